@@ -32,7 +32,6 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long_line_warning
 from nmtgrid.search.translate import Translator
-from nmtgrid.text.bpe import word_parts
 from nmtgrid.text.moses import unescape
 from nmtgrid.text.pipeline import Pipeline
 
@@ -112,7 +111,12 @@ def read_sentences(
         if source_text == "words":
             # As a stream brings it: each raw word is tokenised and cut into subwords before the
             # next is known.
-            raw_words = [part for word in source.split() for part in word_parts(word)]
+            sizes = map(len, pipeline.source_words(source))
+            raw_words = [
+                part
+                for word, size in zip(source.split(), sizes, strict=True)
+                for part in limits.parts(word, size)
+            ]
             of_words = pipeline.source_words(" ".join(raw_words))
             words = list(zip(raw_words, of_words, strict=True))
         else:

@@ -26,7 +26,7 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
-from nmtgrid.text.bpe import remove_bpe, word_parts
+from nmtgrid.text.bpe import remove_bpe
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -273,8 +273,8 @@ class StreamTranslator:
 class LineStream:
     """A raw line being translated: one stream, or one after the other where it is too long.
 
-    Takes raw words and returns tokenised target words, as `Stream` does. Words of more than 1,000
-    characters are several.
+    Takes raw words and returns tokenised target words, as `Stream` does. A word with more
+    units than a piece may have is several.
     """
 
     def __init__(self, translator: StreamTranslator) -> None:
@@ -300,11 +300,15 @@ class LineStream:
         """Take a raw word; return the target words that have become final."""
         if self._line_has_ended:
             return self.pieces[-1].read(word)  # which has ended too
-        return [written for part in word_parts(word) for written in self._read(part)]
+        parts = self._translator.limits.parts(word, self._size(word))
+        return [written for part in parts for written in self._read(part)]
+
+    def _size(self, word: str) -> int:
+        return len(self._translator.pipeline.source.tokens(word))
 
     def _read(self, word: str) -> list[str]:
         words: list[str] = []
-        size = len(self._translator.pipeline.source.tokens(word))
+        size = self._size(word)
         self._arrived += size
         if self._splitter.begins_piece(size) and not self._piece_has_ended:
             words += self._end_piece()

@@ -57,6 +57,13 @@ class SourceLimits:
         whole = min(lengths.p99 for lengths in known)
         return cls(max(1, whole), max(1, trained), trained)
 
+    def parts(self, word: str, size: int) -> list[str]:
+        """Return a raw word of `size` units, or of one too long for a piece parts, as words."""
+        if size <= self.piece:
+            return [word]
+        # No character makes several units, but for some marks.
+        return [word[n : n + self.piece] for n in range(0, len(word), self.piece)]
+
 
 def split(units: Sequence[str], limits: SourceLimits, moses: Moses) -> list[int]:
     """Return the ends of the pieces of a line of `units`; the last is the whole.

@@ -132,11 +132,9 @@ def test_the_oracle_translates_the_same_pieces(
     settings = [Setting("wait-k", 2), Setting("oracle", weight)]
     lengths: list[list[int]] = []
 
-    def search(
-        models: object, source: object, source_lengths: Tensor, *more: Any, **options: Any
-    ) -> Any:
-        lengths.append(source_lengths.tolist())
-        return engine.search(models, source, source_lengths, *more, **options)  # type: ignore
+    def search(models: Any, source: Tensor, sizes: Tensor, *more: Any, **options: Any) -> Any:
+        lengths.append(sizes.tolist())
+        return engine.search(models, source, sizes, *more, **options)
 
     monkeypatch.setattr("nmtgrid.online.evaluate.engine", SimpleNamespace(search=search))
     for decoded in decoder.run(sentences, settings):

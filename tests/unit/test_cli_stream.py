@@ -128,9 +128,9 @@ def test_endless_devices_end(stream: Stream, device: str) -> None:
 
 
 def test_long_words_and_lines_take_little() -> None:
-    """No piece of a word of 3,000 letters has more than 1,000, and no state is kept."""
+    """No piece has more units than it may, also of one word, and no state is kept."""
     loaded = translator("pervasive")
-    words = ["abc" * 1000, *["a"] * 500]
+    words = ["abc" * 100, *["a"] * 500, "cab" * 40]
     streams = StreamTranslator(
         loaded.models, loaded.pipeline, WaitK(1), loaded.plan, limits=SourceLimits(10, 10)
     )
@@ -138,9 +138,15 @@ def test_long_words_and_lines_take_little() -> None:
     for word in words:
         line.read(word)
     line.end()
-    assert len(line.pieces) > 50 and max(len(piece.source) for piece in line.pieces) <= 1000
+    assert len(line.pieces) > 50 and max(len(piece.source) for piece in line.pieces) <= 10
     assert "".join(line.source).replace("@@", "") == "".join(words)
     assert not any(piece._stream._states for piece in line.pieces)
+
+
+def test_a_long_word_is_told(stream: Stream) -> None:
+    code, _ = stream(b"abcdefgh" * 20 + b"\n", "--k", "1", "--max-source", "30")
+    assert code == 0
+    assert "line 1 has more than 30 source units" in stream.message  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import errno
 import gzip
 import itertools
 import json
-import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -391,15 +391,15 @@ def test_a_fault_while_replacing_leaves_no_vocabulary(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     learn_subwords(folder, SubwordPlan(words=True))
-    replace = os.replace
+    move = shutil.move
 
     def full(old: Path, new: Path) -> None:
         if Path(new) == folder / "train.safetensors":
             raise OSError(errno.EIO, "Input/output error")
-        replace(old, new)
+        move(old, new)
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", full)
+        patch.setattr(shutil, "move", full)
         with pytest.raises(StorageError, match="Input/output error"):
             learn_subwords(folder, SubwordPlan(merges=3))
     with pytest.raises(DataError, match="no vocabulary"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.data.dataset import Dataset
+from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.quality import bleu
 from nmtgrid.models.api import Classifier, PredictionSites, Traits, TranslationModel
 from nmtgrid.online.evaluate import (
@@ -33,6 +34,7 @@ from nmtgrid.online.policies import Threshold, WaitK
 from nmtgrid.online.settings import Setting, SourceText, read_settings
 from nmtgrid.online.simuleval import read_log, score, write_log
 from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.text.vocabulary import END, UNKNOWN
 from tests.unit.tiny_online import sentence, sentences, translator
 
@@ -232,6 +234,23 @@ def test_settings() -> None:
     assert UNKNOWN in pair.source
     decoded = OnlineDecoder(translator("pervasive")).run([pair], [Setting("wait-k", 1)])
     assert next(decoded).outcomes[0].reads
+
+
+def test_a_word_too_long_is_cut_as_in_a_stream() -> None:
+    online, raw = translator("pervasive"), ["ab", "abcdefgh" * 9, "e"]
+    split = SimpleNamespace(
+        raw_source=lambda: [" ".join(raw)], raw_target=lambda: ["a"], tokenized_target=lambda: ["a"]
+    )
+    limits = SourceLimits(10, 10)
+    (pair,) = read_sentences(online.pipeline, cast(Split, split), limits=limits)
+    assert max(len(piece.source) for piece in pair.pieces()) <= 10
+    assert "".join(pair.words) == "".join(raw)
+    (decoded,) = OnlineDecoder(online).run([pair], [Setting("wait-k", 2)])
+    streams = StreamTranslator(online.models, online.pipeline, WaitK(2), online.plan, limits=limits)
+    stream = streams.begin()
+    written = [word for source in raw for word in stream.read(source)] + stream.end()
+    assert " ".join(written) == decoded.outcomes[0].words
+    assert stream.word_delays() == delays_of_words(pair, decoded.outcomes[0], "@@")
 
 
 def test_a_path_is_cut_as_its_line_is() -> None:

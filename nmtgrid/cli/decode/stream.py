@@ -136,7 +136,7 @@ class _Line:
         """Return what a word adds to the text."""
         count = len(self.stream.pieces)
         words = self.stream.read(word)
-        if count == 1 and len(self.stream.pieces) == 2:
+        if count == 1 < len(self.stream.pieces):
             console.warn(
                 f"long-line: line {self.number} has more than {self._limits.whole:,} source "
                 "units and is translated in pieces."
