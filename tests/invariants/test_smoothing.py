@@ -41,10 +41,13 @@ def _in_training(case: Case) -> tuple[TranslationModel, Batch]:
 
 
 def _one_more(batch: Batch, size: int) -> Tensor:
-    """Return two sentences [B, 2, T] for each: in the first every other token is another one."""
+    """Return two sentences [B, 2, T] for each: in the first every other token is another one.
+
+    Special tokens, <unk> among them, are neither replaced nor substitutes, as in what is drawn.
+    """
     truth = batch.target_output
-    other = torch.where(truth + 1 < size, truth + 1, 3)
-    is_changed = (truth > 2) & (torch.arange(truth.shape[1]) % 2 == 0)
+    other = torch.where(truth + 1 < size, truth + 1, 4)
+    is_changed = (truth > 3) & (torch.arange(truth.shape[1]) % 2 == 0)
     return torch.stack([torch.where(is_changed, other, truth), truth], 1)
 
 
