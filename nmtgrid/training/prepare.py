@@ -270,7 +270,6 @@ def _prepare(
         )  # fmt: skip
     resegmented = resegment(settings, dataset)
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
-    check_r_drop(settings, objectives)
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _load_init(model, init, dataset)
@@ -288,8 +287,7 @@ def _prepare(
         )  # fmt: skip
     trainer = Trainer(
         model, objective, train, settings, folder, device,
-        bf16=bf16, validator=validator, stop=stop, processes=processes,
-        resegmented=resegmented,
+        bf16=bf16, validator=validator, stop=stop, processes=processes, resegmented=resegmented,
     )  # fmt: skip
     if not resume and processes.count > 1:
         # All processes have drawn the same weights; what they drop out differs from here on.
@@ -344,6 +342,7 @@ def make_objective(
 
     `run_folder` as in `Wrapper`.
     """
+    check_r_drop(settings, objectives)
     objective = objectives.get(settings.objective_name).make(settings.objective)
     if not settings.smoothing.is_on:
         return objective
