@@ -293,17 +293,23 @@ def _prepare(
         # All processes have drawn the same weights; what they drop out differs from here on.
         seed_process(training.seed, processes)
     if resume:
-        _check_same_pipeline(folder, dataset.pipeline)
-        saved = from_json(type(settings), _read_settings(folder))
-        if not trainer.resume():
-            advice = "Begin again with `--overwrite`."
-            raise ModelError(f"{folder} holds no saved state to resume from.", advice)
-        trainer.compare_rate(saved.training)
+        _resume(trainer, folder, dataset.pipeline)
     if processes.is_first:
         _write_description(folder, trainer, dataset, clear=overwrite and not resume)
     # The others read the folder: they go on when it is complete.
     processes.sum(torch.zeros(1))
     return trainer
+
+
+def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
+    """Let `trainer` go on from the saved state in `folder`."""
+    _check_same_pipeline(folder, pipeline)
+    # Read before the settings of this run take their place.
+    saved = from_json(type(trainer.settings), _read_settings(folder))
+    if not trainer.resume():
+        advice = "Begin again with `--overwrite`."
+        raise ModelError(f"{folder} holds no saved state to resume from.", advice)
+    trainer.compare_rate(saved.training)
 
 
 def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool) -> None:
