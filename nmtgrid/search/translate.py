@@ -48,6 +48,8 @@ _PICTURE_WINDOW = 256
 """Pictures in memory at once; they are sorted by regions among themselves."""
 _FREE_EVERY = 64
 """Batches after which freed memory is given back to the system."""
+_LONGEST_PREFIX = 1024
+"""Units of a forced prefix, each of which is a step of the search, whatever the limit of length."""
 _MOST_PIECES = 1 << 16
 """Pieces of a line that have sampling keys of their own."""
 _SHOWN = 40
@@ -248,7 +250,8 @@ class Translator:
         `prefixes` are raw text that the translation of each line must begin with, in whole words,
         perhaps none; of a line in pieces the first one does. Raises ConfigError at once when
         `align` is set and the model does not align, TypeError for one string instead of
-        several; InputError on the way unless there are as many prefixes as lines.
+        several; InputError on the way unless there are as many prefixes as lines, of at most 1,024
+        units.
         """
         _check_lines(lines, "lines")
         _check_lines(prefixes or (), "prefixes")
@@ -298,6 +301,17 @@ class Translator:
                 caption = restore(self.pipeline, number, names, captions[index])
                 yield dataclasses.replace(caption, source_end=False)
 
+    def _forced(self, prefix: str, number: int) -> list[str]:
+        """Return the units of the prefix of line `number`."""
+        units = self.pipeline.target.tokens(prefix) if prefix else []
+        if len(units) > _LONGEST_PREFIX:
+            raise InputError(
+                f"the prefix of line {number:,} has {len(units):,} units, more than the "
+                f"{_LONGEST_PREFIX:,} that a translation may be made to begin with.",
+                "Give the beginning of this line's translation alone.",
+            )
+        return units
+
     def _translations(
         self, pairs: Iterable[tuple[str, str]], align: bool, advance: Callable[[float, int], None]
     ) -> Iterator[Translation]:
@@ -318,7 +332,7 @@ class Translator:
                     longest = max((end - start for start, end in pairwise([0, *ends])), default=0)
                     if longest > self.limits.trained:
                         untrained[number] = longest
-                forced = pipeline.target.tokens(prefix) if prefix else []
+                forced = self._forced(prefix, number)
                 lines.append(_Line(number, units, ends, forced))
             if too_long:
                 self.warn(long_line_warning(too_long, self.limits, options.long_lines))

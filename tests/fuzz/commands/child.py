@@ -19,7 +19,7 @@ from typing import Any
 from nmtgrid.cli.app import main
 from tests.fuzz.commands.cases import Case
 from tests.fuzz.commands.lines import INPUT, Line
-from tests.fuzz.commands.values import AMOUNTS, LARGE
+from tests.fuzz.commands.values import AMOUNTS, LARGE, LARGE_TEXTS
 
 SECONDS, WALL_SECONDS = 10, 45
 MEMORY = 1 << 30
@@ -45,7 +45,9 @@ class Outcome:
         """Return the kind of fault, if it is one."""
         is_asked = case.target in AMOUNTS or case.kind == "setting"
         # Who asks for very much must wait, or is told that there is not so much.
-        may_be_large = is_asked and case.value in LARGE
+        may_be_large = (is_asked and case.value in LARGE) or (
+            case.kind == "content" and case.value in LARGE_TEXTS
+        )
         is_full = "memory of this machine is full" in self.said or self.bytes_used > MEMORY
         if "Traceback (most" in self.said or "a fault in nmtgrid" in self.said:
             return "traceback"

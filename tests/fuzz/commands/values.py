@@ -135,6 +135,8 @@ LARGE = {
     "10**30", "1e+308", "50000", "2147483648", "9223372036854775808", "1000000000000000000000000",
 }  # fmt: skip
 """Values that may mean much work where a number says how much there is to do."""
+LARGE_TEXTS = {"one word", "one word each"}
+"""Contents of a megabyte that is all to be translated."""
 AMOUNTS = {
     "--max-updates", "--max-minutes", "--max-epochs", "--toy", "--toy-pictures", "--samples",
     "--repeats", "--bootstrap", "--iterations", "--workers", "--candidates", "--finalists",
