@@ -13,7 +13,7 @@
 # updates, an estimated 8 hours at 20 TFLOP/s): two CPU cores take hours for an epoch of it.
 # PRESET=iwslt14-de-en-small is a small model that learns something within an hour there. SMALL=1: 40 updates
 # of a tiny model, on the toy corpus without NMTGRID_DATA. ARCH=pervasive, SETS="--set ..." beside the preset,
-# NAME=word for the folder and the record of such a run; RESUME=1 goes on with a run that was cut off.
+# LABEL=word for the folder and the record of such a run; RESUME=1 goes on with a run that was cut off.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -27,7 +27,7 @@ PRESET="${PRESET:-iwslt14-de-en}"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/iwslt14-de-en"
 DATA="$HERE/data"
-MODEL="$HERE/${NAME:-model}-$PRESET-seed$SEED"
+MODEL="$HERE/${LABEL:-model}-$PRESET-seed$SEED"
 
 environment
 dataset "$ON" "$DATA" "$HERE"

@@ -7,7 +7,7 @@
 #
 # Expected: BLEU 43.8 (measured; the texts do not use this corpus). Device hours: one, of two CPU cores.
 # MINUTES=59 training time, SEED=1, RUNS=runs where the results go, ARCH=pervasive and its
-# PRESET=multi30k-hour, SETS="--set ..." beside the preset, NAME=word for the folder and the record of such a
+# PRESET=multi30k-hour, SETS="--set ..." beside the preset, LABEL=word for the folder and the record of such a
 # run. RESUME=1 goes on with a run that was cut off. No pair is filtered out.
 # SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
 set -euo pipefail
@@ -23,7 +23,7 @@ SEED="${SEED:-1}"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/multi30k"
 DATA="$HERE/data"
-MODEL="$HERE/${NAME:-model}-seed$SEED"
+MODEL="$HERE/${LABEL:-model}-seed$SEED"
 
 environment
 dataset "$ON" "$DATA" "$HERE/text"

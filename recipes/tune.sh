@@ -24,11 +24,11 @@
 # seeds mean nothing: train the finalists with `--seeds`. Device hours: the budget times the full runs; by
 # default one and a half, of one CPU core.
 #
-# Of each run $RUNS/tune-NAME/runs has the model directory, a record (JSON) and what it said; table and
-# picture are $RUNS/tune-NAME/table.{md,json,png}. Killed and begun again, the recipe skips what has ended,
+# Of each run $RUNS/tune-LABEL/runs has the model directory, a record (JSON) and what it said; table and
+# picture are $RUNS/tune-LABEL/table.{md,json,png}. Killed and begun again, the recipe skips what has ended,
 # failed runs too (RETRY=1 tries them again), and resumes what was being trained. A run that fails, as
 # where the loss is not finite, is recorded and the others go on. The models may be removed, the records not.
-# NAME (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by
+# LABEL (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by
 # side, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy
 # corpus, four settings, two rungs, at most 40 updates.
 set -euo pipefail
@@ -50,11 +50,11 @@ environment
 if [ -n "${DATA:-}" ]; then
     # A record is read elsewhere, where this folder is not.
     INVOKED="DATA=DIR $INVOKED"
-    ON="${NAME:-$(basename "$DATA")}"
+    ON="${LABEL:-$(basename "$DATA")}"
     HERE="$RUNS/tune-$ON"
 else
     CORPUS="${ON:-multi30k}"
-    ON="${NAME:-$CORPUS}"
+    ON="${LABEL:-$CORPUS}"
     HERE="$RUNS/tune-$ON" PRESET="${PRESET:-$(preset_of "$CORPUS")}"
     DATA="$HERE/data"
     dataset "$CORPUS" "$DATA" "$HERE/text"

@@ -163,3 +163,13 @@ def test_leftovers_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
         monkeypatch.setattr(os, "rmdir", refuse)
         with pytest.warns(UserWarning, match="folder is left over"):
             atomic.remove_folder(tmp_path / "folder")
+
+
+def test_a_report_refuses_pipes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its sections read the files one after the other: a pipe would be waited for without end."""
+    pipe, text = tmp_path / "pipe", tmp_path / "text"
+    os.mkfifo(pipe)
+    text.write_text("a b\n")
+    words = ["analyze", "report", f"a={text}", "--reference", str(pipe)]
+    assert main([*words, "--out", str(tmp_path / "page.html")]) == 2
+    assert "this is a pipe" in capsys.readouterr().err

@@ -8,6 +8,7 @@ from pathlib import Path
 from nmtgrid import __version__
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import split_label, write_text
+from nmtgrid.base.io.text import check_file
 from nmtgrid.cli.analyze.align import Train, aligning, trained
 from nmtgrid.cli.analyze.show import Lowercase, Source, Tokenize, line_faults
 from nmtgrid.cli.options import (
@@ -108,6 +109,10 @@ def report(arguments: ReportArguments) -> None:
     check_rules(arguments, RULES, _faults(arguments))
     inputs = arguments.inputs
     check_outputs({"--out": arguments.out, "--json": arguments.json}, inputs)
+    # The sections read them one after the other.
+    for path in inputs.values():
+        if path is not None:
+            check_file(path)
     from nmtgrid.analysis.report import ReportInputs, page, sections
 
     fields = [field.name for field in dataclasses.fields(ReportInputs)]
