@@ -198,3 +198,20 @@ def test_where_nothing_can_be_written(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="cannot be written"):
         FolderLock(tmp_path, "nmtgrid train")
     assert (tmp_path / "file").read_bytes() == b""
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_full_disk_leaves_no_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, exists: bool
+) -> None:
+    folder = tmp_path / "a/model"
+    if exists:
+        folder.mkdir(parents=True)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", full)
+    with pytest.raises(StorageError, match="the disk is full"):
+        FolderLock(folder, "nmtgrid train")
+    assert not (folder / NAME).exists() and (tmp_path / "a").exists() == exists

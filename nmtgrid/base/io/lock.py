@@ -109,7 +109,13 @@ class FolderLock:
                 if not _is_same_file(descriptor, self.path):
                     os.close(descriptor)
                     return None
-            _write(descriptor, task)
+            try:
+                _write(descriptor, task)
+            except OSError:
+                # The disk is full: a file without a holder would stay behind.
+                with contextlib.suppress(OSError):
+                    self.path.unlink()
+                raise
         except BaseException:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
