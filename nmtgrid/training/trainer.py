@@ -285,9 +285,12 @@ class Trainer:
         try:
             yield from self._run()
         finally:
-            # Whoever waits for the folder may have it.
-            if self.lock is not None:
-                self.lock.release()
+            self.close()
+
+    def close(self) -> None:
+        """Release the folder: whoever waits for it may have it."""
+        if self.lock is not None:
+            self.lock.release()
 
     def _run(self) -> Iterator[events.Event]:
         self.stopwatch.synchronise()

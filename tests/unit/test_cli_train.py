@@ -434,6 +434,15 @@ def test_a_full_disk_at_the_start_leaves_no_folder(
     assert "cannot be made: Read-only file system" in messages[-1]
 
 
+@pytest.mark.parametrize("step", ["keep_until", "write"])
+def test_a_log_that_cannot_be_written_leaves_no_lock(
+    data: Path, tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    monkeypatch.setattr(MetricsLog, step, Mock(side_effect=StorageError("The disk is full.")))
+    assert train(data, "--out", tmp_path / "m", *ONE_UPDATE) == 2
+    assert "The disk is full" in messages[-1] and not (tmp_path / "m/.lock").exists()
+
+
 def test_vocabularies_must_fit(data: Path, tmp_path: Path, messages: list[str]) -> None:
     out, other = tmp_path / "m", tmp_path / "other"
     tied = [*ONE_UPDATE, "--set", "model.tie=all"]

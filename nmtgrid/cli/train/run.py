@@ -104,7 +104,11 @@ def _train(
             f"{settings.arch}, preset {settings.preset or 'none'}, objective "
             f"{settings.objective_name}, seed {settings.training.seed}: {arguments.data} -> {out}"
         )
-        _print_warnings(trainer, log)
+        try:
+            _print_warnings(trainer, log)
+        except BaseException:
+            trainer.close()
+            raise
     else:
         # Until here every process meets the same faults, and one of them reports each.
         # From here on the processes differ in what they do, so each reports its own faults.
@@ -112,6 +116,7 @@ def _train(
     # Gradients are measured now and then: every line in between shows the last ratio.
     finished, gradient_ratio = None, None
     with (
+        contextlib.closing(trainer),
         _stop_on_signals(stop, processes) as signals,
         console.progress("training (percent)", 100) as bar,
     ):
