@@ -104,11 +104,7 @@ def _train(
             f"{settings.arch}, preset {settings.preset or 'none'}, objective "
             f"{settings.objective_name}, seed {settings.training.seed}: {arguments.data} -> {out}"
         )
-        try:
-            _print_warnings(trainer, log)
-        except BaseException:
-            trainer.close()
-            raise
+        _print_warnings(trainer, log)
     else:
         # Until here every process meets the same faults, and one of them reports each.
         # From here on the processes differ in what they do, so each reports its own faults.
@@ -157,7 +153,12 @@ def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
     notes = objective.notes if isinstance(objective, Prepared) else ()
     for note in [*trainer.settings.notes(), *trainer.notes, *notes]:
         console.warn(note)
-    for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
+    try:
+        damaged = log.keep_until(trainer.progress.update)
+    except BaseException:
+        trainer.close()
+        raise
+    for number in damaged[:_DAMAGED_SHOWN]:
         console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
 
 
