@@ -35,6 +35,7 @@ from nmtgrid.search.traces import Trace, read_traces
 from nmtgrid.text.bpe import remove_bpe
 from nmtgrid.text.cleaning import Filters
 from nmtgrid.text.pipeline import Pipeline
+from recipes.results import write_table
 
 ORIGIN = "origin.json"
 Pairs = list[tuple[str, str]]
@@ -119,8 +120,8 @@ def fault_of(trace: Trace, search: dict[str, Any], pipeline: Pipeline) -> str:
 
 def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
     """Make the dataset. Raises SystemExit where translations are missing."""
-    told = out.with_name(f"{out.name}.json")
-    if told.is_file():
+    counts_file = out.with_name(f"{out.name}.json")
+    if counts_file.is_file():
         return
     dataset = Dataset.open(data)
     pipeline, text = dataset.pipeline, dataset.manifest["text"]
@@ -151,7 +152,7 @@ def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
     learn_subwords(out, units)
     counts = {name: len(some) for name, some in texts.items()}
     left_out = dict(dropped) | {name: count for name, count in made["dropped"].items() if count}
-    write_json(told, counts | {"kept": made["pairs_kept"], "left_out": left_out})
+    write_json(counts_file, counts | {"kept": made["pairs_kept"], "left_out": left_out})
     reasons = ", ".join(f"{count:,} {name}" for name, count in left_out.items()) or "none"
     print(f"{out}: {made['pairs_kept']:,} training pairs; left out: {reasons}.")
 
@@ -174,27 +175,6 @@ def rows_of(compared: dict[str, Any], counts: dict[str, Any]) -> list[dict[str, 
         rows.append(row)
     rows[0]["signature_bleu"] = compared["scores"]["signature_bleu"]
     return rows
-
-
-def write_table(rows: Sequence[dict[str, Any]], out: str) -> None:
-    """Write the rows as Markdown and JSON, and print them."""
-    names = list(dict.fromkeys(name for row in rows for name in row if name != "signature_bleu"))
-    lines = [names, ["---"] * len(names)]
-    for row in rows:
-        values = [row.get(name) for name in names]
-        lines.append(
-            [
-                f"{v:.4f}" if n.startswith("p_") and v is not None
-                else f"{v:.1f}" if isinstance(v, float)
-                else "" if v is None
-                else str(v)
-                for n, v in zip(names, values, strict=True)
-            ]
-        )  # fmt: skip
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    Path(f"{out}.md").write_text(table, encoding="utf-8")
-    Path(f"{out}.json").write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
-    print(table, end="")
 
 
 def main() -> None:

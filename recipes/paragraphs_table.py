@@ -11,13 +11,13 @@ python recipes/paragraphs_table.py score ARCH=FOLDER... --reference FILE --sente
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.io.text import find_text, read_lines
 from nmtgrid.metrics.quality import bleu
+from recipes.results import write_table
 
 FORMS = {
     "whole": "lines as they are, translated whole (`--max-source 512`)",
@@ -84,17 +84,7 @@ def main() -> None:
     if options.command == "join":
         join(options.text, options.language, options.count, options.prefix)
         return
-    rows = score(options.named, options.reference, options.sentences)
-    names = [name for name in rows[0] if name != "signature_bleu"]
-    lines = [names, ["---"] * len(names)]
-    for row in rows:
-        lines.append(
-            [f"{v:.1f}" if isinstance(v := row[name], float) else str(v) for name in names]
-        )
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    Path(f"{options.out}.md").write_text(table, encoding="utf-8")
-    Path(f"{options.out}.json").write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
-    print(table, end="")
+    write_table(score(options.named, options.reference, options.sentences), options.out)
 
 
 if __name__ == "__main__":

@@ -272,6 +272,14 @@ def table_of(rows: Sequence[Row]) -> str:
     return _markdown(lines)
 
 
+def write_table(rows: Sequence[Row], prefix: str) -> None:
+    """Write rows as PREFIX.md and, for `keep`, PREFIX.json; print the table."""
+    table = table_of(rows)
+    Path(f"{prefix}.md").write_text(table, encoding="utf-8")
+    Path(f"{prefix}.json").write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
+    print(table, end="")
+
+
 def _names(rows: Sequence[Row]) -> list[str]:
     """Return the columns that have a value somewhere, of those that a page shows."""
     return [

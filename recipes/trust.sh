@@ -17,10 +17,10 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
-DEFAULTS=(75 25 20 40 1600 500 6000 400)
 if [ "$SMALL" = 1 ]; then
-    DEFAULTS=(1 1 1 1 20 20 30 10)
-    MUTATED="${MUTATED:-search/select.py}" TESTS="${TESTS:-tests/unit/test_select.py}"
+    : "${KILL_ROUNDS:=1}" "${DISK_ROUNDS:=1}" "${FLIP_ROUNDS:=1}" "${PAIR_ROUNDS:=1}"
+    : "${READERS:=20}" "${CHECKPOINTS:=20}" "${COMMANDS:=30}" "${MUTANTS:=10}"
+    : "${MUTATED:=search/select.py}" "${TESTS:=tests/unit/test_select.py}"
 fi
 SEED="${SEED:-1}"
 HERE="$RUNS/trust"
@@ -32,15 +32,15 @@ run mkdir -p "$HERE"
 for series in ${ONLY:-kills disk flips pairs readers checkpoints commands mutants}; do
     out="$HERE/$series.json" program=()
     case "$series" in
-    kills) program=(faults --only kills --rounds "${KILL_ROUNDS:-${DEFAULTS[0]}}") ;;
-    disk) program=(faults --only disk --rounds "${DISK_ROUNDS:-${DEFAULTS[1]}}") ;;
-    flips) program=(faults --only flips --rounds "${FLIP_ROUNDS:-${DEFAULTS[2]}}") ;;
-    pairs) program=(faults --pairs "${PAIR_ROUNDS:-${DEFAULTS[3]}}") ;;
-    readers) program=(fuzz --cases "${READERS:-${DEFAULTS[4]}}") ;;
-    checkpoints) program=(fuzz.checkpoints --cases "${CHECKPOINTS:-${DEFAULTS[5]}}") ;;
-    commands) program=(fuzz.commands --cases "${COMMANDS:-${DEFAULTS[6]}}") ;;
+    kills) program=(faults --only kills --rounds "${KILL_ROUNDS:-75}") ;;
+    disk) program=(faults --only disk --rounds "${DISK_ROUNDS:-25}") ;;
+    flips) program=(faults --only flips --rounds "${FLIP_ROUNDS:-20}") ;;
+    pairs) program=(faults --pairs "${PAIR_ROUNDS:-40}") ;;
+    readers) program=(fuzz --cases "${READERS:-1600}") ;;
+    checkpoints) program=(fuzz.checkpoints --cases "${CHECKPOINTS:-500}") ;;
+    commands) program=(fuzz.commands --cases "${COMMANDS:-6000}") ;;
     mutants)
-        program=(mutants --sample "${MUTANTS:-${DEFAULTS[7]}}" --seconds 60)
+        program=(mutants --sample "${MUTANTS:-400}" --seconds 60)
         for part in ${MUTATED:-base search online adaptive training}; do program+=("nmtgrid/$part"); done
         # shellcheck disable=SC2206
         program+=(--tests ${TESTS:-tests/unit tests/invariants})

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from recipes.results import write_table
+
 Values = dict[str, Any]
 
 
@@ -97,12 +99,7 @@ def main() -> None:
             rows.append({"what": title} | row_of(json.loads(path.read_text(encoding="utf-8"))))
     if not rows:
         raise SystemExit(f"error: {options.folder} has no counts: run recipes/trust.sh.")
-    names = ["what", "targets", "cases", "outcomes", "faults"]
-    lines = [names, ["---"] * len(names), *([str(row[n]) for n in names] for row in rows)]
-    table = "".join(f"| {' | '.join(line)} |\n" for line in lines)
-    Path(f"{options.out}.md").write_text(table, encoding="utf-8")
-    Path(f"{options.out}.json").write_text(json.dumps({"rows": rows}, indent=1), encoding="utf-8")
-    print(table, end="")
+    write_table(rows, options.out)
 
 
 if __name__ == "__main__":

@@ -60,7 +60,7 @@ def project() -> Path:
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def messages(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Everything that is said, warned of and refused."""
     lines: list[str] = []
     monkeypatch.setattr(console, "say", lines.append)

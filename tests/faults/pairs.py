@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tests.faults.process import Ended, Kill, Running, run
 from tests.faults.results import Left, content, differing, left, leftovers
-from tests.faults.stock import ONLINE, PREPROCESS, SHORT, TRAIN, copy
+from tests.faults.stock import ONLINE, PREPROCESS, SHORT, TRAIN, lay_out
 from tests.faults.tally import Tally
 
 _HOLDER = re.compile(r"is in use: `nmtgrid [a-z -]+` \(process (\d+) on ")
@@ -34,11 +34,7 @@ class Pair:
 
     def begin(self, stock: Path, folder: Path) -> Path:
         """Make `folder` anew, as the commands find it."""
-        copy(stock, folder, set(self.begins.values()))
-        for name, stored in self.begins.items():
-            if name != stored:
-                (folder / stored).rename(folder / name)
-        return folder
+        return lay_out(stock, folder, self.begins)
 
     def left(self, folder: Path) -> State:
         """Return what there is of what they make."""

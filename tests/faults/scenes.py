@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.faults.process import Ended, run
 from tests.faults.results import Left, content, differing, left, leftovers
-from tests.faults.stock import ONLINE, PREPROCESS, SHORT, TRAIN, copy
+from tests.faults.stock import ONLINE, PREPROCESS, SHORT, TRAIN, lay_out
 from tests.faults.taps import counting
 
 _RESUME = ["train", "data", "--resume", "--max-updates", "5", "--out", "model"]
@@ -30,11 +30,7 @@ class Scene:
 
     def begin(self, stock: Path, folder: Path) -> Path:
         """Make `folder` anew, as the command finds it."""
-        copy(stock, folder, set(self.begins.values()))
-        for name, stored in self.begins.items():
-            if name != stored:
-                (folder / stored).rename(folder / name)
-        return folder
+        return lay_out(stock, folder, self.begins)
 
     def left(self, folder: Path) -> dict[str, Left]:
         """Return what there is of what the command makes."""

@@ -4,7 +4,7 @@ import contextlib
 import io
 import random
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nmtgrid.cli.app import main
@@ -80,6 +80,15 @@ def copy(stock: Path, folder: Path, names: Iterable[str]) -> Path:
             shutil.copytree(stock / name, folder / name)
         else:
             shutil.copy(stock / name, folder / name)
+    return folder
+
+
+def lay_out(stock: Path, folder: Path, begins: Mapping[str, str]) -> Path:
+    """Make `folder` anew, with copies under the names (keys) of what the stock holds (values)."""
+    copy(stock, folder, set(begins.values()))
+    for name, stored in begins.items():
+        if name != stored:
+            (folder / stored).rename(folder / name)
     return folder
 
 

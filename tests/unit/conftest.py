@@ -26,13 +26,6 @@ def tiny_model(toy_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def messages(request: pytest.FixtureRequest) -> list[str]:
-    """Everything that is said, warned of and refused."""
-    lines: list[str] = request.getfixturevalue("told")
-    return lines
-
-
-@pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a command that must be refused without a traceback; return its message in one line."""
 

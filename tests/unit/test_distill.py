@@ -84,9 +84,9 @@ def test_translations_take_the_place_of_references(
     assert after.pipeline.facts == before.pipeline.facts
     for side in ("source_vocabulary", "target_vocabulary"):
         assert getattr(after.pipeline, side).types == getattr(before.pipeline, side).types
-    told = json.loads((tmp_path / "new.json").read_text())
-    assert told["left_out"] == {"empty": 2} and told["distilled"] == 58
-    assert told["kept"] == (118 if originals else 58)
+    counts = json.loads((tmp_path / "new.json").read_text())
+    assert counts["left_out"] == {"empty": 2} and counts["distilled"] == 58
+    assert counts["kept"] == (118 if originals else 58)
     old, made = before.split("train"), after.split("train")
     pairs = [*range(2, 60), *(range(60) if originals else ())]
     assert [made.source(i) for i in range(len(made))] == [old.source(i) for i in pairs]

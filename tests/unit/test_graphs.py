@@ -133,7 +133,7 @@ def test_long_translations_and_few_slots(
         assert recorded.tokens == plain.tokens
 
 
-def test_what_cannot_be_recorded_is_computed(told: list[str]) -> None:
+def test_what_cannot_be_recorded_is_computed(messages: list[str]) -> None:
     def refuse(step: Any) -> Any:
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
@@ -142,7 +142,7 @@ def test_what_cannot_be_recorded_is_computed(told: list[str]) -> None:
         source, sizes = draw(lengths)
         expected = search([model], source, sizes, PLANS["beam"])
         assert_same(search([model], source, sizes, PLANS["beam"], graphs=graphs), expected)
-    assert told == [
+    assert messages == [
         "cuda-graphs: steps of decoding are not recorded "
         "(operation not permitted when stream is capturing)."
     ]

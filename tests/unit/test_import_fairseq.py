@@ -224,8 +224,8 @@ def test_rates_that_only_training_needs_are_told(
     ],
 )
 def test_what_was_done_to_weights_is_told(
-    name: str, words: str, tmp_path: Path, told: list[str]
+    name: str, words: str, tmp_path: Path, messages: list[str]
 ) -> None:
     make, options = CASES[name]
     taken(tmp_path, make(TYPES, **options))
-    assert any(words in line for line in told)
+    assert any(words in line for line in messages)

@@ -266,12 +266,12 @@ def test_other_files(tmp_path: Path) -> None:
     assert "another count" in refused(path)
 
 
-def test_the_command_leaves_nothing_behind(tmp_path: Path, told: list[str]) -> None:
+def test_the_command_leaves_nothing_behind(tmp_path: Path, messages: list[str]) -> None:
     write_dictionaries(tmp_path)
     reference = LSTM(TYPES)
     values = content(reference.options, reference.state)
     values["extra_state"]["hook"] = Evil(tmp_path / "evidence")
     assert take_over(tmp_path, write_checkpoint(tmp_path / "c.pt", values)) == 2
-    assert any("Nothing of it was run" in line for line in told)
+    assert any("Nothing of it was run" in line for line in messages)
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"c.pt", "dict.de.txt", "dict.en.txt"}

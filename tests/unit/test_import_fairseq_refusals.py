@@ -72,13 +72,13 @@ def attempt(folder: Path, reference: Reference) -> int:
 @pytest.mark.parametrize(("make", "changes", "words"), REFUSED, ids=lambda value: str(value)[:40])
 def test_options_are_refused_by_name(
     make: Callable[..., Reference], changes: dict[str, Any], words: str,
-    tmp_path: Path, told: list[str],
+    tmp_path: Path, messages: list[str],
 ) -> None:  # fmt: skip
     """They are changed behind the reference's back."""
     reference = make(TYPES)
     vars(reference.options).update(changes)
     assert attempt(tmp_path, reference) == 2
-    assert words in " ".join(told)
+    assert words in " ".join(messages)
     assert not (tmp_path / "model").exists()
 
 
@@ -98,7 +98,7 @@ def test_options_are_refused_by_name(
 )  # fmt: skip
 def test_weights_that_the_options_do_not_explain(
     make: Callable[..., Reference], parameter: str, value: torch.Tensor | None, words: str,
-    tmp_path: Path, told: list[str],
+    tmp_path: Path, messages: list[str],
 ) -> None:  # fmt: skip
     reference = make(TYPES)
     if value is None:
@@ -106,10 +106,10 @@ def test_weights_that_the_options_do_not_explain(
     else:
         reference.state[parameter] = value
     assert attempt(tmp_path, reference) == 2
-    assert words in " ".join(told)
+    assert words in " ".join(messages)
 
 
-def test_all_faults_at_once(tmp_path: Path, told: list[str]) -> None:
+def test_all_faults_at_once(tmp_path: Path, messages: list[str]) -> None:
     reference = Transformer(TYPES)
     del reference.options.source_lang
     changes = {"activation_fn": "gelu", "cross_self_attention": True, "encoder_layers": 0}
@@ -118,18 +118,18 @@ def test_all_faults_at_once(tmp_path: Path, told: list[str]) -> None:
     vars(reference.options).update(changes)
     path = write_checkpoint(tmp_path / "c.pt", content(reference.options, reference.state))
     assert take_over(tmp_path, path, "--codes-target", str(tmp_path / "none")) == 2
-    said = " ".join(told)
+    said = " ".join(messages)
     for words in ("--activation-fn gelu", "--cross-self-attention", "--encoder-layers` is `0`",
                   "--source-lang", "dict.en.txt:2", "none: there is no such file",
                   "`--codes-target` needs"):  # fmt: skip
         assert words in said
 
 
-def test_dictionaries_of_another_model(tmp_path: Path, told: list[str]) -> None:
+def test_dictionaries_of_another_model(tmp_path: Path, messages: list[str]) -> None:
     reference = Transformer((17, 13))
     assert attempt(tmp_path, reference) == 2
-    assert "has 16 types" in " ".join(told) and "vectors of 17" in " ".join(told)
-    told.clear()
+    assert "has 16 types" in " ".join(messages) and "vectors of 17" in " ".join(messages)
+    messages.clear()
     reference = Transformer((16, 16), share_all_embeddings=True)
     shared = reference.state["decoder.embed_tokens.weight"]
     reference.state["encoder.embed_tokens.weight"] = shared
@@ -138,14 +138,14 @@ def test_dictionaries_of_another_model(tmp_path: Path, told: list[str]) -> None:
     target = (tmp_path / "dict.en.txt").read_text(encoding="utf-8")
     (tmp_path / "dict.en.txt").write_text(target + "x 1\ny 1\nz 1\n", encoding="utf-8")
     assert take_over(tmp_path, write_checkpoint(tmp_path / "c.pt", values)) == 2
-    assert "give the one dictionary twice" in " ".join(told)
+    assert "give the one dictionary twice" in " ".join(messages)
 
 
-def test_what_stands_at_the_place_stays(tmp_path: Path, told: list[str]) -> None:
+def test_what_stands_at_the_place_stays(tmp_path: Path, messages: list[str]) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine").touch()
     assert attempt(tmp_path, LSTM(TYPES)) == 2
-    assert "is there already" in " ".join(told)
+    assert "is there already" in " ".join(messages)
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["mine"]
 
 

@@ -20,7 +20,7 @@ def _ask_anew() -> Iterator[None]:
 
 
 def test_a_failing_compiler_is_told_of_once(
-    monkeypatch: pytest.MonkeyPatch, told: list[str]
+    monkeypatch: pytest.MonkeyPatch, messages: list[str]
 ) -> None:
     def fail() -> None:
         raise RuntimeError("Failed to find C compiler.\nSet CC.")
@@ -28,13 +28,15 @@ def test_a_failing_compiler_is_told_of_once(
     monkeypatch.setattr(triton_support, "_try_kernel", fail)
     assert not triton_support.has_triton()
     assert not triton_support.has_triton()
-    assert told == [
+    assert messages == [
         "triton: its kernels cannot be compiled here (Failed to find C compiler.); slower ones of "
         "torch are used."
     ]
 
 
-def test_a_want_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch, told: list[str]) -> None:
+def test_a_want_of_memory_is_no_verdict(
+    monkeypatch: pytest.MonkeyPatch, messages: list[str]
+) -> None:
     """Smaller batches follow it, for which the kernels that work are to be used."""
 
     def fail() -> None:
@@ -45,7 +47,7 @@ def test_a_want_of_memory_is_no_verdict(monkeypatch: pytest.MonkeyPatch, told: l
         triton_support.has_triton()
     monkeypatch.setattr(triton_support, "_try_kernel", lambda: None)
     assert triton_support.has_triton()
-    assert not told
+    assert not messages
 
 
 @pytest.mark.gpu

@@ -54,14 +54,14 @@ def _pairs(folder: Path, source: str, target: str, languages: tuple[str, str]) -
 
 
 def test_unsegmented_pairs_are_explained(
-    tmp_path: Path, refused: Callable[..., str], told: list[str]
+    tmp_path: Path, refused: Callable[..., str], messages: list[str]
 ) -> None:
     command = _pairs(tmp_path, SENTENCES["zh"], SENTENCES["ja"], ("zh", "ja"))
     assert main(command) == 0
-    (advice,) = [line for line in told if "SentencePiece" in line]
+    (advice,) = [line for line in messages if "SentencePiece" in line]
     assert "in zh and ja has no spaces" in advice and "`--tokenize none`" in advice
-    assert [line for line in told if "no rules for `ja`" in line]
-    assert not [line for line in told if "no rules for `zh`" in line]
+    assert [line for line in messages if "no rules for `ja`" in line]
+    assert not [line for line in messages if "no rules for `zh`" in line]
 
 
 def test_pairs_dropped_by_their_ratio_are_explained(
@@ -71,11 +71,11 @@ def test_pairs_dropped_by_their_ratio_are_explained(
     assert "in th has no spaces" in message and "`--tokenize none`" in message
 
 
-def test_segmented_text_is_taken(tmp_path: Path, told: list[str]) -> None:
+def test_segmented_text_is_taken(tmp_path: Path, messages: list[str]) -> None:
     source, target = " ".join(SENTENCES["zh"]), "Today we go to the library of the old university ."
     command = _pairs(tmp_path, source, target, ("zh", "en"))
     assert main([*command, "--tokenize", "none"]) == 0
-    assert not [line for line in told if "spaces" in line or "no rules" in line]
+    assert not [line for line in messages if "spaces" in line or "no rules" in line]
 
 
 @pytest.mark.parametrize("lang", ["tr", "az"])

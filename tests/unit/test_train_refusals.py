@@ -28,7 +28,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     "name", ["checkpoints/lightning/epoch=9.ckpt", "model.safetensors", "metrics.jsonl"]
 )
 def test_overwrite_spares_other_peoples_files(
-    data: str, tmp_path: Path, told: list[str], name: str
+    data: str, tmp_path: Path, messages: list[str], name: str
 ) -> None:
     """A folder of another toolkit has such names too, and no `config.json` of ours."""
     out = tmp_path / "project"
@@ -36,27 +36,32 @@ def test_overwrite_spares_other_peoples_files(
     (out / name).write_text("theirs")
     before = contents(out)
     assert train(data, "--out", out, "--overwrite", "--max-updates", 1, *SMALL) == 2
-    assert "something else than a model of ours" in told[-1]
+    assert "something else than a model of ours" in messages[-1]
     assert contents(out) == before
 
 
 def test_no_seed_is_trained_where_one_has_no_folder(
-    data: str, tmp_path: Path, told: list[str]
+    data: str, tmp_path: Path, messages: list[str]
 ) -> None:
     (tmp_path / "seed-2").mkdir()
     (tmp_path / "seed-2" / "mine.txt").write_text("keep")
     assert train(data, "--out", tmp_path, "--seeds", "1,2", "--max-updates", 1, *SMALL) == 2
-    assert "seed-2 exists already" in told[-1]
+    assert "seed-2 exists already" in messages[-1]
     assert list(contents(tmp_path)) == ["seed-2/mine.txt"]
 
 
-def test_two_matrices_are_not_loaded_into_one(data: str, tmp_path: Path, told: list[str]) -> None:
+def test_two_matrices_are_not_loaded_into_one(
+    data: str, tmp_path: Path, messages: list[str]
+) -> None:
     """Tied weights have the names and shapes of untied ones: the last would win."""
     apart, tied = tmp_path / "apart", tmp_path / "tied"
     assert train(data, "--out", apart, "--max-updates", 1, *SMALL) == 0
     all_tied = ["--set", "model.tie=all"]
     assert train(data, "--out", tied, "--init", apart, "--max-updates", 1, *SMALL, *all_tied) == 2
-    assert "are one tensor of the model, but differ there" in told[-1] and "embedding" in told[-1]
+    assert (
+        "are one tensor of the model, but differ there" in messages[-1]
+        and "embedding" in messages[-1]
+    )
     assert not tied.exists()
     # Tied ones begin both tied and untied models.
     assert train(data, "--out", tied, "--max-updates", 1, *SMALL, *all_tied) == 0
@@ -68,14 +73,14 @@ def test_two_matrices_are_not_loaded_into_one(data: str, tmp_path: Path, told: l
 
 
 def test_the_plan_of_a_run_that_goes_on_is_its_own(
-    data: str, tmp_path: Path, told: list[str]
+    data: str, tmp_path: Path, messages: list[str]
 ) -> None:
     out, report = tmp_path / "m", tmp_path / "plan.json"
     assert train(data, "--out", out, "--max-updates", 1, *SMALL) == 0
     assert train(data, "--out", out, "--resume", "--dry-run", "--json", report) == 0
     assert json.loads(report.read_text())["settings"]["model"]["size"] == 8
     assert train(data, "--out", out, "--resume", "--dry-run", "--arch", "bilstm") == 2
-    assert "was begun with pervasive" in told[-1]
+    assert "was begun with pervasive" in messages[-1]
 
 
 @pytest.mark.parametrize(
@@ -88,10 +93,10 @@ def test_the_plan_of_a_run_that_goes_on_is_its_own(
     ],
 )
 def test_a_plan_refuses_what_a_run_would(
-    data: str, told: list[str], options: list[str], words: str
+    data: str, messages: list[str], options: list[str], words: str
 ) -> None:
     assert train(data, "--dry-run", *options) == 2
-    assert words in told[-1]
+    assert words in messages[-1]
 
 
 def test_nothing_can_count_validations_that_there_are_not() -> None:
@@ -127,7 +132,7 @@ def test_nothing_can_count_validations_that_there_are_not() -> None:
     ],
 )
 def test_two_passes_are_refused_where_they_have_no_meaning(
-    data: str, tmp_path: Path, told: list[str], options: list[str], words: str
+    data: str, tmp_path: Path, messages: list[str], options: list[str], words: str
 ) -> None:
     """Before the run begins, and by the plan of it."""
     changes = [word for option in ("training.r_drop=5", *options) for word in ("--set", option)]
@@ -136,21 +141,21 @@ def test_two_passes_are_refused_where_they_have_no_meaning(
     out = tmp_path / "m"
     for where in (["--out", out], ["--dry-run"]):
         assert train(data, *where, "--max-updates", 1, *SMALL, *changes) == 2
-        assert words in told[-1]
+        assert words in messages[-1]
     assert not out.exists()
 
 
 def test_a_model_with_transparent_attention_alone_has_dropout_there(
-    data: str, told: list[str]
+    data: str, messages: list[str]
 ) -> None:
     options = ["--arch", "transformer", "--dry-run", "--set", "training.r_drop=1"]
     options += ["--set", "model.dropout=0", "--set", "model.embedding_dropout=0"]
     assert train(data, *options) == 2
-    assert "the model has none" in told[-1] and "transparent" not in told[-1]
+    assert "the model has none" in messages[-1] and "transparent" not in messages[-1]
     assert train(data, *options, "--set", "model.transparent=true") == 0
 
 
-def test_nor_in_data_without_a_validation_split(tmp_path: Path, told: list[str]) -> None:
+def test_nor_in_data_without_a_validation_split(tmp_path: Path, messages: list[str]) -> None:
     for language in ("de", "en"):
         (tmp_path / f"train.{language}").write_text("a b c\n" * 9)
     folder, out = tmp_path / "data", tmp_path / "m"
@@ -159,5 +164,5 @@ def test_nor_in_data_without_a_validation_split(tmp_path: Path, told: list[str])
     assert main(["bpe", "learn", str(folder), "--words"]) == 0
     waits = ["--set", "training.patience=2"]
     assert train(folder, "--out", out, "--max-updates", 1, *SMALL, *waits) == 2
-    assert "has no split `valid`, but `training.patience`" in told[-1] and not out.exists()
+    assert "has no split `valid`, but `training.patience`" in messages[-1] and not out.exists()
     assert train(folder, "--out", out, "--max-updates", 1, *SMALL) == 0

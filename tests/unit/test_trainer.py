@@ -95,13 +95,13 @@ class Narrow(TinyModel):
 
 @pytest.mark.parametrize("batch_statistics", [False, True])
 def test_halves_are_called_exact_where_they_are(
-    tmp_path: Path, told: list[str], batch_statistics: bool
+    tmp_path: Path, messages: list[str], batch_statistics: bool
 ) -> None:
     training = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
     split = [event for event in training.run() if isinstance(event, events.Split)]
     assert split and all(event.is_exact != batch_statistics for event in split)
     print_event(split[0], None)
-    assert ("the update is exact" in told[-1]) != batch_statistics
+    assert ("the update is exact" in messages[-1]) != batch_statistics
 
 
 def test_events_of_a_run(tmp_path: Path) -> None:

@@ -98,11 +98,20 @@ def _train(
         stop=stop,
         processes=processes,
     )
-    log = MetricsLog(out / METRICS)
+    # What fails outside of the run, such as its log, must not leave the folder locked.
+    with contextlib.closing(trainer):
+        return _follow(trainer, MetricsLog(out / METRICS), arguments.data, stop, processes)
+
+
+def _follow(
+    trainer: Trainer, log: MetricsLog, data: Path, stop: StopRequest, processes: Processes
+) -> tuple[int, dict[str, Any]]:
+    """Run a training, print and log its events; return what `_train` does."""
+    settings, out = trainer.settings, log.path.parent
     if processes.is_first:
         console.say(
             f"{settings.arch}, preset {settings.preset or 'none'}, objective "
-            f"{settings.objective_name}, seed {settings.training.seed}: {arguments.data} -> {out}"
+            f"{settings.objective_name}, seed {settings.training.seed}: {data} -> {out}"
         )
         _print_warnings(trainer, log)
     else:
@@ -112,7 +121,6 @@ def _train(
     # Gradients are measured now and then: every line in between shows the last ratio.
     finished, gradient_ratio = None, None
     with (
-        contextlib.closing(trainer),
         _stop_on_signals(stop, processes) as signals,
         console.progress("training (percent)", 100) as bar,
     ):
@@ -153,12 +161,7 @@ def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
     notes = objective.notes if isinstance(objective, Prepared) else ()
     for note in [*trainer.settings.notes(), *trainer.notes, *notes]:
         console.warn(note)
-    try:
-        damaged = log.keep_until(trainer.progress.update)
-    except BaseException:
-        trainer.close()
-        raise
-    for number in damaged[:_DAMAGED_SHOWN]:
+    for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
         console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
 
 
