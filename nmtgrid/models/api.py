@@ -309,6 +309,31 @@ class TranslationModel(nn.Module):
         """
         raise self.refusal()
 
+    def feed(self, tokens: Tensor, state: Any) -> Any:
+        """Begin a step: feed the last written tokens [R] and predict nothing yet.
+
+        `propose` then says, as often as one likes, what would be written, `extend` may add source
+        tokens in between, and `accept` ends the step. The state that was passed in must not be used
+        again; one that was fed goes through `accept` before the next tokens are fed.
+
+        Raises ConfigError where `traits.prefix_safe` is False.
+        """
+        raise self.refusal()
+
+    def propose(
+        self, state: Any, reads: Tensor, *, rows: Tensor | None = None, align: bool = False
+    ) -> Step:
+        """Return what `step` would, for the `rows` [R'] (None: all) of a state that was fed.
+
+        reads [R] counts for all rows; from one proposal to the next it never falls. `Step.state`
+        takes the place of the state.
+        """
+        raise self.refusal()
+
+    def accept(self, state: Any) -> Any:
+        """End the step that `feed` began: each row wrote with the reads of its last proposal."""
+        raise self.refusal()
+
     def features_with_reading(
         self, batch: Batch, sites: PredictionSites, *, learn_features: bool = True
     ) -> tuple[Tensor, Tensor]:

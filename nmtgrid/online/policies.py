@@ -1,8 +1,10 @@
-"""Reading policies (section 4.4): wait-k, a threshold on reading probabilities, and given paths.
+"""READ/WRITE policies: wait-k, given paths, the model's reader, and what looks at predictions.
 
-A policy implements `search.api.Agent`: before each write it says how much of the source is to be
-read. Beside the policies stand the functions of reading probabilities rho that train the learned
-policy (`agent_loss`, for online/dynamic) and evaluate it along a batch of grids
+A policy implements `search.api.Agent`. Wait-k and given paths (chapter 4) know before a prediction
+how much to read; `Threshold` asks the model's reader (section 4.4); `Confidence`, `Entropy`,
+`AlignAtt` and `EDAtt` look at what would be written. A policy of one's own is a subclass of
+`Policy` with a method `decide`. Beside the policies stand the functions of reading probabilities
+rho that train the reader (`agent_loss`, for online/dynamic) and evaluate it along a batch of grids
 (`threshold_paths`).
 """
 
@@ -18,8 +20,9 @@ from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.paths import continue_paths, is_cell, wait_k
-from nmtgrid.search.api import Agent, SearchPlan
+from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
+from nmtgrid.text.vocabulary import END
 
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
@@ -133,12 +136,11 @@ def threshold_paths(rho: Tensor, threshold: float, source_lengths: Tensor) -> Te
 
 
 @dataclasses.dataclass(frozen=True)
-class WaitK:
+class WaitK(Agent):
     """Reads k tokens first (infinity: all), then one before each later write. Eq. (4.25)."""
 
     k: float
     finish_reading: bool = False
-    wants_reading = False
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a k below 1 or not whole."""
@@ -152,34 +154,195 @@ class WaitK:
         return lengths.clamp(max=int(self.k) + step) if self.k < torch.inf else lengths
 
 
-@dataclasses.dataclass(frozen=True)
-class Threshold:
-    """Reads on while the model's probability of reading is at least `threshold`."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Policy(Agent):
+    """A policy that decides between two wait-k paths; subclasses set `decide` or `next_reads`.
 
-    threshold: float
+    A setting is a field of the dataclass; `faults` says what is wrong with the values.
+    """
+
+    floor: int = 0
+    """Never reads less than wait-k of this k (0: no floor)."""
+    cap: int = 0
+    """Never reads more than wait-k of this k, whatever it sees (0: no cap)."""
     finish_reading: bool = False
-    wants_reading = True
+    """No translation ends before its source has been read whole (appendix C)."""
 
     def __post_init__(self) -> None:
-        """Raise ConfigError unless the threshold is above 0 and below 1."""
-        if not 0 < self.threshold < 1:
-            raise ConfigError(f"`threshold` must be above 0 and below 1, but is {self.threshold}.")
+        """Raise ConfigError with what is wrong with the values."""
+        if faults := self.faults():
+            raise ConfigError(faults)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        faults = [
+            f"`{name}` must be a whole number from 0 on, but is {value}."
+            for name, value in (("floor", self.floor), ("cap", self.cap))
+            if value < 0
+        ]
+        if 0 < self.cap < self.floor:
+            faults.append(f"`cap` ({self.cap}) must not be below `floor` ({self.floor}).")
+        return faults
+
+    @property
+    def wants_proposals(self) -> bool:
+        """Whether `decide` is to be asked: it is, unless a subclass decides by `next_reads`."""
+        return True
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        """Return the reads so far, or the floor's."""
+        if not self.floor:
+            return reads
+        return torch.maximum(reads, lengths.clamp(max=self.floor + step))
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        """Return [R] (bool), True where a row writes what is proposed; see `Proposal`."""
+        raise NotImplementedError
+
+    def writes(self, proposal: Proposal) -> Tensor:
+        """Return [R]: what `decide` says, below the cap."""
+        writes = self.decide(proposal)
+        if self.finish_reading:
+            # The end symbol would be struck out: what would be written instead nobody proposed.
+            writes = writes & (proposal.tokens != END)
+        if self.cap:
+            writes = writes | (proposal.reads >= self.cap + proposal.step)
+        return writes
+
+
+@dataclasses.dataclass(frozen=True)
+class Threshold(Policy):
+    """Reads on while the model's probability of reading is at least `threshold`."""
+
+    threshold: float = 0.5
+    """Probability of reading from which on it reads; lower reads more."""
+
+    @property
+    def wants_reading(self) -> bool:
+        return True
+
+    @property
+    def wants_proposals(self) -> bool:
+        return False
+
+    def faults(self) -> list[str]:
+        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
         """Return the first column from the last reads on that writes."""
         assert rho is not None
-        return next_reads(rho, reads, self.threshold, lengths)
+        least = super().next_reads(step, sentence, reads, lengths, rho)
+        chosen = next_reads(rho, least, self.threshold, lengths)
+        return chosen.clamp(max=self.cap + step).maximum(least) if self.cap else chosen
 
 
-class AlongPaths:
+@dataclasses.dataclass(frozen=True)
+class Confidence(Policy):
+    """Writes once the likeliest token has at least the probability `threshold`."""
+
+    threshold: float = 0.5
+    """Probability of the likeliest token; higher reads more."""
+
+    def faults(self) -> list[str]:
+        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        return proposal.log_probabilities.amax(1) >= math.log(self.threshold)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entropy(Policy):
+    """Writes once the entropy of the next token is at most `most`."""
+
+    most: float = 1.5
+    """Entropy in nats; lower reads more."""
+
+    def faults(self) -> list[str]:
+        faults = super().faults()
+        if not 0 < self.most < math.inf:
+            faults.append(f"`most` must be a number above 0, but is {self.most}.")
+        return faults
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        logs = proposal.log_probabilities
+        # A token of probability 0 has a logarithm without bound, and adds nothing.
+        return -(logs.exp() * logs.clamp(min=_LEAST_LOG)).sum(1) <= self.most
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignAtt(Policy):
+    """Writes unless the proposed token attends most to one of the last source tokens.
+
+    Papi et al. (2023), "AlignAtt". Departs: speech frames are source tokens here.
+    """
+
+    last: int = 1
+    """How many source tokens, of those read, count as the last; more reads more."""
+
+    @property
+    def wants_alignment(self) -> bool:
+        return True
+
+    def faults(self) -> list[str]:
+        return [*super().faults(), *_below_one("last", self.last)]
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        assert proposal.alignment is not None
+        return proposal.alignment.argmax(1) < proposal.reads - self.last
+
+
+@dataclasses.dataclass(frozen=True)
+class EDAtt(Policy):
+    """Writes while the proposed token's attention to the last source tokens is below `mass`.
+
+    Papi et al. (2023), "Attention as a guide for simultaneous speech translation". Departs: speech
+    frames are source tokens here.
+    """
+
+    mass: float = 0.3
+    """Share of the attention that the last tokens must not reach; lower reads more."""
+    last: int = 2
+    """How many source tokens, of those read, count as the last."""
+
+    @property
+    def wants_alignment(self) -> bool:
+        return True
+
+    def faults(self) -> list[str]:
+        faults = [*super().faults(), *_below_one("last", self.last)]
+        return [*faults, *_outside_unit("mass", self.mass)]
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        assert proposal.alignment is not None
+        columns = torch.arange(proposal.alignment.shape[1], device=proposal.reads.device)
+        is_last = columns >= (proposal.reads - self.last)[:, None]
+        return (proposal.alignment * is_last).sum(1) < self.mass
+
+
+_LEAST_LOG = -1e4
+
+
+def _outside_unit(name: str, value: float) -> list[str]:
+    if 0 < value < 1:
+        return []
+    return [f"`{name}` must be above 0 and below 1, but is {value}."]
+
+
+def _below_one(name: str, value: int) -> list[str]:
+    return [] if value >= 1 else [f"`{name}` must be at least 1, but is {value}."]
+
+
+class AlongPaths(Agent):
     """Follows given paths [B, T], then the whole source: algorithm 1, not for streams.
 
     Departs: the print counts `t` after it has taken z_t, and says nothing of |y| and beyond.
     """
 
-    wants_reading = False
+    finish_reading = False
 
     def __init__(self, paths: Tensor, target_lengths: Tensor, finish_reading: bool = False) -> None:
         """`target_lengths` [B] count the paths' own entries."""
@@ -196,7 +359,7 @@ class AlongPaths:
 
 
 @dataclasses.dataclass(frozen=True)
-class Bounded:
+class Bounded(Agent):
     """An agent that reads on where a stream cannot know whether it may write yet.
 
     The most tokens that a translation may have depend on the source's length, of which a stream
@@ -215,9 +378,23 @@ class Bounded:
         return self.agent.wants_reading
 
     @property
+    def wants_proposals(self) -> bool:
+        """The agent's own."""
+        return self.agent.wants_proposals
+
+    @property
+    def wants_alignment(self) -> bool:
+        """The agent's own."""
+        return self.agent.wants_alignment
+
+    @property
     def finish_reading(self) -> bool:
         """The agent's own."""
         return self.agent.finish_reading
+
+    def writes(self, proposal: Proposal) -> Tensor:
+        """Return what the agent says."""
+        return self.agent.writes(proposal)
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None

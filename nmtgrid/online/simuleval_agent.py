@@ -77,7 +77,9 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     if arguments.k is not None:
         agent: WaitK | Threshold = WaitK(arguments.k, arguments.finish_reading)
     else:
-        agent = Threshold(arguments.threshold, arguments.finish_reading)
+        agent = Threshold(
+            threshold=arguments.threshold, finish_reading=arguments.finish_reading
+        )
     greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
     loaded = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
     translator = StreamTranslator(

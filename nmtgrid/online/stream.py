@@ -23,7 +23,7 @@ from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
+from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.text.bpe import remove_bpe
@@ -55,9 +55,6 @@ class TokenStream:
         """
         # A coverage penalty needs attention over the whole source; the plan's may be a default.
         engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), False, agent, halt)
-        for model in models if agent.wants_reading else ():
-            if not model.traits.reads:
-                raise model.no_reader()
         self._end_is_hidden = any(model.traits.hides_source_end for model in models)
         self._models, self._plan = list(models), plan
         self._device, self._bf16 = torch.device(device), bf16
@@ -69,7 +66,9 @@ class TokenStream:
         self._states = [model.begin(empty, self._first) for model in models]
         self._waiting: deque[int] = deque()
         self._columns = 0
-        self._source_has_ended = self._is_considered = False
+        self._source_has_ended = self._is_considered = self._is_fed = False
+        # What would be written next, with the columns that there are; None: not computed.
+        self._proposed: tuple[Tensor, Tensor | None] | None = None
         self.tokens: list[int] = []
         self.log_probabilities: list[float] = []
         self.reads: list[int] = []
@@ -92,6 +91,7 @@ class TokenStream:
                     column = self._first + token  # `_first` is a zero [1] on the device
                     self._states = [model.extend(column, state) for model, state in self._pairs()]
                     self._columns += 1
+                    self._proposed = None
                     self._source_has_ended = token == END
                 else:
                     break
@@ -121,7 +121,26 @@ class TokenStream:
         before = self._first + (self.reads[-1] if self.reads else 1)
         length = self._first + self._columns + 1
         next_reads = self._agent.next_reads(len(self.tokens), self._first, before, length, rho)
-        return int(next_reads) > self._columns
+        if int(next_reads) > self._columns:
+            return True
+        if not self._agent.wants_proposals:
+            return False
+        step, reads = len(self.tokens), self._first + self._columns
+        proposal = Proposal(step, self._first, reads, *self._propose())
+        return not bool(self._agent.writes(proposal))
+
+    def _propose(self) -> tuple[Tensor, Tensor | None]:
+        """Return the log-probabilities [1, V] of the next token now, and its alignment [1, S]."""
+        if not self._is_fed:
+            last = self._last_token()
+            self._states = [model.feed(last, state) for model, state in self._pairs()]
+            self._is_fed = True
+        if self._proposed is None:
+            reads, align = self._first + self._columns, self._agent.wants_alignment
+            steps = [model.propose(state, reads, align=align) for model, state in self._pairs()]
+            self._states = [step.state for step in steps]
+            self._proposed = engine.averaged(steps)
+        return self._proposed
 
     def _reading(self) -> Tensor:
         """Return [1, S]: the probability of reading on, for each column, in the present row."""
@@ -136,21 +155,29 @@ class TokenStream:
     def _write(self) -> None:
         if self._agent.wants_reading:
             self._reading()  # the reader has to see every token, also where nothing is left to read
-        last = self._last_token()
-        steps = [self._step(model, last, state) for model, state in self._pairs()]
-        self._states = [step.state for step in steps]
-        # An ensemble averages probabilities, as the batched search does.
-        values = torch.stack([step.logits.float().log_softmax(1) for step in steps])
-        following = self._constrain(values.logsumexp(0) - math.log(len(steps)))
+        following = self._constrain(self._predict())
         value, token = following.max(1)
         self.log_probabilities.append(float(value))
         self.reads.append(self._columns)
-        self._is_considered = False
+        self._is_considered = self._is_fed = False
+        self._proposed = None
         self.is_finished = int(token) == END
         if self.is_finished:
             self._states = []  # a line may have thousands of pieces
         else:
             self.tokens.append(int(token))
+
+    def _predict(self) -> Tensor:
+        """Return the next token's log-probabilities [1, V], and have the states wait for it."""
+        if self._agent.wants_proposals:
+            values, _ = self._propose()
+            self._states = [model.accept(state) for model, state in self._pairs()]
+            return values
+        last = self._last_token()
+        steps = [self._step(model, last, state) for model, state in self._pairs()]
+        self._states = [step.state for step in steps]
+        # An ensemble averages probabilities, as the batched search does.
+        return engine.averaged(steps)[0]
 
     def _step(self, model: TranslationModel, last: Tensor, state: Any) -> Step:
         """Return the model's step; where it may leave early, keep where it left."""

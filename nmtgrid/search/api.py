@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from nmtgrid.models.api import Halt as Halt
@@ -151,21 +151,60 @@ class Translation:
         return self.texts[0] if self.texts else ""
 
 
-class Agent(Protocol):
-    """Decides, before each write, how much of the source has been read by then."""
+@dataclasses.dataclass(frozen=True)
+class Proposal:
+    """What rows would write next with what they have read, which a policy may want to see first.
+
+    `step` tokens stand in each row, sentence [R] is its position in the batch that is searched,
+    reads [R] what it has read. log_probabilities [R, V] (float32) are the models', before any
+    constraint; alignment [R, S] are shares of the source tokens, 0 from reads on, for a policy that
+    wants them. Nothing here depends on source tokens that have not been read.
+    """
+
+    step: int
+    sentence: Tensor
+    reads: Tensor
+    log_probabilities: Tensor
+    alignment: Tensor | None = None
+
+    @property
+    def tokens(self) -> Tensor:
+        """The likeliest tokens [R]."""
+        return self.log_probabilities.argmax(1)
+
+
+class Agent:
+    """A READ/WRITE policy: decides, before each write, how much of the source has been read.
+
+    `next_reads` decides from what has been written and read. Where the policy `wants_proposals`,
+    `writes` is asked afterwards, with the prediction at these reads, and again after each further
+    READ, until it writes or the source is at its end.
+    """
 
     @property
     def wants_reading(self) -> bool:
         """Whether the models' reading probabilities are needed."""
+        return False
+
+    @property
+    def wants_proposals(self) -> bool:
+        """Whether `writes` is to be asked."""
+        return False
+
+    @property
+    def wants_alignment(self) -> bool:
+        """Whether proposals need alignments."""
+        return False
 
     @property
     def finish_reading(self) -> bool:
         """Whether no translation may end before its source has been read whole (appendix C)."""
+        return False
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return [R]: the reads with which each row writes its next token.
+        """Return [R]: the reads with which each row writes its next token, or proposes it.
 
         `step` tokens stand in each row, `sentence` [R] is the row's position in the batch that is
         searched, `reads` [R] those of the last write (1 at the start), `lengths` [R] the
@@ -173,3 +212,8 @@ class Agent(Protocol):
         tokens read. A stream that goes on gives as length one more than the tokens it has: that
         length as the result means that it must read.
         """
+        return reads
+
+    def writes(self, proposal: Proposal) -> Tensor:
+        """Return [R] (bool), True where a row writes; the others read one more token."""
+        return torch.ones_like(proposal.reads, dtype=torch.bool)

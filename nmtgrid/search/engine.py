@@ -21,8 +21,8 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
-from nmtgrid.models.api import TranslationModel, with_exits
-from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
+from nmtgrid.models.api import Step, TranslationModel, with_exits
+from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan
 from nmtgrid.search.constraints import (
     Banned,
     Constraint,
@@ -60,10 +60,21 @@ def check(
     for model in models if agent is not None else ():
         if not model.traits.prefix_safe:
             raise model.refusal()
-    if align or plan.coverage_penalty > 0:
+        if agent is not None and agent.wants_reading and not model.traits.reads:
+            raise model.no_reader()
+    if agent is not None and agent.wants_proposals and halt is not None:
+        raise ConfigError(
+            "A reading policy that looks at predictions runs all blocks for each of them: it does "
+            "not go with early exits.",
+            "Leave `--exit` away, or read by wait-k or by the model's reader.",
+        )
+    aligns = agent is not None and agent.wants_alignment
+    if align or aligns or plan.coverage_penalty > 0:
         blind = sorted({m.architecture for m in models if not m.traits.aligns})
         if blind:
-            what = "Alignments" if align else "`search.coverage_penalty`"
+            what = "`search.coverage_penalty`"
+            if align or aligns:
+                what = "Alignments" if align else "The alignments that the reading policy needs"
             raise ConfigError(
                 f"{what} cannot be had from `{'`, `'.join(blind)}`: "
                 "this architecture yields no alignments.",
@@ -255,6 +266,18 @@ class FinishedHypotheses:
         return is_behind | (best_row / self._longest_norm[groups] <= worst)
 
 
+def averaged(steps: Sequence[Step]) -> tuple[Tensor, Tensor | None]:
+    """Return the log-probabilities [R, V] (float32) and alignments [R, S] of models, averaged."""
+    shares = [step.alignment.float() for step in steps if step.alignment is not None]
+    alignment = torch.stack(shares).mean(0) if shares else None
+    # In float32 whatever autocast computed: sums over a sentence need the digits.
+    values = [step.logits.float().log_softmax(1) for step in steps]
+    if len(values) == 1:
+        return values[0], alignment
+    # The mean of probabilities, from their logarithms without leaving them.
+    return torch.stack(values).logsumexp(0) - math.log(len(values)), alignment
+
+
 class _RowHalt:
     """A halt that gets the keys of sentences where the model passes numbers of rows."""
 
@@ -335,8 +358,13 @@ class _Run:
         # Reading comes before writing: a token is predicted from what has been read by then.
         if self.agent is not None and self.reads is not None:
             self.reads = self._next_reads(self.agent, self.reads, step, sentence)
+        if self.agent is not None and self.agent.wants_proposals:
+            predicted = self._propose(self.agent, step, sentence)
+        else:
+            predicted = self._predict(sentence)
+        if self.reads is not None:
             self.tree.reads.append(self.reads)
-        log_probabilities = self._constrain(self._predict(sentence), step, sentence)
+        log_probabilities = self._constrain(predicted, step, sentence)
         following = self.select.choose(log_probabilities, self.log_probabilities, self.groups, step)
         ends = following.end_parents
         bonus = torch.zeros_like(ends, dtype=torch.float32)
@@ -382,19 +410,59 @@ class _Run:
                 self.tree.exit_scores.append(step.scores)
             steps.append(step)
         self.states = [step.state for step in steps]
-        if align:
-            shares = [step.alignment.float() for step in steps if step.alignment is not None]
-            alignment = torch.stack(shares).mean(0)
-            if self.align:
-                self.tree.alignments.append(alignment)
-            if self.coverage is not None:
-                self.coverage = self.coverage + alignment
-        # In float32 whatever autocast computed: sums over a sentence need the digits.
-        values = [step.logits.float().log_softmax(1) for step in steps]
-        if len(values) == 1:
-            return values[0]
-        # The mean of probabilities, from their logarithms without leaving them.
-        return torch.stack(values).logsumexp(0) - math.log(len(values))
+        values, alignment = averaged(steps)
+        if alignment is not None:
+            self._keep_alignment(alignment)
+        return values
+
+    def _propose(self, agent: Agent, step: int, sentence: Tensor) -> Tensor:
+        """Return what `_predict` does, once the policy has written in every row.
+
+        Rows that read on are asked again, those that write keep their prediction.
+        """
+        assert self.reads is not None
+        align = self.align or self.coverage is not None or agent.wants_alignment
+        pairs = zip(self.models, self.states, strict=True)
+        self.states = [model.feed(self.tokens, state) for model, state in pairs]
+        lengths = self.source_lengths[sentence]
+        reads, rows = self.reads.clone(), torch.arange(len(self.tokens), device=lengths.device)
+        values: Tensor | None = None
+        alignment: Tensor | None = None
+        while True:
+            some = None if values is None else rows
+            steps = [
+                model.propose(state, reads, rows=some, align=align)
+                for model, state in zip(self.models, self.states, strict=True)
+            ]
+            self.states = [step.state for step in steps]
+            new_values, new_alignment = averaged(steps)
+            if values is None:
+                values, alignment = new_values, new_alignment
+            else:
+                values[rows] = new_values
+                if alignment is not None and new_alignment is not None:
+                    alignment[rows] = new_alignment
+            proposal = Proposal(step, sentence[rows], reads[rows], new_values, new_alignment)
+            # At the end of the source there is nothing left to read, and what is no hypothesis any
+            # more need not read it.
+            goes_on = ~agent.writes(proposal) & (proposal.reads < lengths[rows])
+            goes_on &= self.log_probabilities[rows] > -math.inf
+            rows = rows[goes_on]
+            if not len(rows):
+                break
+            reads[rows] += 1
+        self.reads = reads
+        pairs = zip(self.models, self.states, strict=True)
+        self.states = [model.accept(state) for model, state in pairs]
+        if alignment is not None:
+            self._keep_alignment(alignment)
+        return values
+
+    def _keep_alignment(self, alignment: Tensor) -> None:
+        if self.align:
+            self.tree.alignments.append(alignment)
+        if self.coverage is not None:
+            self.coverage = self.coverage + alignment
 
     def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Rule out what must not follow; a row at its limit can end whatever the rules say."""

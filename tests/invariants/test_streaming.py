@@ -39,11 +39,10 @@ TIGHT = SearchPlan(max_length_a=0.5, max_length_b=0.6, min_length=3)
 
 
 @dataclasses.dataclass(frozen=True)
-class Moody:
+class Moody(Agent):
     """Writes at some cells and not at others, as an agent with a reader does."""
 
     finish_reading: bool = False
-    wants_reading = False
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None

@@ -56,7 +56,7 @@ def _agent(
     """Return what decides when to read. Raises ConfigError for a faulty value."""
     if k is None:
         assert threshold is not None
-        return Setting("threshold", threshold), Threshold(threshold, finish_reading)
+        return Setting("threshold", threshold), Threshold(threshold=threshold, finish_reading=finish_reading)
     values = whole_numbers(k, "--k", least=1, infinite=True)
     if len(values) != 1:
         raise ConfigError(f"`--k` must be one number with `--stream`, but is `{k}`.")

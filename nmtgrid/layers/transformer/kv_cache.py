@@ -67,6 +67,11 @@ class KVCache:
         newest = self._with_room(keys)[:, :, first:, self.filled]
         newest[..., :size], newest[..., size:] = keys, values
 
+    def put_newest(self, rows: Tensor, other: KVCache) -> None:
+        """Take the newest keys and values of `rows` [R'] from those of `other`, which has them."""
+        assert self.buffer is not None and other.buffer is not None, "nothing has been pushed"
+        self.buffer[rows, :, :, self.filled] = other.buffer[:, :, :, self.filled]
+
     def read(self, block: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the keys and values of all tokens in `block`, [R, H, t, d] each.
 

@@ -9,9 +9,12 @@ was written, and keeps that state: predictions depend on the path.
 
 from __future__ import annotations
 
+import dataclasses
+
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.normalisation import PositionNorm
@@ -104,25 +107,68 @@ class Transformer(TransformerExits):
         align: bool = False,
         halt: Halt | None = None,
     ) -> Step:
+        state, memory = self._memory_of(state, reads)
+        if halt is not None:
+            # An exit chosen from the source (5.11) needs all of it.
+            is_offline = reads is None and state.stream is None and state.memory is not None
+            self.check_halt(halt, has_whole_source=is_offline)
+            features = narrowed(self.target_embedding(tokens[:, None], state.cache.position)[:, 0])
+            return HaltingStep(self, halt, features, state, memory, align).run()
+        step = self._run_blocks(tokens, state, memory, align)
+        state.cache.advance()
+        return step
+
+    def feed(self, tokens: Tensor, state: TransformerState) -> TransformerState:
+        return dataclasses.replace(state, fed=tokens)
+
+    def propose(
+        self,
+        state: TransformerState,
+        reads: Tensor,
+        *,
+        rows: Tensor | None = None,
+        align: bool = False,
+    ) -> Step:
+        assert state.fed is not None, "no tokens have been fed"
+        # What the newest tokens' blocks hold depends on the reads: they run again, and their keys
+        # and values take the place of those of the proposal before.
+        state, memory = self._memory_of(state, reads, rows)
+        if rows is None:
+            return self._run_blocks(state.fed, state, memory, align)
+        part = dataclasses.replace(state, cache=state.cache.take_rows(rows))
+        step = self._run_blocks(state.fed[rows], part, memory, align)
+        state.cache.put_newest(rows, part.cache)
+        return dataclasses.replace(step, state=state)
+
+    def accept(self, state: TransformerState) -> TransformerState:
+        state.cache.advance()
+        return dataclasses.replace(state, fed=None)
+
+    def _memory_of(
+        self, state: TransformerState, reads: Tensor | None, rows: Tensor | None = None
+    ) -> tuple[TransformerState, SourceCache]:
+        """Return the state, and what `rows` [R'] (None: all) may look at of the source."""
         if state.source is not None:
             # A bi-directional encoder's memory is made for just these reads.
             state = self._reread(state, state.source, reads)
         memory = state.memory if state.stream is None else state.stream.memory()
         assert memory is not None
+        if rows is not None:
+            memory, reads = take(memory, rows), None if reads is None else reads[rows]
         if reads is not None and state.source is None:
             # An encoder that sees no later tokens: what has not been read is masked out.
             memory = memory.limited(reads.view(-1, memory.width))
+        return state, memory
+
+    def _run_blocks(
+        self, tokens: Tensor, state: TransformerState, memory: SourceCache, align: bool
+    ) -> Step:
+        """Return the step of `tokens` [R], which the cache holds but does not count yet."""
         features = narrowed(self.target_embedding(tokens[:, None], state.cache.position)[:, 0])
-        if halt is not None:
-            # An exit chosen from the source (5.11) needs all of it.
-            is_offline = reads is None and state.stream is None and state.memory is not None
-            self.check_halt(halt, has_whole_source=is_offline)
-            return HaltingStep(self, halt, features, state, memory, align).run()
         weights: list[Tensor] | None = [] if align else None
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
             features = block.step(features, state.cache, memory, weights)
-        state.cache.advance()
         logits = self.classify(self.decoder_norm(features))
         return Step(logits, state, None if weights is None else self._alignment(weights, memory))
 

@@ -167,7 +167,7 @@ class TransformerState:
     it the memory now holds (None: all). `memory` is None where it has to be made first: in a
     stream, whose source the others keep in `stream`. Models with exits keep key and value
     projections of their own (`maps`), and `sentence_exits` [R] (int64), the exits of whole
-    sentences, where the source decides (5.11).
+    sentences, where the source decides (5.11). `fed` [R] are the tokens of a step that has begun.
     """
 
     memory: SourceCache | None
@@ -177,6 +177,7 @@ class TransformerState:
     stream: SourceStream | None = None
     maps: ExitKVProjection | None = None
     sentence_exits: Tensor | None = None
+    fed: Tensor | None = None
 
     def to_static(
         self, position: StaticPosition, rows: Tensor, width: int
