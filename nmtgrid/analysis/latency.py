@@ -17,10 +17,7 @@ from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.io.records import Finite, NonNegative, Percent, Record, convert
 from nmtgrid.metrics.latency import METRICS, Convention, Unit
 from nmtgrid.online.published import curves as published_curves
-from nmtgrid.online.settings import Policy, Setting
-
-POLICIES: Mapping[Policy, str] = {"wait-k": "wait-k", "threshold": "agent", "oracle": "oracle"}
-"""What a policy is called beside its curve."""
+from nmtgrid.online.settings import KINDS, Setting
 
 _FIGURES = (*METRICS, "length_ratio")
 _ADVICE = "Name the file, or the folder, that `nmtgrid online-eval --out DIR` wrote."
@@ -60,28 +57,35 @@ class _Row(Record, rename={"oracle": "lambda"}):
     """A setting in the file, with the parameter of its policy."""
 
     system: str
-    policy: Policy
+    policy: str
     bleu_tokenized: Percent
     latencies: list[_Latency]
+    parameter: str = ""
+    value: NonNegative | None = math.nan
+    options: dict[str, bool | int | float | str] | None = None
     k: NonNegative | None = math.nan
     threshold: NonNegative = math.nan
     oracle: NonNegative = math.nan
 
     def result(self) -> OnlineResult:
         """Return the row with the parameter. Raises ValueError where it lacks that."""
-        parameters = {"wait-k": self.k, "threshold": self.threshold, "oracle": self.oracle}
-        value = parameters[self.policy]
+        value = self.value
+        if not self.parameter:
+            # Results of version 0.1.0 have the parameter's own key alone.
+            old = {"wait-k": self.k, "threshold": self.threshold, "oracle": self.oracle}
+            value = old.get(self.policy, value)
         # JSON has no infinity: a k of None is the whole source.
-        value = math.inf if value is None else value
-        if math.isnan(value):
+        value = math.inf if value is None and self.policy == "wait-k" else value
+        if value is None or (math.isnan(value) and self.policy in KINDS):
             raise ValueError(f"a row of the policy `{self.policy}` lacks its parameter")
         latencies = {
             (row.unit, row.convention): {name: getattr(row, name) for name in _FIGURES}
             for row in self.latencies
         }
-        return OnlineResult(
-            self.system, Setting(self.policy, value), self.bleu_tokenized, latencies
-        )  # fmt: skip
+        options = tuple((self.options or {}).items())
+        parameter = "" if self.policy in KINDS else self.parameter
+        setting = Setting(self.policy, value, options, parameter)
+        return OnlineResult(self.system, setting, self.bleu_tokenized, latencies)
 
 
 class _Results(Record):
@@ -122,19 +126,24 @@ def latency_curves(
     for system in systems:
         prefix = "" if len(systems) == 1 else f"{system}, "
         own = [result for result in results if result.system == system]
-        for policy, name in POLICIES.items():
+        # A curve for each policy and its other settings, the known policies first.
+        groups: dict[tuple[str, tuple[tuple[str, object], ...]], list[OnlineResult]] = {}
+        for result in sorted(own, key=lambda result: _rank(result.setting)):
+            if not result.setting.is_offline:
+                key = result.setting.policy, result.setting.options
+                groups.setdefault(key, []).append(result)
+        for (policy, options), group in groups.items():
+            name = ", ".join(
+                [group[0].setting.label, *(f"{option} = {value}" for option, value in options)]
+            )
             # Along the axis: the line must not turn back where a larger k lags less.
-            ordered = sorted(
-                (result for result in own
-                 if result.setting.policy == policy and not result.setting.is_offline),
-                key=lambda result: result.latency(metric, unit, convention),
-            )  # fmt: skip
+            ordered = sorted(group, key=lambda result: result.latency(metric, unit, convention))
             points = [
                 CurvePoint(
                     (result.latency(metric, unit, convention),),
                     result.bleu,
                     # The first says what is varied, the others its value alone.
-                    result.setting.number if index else result.setting.title,
+                    result.setting.number if index else result.setting.short_title,
                 )
                 for index, result in enumerate(ordered)
             ]
@@ -142,6 +151,11 @@ def latency_curves(
                 curves.append(TradeoffCurve(f"{prefix}{name}", points, policy))
         levels += [Level(prefix, result.bleu) for result in own if result.setting.is_offline]
     return curves, levels
+
+
+def _rank(setting: Setting) -> int:
+    """Return where the policy stands in legends."""
+    return [*KINDS].index(setting.policy) if setting.policy in KINDS else len(KINDS)
 
 
 def reference_curves(name: str) -> list[TradeoffCurve]:

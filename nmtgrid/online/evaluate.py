@@ -23,9 +23,8 @@ from nmtgrid.data.batches import Batch, collate, cut_by_length
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.latency import Convention, Latency, Unit, latency, reference_words, word_delays
 from nmtgrid.metrics.quality import Score, bleu
-from nmtgrid.models.api import with_exits
 from nmtgrid.online.oracle import ReadingCost, oracle_paths, refuse_oracle, writing_costs
-from nmtgrid.online.policies import AlongPaths, Bounded, Threshold, WaitK
+from nmtgrid.online.policies import AlongPaths, Bounded
 from nmtgrid.online.settings import Setting, SourceText
 from nmtgrid.online.simuleval import Instance
 from nmtgrid.search import engine
@@ -248,22 +247,22 @@ class OnlineDecoder:
         """Return what the models cannot do of these settings."""
         # Faults of every model of an ensemble are collected: the user sees all at once.
         faults: list[str] = []
-        policies = {setting.policy for setting in settings if not setting.is_offline}
-        for model in self.translator.models:
-            if not model.traits.prefix_safe and policies:
-                faults.append(str(model.refusal()))
-                continue
-            if "oracle" in policies and (refusal := refuse_oracle(model)):
-                faults.append(refusal)
-            if "threshold" in policies and not model.traits.reads:
-                faults.append(str(model.no_reader()))
-        halt = self.translator.halt
-        if halt is not None and policies and not faults:
-            try:
-                with_exits(self.translator.models[0]).check_halt(halt, has_whole_source=False)
-            except ConfigError as error:
-                faults.append(str(error))
-        return faults
+        translator = self.translator
+        plan = dataclasses.replace(translator.plan, coverage_penalty=0.0)
+        for model in translator.models:
+            for setting in settings:
+                if setting.is_offline:
+                    continue
+                if setting.policy == "oracle" and (refusal := refuse_oracle(model)):
+                    faults.append(refusal)
+                elif setting.policy != "oracle":
+                    try:
+                        agent = setting.make(self.finish_reading)
+                        engine.check([model], plan, agent=agent, halt=translator.halt)
+                    except ConfigError as error:
+                        faults.append(str(error))
+        # One sentence, however many settings of a policy have the fault.
+        return list(dict.fromkeys(faults))
 
     def run(
         self,
@@ -371,12 +370,10 @@ class OnlineDecoder:
         if setting.is_offline:
             return None
         if setting.policy != "oracle":
-            kind = WaitK if setting.policy == "wait-k" else Threshold
-            agent = kind(setting.value, self.finish_reading)
             # A stream does not know how long its source will be, which limits what is written.
             models = self.translator.models
             hides_end = any(model.traits.hides_source_end for model in models)
-            return Bounded(agent, self.translator.plan, hides_end)
+            return Bounded(setting.make(self.finish_reading), self.translator.plan, hides_end)
         device = self.translator.device
         lengths = torch.tensor([len(path) for path in paths], device=device)
         # Padded with a path's last value; beyond its length the whole source is read anyway.

@@ -203,13 +203,34 @@ class Policy(Agent):
 
     def writes(self, proposal: Proposal) -> Tensor:
         """Return [R]: what `decide` says, below the cap."""
-        writes = self.decide(proposal)
+        writes = self._decision(proposal)
         if self.finish_reading:
             # The end symbol would be struck out: what would be written instead nobody proposed.
             writes = writes & (proposal.tokens != END)
         if self.cap:
             writes = writes | (proposal.reads >= self.cap + proposal.step)
         return writes
+
+    def _decision(self, proposal: Proposal) -> Tensor:
+        """Return what `decide` says. Raises ConfigError where a policy of one's own fails."""
+        kind = type(self)
+        if kind.__module__ == __name__:
+            return self.decide(proposal)
+        try:
+            writes = self.decide(proposal)
+        except Exception as error:
+            raise ConfigError(
+                f"The reading policy `{kind.__name__}` failed at target token {proposal.step + 1}: "
+                f"{type(error).__name__}: {error}",
+                "`--debug` shows where.",
+            ) from error
+        if not isinstance(writes, Tensor) or writes.shape != proposal.reads.shape:
+            what = f"{list(writes.shape)}" if isinstance(writes, Tensor) else type(writes).__name__
+            raise ConfigError(
+                f"`decide` of the reading policy `{kind.__name__}` must return a tensor of bools "
+                f"{list(proposal.reads.shape)}, one for each row, but returned {what}."
+            )
+        return writes.bool()
 
 
 @dataclasses.dataclass(frozen=True)

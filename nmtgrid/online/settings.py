@@ -1,30 +1,118 @@
-"""Evaluated policies on the command line: wait-k's k, an agent's threshold, the oracle's lambda."""
+"""READ/WRITE policies by name, their settings and sweeps, as the command line reads them.
+
+`KINDS` has every policy that has a name; the classes are those of online/policies.py and
+online/retranslation.py, imported only when a policy is made. `FILE.py:Class` is a policy of one's
+own. A `Setting` is one point of a sweep: a policy with the value of each of its settings.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+import importlib
+import importlib.util
+import itertools
 import math
+import re
+import sys
+import typing
 from collections.abc import Sequence
-from typing import Any, Literal
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal
 
-from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.spans import Bounds, decimals, whole_numbers
+from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.spans import Bounds, decimals, shortened, whole_numbers
 
-Policy = Literal["wait-k", "threshold", "oracle"]
+if TYPE_CHECKING:
+    from nmtgrid.search.api import Agent
+
 SourceText = Literal["words", "line"]
 """Whether a source is tokenised raw word by raw word, as it would arrive, or line by line."""
-DEFAULT_K = "1,3,5,7,9"
 
-_KEYS = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}
-_LETTERS = {"wait-k": "k", "threshold": "τ", "oracle": "λ"}
+
+@dataclasses.dataclass(frozen=True)
+class PolicyKind:
+    """A policy that has a name: what it does, the setting that is swept, and the usual sweep.
+
+    `make` is "module:Class", nothing for the oracle, whose paths are no decision. `letter` stands
+    for the swept setting in titles, `shown` for the policy beside a curve.
+    """
+
+    name: str
+    summary: str
+    sweep: str
+    values: str
+    make: str
+    letter: str
+    shown: str = ""
+
+    @property
+    def label(self) -> str:
+        """What the policy is called beside its curve."""
+        return self.shown or self.name
+
+
+_HERE = "nmtgrid.online.policies"
+KINDS: dict[str, PolicyKind] = {
+    kind.name: kind
+    for kind in (
+        PolicyKind(
+            "wait-k", "reads k source tokens, then one for each that it writes",
+            "k", "1,3,5,7,9", f"{_HERE}:WaitK", "k",
+        ),
+        PolicyKind(
+            "threshold", "asks the model's reader, which some objectives train",
+            "threshold", "0.1..0.9:0.2", f"{_HERE}:Threshold", "τ", "agent",
+        ),
+        PolicyKind(
+            "oracle", "the cheapest path through the costs of the reference, for each lambda",
+            "lambda", "0,0.5,1,2", "", "λ",
+        ),
+        PolicyKind(
+            "confidence", "writes once the likeliest token is likely enough",
+            "threshold", "0.2,0.4,0.6,0.8,0.9", f"{_HERE}:Confidence", "p",
+        ),
+        PolicyKind(
+            "entropy", "writes once the entropy of the next token is low enough",
+            "most", "0.5,1,1.5,2,3", f"{_HERE}:Entropy", "H",
+        ),
+        PolicyKind(
+            "alignatt", "writes unless the next token attends most to the last source tokens",
+            "last", "1,2,3,4,6", f"{_HERE}:AlignAtt", "f",
+        ),
+        PolicyKind(
+            "edatt", "writes while the next token's attention to the last source tokens is small",
+            "mass", "0.05,0.1,0.2,0.4,0.6", f"{_HERE}:EDAtt", "α",
+        ),
+    )
+}  # fmt: skip
+"""The policies by name, in the order of tables and legends."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Setting:
-    """A policy with its parameter: k (infinity: offline), tau, or the oracle's lambda."""
+    """A policy and its settings; `value` is that of the swept one, `parameter` its name.
 
-    policy: Policy
+    Of a policy of one's own `policy` is FILE.py:Class. `options` are the other settings.
+    """
+
+    policy: str
     value: float
+    options: tuple[tuple[str, Any], ...] = ()
+    parameter: str = ""
+
+    @property
+    def key(self) -> str:
+        """The name of the swept setting; nothing where a policy has none."""
+        kind = KINDS.get(self.policy)
+        return self.parameter if kind is None else kind.sweep
+
+    @property
+    def label(self) -> str:
+        """What the policy is called beside its curve."""
+        kind = KINDS.get(self.policy)
+        return self.policy.rpartition(":")[2] if kind is None else kind.label
 
     @property
     def is_offline(self) -> bool:
@@ -33,8 +121,18 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """The setting for people: `k = 3`, `τ = 0.5`, `λ = 0`."""
-        return f"{_LETTERS[self.policy]} = {self.number}"
+        """The setting for people: `k = 3`, `confidence p = 0.8, floor = 2`."""
+        # Three policies have letters that stand for nothing else.
+        name = "" if self.policy in ("wait-k", "threshold", "oracle") else f"{self.label} "
+        value = f"{name}{self.short_title}" if self.key else self.label
+        return ", ".join([value, *(f"{name} = {value}" for name, value in self.options)])
+
+    @property
+    def short_title(self) -> str:
+        """The swept setting alone: `p = 0.8`."""
+        kind = KINDS.get(self.policy)
+        letter = self.key if kind is None else kind.letter
+        return f"{letter} = {self.number}" if letter else ""
 
     @property
     def number(self) -> str:
@@ -44,25 +142,217 @@ class Setting:
     @property
     def slug(self) -> str:
         """The setting as a part of file names."""
-        return f"{_KEYS[self.policy]}-{self.value:.15g}"
+        short = self.policy in ("wait-k", "threshold", "oracle")
+        words = [] if short else [self.label]
+        for name, value in [(self.key, f"{self.value:.15g}"), *self.options]:
+            words += [name, str(value)] if name else []
+        return re.sub(r"[^\w.+-]+", "-", "-".join(words))
 
     def values(self) -> dict[str, Any]:
         """Return JSON keys; an infinite k is None."""
         value = None if self.is_offline else self.value
-        return {"policy": self.policy, _KEYS[self.policy]: value}
+        named = {self.key: value} if self.key else {}
+        options = {"options": dict(self.options)} if self.options else {}
+        return {"policy": self.policy, **named, "parameter": self.key, "value": value, **options}
+
+    def make(self, finish_reading: bool = False) -> Agent:
+        """Return the policy, which the oracle is not. Raises ConfigError for what it refuses."""
+        swept = {self.key: self.value} if self.key else {}
+        kind = policy_class(self.policy)
+        made: Agent = kind(**swept, **dict(self.options), finish_reading=finish_reading)
+        return made
 
 
-def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> list[Setting]:
-    """Return the settings of three lists of numbers, wait-k first; None everywhere: the default.
+def policy_class(name: str) -> Any:
+    """Return the class of a policy's name, or of FILE.py:Class.
 
-    Raises ConfigError that names every fault: a k below 1, a threshold outside (0, 1), a negative
-    lambda, and what `base.spans` refuses.
+    Raises ConfigError for a name or a class that there is not, and for a file that fails.
     """
-    if k is None and thresholds is None and oracle is None:
-        k = DEFAULT_K
-    texts: dict[Policy, str | None] = {"wait-k": k, "threshold": thresholds, "oracle": oracle}
+    if ".py" in name:
+        path, _, wanted_class = name.rpartition(":")
+        return _own_class(Path(path), wanted_class, name)
+    if name not in KINDS:
+        raise ConfigError(
+            f"There is no reading policy `{name}`.",
+            nearest(name, KINDS) or "One of your own is FILE.py:Class.",
+        )
+    module, _, class_name = KINDS[name].make.partition(":")
+    return getattr(importlib.import_module(module), class_name)
+
+
+def _own_class(path: Path, class_name: str, text: str) -> Any:
+    if not path.name.endswith(".py") or not class_name:
+        raise ConfigError(
+            f"`{shortened(text)}` is not of the form FILE.py:Class.",
+            "Name the class after a colon: `--policy mine.py:Margin`.",
+        )
+    module = _module(path.resolve())
+    from nmtgrid.online.policies import Policy
+
+    own = {
+        name: value
+        for name, value in vars(module).items()
+        if isinstance(value, type)
+        and issubclass(value, Policy)
+        and value.__module__ == module.__name__
+    }
+    if class_name not in own:
+        problem = f"{path} has no policy `{class_name}`."
+        if class_name in vars(module):
+            problem = (
+                f"`{class_name}` in {path} is not a subclass of nmtgrid.online.policies.Policy."
+            )
+        raise ConfigError(problem, nearest(class_name, own))
+    chosen = own[class_name]
+    if chosen.decide is Policy.decide and chosen.next_reads is Policy.next_reads:
+        raise ConfigError(
+            f"`{class_name}` in {path} decides nothing.",
+            "Give it a method `decide(self, proposal)` that returns a tensor [R] of bools: write.",
+        )
+    return chosen
+
+
+@functools.cache
+def _module(path: Path) -> ModuleType:
+    """Run a user's file, once. Raises ConfigError where it cannot be read or fails."""
+    name = f"nmtgrid_policy_{len(sys.modules)}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    # Dataclasses look their module up there.
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        line = getattr(error, "lineno", None)
+        where = f"{path}:{line}" if line else str(path)
+        raise ConfigError(
+            f"{where}: the policy's file failed: {type(error).__name__}: {error}",
+            "It is Python, and runs as a part of nmtgrid.",
+        ) from error
+    return module
+
+
+def read_policy(text: str) -> list[Setting]:
+    """Return the settings of `NAME setting=values ...`, all combinations of the values.
+
+    Numbers may be lists, as `1..9:2` or `0.5,0.7`; without one for the setting that is swept, it
+    takes its usual sweep. Raises ConfigError that names every fault.
+    """
+    words = text.split()
+    if not words:
+        raise ConfigError("A reading policy needs a name.", f"There are {', '.join(KINDS)}.")
+    name, changes = words[0], words[1:]
+    if name == "oracle":
+        raise ConfigError("The oracle is asked for by `--oracle LIST`.")
+    kind = policy_class(name)
+    fields = _settings_of(kind)
+    sweep = KINDS[name].sweep if name in KINDS else _first_own(kind)
+    faults: list[str] = []
+    lists: dict[str, list[Any]] = {}
+    for word in changes:
+        key, equals, values = word.partition("=")
+        if key in fields and not equals:
+            faults.append(f"`{name} {key}` lacks a value: write `{key}=...`.")
+            continue
+        if key not in fields:
+            known = nearest(key, fields) or f"It has {', '.join(fields)}."
+            faults.append(f"`{name}` has no setting `{shortened(key)}`. {known}".strip())
+            continue
+        try:
+            lists[key] = _values(values, f"{name} {key}", fields[key], key == "k")
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(faults)
+    if sweep and sweep not in lists:
+        usual = KINDS[name].values if name in KINDS else str(_default(kind, sweep))
+        lists[sweep] = _values(usual, f"{name} {sweep}", fields[sweep], sweep == "k")
+    settings = []
+    others = [key for key in lists if key != sweep]
+    for chosen in itertools.product(*(lists[key] for key in others)):
+        for value in lists.get(sweep, [math.nan]):
+            options = tuple(zip(others, chosen, strict=True))
+            setting = Setting(name, value, options, "" if name in KINDS else sweep)
+            try:
+                setting.make()  # what it refuses is known before anything is decoded
+            except ConfigError as error:
+                raise ConfigError([f"`{name}`: {fault}" for fault in error.faults]) from error
+            settings.append(setting)
+    return settings
+
+
+ALL = "all"
+
+
+def named_policies(text: str | None) -> list[str]:
+    """Return the policies of a list of names; `all` are those that decide something.
+
+    Raises ConfigError for a name that there is not, or twice.
+    """
+    if text is None:
+        return []
+    names = [name.strip() for name in text.split(",")]
+    if ALL in names:
+        return [name for name, kind in KINDS.items() if kind.make]
+    return names
+
+
+def _settings_of(kind: Any) -> dict[str, type]:
+    """Return the settings of a policy and their types, without `finish_reading`, an option."""
+    hints = typing.get_type_hints(kind)
+    names = [field.name for field in dataclasses.fields(kind) if field.name != "finish_reading"]
+    # Its own before those that all have.
+    names.sort(key=lambda name: name in ("floor", "cap"))
+    return {name: hints[name] for name in names}
+
+
+def _first_own(kind: Any) -> str:
+    """Return the first setting of a user's policy that is a number and its own, or nothing."""
+    fields = _settings_of(kind)
+    return next(
+        (name for name, hint in fields.items()
+         if name not in ("floor", "cap") and hint in (int, float)), "",
+    )  # fmt: skip
+
+
+def _default(kind: Any, name: str) -> Any:
+    field = next(field for field in dataclasses.fields(kind) if field.name == name)
+    if field.default is dataclasses.MISSING:
+        raise ConfigError(f"The policy's setting `{name}` has no default: give it a value.")
+    return field.default
+
+
+def _values(text: str, option: str, hint: type, infinite: bool) -> list[Any]:
+    if hint is int or infinite:
+        return list(whole_numbers(text, option, infinite=infinite))
+    if hint is float:
+        return list(decimals(text, option, Bounds(-math.inf)))
+    if hint is bool:
+        if text not in ("true", "false"):
+            raise ConfigError(f"`{option}` must be true or false, but is `{shortened(text)}`.")
+        return [text == "true"]
+    return [text]
+
+
+def read_settings(
+    k: str | None,
+    thresholds: str | None,
+    oracle: str | None,
+    policies: Sequence[str] = (),
+) -> list[Setting]:
+    """Return the settings of three lists of numbers and of further policies, wait-k first.
+
+    `policies` are texts of `read_policy`. None and nothing everywhere: wait-k's usual sweep. Raises
+    ConfigError that names every fault: a k below 1, a threshold outside (0, 1), a negative lambda,
+    what `base.spans` refuses, and what a policy does.
+    """
+    if k is None and thresholds is None and oracle is None and not policies:
+        k = KINDS["wait-k"].values
+    texts = {"wait-k": k, "threshold": thresholds, "oracle": oracle}
     settings: list[Setting] = []
-    # All three lists are read before anything is raised, so that one message names every fault.
+    # All lists are read before anything is raised, so that one message names every fault.
     faults: list[str] = []
     advice: list[str] = []
     for policy, text in texts.items():
@@ -79,6 +369,13 @@ def read_settings(k: str | None, thresholds: str | None, oracle: str | None) -> 
         except ConfigError as error:
             faults += error.faults
             advice.append(error.advice)
+    for text in policies:
+        try:
+            settings += read_policy(text)
+        except ConfigError as error:
+            faults += error.faults
+            advice.append(error.advice)
     if faults:
         raise ConfigError(faults, advice[0] if len(advice) == 1 else "")
-    return settings
+    # The same point may come from two lists, as from `--k` and `--policies all`.
+    return list(dict.fromkeys(settings))

@@ -67,19 +67,25 @@ class Session:
 
 def make_translator(arguments: Namespace) -> StreamTranslator:
     """Return what the command line asks for. Raises NmtgridError for a fault in it."""
-    if (arguments.k is None) == (arguments.threshold is None):
-        raise ConfigError("Give one of `--k` and `--threshold`.")
+    policies = arguments.k, arguments.threshold, arguments.policy
+    if sum(policy is not None for policy in policies) != 1:
+        raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
     # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
-    from nmtgrid.online.policies import Threshold, WaitK
+    from nmtgrid.online.settings import Setting, read_policy
     from nmtgrid.online.stream import StreamTranslator
     from nmtgrid.search.translate import load
 
-    if arguments.k is not None:
-        agent: WaitK | Threshold = WaitK(arguments.k, arguments.finish_reading)
+    if arguments.policy is not None:
+        settings = read_policy(arguments.policy)
+    elif arguments.k is not None:
+        settings = [Setting("wait-k", arguments.k)]
     else:
-        agent = Threshold(
-            threshold=arguments.threshold, finish_reading=arguments.finish_reading
+        settings = [Setting("threshold", arguments.threshold)]
+    if len(settings) > 1:
+        raise ConfigError(
+            "`--policy` must have one value for each setting: `confidence threshold=0.8`."
         )
+    agent = settings[0].make(arguments.finish_reading)
     greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
     loaded = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
     translator = StreamTranslator(
@@ -97,6 +103,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     )
     parser.add_argument(
         "--threshold", type=real_number, help="The model's agent reads on above this."
+    )
+    parser.add_argument(
+        "--policy", help="A reading policy, `confidence threshold=0.8`, or your own, FILE.py:Class."
     )
     parser.add_argument(
         "--finish-reading", action="store_true", help="No end before all has been read."

@@ -14,7 +14,8 @@ from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.captioning.dataset import collate_pictures
 from nmtgrid.layers.normalisation import BatchStatistics
 from nmtgrid.models.api import Halt, PredictionSites, TranslationModel, with_exits
-from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.online.policies import Policy
+from nmtgrid.search.api import Hypothesis, Proposal, SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import BEGIN, PAD
 from tests.invariants.cases import SOURCE_TYPES as SOURCE_TYPES
@@ -270,6 +271,24 @@ def assert_close(actual: Tensor, expected: Tensor, limit: float = LIMIT) -> None
     assert actual.shape == expected.shape
     difference = (actual - expected).abs().max().item()
     assert difference <= limit, f"differs by {difference:.2e}, allowed are {limit:.0e}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Picky(Policy):
+    """Writes some of what is proposed and not the rest, as a policy that looks at predictions."""
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        return (proposal.tokens * 5 + proposal.reads * 3 + proposal.step) % 7 < 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Stubborn(Policy):
+    """Writes always, or never."""
+
+    always: bool = False
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        return torch.full_like(proposal.reads, self.always, dtype=torch.bool)
 
 
 def search_batch(

@@ -13,6 +13,8 @@ from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
 from tests.invariants.helpers import (
     LIMIT,
     Case,
+    Picky,
+    Stubborn,
     batch_for,
     every_architecture,
     every_online_case,
@@ -64,6 +66,38 @@ def test_a_hypothesis_has_the_score_of_its_path(case: Case, beam: int) -> None:
             assert hypothesis.log_probabilities == pytest.approx(
                 expected, abs=LIMIT * len(expected)
             )
+
+
+@every_online_case
+@pytest.mark.parametrize("beam", [1, 3])
+def test_a_policy_that_sees_predictions_has_the_score_of_its_path(case: Case, beam: int) -> None:
+    """Rows write at reads of their own, some after several proposals."""
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
+    for row, group in enumerate(_decode(model, batch, Picky(floor=1, cap=5), beam)):
+        for hypothesis in group:
+            assert hypothesis.reads is not None
+            for step, reads in enumerate(hypothesis.reads):
+                length = SOURCES[row] + 1
+                assert min(1 + step, length) <= reads <= min(5 + step, length)
+            expected = _forced(model, batch.source[row, : SOURCES[row]].tolist(), hypothesis)
+            assert hypothesis.log_probabilities == pytest.approx(
+                expected, abs=LIMIT * len(expected)
+            )
+
+
+@every_online_case
+def test_the_ends_of_what_a_policy_can_do(case: Case) -> None:
+    """One that never writes before the source's end is offline; with a floor alone it is wait-k."""
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
+    for policy, same in (
+        (Stubborn(), WaitK(math.inf)),
+        (Stubborn(always=True, floor=2), WaitK(2)),
+        (Stubborn(cap=2), WaitK(2)),
+    ):
+        pairs = zip(_decode(model, batch, policy), _decode(model, batch, same), strict=True)
+        for (hypothesis,), (expected,) in pairs:
+            assert (hypothesis.tokens, hypothesis.reads) == (expected.tokens, expected.reads)
+            assert hypothesis.score == pytest.approx(expected.score, abs=LIMIT)
 
 
 @every_online_case

@@ -25,6 +25,7 @@ from tests.invariants.exit_helpers import build, halts
 from tests.invariants.helpers import (
     LIMIT,
     Case,
+    Picky,
     batch_for,
     every_architecture,
     every_exit_case,
@@ -57,6 +58,8 @@ AGENTS: dict[str, tuple[Agent, SearchPlan]] = {
     "wait-2": (WaitK(2), ROOMY),
     "wait-inf": (WaitK(math.inf), ROOMY),
     "moody": (Moody(), SearchPlan(max_length_a=12, max_length_b=0)),
+    "picky": (Picky(floor=1, cap=6), ROOMY),
+    "picky-tight": (Bounded(Picky(finish_reading=True), TIGHT), TIGHT),
     "moody-tight": (Bounded(Moody(finish_reading=True), TIGHT), TIGHT),
 }
 

@@ -6,7 +6,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
@@ -216,15 +216,11 @@ def _draw_heat(figure: Figure, axes: Axes, panel: HeatPanel) -> None:
     bar.minorticks_off()
 
 
-Kind = Literal[
-    "wait-k", "threshold", "dynamic", "oracle", "adaptive", "fixed", "baseline", "uniform"
-]
-"""How it is decided when to read, or when to exit."""
-_MARKERS: dict[Kind, str] = {
+# How it is decided when to read, or when to exit; other kinds take markers in turn.
+_MARKERS = {
     "wait-k": "o", "threshold": "s", "dynamic": "s", "oracle": "^", "fixed": "o", "baseline": "s",
     "uniform": "x",
 }  # fmt: skip
-# Markers of adaptive decoders, which are of one kind.
 _CYCLE = ("o", "^", "s", "D", "v", "P", "X")
 _OURS = (*(colour for colour in COLOURS if colour != "#555555"), "#8c564b")
 # Greys are for what is only compared with.
@@ -247,7 +243,7 @@ class TradeoffCurve:
 
     name: str
     points: Sequence[CurvePoint]
-    kind: Kind
+    kind: str
     is_reference: bool = False
 
 

@@ -78,10 +78,16 @@ class DecodeArguments(CommandArguments):
         "NAME|N|auto",
     )
     stream: bool = flag(
-        "--stream", "Translate words as they come; needs one of `--k`, `--threshold`."
+        "--stream",
+        "Translate words as they come; needs one of `--k`, `--threshold`, `--policy`.",
     )
     k: str | None = option("Streams: stay N source units behind; `inf` waits for all.", "N")
     threshold: float | None = option("Streams: the model's agent reads on above this.", "TAU")
+    policy: str | None = option(
+        "Streams: a reading policy, `confidence threshold=0.8 floor=2` or your own, "
+        "`FILE.py:Class`; see `online-eval`.",
+        "TEXT",
+    )
     finish_reading: bool = flag("--finish-reading", "Streams: no end before all has been read.")
     changes: Overrides = None
     precision: Precision = "fp32"
@@ -106,7 +112,7 @@ RULES = [
     Requires("split", "data", "`--split` belongs to `--data`: name the dataset."),
     Requires("ter", "data", "`--ter` needs references: name a dataset with `--data`."),
     Requires(
-        "k threshold finish_reading",
+        "k threshold policy finish_reading",
         "stream",
         "{option} belongs to `--stream`: add it, or see `online-eval`.",
     ),
@@ -114,6 +120,7 @@ RULES = [
         "temperature top_k top_p seed", "sample", "{option} has no effect without `--sample`."
     ),
 ]
+_ONE_POLICY = "`--stream` needs one of `--k`, `--threshold` and `--policy`, but two are given."
 # Instead of the rules above: a stream has little in common with what decodes whole sentences.
 STREAM_RULES = [
     Excludes(
@@ -124,11 +131,13 @@ STREAM_RULES = [
         "as soon as it is final, and never taken back.",
     ),
     Needs(
-        "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but neither is given."
+        "k",
+        "threshold policy",
+        "`--stream` needs one of `--k`, `--threshold` and `--policy`, but none is given.",
     ),
-    Excludes(
-        "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but both are given."
-    ),
+    Excludes("k", "threshold", _ONE_POLICY),
+    Excludes("policy", "k", _ONE_POLICY),
+    Excludes("policy", "threshold", _ONE_POLICY),
     EXIT_EXCLUDES_ENSEMBLE,
 ]
 # Checked when the model is there, as only it knows what it reads.

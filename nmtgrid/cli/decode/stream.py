@@ -19,16 +19,13 @@ from nmtgrid.base.config import override
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.text import STANDARD, open_writer
-from nmtgrid.base.spans import whole_numbers
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
-from nmtgrid.online.policies import Threshold, WaitK
-from nmtgrid.online.settings import Setting
+from nmtgrid.online.settings import Setting, read_settings
 from nmtgrid.online.stream import StreamTranslator
-from nmtgrid.search.api import Agent
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace, rounded_exit_scores
 from nmtgrid.search.translate import check_ensemble, default_plan
@@ -40,27 +37,27 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
     faults = []
     if arguments.max_source is not None and arguments.max_source < 1:
         faults.append(f"`--max-source` must be at least 1, but is {arguments.max_source}.")
-    # Each for itself: of both, which exclude each other, both may be faulty.
-    for k, threshold in (arguments.k, None), (None, arguments.threshold):
-        try:
-            if k is not None or threshold is not None:
-                _agent(k, threshold)
-        except ConfigError as fault:
-            faults += fault.faults
+    try:
+        _setting(arguments)
+    except ConfigError as fault:
+        faults += fault.faults
     return faults
 
 
-def _agent(
-    k: str | None, threshold: float | None, finish_reading: bool = False
-) -> tuple[Setting, Agent]:
-    """Return what decides when to read. Raises ConfigError for a faulty value."""
-    if k is None:
-        assert threshold is not None
-        return Setting("threshold", threshold), Threshold(threshold=threshold, finish_reading=finish_reading)
-    values = whole_numbers(k, "--k", least=1, infinite=True)
-    if len(values) != 1:
-        raise ConfigError(f"`--k` must be one number with `--stream`, but is `{k}`.")
-    return Setting("wait-k", values[0]), WaitK(values[0], finish_reading)
+def _setting(arguments: DecodeArguments) -> Setting:
+    """Return the policy that decides when to read. Raises ConfigError for faulty values."""
+    thresholds = None if arguments.threshold is None else f"{arguments.threshold:.15g}"
+    texts = [] if arguments.policy is None else [arguments.policy]
+    settings = read_settings(arguments.k, thresholds, None, texts)
+    # Which options exclude each other, and that one is needed, the rules say.
+    options = sum(option is not None for option in (arguments.k, thresholds, arguments.policy))
+    if len(settings) != 1 and options == 1:
+        option = "--k" if arguments.k is not None else "--policy"
+        raise ConfigError(
+            f"A stream has one reading policy with one value of each setting, but `{option}` names "
+            f"{len(settings)}: {', '.join(setting.title for setting in settings[:3])} ..."
+        )
+    return settings[0]
 
 
 def translate_stream(arguments: DecodeArguments) -> None:
@@ -69,7 +66,8 @@ def translate_stream(arguments: DecodeArguments) -> None:
     An interruption leaves the traces and the report of the lines that have ended. Raises
     ConfigError, before anything is read, where the model cannot do what is asked.
     """
-    setting, agent = _agent(arguments.k, arguments.threshold, arguments.finish_reading)
+    setting = _setting(arguments)
+    agent = setting.make(arguments.finish_reading)
     device = find_device(arguments.device)
     folders = [arguments.model, *(arguments.ensemble or [])]
     loaded = [load_model(folder, device, arguments.weights) for folder in folders]

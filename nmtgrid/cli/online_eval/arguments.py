@@ -25,7 +25,7 @@ from nmtgrid.cli.options import (
     unusable,
 )
 from nmtgrid.online.published import curves
-from nmtgrid.online.settings import Setting, read_settings
+from nmtgrid.online.settings import Setting, named_policies, read_settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +47,16 @@ class OnlineEvalArguments(CommandArguments):
     )
     oracle: str | None = option(
         "Decode along the oracle's paths, for each weight lambda of the delay: `0,1`.", "LIST"
+    )
+    policies: str | None = option(
+        "Policies by name, each along its usual sweep: `confidence,alignatt`, or `all` that the "
+        "models can follow.",
+        "LIST",
+    )
+    policy: list[str] | None = option(
+        "A policy with its settings, all combinations of their values: `confidence "
+        "threshold=0.5..0.9:0.1 floor=2`; or your own, `FILE.py:Class`; may be repeated.",
+        "TEXT",
     )
     oracle_cost: Literal["delay", "printed"] = option(
         "Reading cost of the oracle; `printed` is the thesis' to the letter.", default="delay"
@@ -125,7 +135,8 @@ def check(arguments: OnlineEvalArguments) -> list[Setting]:
     settings: list[Setting] = []
     # Faults of the lists are reported together with those of all other options.
     try:
-        settings = read_settings(arguments.k, arguments.thresholds, arguments.oracle)
+        texts = [*named_policies(arguments.policies), *(arguments.policy or [])]
+        settings = read_settings(arguments.k, arguments.thresholds, arguments.oracle, texts)
     except ConfigError as error:
         faults += error.faults
         advice = error.advice

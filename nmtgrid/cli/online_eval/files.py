@@ -7,12 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.analysis.latency import (
-    POLICIES,
-    latency_curves,
-    read_online_results,
-    reference_curves,
-)
+from nmtgrid.analysis.latency import latency_curves, read_online_results, reference_curves
 from nmtgrid.analysis.plotting.figure import SUFFIXES
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.plotting.lines import draw_tradeoff
@@ -48,7 +43,6 @@ class System:
         return self.decoder.translator.pipeline.target_joiner
 
 
-_TOLD_FIRST = ("threshold", "oracle", "wait-k")
 _SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
 """Source units of sentences whose paths are drawn unasked, and how many."""
 
@@ -115,7 +109,9 @@ def compared(
     for pair in sorted(pairs, key=lag):
         groups.setdefault((pair[1].decoded.setting.policy, pair[0].name), []).append(pair)
     names = [system.name for system in systems]
-    ranked = sorted(groups, key=lambda key: (_TOLD_FIRST.index(key[0]), names.index(key[1])))
+    # The model's own reader before other policies, and these before wait-k.
+    order = {"threshold": 0, "oracle": 1, "wait-k": 3}
+    ranked = sorted(groups, key=lambda key: (order.get(key[0], 2), names.index(key[1])))
     if not ranked:
         return []
     first = groups[ranked[0]]
@@ -143,7 +139,7 @@ def _grid(
     setting = measured.decoded.setting
     score = f"BLEU {measured.tokenized.value:.2f}"
     lag = measured.latencies[arguments.latency_unit, arguments.convention].al
-    title = f"{system.name}, {POLICIES[setting.policy]}, {setting.title} ({score}, AL {lag:.2f})"
+    title = f"{system.name}, {setting.label}, {setting.title} ({score}, AL {lag:.2f})"
     if arguments.latency_unit == "word":
         # Without delays there are no words, but splitting an empty text would yield one.
         delays = delays_of_words(sentence, outcome, system.joiner)

@@ -24,7 +24,7 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import METRICS, Latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
-from nmtgrid.online.settings import Setting
+from nmtgrid.online.settings import ALL, Setting
 from nmtgrid.online.simuleval import read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
 
@@ -99,7 +99,7 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
     """Evaluate the models; what was done before an interruption is shown and written too."""
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
-    systems = _systems(arguments, settings, dataset)
+    systems, settings = _systems(arguments, settings, dataset)
     # Only now is it known how many sentences `--sentences` and the split leave.
     for number in arguments.lines or ():
         if number > len(systems[0].sentences):
@@ -257,7 +257,7 @@ def _rows(arguments: OnlineEvalArguments, done: Sequence[Measured]) -> list[list
 
 
 def _title(measured: Measured) -> str:
-    return measured.decoded.setting.title.replace(" ", "")
+    return measured.decoded.setting.title.replace(" = ", "=")
 
 
 def _leaves_early(done: Sequence[Measured]) -> bool:
@@ -266,8 +266,12 @@ def _leaves_early(done: Sequence[Measured]) -> bool:
 
 def _systems(
     arguments: OnlineEvalArguments, settings: Sequence[Setting], dataset: Dataset
-) -> list[System]:
-    """Return the models to evaluate. Raises ConfigError that names all they cannot do."""
+) -> tuple[list[System], list[Setting]]:
+    """Return the models to evaluate, and along what.
+
+    Of `--policies all` what a model cannot follow is left out. Raises ConfigError that names
+    everything else that they cannot do.
+    """
     split = dataset.split(arguments.split)
     named = [split_label(text) for text in arguments.models or ()]
     # An ensemble is named by all its members: MODEL alone would be another system.
@@ -306,6 +310,8 @@ def _systems(
         decoder = OnlineDecoder(
             translator, finish_reading=arguments.finish_reading, oracle_cost=arguments.oracle_cost
         )
+        if arguments.policies == ALL:
+            settings = _possible(decoder, settings, shown)
         faults += [f"{shown}: {error}" for error in decoder.faults(settings)]
         systems.append(System(name, path, decoder, []))
     if faults:
@@ -317,7 +323,19 @@ def _systems(
         system.sentences = read_sentences(
             pipeline, split, arguments.sentences, limits, console.warn, arguments.source
         )
-    return systems
+    return systems, list(settings)
+
+
+def _possible(decoder: OnlineDecoder, settings: Sequence[Setting], shown: str) -> list[Setting]:
+    """Return the settings that a model can follow, and say which policies it cannot."""
+    refusals = {
+        setting.policy: refusal for setting in settings for refusal in decoder.faults([setting])
+    }
+    for policy, refusal in refusals.items():
+        console.say(f"{shown}: without `{policy}`. {refusal}")
+    if len(refusals) == len({setting.policy for setting in settings}):
+        return list(settings)  # none is left: all refusals are the error
+    return [setting for setting in settings if setting.policy not in refusals]
 
 
 class _Meter:

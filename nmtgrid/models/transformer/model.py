@@ -129,14 +129,15 @@ class Transformer(TransformerExits):
         rows: Tensor | None = None,
         align: bool = False,
     ) -> Step:
-        assert state.fed is not None, "no tokens have been fed"
+        tokens = state.fed
+        assert tokens is not None, "no tokens have been fed"
         # What the newest tokens' blocks hold depends on the reads: they run again, and their keys
         # and values take the place of those of the proposal before.
         state, memory = self._memory_of(state, reads, rows)
         if rows is None:
-            return self._run_blocks(state.fed, state, memory, align)
+            return self._run_blocks(tokens, state, memory, align)
         part = dataclasses.replace(state, cache=state.cache.take_rows(rows))
-        step = self._run_blocks(state.fed[rows], part, memory, align)
+        step = self._run_blocks(tokens[rows], part, memory, align)
         state.cache.put_newest(rows, part.cache)
         return dataclasses.replace(step, state=state)
 
