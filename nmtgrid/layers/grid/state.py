@@ -41,8 +41,8 @@ class GridState:
     arrives, `rows` [R, h, D] are the last ones, of which a cell sees `span` (None: all).
 
     logits [R, S] of reading belong to the row last considered; `considered` [R, S, D] are that
-    row's features while no prediction has been made of them; `reader` is the state of a reader
-    with a grid of its own.
+    row's features while no prediction has been made of them, or none that counts, and `partial` the
+    aggregates of its prefixes; `reader` is the state of a reader with a grid of its own.
     """
 
     columns: Tensor
@@ -54,6 +54,7 @@ class GridState:
     rows: Tensor | None = None
     span: int | None = None
     considered: Tensor | None = None
+    partial: Partial | None = None
     logits: Tensor | None = None
     reader: GridState | None = None
 

@@ -16,7 +16,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.rows import is_token, take
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import Aggregator
@@ -24,7 +24,7 @@ from nmtgrid.layers.grid.prefix_pooling import Partial, prefix_pooling
 from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.layers.static_cache import Position, StaticPosition
+from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import (
     PredictionSites,
     ProbePoint,
@@ -63,10 +63,16 @@ class GridModel(TranslationModel):
         # Without reads every real column is shown; the caches hold the row for all columns in any
         # case, so a later step may show more of it.
         features, state = self._write(tokens, state)
-        above = self._area(features, state.above)
         visible = state.is_source if reads is None else is_token(reads, features.shape[1])
-        logits, alignment = self._predict(features, above, visible, state.position, align)
-        return Step(logits, dataclasses.replace(state, above=above), alignment)
+        if self.area == "grid":
+            assert isinstance(state.position, int)
+            above, pooled = self._pool_area(features, state.above, visible, state.position)
+            state = dataclasses.replace(state, above=above)
+        else:
+            pooled = self.aggregator(features, visible)
+        # With area "grid" these are the newest row's: the shares of earlier rows are not cached.
+        alignment = self.aggregator.weights(features, visible) if align else None
+        return Step(self.classify(self._finish(pooled)), state, alignment)
 
     def feed(self, tokens: Tensor, state: GridState) -> GridState:
         if not self.traits.prefix_safe:
@@ -83,19 +89,26 @@ class GridModel(TranslationModel):
         align: bool = False,
     ) -> Step:
         assert state.considered is not None, "no row has been fed"
-        # The row is there for all columns: to read on costs a pooling and the classifier.
-        features, above = state.considered, state.above
-        if rows is not None:
-            features, above, reads = features[rows], take(above, rows), reads[rows]
-        visible = is_token(reads, features.shape[1])
-        area = self._area(features, above)
-        logits, alignment = self._predict(features, area, visible, state.position, align)
-        return Step(logits, state, alignment)
+        features = state.considered
+        if state.partial is None:
+            # The aggregates of all prefixes at once: to read on is to look up the next column.
+            state = dataclasses.replace(state, partial=self._partial(features, state.above))
+        assert state.partial is not None and isinstance(state.position, int)
+        chosen = torch.arange(len(reads), device=reads.device) if rows is None else rows
+        counts = reads = reads[chosen]
+        if self.area == "grid":
+            counts = reads * state.position
+        pooled = tuple(part[chosen, reads - 1] for part in state.partial)
+        alignment = None
+        if align:
+            visible = is_token(reads, features.shape[1])
+            alignment = self.aggregator.weights(features[chosen], visible)
+        return Step(self.classify(self._finish(self._finalize(pooled, counts))), state, alignment)
 
     def accept(self, state: GridState) -> GridState:
         assert state.considered is not None, "no row has been fed"
-        above = self._area(state.considered, state.above)
-        return dataclasses.replace(state, considered=None, above=above)
+        above = state.partial if self.area == "grid" else None
+        return dataclasses.replace(state, considered=None, partial=None, above=above)
 
     @torch.no_grad()
     def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
@@ -209,45 +222,37 @@ class GridModel(TranslationModel):
         pooled = tuple(part.flatten(0, 2).index_select(0, cells) for part in parts)
         return running_form.finalize(pooled, counts)
 
-    def _predict(
-        self,
-        features: Tensor,
-        area: Partial | None,
-        visible: Tensor | None,
-        rows: int | StaticPosition,
-        align: bool,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return logits [R, V] of the newest row [R, S, D], the last of `rows`, and shares [R, S].
-
-        `area` is `_area` of that row; visible [R, S] are the columns that are shown (None: all).
-        """
-        if area is None:
-            pooled = self.aggregator(features, visible)
+    def _pool_area(
+        self, features: Tensor, above: Partial | None, visible: Tensor | None, rows: int
+    ) -> tuple[Partial, Tensor]:
+        """Return the aggregates of all `rows` so far for each column, and the visible [R, D']."""
+        parts = self._partial(features, above)
+        if visible is None:
+            reads = parts[0].new_full(parts[0].shape[:1], features.shape[1], dtype=torch.int64)
         else:
-            if visible is None:
-                reads = area[0].new_full(area[0].shape[:1], features.shape[1], dtype=torch.int64)
-            else:
-                reads = visible.sum(-1)
-            assert isinstance(rows, int)
-            batch_rows = torch.arange(len(reads), device=reads.device)
-            parts = tuple(part[batch_rows, reads - 1] for part in area)
-            pooled = prefix_pooling(self.aggregator).finalize(parts, reads * rows)
-        # With area "grid" these are the newest row's: the shares of earlier rows are not cached.
-        alignment = self.aggregator.weights(features, visible) if align else None
-        return self.classify(self._finish(pooled)), alignment
+            reads = visible.sum(-1)
+        batch_rows = torch.arange(len(reads), device=reads.device)
+        pooled = tuple(part[batch_rows, reads - 1] for part in parts)
+        return parts, self._finalize(pooled, reads * rows)
 
-    def _area(self, features: Tensor, above: Partial | None) -> Partial | None:
-        """Return the aggregates of all rows so far for each column; None where they do not count.
+    def _partial(self, features: Tensor, above: Partial | None) -> Partial:
+        """Return the aggregates [R, S, .] of each prefix of the newest row [R, S, D].
 
-        features [R, S, D] are the newest row's, `above` the aggregates of those before it.
+        With area "grid" of all rows so far: `above` are the aggregates of those before it.
         """
-        if self.area != "grid":
-            return None
+        if self.area == "cell":
+            return (features,)
         # `parts` stay mergeable (sums, maxima, not yet divided by a count), so the cache of the
         # rows above is of the size of one row.
         running_form = prefix_pooling(self.aggregator)
         parts = running_form.scan_source(features)
         return parts if above is None else running_form.combine(above, parts)
+
+    def _finalize(self, partial: Partial, counts: Tensor) -> Tensor:
+        """Return the aggregate [..., D'] of areas of counts [...] cells."""
+        if self.area == "cell":
+            return partial[0]
+        return prefix_pooling(self.aggregator).finalize(partial, counts)
 
     def _finish(self, pooled: Tensor) -> Tensor:
         """Return what the classifier reads, for aggregated features [..., D']."""

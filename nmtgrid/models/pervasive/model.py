@@ -312,7 +312,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             new = tuple(part[:, -1:] for part in running_form.scan_source(features))
             merged = running_form.combine(tuple(part[:, -1:] for part in above), new)
             above = tuple(torch.cat(pair, 1) for pair in zip(above, merged, strict=True))
-        return dataclasses.replace(state, considered=considered, above=above)
+        return dataclasses.replace(state, considered=considered, above=above, partial=None)
 
     def _decide(self, features: Tensor, layout: GridLayout) -> Tensor:
         """Return logits [B, T, S] of reading on, zero on padding, for features [cells, D]."""
