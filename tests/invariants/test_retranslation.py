@@ -32,7 +32,7 @@ from tests.invariants.helpers import (
     search_batch,
 )
 
-LENGTHS = (3, 0, 1, 5)
+LENGTHS = (3, 0, 1, 4)
 GREEDY = SearchPlan(max_length_a=2, max_length_b=1)
 BEAM = SearchPlan(beam=4, max_length_a=1, max_length_b=1)
 every_plan = pytest.mark.parametrize("plan", [GREEDY, BEAM], ids=["greedy", "beam"])
@@ -45,9 +45,9 @@ def _blind(case: Case) -> bool:
 
 
 def _text_cases() -> list[Case]:
-    """Return one case of each architecture that translates text, and two that are blind."""
+    """Return one case of each architecture that translates text, and one that is blind."""
     plain = [case for case in basic_cases() if not case.build().traits.source_features]
-    return plain + [case for case in online_cases() if _blind(case)][:2]
+    return plain + [case for case in online_cases() if _blind(case)][:1]
 
 
 every_text_case = pytest.mark.parametrize("case", _text_cases(), ids=str)
@@ -99,24 +99,22 @@ def test_each_token_has_the_probability_that_it_has_after_its_reads(case: Case) 
     """By teacher forcing, of the prefix that had been read; the source's end is no token of it."""
     model = case.build()
     source = _sources(model)[0]
-    for policy in (HoldN(1), LocalAgreement(2)):
-        hypothesis = PrefixDecoder([model], GREEDY, policy).decode([source])[0].hypothesis
-        assert hypothesis.reads is not None
-        for step, reads in enumerate(hypothesis.reads):
-            values = next_log_probabilities(model, source[:reads], hypothesis.tokens[:step])
-            expected = values[[*hypothesis.tokens, END][step]].item()
-            assert hypothesis.log_probabilities[step] == pytest.approx(expected, abs=LIMIT * 10)
+    hypothesis = PrefixDecoder([model], GREEDY, HoldN(1)).decode([source])[0].hypothesis
+    assert hypothesis.reads is not None
+    for step, reads in enumerate(hypothesis.reads):
+        values = next_log_probabilities(model, source[:reads], hypothesis.tokens[:step])
+        expected = values[[*hypothesis.tokens, END][step]].item()
+        assert hypothesis.log_probabilities[step] == pytest.approx(expected, abs=LIMIT * 10)
 
 
 @every_text_case
-@every_plan
-def test_waiting_for_the_end_is_offline_search(case: Case, plan: SearchPlan) -> None:
+def test_waiting_for_the_end_is_offline_search(case: Case) -> None:
     model = case.build()
     batch = batch_for(model, LENGTHS, (1, 1, 1, 1))
     sources = [batch.source[row, :length].tolist() for row, length in enumerate(LENGTHS)]
-    offline = search_batch([model], batch, plan)
+    offline = search_batch([model], batch, BEAM)
     for policy in (LocalAgreement(6), HoldN(math.inf), Retranslation(1)):
-        results = PrefixDecoder([model], plan, policy).decode(sources)
+        results = PrefixDecoder([model], BEAM, policy).decode(sources)
         for source, result, (expected,) in zip(sources, results, offline, strict=True):
             assert result.hypothesis.tokens == expected.tokens
             assert result.hypothesis.score == pytest.approx(expected.score, abs=LIMIT)
@@ -127,24 +125,21 @@ def test_waiting_for_the_end_is_offline_search(case: Case, plan: SearchPlan) -> 
 
 
 @every_text_case
-@every_plan
-def test_the_rest_is_an_offline_search_that_goes_on_from_what_is_written(
-    case: Case, plan: SearchPlan
-) -> None:
+def test_the_rest_is_an_offline_search_that_goes_on_from_what_is_written(case: Case) -> None:
     model = case.build()
     source = _sources(model)[3]
-    stream = PrefixStream([model], HoldN(1), plan)
+    stream = PrefixStream([model], HoldN(1), BEAM)
     stream.read(source)
     written = [*stream.tokens]
     stream.end()
     batch = torch.tensor([[*source, END]]), torch.tensor([len(source) + 1])
     prefix = ForcedPrefix([written], torch.device("cpu"))
-    expected = search([model], *batch, plan, constraints=[prefix])[0][0]
+    expected = search([model], *batch, BEAM, constraints=[prefix])[0][0]
     assert stream.tokens == expected.tokens and stream.tokens[: len(written)] == written
-    assert len(stream.tokens) <= plan.max_length_a + len(source)
+    assert len(stream.tokens) <= BEAM.max_length_a + len(source)
 
 
-@pytest.mark.parametrize("case", online_cases()[::4], ids=str)
+@pytest.mark.parametrize("case", online_cases()[::6], ids=str)
 def test_a_prefix_without_the_source_end_is_a_limited_read(case: Case) -> None:
     """What follows from two tokens first is what wait-2 writes first, of all of the source."""
     model = case.build()
@@ -170,7 +165,7 @@ def test_a_model_that_must_see_the_end_is_refused_without_it(case: Case) -> None
         PrefixDecoder([model], GREEDY, HoldN(1, end_of_prefix=False))
 
 
-@pytest.mark.parametrize("case", exit_cases()[::9], ids=str)
+@pytest.mark.parametrize("case", exit_cases()[::10], ids=str)
 def test_exits_are_those_of_the_search_that_wrote_each_token(case: Case) -> None:
     """Not for drawn exits, which depend on a key that a stream does not have."""
     model, policy = build(case), HoldN(1, stride=2)

@@ -105,11 +105,8 @@ BY_HAND: list[tuple[Policy, list[int], list[int]]] = [
 
 
 @pytest.mark.parametrize(("policy", "tokens", "reads"), BY_HAND, ids=str)
-@pytest.mark.parametrize("beam", [1, 4])
-def test_what_is_written_by_hand(
-    policy: Policy, tokens: list[int], reads: list[int], beam: int
-) -> None:
-    plan = SearchPlan(beam=beam, max_length_a=4, max_length_b=1)
+def test_what_is_written_by_hand(policy: Policy, tokens: list[int], reads: list[int]) -> None:
+    plan = SearchPlan()
     (result,) = PrefixDecoder([ScriptedModel(SCRIPT)], plan, policy).decode([SOURCE])
     assert (result.hypothesis.tokens, result.hypothesis.reads) == (tokens, reads)
     # 5 and 7 are erased, unless they are masked or never shown.
