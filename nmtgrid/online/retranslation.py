@@ -1,8 +1,10 @@
-"""Re-translation of source prefixes: LocalAgreement, hold-n, and re-translation with revisions.
+"""Policies that translate source prefixes anew: LocalAgreement, hold-n and re-translation.
 
 Any model goes online so, bi-directional ones too: whenever the source has grown, the prefix is
-translated by an offline search (search/engine.py, of any beam), which goes on from the tokens that
-its policy (prefix_policies.py) has committed.
+translated by an offline search (search/engine.py, of any beam). `LocalAgreement` and `HoldN`
+commit the part of each translation that is taken for stable, from which the next one goes on (Liu
+et al. 2020; Polak et al. 2022); `Retranslation` shows all of it and revises what it has shown
+(Arivazhagan et al. 2020).
 
 `PrefixDecoder` decodes many sentences in batches, `PrefixStream` one while it arrives; a test of
 the invariants checks that they write the same, token for token and delay for delay.
@@ -17,7 +19,9 @@ sources that go on; that needs a prefix-safe model. Those that are never shown t
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
 
 import numpy
 import torch
@@ -27,11 +31,10 @@ from nmtgrid.base.config import check as check_config
 from nmtgrid.base.devices import free_memory
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import cut_by_length, pad
-from nmtgrid.metrics.erasure import erased_tokens, final_delays
+from nmtgrid.metrics.erasure import common_prefix, erased_tokens, final_delays
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.prefix_policies import CommitPolicy, Retranslation
 from nmtgrid.search import engine
-from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
+from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import Graphs
 from nmtgrid.search.translate import check_text
@@ -39,6 +42,164 @@ from nmtgrid.text.vocabulary import END
 
 _WINDOW = 512
 """Sentences whose prefixes are translated together."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrefixPolicy:
+    """What all policies that translate prefixes share; reads do not count the end symbol here."""
+
+    stride: int = 1
+    """Source tokens from one prefix that is translated to the next."""
+    floor: int = 0
+    """Never reads less than wait-k of this k (0: no floor): no token is written before so many
+    source tokens, and one more for each token before it."""
+    end_of_prefix: bool = True
+    """A prefix is translated as a whole sentence, with the end symbol; without it, it needs a
+    prefix-safe model."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError with what is wrong with the values."""
+        if faults := self.faults():
+            raise ConfigError(faults)
+
+    @property
+    def memory(self) -> float:
+        """The successive prefixes whose translations are compared."""
+        return 1
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether nothing is written before the source has ended, however long it is."""
+        return False
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        return _out_of_range(self, stride=1, floor=0)
+
+    def translates(self, reads: int) -> bool:
+        """Whether the prefix of `reads` tokens is translated before it is known if it is all."""
+        # Where the floor lets the first token be written, its earlier prefixes must be known.
+        first = math.ceil(max(1, self.floor) / self.stride) - (self.memory - 1)
+        return not self.is_offline and not reads % self.stride and reads >= first * self.stride
+
+    def most_tokens(self, reads: int) -> float:
+        """Return how many tokens the floor lets be written with so many reads."""
+        return max(0, reads - self.floor + 1) if self.floor else math.inf
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommitPolicy(PrefixPolicy):
+    """A policy that writes the stable part of each translation and never takes it back.
+
+    The end symbol is written with the source's end alone, so reading is always finished
+    (appendix C).
+    """
+
+    cap: int = 0
+    """Never reads more than wait-k of this k (0: no cap), if the prefix of so many tokens is
+    translated and its translation long enough."""
+    finish_reading: ClassVar[bool] = True
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        faults = super().faults() + _out_of_range(self, cap=0)
+        if 0 < self.cap < self.floor:
+            faults.append(f"`cap` ({self.cap}) must not be below `floor` ({self.floor}).")
+        return faults
+
+    def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
+        """Return how many tokens of the last of some successive translations are stable."""
+        raise NotImplementedError
+
+    def committed_tokens(self, translations: Sequence[Sequence[int]], reads: int) -> int:
+        """Return how many tokens of the last of some successive translations are written."""
+        due = max(0, reads - self.cap + 1) if self.cap else 0
+        stable = max(self.stable_tokens(translations), min(due, len(translations[-1])))
+        return int(min(stable, self.most_tokens(reads)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalAgreement(CommitPolicy):
+    """Writes what the translations of n successive prefixes agree on (LocalAgreement-n)."""
+
+    n: float = 2
+    """Successive prefixes; 1 writes each translation whole, infinity is offline."""
+
+    @property
+    def memory(self) -> float:
+        """n."""
+        return self.n
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether n is infinite, without a cap."""
+        return math.isinf(self.n) and not self.cap
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        return _out_of_range(self, n=1) + super().faults()
+
+    def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
+        """Return the length of the last n translations' longest common prefix."""
+        if len(translations) < self.n:
+            return 0
+        return common_prefix(translations[-int(self.n) :])
+
+
+@dataclasses.dataclass(frozen=True)
+class HoldN(CommitPolicy):
+    """Writes all but the last n tokens of each translation (hold-n)."""
+
+    n: float = 3
+    """Tokens at the end of a translation that are not written; infinity is offline."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether n is infinite, without a cap."""
+        return math.isinf(self.n) and not self.cap
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        return _out_of_range(self, n=0) + super().faults()
+
+    def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
+        """Return the length of the last translation less n."""
+        return int(max(0, len(translations[-1]) - self.n))
+
+
+@dataclasses.dataclass(frozen=True)
+class Retranslation(PrefixPolicy):
+    """Shows the translation of each prefix, translated anew, and revises what it has shown."""
+
+    mask: float = 0
+    """Tokens at the end of a prefix's translation that are not shown; infinity is offline."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether nothing is shown before the source has ended."""
+        return math.isinf(self.mask)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        return _out_of_range(self, mask=0) + super().faults()
+
+    def shown_tokens(self, translation: Sequence[int], reads: int) -> Sequence[int]:
+        """Return what is shown of the translation of a prefix."""
+        count = min(len(translation) - self.mask, self.most_tokens(reads))
+        return translation[: int(max(0, count))]
+
+
+def _out_of_range(policy: PrefixPolicy, **least: int) -> list[str]:
+    """Return a sentence for each setting that is no whole number, or below the least one."""
+    faults = []
+    for name, lowest in least.items():
+        value = getattr(policy, name)
+        may_be_infinite = name in ("n", "mask")
+        is_known = math.isfinite(value) and value == int(value)
+        if not (is_known or (may_be_infinite and value == math.inf)) or value < lowest:
+            span = f"a whole number from {lowest} on{', or infinite,' if may_be_infinite else ','}"
+            faults.append(f"`{name}` must be {span} but is {value}.")
+    return faults
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,8 +271,7 @@ class Written:
         )
 
 
-@dataclasses.dataclass(frozen=True)
-class _AllButEnd:
+class _AllButEnd(Agent):
     """Reads all of each prefix but its end symbol, before the first write."""
 
     wants_reading = False
@@ -145,7 +305,6 @@ class PrefixDecoder:
         are the source tokens of a batch times the beam. Raises ConfigError for settings out of
         range, sampling, models of pictures, and an end symbol that a model cannot do without.
         """
-        check_config(policy)
         check_config(plan)
         for model in models:
             check_text(model)
@@ -227,7 +386,7 @@ class PrefixDecoder:
         outputs: dict[int, list[Sequence[int]]] = {index: [] for index in indices}
         reads_of: dict[int, list[int]] = {index: [] for index in indices}
         for (index, reads), translation in zip(prefixes, translations, strict=True):
-            outputs[index].append(policy.shown_tokens(translation.tokens))
+            outputs[index].append(policy.shown_tokens(translation.tokens, reads))
             reads_of[index].append(reads)
         wholes = [sources[index] for index in indices]
         results = []

@@ -13,8 +13,14 @@ from nmtgrid.adaptive.halting import RandomExit
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.policies import WaitK
-from nmtgrid.online.prefix_policies import CommitPolicy, HoldN, LocalAgreement, Retranslation
-from nmtgrid.online.retranslation import PrefixDecoder, PrefixStream
+from nmtgrid.online.retranslation import (
+    CommitPolicy,
+    HoldN,
+    LocalAgreement,
+    PrefixDecoder,
+    PrefixStream,
+    Retranslation,
+)
 from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.engine import search
