@@ -1,0 +1,62 @@
+"""Erasure and final delays of translations that are revised while the source arrives.
+
+Arivazhagan et al. (2020), "Re-translation versus Streaming for Simultaneous Translation". Called by
+online/retranslation.py; the delays go into latency.py as those of any other policy do.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+Tokens = Sequence[int] | Sequence[str]
+
+
+def common_prefix(outputs: Sequence[Tokens]) -> int:
+    """Return the length of the longest common prefix of at least one output."""
+    first, *others = outputs
+    count = min(map(len, outputs))
+    for other in others:
+        count = next((t for t in range(count) if first[t] != other[t]), count)
+    return count
+
+
+def erased_tokens(outputs: Sequence[Tokens]) -> int:
+    """Return how many tokens are erased over the successive outputs of a sentence.
+
+    From one output to the next, all tokens behind their longest common prefix are erased: a changed
+    token takes everything that follows it along, and what is only withdrawn counts too.
+    """
+    pairs = itertools.pairwise(outputs)
+    return sum(len(before) - common_prefix([before, after]) for before, after in pairs)
+
+
+def normalised_erasure(erased: Sequence[int], lengths: Sequence[int]) -> float:
+    """Return NE: tokens erased in all sentences for each token of their final translations.
+
+    `erased` and `lengths` have one number for each sentence, in tokens; end symbols do not count.
+    0 is an output that only grows. NaN where nothing is written. Raises ValueError unless there are
+    as many of both.
+    """
+    if len(erased) != len(lengths):
+        raise ValueError(f"{len(erased)} sentences with erasure, but {len(lengths)} with a length")
+    return sum(erased) / sum(lengths) if sum(lengths) else math.nan
+
+
+def final_delays(outputs: Sequence[Tokens], reads: Sequence[int]) -> list[int]:
+    """Return the delay of each token of the last output: the reads with which it became final.
+
+    `reads` has a number for each output, rising. A token is final with the first output from which
+    on neither it nor any token before it changes any more, so that delays never shrink. Raises
+    ValueError unless there are as many reads as outputs, of at least one.
+    """
+    if not outputs or len(outputs) != len(reads):
+        raise ValueError(f"{len(outputs)} outputs, but {len(reads)} numbers of reads")
+    final = outputs[-1]
+    delays = [reads[-1]] * len(final)
+    stable = len(final)
+    for output, count in zip(reversed(outputs), reversed(reads), strict=True):
+        stable = min(stable, common_prefix([output, final]))
+        delays[:stable] = [count] * stable
+    return delays

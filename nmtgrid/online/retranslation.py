@@ -1,0 +1,485 @@
+"""Policies that translate source prefixes anew: LocalAgreement, hold-n and re-translation.
+
+Any model goes online so, bi-directional ones too: whenever the source has grown, the prefix is
+translated by an offline search (search/engine.py, of any beam). `LocalAgreement` and `HoldN`
+commit the part of each translation that is taken for stable, from which the next one goes on (Liu
+et al. 2020; Polak et al. 2022); `Retranslation` shows all of it and revises what it has shown
+(Arivazhagan et al. 2020).
+
+`PrefixDecoder` decodes many sentences in batches, `PrefixStream` one while it arrives; a test of
+the invariants checks that they write the same, token for token and delay for delay.
+
+A prefix gets the source's end symbol, as the sentences of training had it: an offline model knows
+no other sources, and without it would seldom end its translation. A model trained along
+READ/WRITE paths may do better without (`end_of_prefix`), for it has learned to predict from
+sources that go on; that needs a prefix-safe model. Those that are never shown the end
+(`traits.hides_source_end`) translate both alike, to as many tokens as the prefix has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import ClassVar
+
+import numpy
+import torch
+from torch import Tensor
+
+from nmtgrid.base.config import check as check_config
+from nmtgrid.base.devices import free_memory
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.data.batches import cut_by_length, pad
+from nmtgrid.metrics.erasure import common_prefix, erased_tokens, final_delays
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.search import engine
+from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
+from nmtgrid.search.constraints import ForcedPrefix
+from nmtgrid.search.cuda_graphs import Graphs
+from nmtgrid.search.translate import check_text
+from nmtgrid.text.vocabulary import END
+
+_WINDOW = 512
+"""Sentences whose prefixes are translated together."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PrefixPolicy:
+    """What all policies that translate prefixes share; reads do not count the end symbol here."""
+
+    stride: int = 1
+    """Source tokens from one prefix that is translated to the next."""
+    floor: int = 0
+    """Never reads less than wait-k of this k (0: no floor): no token is written before so many
+    source tokens, and one more for each token before it."""
+    end_of_prefix: bool = True
+    """A prefix is translated as a whole sentence, with the end symbol; without it, it needs a
+    prefix-safe model."""
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError with what is wrong with the values."""
+        if faults := self.faults():
+            raise ConfigError(faults)
+
+    @property
+    def memory(self) -> float:
+        """The successive prefixes whose translations are compared."""
+        return 1
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether nothing is written before the source has ended, however long it is."""
+        return False
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        return _out_of_range(self, stride=1, floor=0)
+
+    def translates(self, reads: int) -> bool:
+        """Whether the prefix of `reads` tokens is translated before it is known if it is all."""
+        # Where the floor lets the first token be written, its earlier prefixes must be known.
+        first = math.ceil(max(1, self.floor) / self.stride) - (self.memory - 1)
+        return not self.is_offline and not reads % self.stride and reads >= first * self.stride
+
+    def most_tokens(self, reads: int) -> float:
+        """Return how many tokens the floor lets be written with so many reads."""
+        return max(0, reads - self.floor + 1) if self.floor else math.inf
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CommitPolicy(PrefixPolicy):
+    """A policy that writes the stable part of each translation and never takes it back.
+
+    The end symbol is written with the source's end alone, so reading is always finished
+    (appendix C).
+    """
+
+    cap: int = 0
+    """Never reads more than wait-k of this k (0: no cap), if the prefix of so many tokens is
+    translated and its translation long enough."""
+    finish_reading: ClassVar[bool] = True
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        faults = super().faults() + _out_of_range(self, cap=0)
+        if 0 < self.cap < self.floor:
+            faults.append(f"`cap` ({self.cap}) must not be below `floor` ({self.floor}).")
+        return faults
+
+    def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
+        """Return how many tokens of the last of some successive translations are stable."""
+        raise NotImplementedError
+
+    def committed_tokens(self, translations: Sequence[Sequence[int]], reads: int) -> int:
+        """Return how many tokens of the last of some successive translations are written."""
+        due = max(0, reads - self.cap + 1) if self.cap else 0
+        stable = max(self.stable_tokens(translations), min(due, len(translations[-1])))
+        return int(min(stable, self.most_tokens(reads)))
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalAgreement(CommitPolicy):
+    """Writes what the translations of n successive prefixes agree on (LocalAgreement-n)."""
+
+    n: float = 2
+    """Successive prefixes; 1 writes each translation whole, infinity is offline."""
+
+    @property
+    def memory(self) -> float:
+        """n."""
+        return self.n
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether n is infinite, without a cap."""
+        return math.isinf(self.n) and not self.cap
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        return _out_of_range(self, n=1) + super().faults()
+
+    def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
+        """Return the length of the last n translations' longest common prefix."""
+        if len(translations) < self.n:
+            return 0
+        return common_prefix(translations[-int(self.n) :])
+
+
+@dataclasses.dataclass(frozen=True)
+class HoldN(CommitPolicy):
+    """Writes all but the last n tokens of each translation (hold-n)."""
+
+    n: float = 3
+    """Tokens at the end of a translation that are not written; infinity is offline."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether n is infinite, without a cap."""
+        return math.isinf(self.n) and not self.cap
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        return _out_of_range(self, n=0) + super().faults()
+
+    def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
+        """Return the length of the last translation less n."""
+        return int(max(0, len(translations[-1]) - self.n))
+
+
+@dataclasses.dataclass(frozen=True)
+class Retranslation(PrefixPolicy):
+    """Shows the translation of each prefix, translated anew, and revises what it has shown."""
+
+    mask: float = 0
+    """Tokens at the end of a prefix's translation that are not shown; infinity is offline."""
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether nothing is shown before the source has ended."""
+        return math.isinf(self.mask)
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        return _out_of_range(self, mask=0) + super().faults()
+
+    def shown_tokens(self, translation: Sequence[int], reads: int) -> Sequence[int]:
+        """Return what is shown of the translation of a prefix."""
+        count = min(len(translation) - self.mask, self.most_tokens(reads))
+        return translation[: int(max(0, count))]
+
+
+def _out_of_range(policy: PrefixPolicy, **least: int) -> list[str]:
+    """Return a sentence for each setting that is no whole number, or below the least one."""
+    faults = []
+    for name, lowest in least.items():
+        value = getattr(policy, name)
+        may_be_infinite = name in ("n", "mask")
+        is_known = math.isfinite(value) and value == int(value)
+        if not (is_known or (may_be_infinite and value == math.inf)) or value < lowest:
+            span = f"a whole number from {lowest} on{', or infinite,' if may_be_infinite else ','}"
+            faults.append(f"`{name}` must be {span} but is {value}.")
+    return faults
+
+
+@dataclasses.dataclass(frozen=True)
+class PrefixTranslation:
+    """What a policy wrote for a sentence, and the tokens that it erased on the way (0: none).
+
+    The `reads` of the hypothesis are those with which each token was written, or became final where
+    the policy revises (metrics/erasure.py); its log-probabilities those of the translation that it
+    was written from, with so much of the source read, or of the last one.
+    """
+
+    hypothesis: Hypothesis
+    erased: int = 0
+
+
+class Written:
+    """What has been written of a sentence: `tokens`, their `log_probabilities` and `reads`.
+
+    The end symbol's are the last of the latter two, once it `is_finished`. Reads count the
+    source's end symbol.
+    """
+
+    def __init__(self, policy: CommitPolicy, plan: SearchPlan) -> None:
+        """`plan` gives the norm of the finished translation's score."""
+        self._policy, self._plan = policy, plan
+        self._translations: list[list[int]] = []
+        self._exit_scores: list[Tensor] = []
+        self._num_exits: int | None = None
+        self.tokens: list[int] = []
+        self.log_probabilities: list[float] = []
+        self.reads: list[int] = []
+        self.exits: list[int] | None = None
+        self.is_finished = False
+
+    def add(self, translation: Hypothesis, reads: int, *, is_whole: bool) -> None:
+        """Write what is stable of a prefix's translation, or all of the whole source's."""
+        self._translations.append(translation.tokens)
+        if len(self._translations) > self._policy.memory:
+            del self._translations[0]
+        start = len(self.tokens)
+        if is_whole:
+            stop = len(translation.tokens) + 1  # the end symbol too
+        else:
+            # With a cap, more may be written than successive translations agree on.
+            stop = max(start, self._policy.committed_tokens(self._translations, reads))
+        self.tokens += translation.tokens[start:stop]
+        self.log_probabilities += translation.log_probabilities[start:stop]
+        self.reads += [reads] * (stop - start)
+        if translation.exits is not None:
+            self.exits = [*(self.exits or []), *translation.exits[start:stop]]
+        if translation.exit_scores is not None:
+            self._exit_scores.append(translation.exit_scores[start:stop])
+        self._num_exits = translation.num_exits
+        self.is_finished = is_whole
+
+    def hypothesis(self) -> Hypothesis:
+        """Return the finished translation as a search would."""
+        total = sum(self.log_probabilities)
+        norm = float(self._plan.length_norm(torch.tensor(len(self.reads))))
+        return Hypothesis(
+            self.tokens,
+            self.log_probabilities,
+            total,
+            total / norm,
+            reads=self.reads,
+            exits=self.exits,
+            exit_scores=torch.cat(self._exit_scores) if self._exit_scores else None,
+            num_exits=self._num_exits,
+        )
+
+
+class _AllButEnd(Agent):
+    """Reads all of each prefix but its end symbol, before the first write."""
+
+    wants_reading = False
+    finish_reading = False
+
+    def next_reads(
+        self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
+    ) -> Tensor:
+        return lengths - 1
+
+
+class PrefixDecoder:
+    """Decodes whole sentences with a policy that translates prefixes, many at a time."""
+
+    def __init__(
+        self,
+        models: Sequence[TranslationModel],
+        plan: SearchPlan,
+        policy: CommitPolicy | Retranslation,
+        *,
+        device: torch.device | str = "cpu",
+        bf16: bool = False,
+        halt: Halt | None = None,
+        graphs: Graphs | None = None,
+        batch_tokens: int = 4000,
+    ) -> None:
+        """`models` (in evaluation mode, on `device`) share both vocabularies and are averaged.
+
+        The limits of length in `plan` are those of each prefix for its own length; `min_length` is
+        that of the whole source alone. `halt` and `graphs` as in `engine.search`; `batch_tokens`
+        are the source tokens of a batch times the beam. Raises ConfigError for settings out of
+        range, sampling, models of pictures, and an end symbol that a model cannot do without.
+        """
+        check_config(plan)
+        for model in models:
+            check_text(model)
+            if not policy.end_of_prefix and not model.traits.prefix_safe:
+                raise ConfigError(
+                    f"This `{model.architecture}` cannot translate a prefix without the source's "
+                    "end symbol: " + model.refusal().problem,
+                    "Leave `end_of_prefix` as it is.",
+                )
+        if plan.sample:
+            raise ConfigError(
+                "Translations of prefixes are searched for, not drawn: what is drawn would change "
+                "from one prefix to the next.",
+                "Set `search.sample` to false.",
+            )
+        # What a prefix without its end symbol is searched with.
+        self._agent = None if policy.end_of_prefix else _AllButEnd()
+        engine.check(models, plan, agent=self._agent, halt=halt)
+        self.models, self.policy = list(models), policy
+        self.plan = dataclasses.replace(plan, nbest=1)
+        self._device, self._bf16 = torch.device(device), bf16
+        self._halt, self._graphs, self._batch_tokens = halt, graphs, batch_tokens
+
+    def decode(
+        self,
+        sources: Sequence[Sequence[int]],
+        advance: Callable[[int, int], None] = lambda sentences, tokens: None,
+    ) -> list[PrefixTranslation]:
+        """Return what the policy writes for each source, given as ids without the end symbol.
+
+        `advance` gets the sentences and target tokens of each group that is done.
+        """
+        results: list[PrefixTranslation] = []
+        for first in range(0, len(sources), _WINDOW):
+            indices = range(first, min(first + _WINDOW, len(sources)))
+            if isinstance(self.policy, CommitPolicy):
+                done = self._commit(self.policy, sources, indices)
+            else:
+                done = self._revise(self.policy, sources, indices)
+            results += done
+            advance(len(done), sum(len(result.hypothesis.tokens) + 1 for result in done))
+            # Searches of ever-changing sizes leave holes in the heap.
+            free_memory()
+        return results
+
+    def _commit(
+        self, policy: CommitPolicy, sources: Sequence[Sequence[int]], indices: Sequence[int]
+    ) -> list[PrefixTranslation]:
+        """Translate the prefixes of one length of all sentences, then those of the next."""
+        written = {index: Written(policy, self.plan) for index in indices}
+        longest = max(len(sources[index]) for index in indices)
+        for reads in filter(policy.translates, range(1, longest + 1)):
+            live = [index for index in indices if len(sources[index]) >= reads]
+            prefixes = [sources[index][:reads] for index in live]
+            forced = [written[index].tokens for index in live]
+            translations = self.translate(prefixes, forced, live)
+            for index, translation in zip(live, translations, strict=True):
+                written[index].add(translation, reads, is_whole=False)
+        # The whole sources all together: their search alone has the plan's least length.
+        wholes = [sources[index] for index in indices]
+        forced = [written[index].tokens for index in indices]
+        translations = self.translate(wholes, forced, indices, are_whole=True)
+        for index, translation in zip(indices, translations, strict=True):
+            written[index].add(translation, len(sources[index]) + 1, is_whole=True)
+        return [PrefixTranslation(written[index].hypothesis()) for index in indices]
+
+    def _revise(
+        self, policy: Retranslation, sources: Sequence[Sequence[int]], indices: Sequence[int]
+    ) -> list[PrefixTranslation]:
+        """Translate all prefixes of all sentences at once: they do not depend on each other."""
+        prefixes = [
+            (index, reads)
+            for index in indices
+            for reads in filter(policy.translates, range(1, len(sources[index]) + 1))
+        ]
+        translations = self.translate(
+            [sources[index][:reads] for index, reads in prefixes], (), [n for n, _ in prefixes]
+        )
+        outputs: dict[int, list[Sequence[int]]] = {index: [] for index in indices}
+        reads_of: dict[int, list[int]] = {index: [] for index in indices}
+        for (index, reads), translation in zip(prefixes, translations, strict=True):
+            outputs[index].append(policy.shown_tokens(translation.tokens, reads))
+            reads_of[index].append(reads)
+        wholes = [sources[index] for index in indices]
+        results = []
+        finals = self.translate(wholes, (), indices, are_whole=True)
+        for index, final in zip(indices, finals, strict=True):
+            end = len(sources[index]) + 1
+            shown = [*outputs[index], final.tokens]
+            delays = final_delays(shown, [*reads_of[index], end])
+            hypothesis = dataclasses.replace(final, reads=[*delays, end])
+            results.append(PrefixTranslation(hypothesis, erased_tokens(shown)))
+        return results
+
+    def translate(
+        self,
+        prefixes: Sequence[Sequence[int]],
+        forced: Sequence[Sequence[int]] = (),
+        keys: Sequence[int] | None = None,
+        *,
+        are_whole: bool = False,
+    ) -> list[Hypothesis]:
+        """Return the best translation of each prefix of a source that goes on, or `are_whole`.
+
+        Each begins with the tokens of `forced`, which has one list for each prefix, or none at all.
+        `keys` tell sentences apart to the halt (None: their positions).
+        """
+        plan = self.plan if are_whole else dataclasses.replace(self.plan, min_length=0)
+        keys = range(len(prefixes)) if keys is None else keys
+        sizes = numpy.array([len(prefix) for prefix in prefixes], dtype=int)
+        limit = max(1, self._batch_tokens // plan.beam)
+        best: dict[int, Hypothesis] = {}
+        for group in cut_by_length(sizes, sizes, numpy.arange(len(sizes)), limit):
+            batch = group.tolist()
+            source = pad([[*prefixes[index], END] for index in batch])
+            starts = [forced[index] for index in batch] if forced else []
+            constraints = [ForcedPrefix(starts, self._device)] if any(starts) else []
+            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+                nbest_lists = engine.search(
+                    self.models,
+                    source.to(self._device),
+                    torch.tensor(sizes[group] + 1, device=self._device),
+                    plan,
+                    constraints=constraints,
+                    keys=torch.tensor([keys[index] for index in batch]),
+                    agent=None if are_whole else self._agent,
+                    halt=self._halt,
+                    graphs=self._graphs,
+                )
+            best.update(zip(batch, (hypotheses[0] for hypotheses in nbest_lists), strict=True))
+        return [best[index] for index in range(len(prefixes))]
+
+
+class PrefixStream(Written):
+    """A sentence being translated prefix by prefix, in ids: the interface of `TokenStream`."""
+
+    def __init__(
+        self,
+        models: Sequence[TranslationModel],
+        policy: CommitPolicy | Retranslation,
+        plan: SearchPlan,
+        *,
+        device: torch.device | str = "cpu",
+        bf16: bool = False,
+        halt: Halt | None = None,
+    ) -> None:
+        """Take what `PrefixDecoder` takes. Raises ConfigError as it does, and for revisions."""
+        if not isinstance(policy, CommitPolicy):
+            raise ConfigError(
+                "Re-translation revises what it has shown, so it cannot write to a stream, which "
+                "only grows.",
+                "Take LocalAgreement or hold-n; `online-eval` measures re-translation.",
+            )
+        super().__init__(policy, plan)
+        self._decoder = PrefixDecoder(models, plan, policy, device=device, bf16=bf16, halt=halt)
+        self._source: list[int] = []
+
+    def read(self, tokens: Iterable[int]) -> list[int]:
+        """Take source tokens that have arrived; return the target tokens that follow from them.
+
+        Each of them makes a prefix, whether they come one by one or several at once.
+        """
+        before = len(self.tokens)
+        for token in tokens:
+            if self.is_finished:
+                break
+            is_whole = token == END
+            if not is_whole:
+                self._source.append(token)
+            if is_whole or self._policy.translates(len(self._source)):
+                source, forced = [self._source], [self.tokens]
+                (translation,) = self._decoder.translate(source, forced, are_whole=is_whole)
+                self.add(translation, len(self._source) + is_whole, is_whole=is_whole)
+        return self.tokens[before:]
+
+    def end(self) -> list[int]:
+        """Take the source's end; return the rest of the translation."""
+        return self.read([END])
