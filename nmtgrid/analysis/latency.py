@@ -75,8 +75,8 @@ class _Row(Record, rename={"oracle": "lambda"}):
             old = {"wait-k": self.k, "threshold": self.threshold, "oracle": self.oracle}
             value = old.get(self.policy, value)
         # JSON has no infinity: a k of None is the whole source.
-        value = math.inf if value is None and self.policy == "wait-k" else value
-        if value is None or (math.isnan(value) and self.policy in KINDS):
+        value = math.inf if value is None else value
+        if math.isnan(value) and self.policy in KINDS:
             raise ValueError(f"a row of the policy `{self.policy}` lacks its parameter")
         latencies = {
             (row.unit, row.convention): {name: getattr(row, name) for name in _FIGURES}

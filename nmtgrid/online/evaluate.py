@@ -21,14 +21,17 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate, cut_by_length
 from nmtgrid.data.dataset import Split
+from nmtgrid.metrics.erasure import normalised_erasure
 from nmtgrid.metrics.latency import Convention, Latency, Unit, latency, reference_words, word_delays
 from nmtgrid.metrics.quality import Score, bleu
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.oracle import ReadingCost, oracle_paths, refuse_oracle, writing_costs
 from nmtgrid.online.policies import AlongPaths, Bounded
-from nmtgrid.online.settings import Setting, SourceText
+from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixTranslation
+from nmtgrid.online.settings import KINDS, Setting, SourceText
 from nmtgrid.online.simuleval import Instance
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Hypothesis
+from nmtgrid.search.api import Agent
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long_line_warning
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.moses import unescape
@@ -183,6 +186,8 @@ def cut_path(path: Sequence[int], pieces: Sequence[Sentence]) -> list[list[int]]
 
 _MOST_CELLS = 1 << 17
 """Grid cells of a batch for the oracle: all of them are classified."""
+_PIECES = 128
+"""Sentences whose prefixes are translated together, between two steps of the progress bar."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -203,6 +208,8 @@ class Outcome:
     exits: list[int] | None = None
     exit_scores: Tensor | None = None
     num_exits: int | None = None
+    erased: int = 0
+    """Tokens that a policy took back before the last translation; 0 for those that never do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +230,14 @@ class Decoded:
         """The mean block behind which units were predicted; None without early exit."""
         exits = [exit for outcome in self.outcomes for exit in outcome.exits or ()]
         return sum(exits) / len(exits) if exits else None
+
+    @property
+    def erasure(self) -> float | None:
+        """Normalised erasure: tokens taken back for each that stays; None without revision."""
+        if KINDS.get(self.setting.policy) is not KINDS["re-translation"]:
+            return None
+        lengths = [len(outcome.units) for outcome in self.outcomes]
+        return normalised_erasure([outcome.erased for outcome in self.outcomes], lengths)
 
 
 class OnlineDecoder:
@@ -247,22 +262,36 @@ class OnlineDecoder:
         """Return what the models cannot do of these settings."""
         # Faults of every model of an ensemble are collected: the user sees all at once.
         faults: list[str] = []
-        translator = self.translator
-        plan = dataclasses.replace(translator.plan, coverage_penalty=0.0)
-        for model in translator.models:
+        for model in self.translator.models:
             for setting in settings:
-                if setting.is_offline:
-                    continue
-                if setting.policy == "oracle" and (refusal := refuse_oracle(model)):
-                    faults.append(refusal)
-                elif setting.policy != "oracle":
-                    try:
-                        agent = setting.make(self.finish_reading)
-                        engine.check([model], plan, agent=agent, halt=translator.halt)
-                    except ConfigError as error:
-                        faults.append(str(error))
+                try:
+                    if setting.policy == "oracle" and (refusal := refuse_oracle(model)):
+                        faults.append(refusal)
+                    elif setting.policy != "oracle" and not setting.is_offline:
+                        self._check(model, setting)
+                except ConfigError as error:
+                    faults.append(str(error))
         # One sentence, however many settings of a policy have the fault.
         return list(dict.fromkeys(faults))
+
+    def _check(self, model: TranslationModel, setting: Setting) -> None:
+        """Raise ConfigError where a model cannot follow a policy."""
+        policy = setting.make(self.finish_reading)
+        if isinstance(policy, PrefixPolicy):
+            self._prefix_decoder(policy, [model])
+            return
+        # A penalty on coverage needs the whole source; the plan's may be a default.
+        plan = dataclasses.replace(self.translator.plan, coverage_penalty=0.0)
+        engine.check([model], plan, agent=policy, halt=self.translator.halt)
+
+    def _prefix_decoder(
+        self, policy: PrefixPolicy, models: Sequence[TranslationModel]
+    ) -> PrefixDecoder:
+        translator = self.translator
+        return PrefixDecoder(
+            models, translator.plan, policy, device=translator.device, bf16=translator.bf16,
+            halt=translator.halt, batch_tokens=translator.options.batch_tokens,
+        )  # fmt: skip
 
     def run(
         self,
@@ -315,18 +344,42 @@ class OnlineDecoder:
         advance: Callable[[Setting, int, int], None],
     ) -> list[Outcome]:
         pieces_of = [sentence.pieces() for sentence in sentences]
-        paths_of = {
-            (piece.line, piece.piece): path
-            for pieces in pieces_of
-            if paths and any(piece.source for piece in pieces)
-            for piece, path in zip(pieces, cut_path(paths[pieces[0].line], pieces), strict=True)
-        }
-        translations: dict[tuple[int, int], Hypothesis] = {}
+        pieces = [piece for parts in pieces_of for piece in parts]
+        policy = None
+        if setting.policy != "oracle" and not setting.is_offline:
+            policy = setting.make(self.finish_reading)
+        if isinstance(policy, PrefixPolicy):
+            translations = self._retranslate(pieces, policy, setting, advance)
+        else:
+            paths_of = {
+                (piece.line, piece.piece): path
+                for parts in pieces_of
+                if paths and any(piece.source for piece in parts)
+                for piece, path in zip(parts, cut_path(paths[parts[0].line], parts), strict=True)
+            }
+            translations = self._search(pieces, policy, paths_of, setting, advance)
+        # Empty sources are not decoded, but count as done.
+        advance(setting, sum(not sentence.source for sentence in sentences), 0)
+        return [self._outcome(parts, translations) for parts in pieces_of]
+
+    def _search(
+        self,
+        pieces: Sequence[Sentence],
+        policy: Agent | None,
+        paths_of: Mapping[tuple[int, int], list[int]],
+        setting: Setting,
+        advance: Callable[[Setting, int, int], None],
+    ) -> dict[tuple[int, int], PrefixTranslation]:
+        translations: dict[tuple[int, int], PrefixTranslation] = {}
         translator = self.translator
-        for group in self._batches([piece for pieces in pieces_of for piece in pieces]):
-            agent = self._agent(
-                setting, [paths_of.get((piece.line, piece.piece), []) for piece in group]
-            )
+        for group in self._batches(pieces):
+            agent = policy
+            if policy is not None:
+                # A stream does not know how long its source will be, which limits what is written.
+                hides_end = any(model.traits.hides_source_end for model in translator.models)
+                agent = Bounded(policy, translator.plan, hides_end)
+            elif paths_of:
+                agent = self._along([paths_of.get((s.line, s.piece), []) for s in group])
             batch = self._batch(group)
             with self._precision():
                 nbest_lists = engine.search(
@@ -337,23 +390,42 @@ class OnlineDecoder:
                 # Without an agent the whole source is read before the first write.
                 whole = [len(piece.source) + 1] * (len(best.tokens) + 1)
                 reads = whole if best.reads is None else best.reads
-                key = piece.line, piece.piece
-                translations[key] = dataclasses.replace(best, reads=reads)
+                hypothesis = dataclasses.replace(best, reads=reads)
+                translations[piece.line, piece.piece] = PrefixTranslation(hypothesis)
             tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
             advance(setting, sum(not piece.piece for piece in group), tokens)
-        # Empty sources are not decoded, but count as done.
-        advance(setting, sum(not sentence.source for sentence in sentences), 0)
-        return [self._outcome(pieces, translations) for pieces in pieces_of]
+        return translations
+
+    def _retranslate(
+        self,
+        pieces: Sequence[Sentence],
+        policy: PrefixPolicy,
+        setting: Setting,
+        advance: Callable[[Setting, int, int], None],
+    ) -> dict[tuple[int, int], PrefixTranslation]:
+        """Return what a policy that translates prefixes writes, piece by piece."""
+        decoder = self._prefix_decoder(policy, self.translator.models)
+        present = [piece for piece in pieces if piece.source]
+        translations: dict[tuple[int, int], PrefixTranslation] = {}
+        for first in range(0, len(present), _PIECES):
+            group = present[first : first + _PIECES]
+            decoded = decoder.decode([piece.source for piece in group])
+            for piece, translation in zip(group, decoded, strict=True):
+                translations[piece.line, piece.piece] = translation
+            tokens = sum(len(each.hypothesis.tokens) + 1 for each in decoded)
+            advance(setting, sum(not piece.piece for piece in group), tokens)
+        return translations
 
     def _outcome(
-        self, pieces: Sequence[Sentence], translations: Mapping[tuple[int, int], Hypothesis]
+        self, pieces: Sequence[Sentence], translations: Mapping[tuple[int, int], PrefixTranslation]
     ) -> Outcome:
         """Return what became of a sentence, the translations of its pieces joined."""
         sizes = [len(piece.source) for piece in pieces]
         if not any(sizes):
             return Outcome([], "", "", [], [])
         parts = [translations[piece.line, piece.piece] for piece in pieces]
-        best = join(parts, self.translator.plan, sizes, [piece.seen for piece in pieces])
+        hypotheses = [part.hypothesis for part in parts]
+        best = join(hypotheses, self.translator.plan, sizes, [piece.seen for piece in pieces])
         pipeline = self.translator.pipeline
         return Outcome(
             pipeline.target_vocabulary.decode(best.tokens),
@@ -364,16 +436,11 @@ class OnlineDecoder:
             best.exits,
             best.exit_scores,
             best.num_exits,
+            sum(part.erased for part in parts),
         )
 
-    def _agent(self, setting: Setting, paths: list[list[int]]) -> Agent | None:
-        if setting.is_offline:
-            return None
-        if setting.policy != "oracle":
-            # A stream does not know how long its source will be, which limits what is written.
-            models = self.translator.models
-            hides_end = any(model.traits.hides_source_end for model in models)
-            return Bounded(setting.make(self.finish_reading), self.translator.plan, hides_end)
+    def _along(self, paths: list[list[int]]) -> Agent:
+        """Return what follows the oracle's paths."""
         device = self.translator.device
         lengths = torch.tensor([len(path) for path in paths], device=device)
         # Padded with a path's last value; beyond its length the whole source is read anyway.
@@ -426,6 +493,7 @@ class Measured:
             "bleu": self.raw.value,
             **self.latencies[unit, convention].values(),
             **({} if average is None else {"average_exit": average}),
+            **({} if (erasure := self.decoded.erasure) is None else {"erasure": erasure}),
             "target_tokens": tokens,
             "seconds": seconds,
             "tokens_per_second": tokens / max(seconds, 1e-9),

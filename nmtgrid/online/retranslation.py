@@ -274,9 +274,6 @@ class Written:
 class _AllButEnd(Agent):
     """Reads all of each prefix but its end symbol, before the first write."""
 
-    wants_reading = False
-    finish_reading = False
-
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
@@ -290,7 +287,7 @@ class PrefixDecoder:
         self,
         models: Sequence[TranslationModel],
         plan: SearchPlan,
-        policy: CommitPolicy | Retranslation,
+        policy: PrefixPolicy,
         *,
         device: torch.device | str = "cpu",
         bf16: bool = False,
@@ -343,6 +340,7 @@ class PrefixDecoder:
             if isinstance(self.policy, CommitPolicy):
                 done = self._commit(self.policy, sources, indices)
             else:
+                assert isinstance(self.policy, Retranslation)
                 done = self._revise(self.policy, sources, indices)
             results += done
             advance(len(done), sum(len(result.hypothesis.tokens) + 1 for result in done))
@@ -444,7 +442,7 @@ class PrefixStream(Written):
     def __init__(
         self,
         models: Sequence[TranslationModel],
-        policy: CommitPolicy | Retranslation,
+        policy: PrefixPolicy,
         plan: SearchPlan,
         *,
         device: torch.device | str = "cpu",

@@ -25,6 +25,7 @@ from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.spans import Bounds, decimals, shortened, whole_numbers
 
 if TYPE_CHECKING:
+    from nmtgrid.online.retranslation import PrefixPolicy
     from nmtgrid.search.api import Agent
 
 SourceText = Literal["words", "line"]
@@ -53,7 +54,7 @@ class PolicyKind:
         return self.shown or self.name
 
 
-_HERE = "nmtgrid.online.policies"
+_HERE, _PREFIXES = "nmtgrid.online.policies", "nmtgrid.online.retranslation"
 KINDS: dict[str, PolicyKind] = {
     kind.name: kind
     for kind in (
@@ -84,6 +85,18 @@ KINDS: dict[str, PolicyKind] = {
         PolicyKind(
             "edatt", "writes while the next token's attention to the last source tokens is small",
             "mass", "0.05,0.1,0.2,0.4,0.6", f"{_HERE}:EDAtt", "α",
+        ),
+        PolicyKind(
+            "local-agreement", "writes what the translations of n successive prefixes agree on",
+            "n", "1,2,3", f"{_PREFIXES}:LocalAgreement", "n",
+        ),
+        PolicyKind(
+            "hold-n", "writes all but the last n tokens of each prefix's translation",
+            "n", "1,2,3,5,8", f"{_PREFIXES}:HoldN", "n",
+        ),
+        PolicyKind(
+            "re-translation", "shows the translation of each prefix, and revises it",
+            "mask", "0,2,4", f"{_PREFIXES}:Retranslation", "mask",
         ),
     )
 }  # fmt: skip
@@ -117,7 +130,13 @@ class Setting:
     @property
     def is_offline(self) -> bool:
         """Whether the whole source is read before the first write."""
-        return self.policy == "wait-k" and math.isinf(self.value)
+        return math.isinf(self.value)
+
+    @property
+    def translates_prefixes(self) -> bool:
+        """Whether the policy translates source prefixes, each by a search of its own."""
+        kind = KINDS.get(self.policy)
+        return kind is not None and kind.make.startswith(_PREFIXES)
 
     @property
     def title(self) -> str:
@@ -155,11 +174,15 @@ class Setting:
         options = {"options": dict(self.options)} if self.options else {}
         return {"policy": self.policy, **named, "parameter": self.key, "value": value, **options}
 
-    def make(self, finish_reading: bool = False) -> Agent:
+    def make(self, finish_reading: bool = False) -> Agent | PrefixPolicy:
         """Return the policy, which the oracle is not. Raises ConfigError for what it refuses."""
         swept = {self.key: self.value} if self.key else {}
         kind = policy_class(self.policy)
-        made: Agent = kind(**swept, **dict(self.options), finish_reading=finish_reading)
+        options = dict(self.options)
+        # What translates prefixes writes the end with the source's end in any case.
+        if any(field.name == "finish_reading" for field in dataclasses.fields(kind)):
+            options["finish_reading"] = finish_reading
+        made: Agent | PrefixPolicy = kind(**swept, **options)
         return made
 
 
@@ -261,14 +284,14 @@ def read_policy(text: str) -> list[Setting]:
             faults.append(f"`{name}` has no setting `{shortened(key)}`. {known}".strip())
             continue
         try:
-            lists[key] = _values(values, f"{name} {key}", fields[key], key == "k")
+            lists[key] = _values(values, f"{name} {key}", fields[key], key in _WHOLE)
         except ConfigError as error:
             faults += error.faults
     if faults:
         raise ConfigError(faults)
     if sweep and sweep not in lists:
         usual = KINDS[name].values if name in KINDS else str(_default(kind, sweep))
-        lists[sweep] = _values(usual, f"{name} {sweep}", fields[sweep], sweep == "k")
+        lists[sweep] = _values(usual, f"{name} {sweep}", fields[sweep], sweep in _WHOLE)
     settings = []
     others = [key for key in lists if key != sweep]
     for chosen in itertools.product(*(lists[key] for key in others)):
@@ -284,6 +307,8 @@ def read_policy(text: str) -> list[Setting]:
 
 
 ALL = "all"
+_WHOLE = ("k", "n", "mask")
+"""Settings that are whole numbers or infinite."""
 
 
 def named_policies(text: str | None) -> list[str]:

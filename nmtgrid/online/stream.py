@@ -22,6 +22,7 @@ from torch import Tensor
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
+from nmtgrid.online.retranslation import PrefixPolicy, PrefixStream
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
@@ -220,7 +221,7 @@ class Stream:
     A target word is returned once it is final: with its last unit.
     """
 
-    def __init__(self, stream: TokenStream, pipeline: Pipeline) -> None:
+    def __init__(self, stream: TokenStream | PrefixStream, pipeline: Pipeline) -> None:
         self._stream, self._pipeline = stream, pipeline
         self._units: list[str] = []
         self.source: list[str] = []
@@ -278,7 +279,7 @@ class StreamTranslator:
 
     models: Sequence[TranslationModel]
     pipeline: Pipeline
-    agent: Agent
+    agent: Agent | PrefixPolicy
     plan: SearchPlan
     device: torch.device | str = "cpu"
     bf16: bool = False
@@ -291,9 +292,16 @@ class StreamTranslator:
 
     def begin_piece(self) -> Stream:
         """Return a new piece of a line; raises as `begin` does."""
-        stream = TokenStream(
-            self.models, self.agent, self.plan, device=self.device, bf16=self.bf16, halt=self.halt
-        )
+        if isinstance(self.agent, PrefixPolicy):
+            stream: TokenStream | PrefixStream = PrefixStream(
+                self.models, self.agent, self.plan,
+                device=self.device, bf16=self.bf16, halt=self.halt,
+            )  # fmt: skip
+        else:
+            stream = TokenStream(
+                self.models, self.agent, self.plan,
+                device=self.device, bf16=self.bf16, halt=self.halt,
+            )  # fmt: skip
         return Stream(stream, self.pipeline)
 
 

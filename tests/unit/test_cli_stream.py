@@ -21,7 +21,7 @@ from nmtgrid.cli.app import main
 from nmtgrid.metrics.latency import latency as mean_latency
 from nmtgrid.models.directory import save_model
 from nmtgrid.online.policies import WaitK
-from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.online.stream import StreamTranslator, TokenStream
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import read_traces
 from tests.unit.tiny_online import translator
@@ -140,7 +140,8 @@ def test_long_words_and_lines_take_little() -> None:
     line.end()
     assert len(line.pieces) > 50 and max(len(piece.source) for piece in line.pieces) <= 10
     assert "".join(line.source).replace("@@", "") == "".join(words)
-    assert not any(piece._stream._states for piece in line.pieces)
+    for piece in line.pieces:
+        assert isinstance(piece._stream, TokenStream) and not piece._stream._states
 
 
 def test_a_long_word_is_told(stream: Stream) -> None:

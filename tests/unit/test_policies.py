@@ -12,7 +12,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.online.policies import AlignAtt, Confidence, EDAtt, Entropy, Policy, Threshold, WaitK
 from nmtgrid.online.settings import KINDS, Setting, named_policies, read_policy, read_settings
-from nmtgrid.search.api import Proposal
+from nmtgrid.search.api import Agent, Proposal
 from nmtgrid.text.vocabulary import END
 
 HALF, CERTAIN = [0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 1.0]
@@ -202,13 +202,19 @@ def test_a_policy_of_ones_own(own: Path) -> None:
     assert [setting.title for setting in settings] == [
         "Margin margin = 0.2, cap = 4", "Margin margin = 0.3, cap = 4",
     ]  # fmt: skip
-    writes = [setting.make().writes(propose([HALF], [1])).tolist() for setting in settings]
+    writes = [_made(setting).writes(propose([HALF], [1])).tolist() for setting in settings]
     assert writes == [[True], [False]]  # it leads by a quarter
     assert [setting.value for setting in read_policy(f"{own}:Margin")] == [0.4]
 
 
+def _made(setting: Setting) -> Agent:
+    policy = setting.make()
+    assert isinstance(policy, Agent)
+    return policy
+
+
 def _decide(own: Path, name: str) -> Tensor:
-    return read_policy(f"{own}:{name}")[0].make().writes(propose([HALF, HALF], [1, 1]))
+    return _made(read_policy(f"{own}:{name}")[0]).writes(propose([HALF, HALF], [1, 1]))
 
 
 def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:

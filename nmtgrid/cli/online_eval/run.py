@@ -107,7 +107,9 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
                 f"`--line {number}`: only {len(systems[0].sentences):,} sentences are translated."
             )
     lowercase = dataset.pipeline.facts.lowercase
-    if arguments.beam > 1 and not all(setting.is_offline for setting in settings):
+    if arguments.beam > 1 and not all(
+        setting.is_offline or setting.translates_prefixes for setting in settings
+    ):
         console.warn(
             f"`--beam {arguments.beam}` with limited reads: a beam may take back what it has "
             "written until the sentence ends, so latencies are those of the hypothesis that is "
@@ -220,13 +222,16 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     unit, convention = arguments.latency_unit, arguments.convention
     counted = system.done[0].latencies[unit, convention]
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
-    exits = ["exit"] if _leaves_early(system.done) else []
+    extra = ["NE"] if _revises(system.done) else []
+    extra += ["exit"] if _leaves_early(system.done) else []
     console.table(
         f"{system.name}, {arguments.split}: {counted.sentences:,} sentences, "
         f"{how}; BLEU tokenised (percent); latency in source {unit}s\n(AP: share of the source), "
         f"{_CONVENTIONS[convention]}; ratio: {unit}s of hypothesis / reference"
-        + ("; exit: blocks per token" if exits else ""),
-        ["", "BLEU", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio", *exits],
+        + ("; NE: normalised erasure, tokens" * ("NE" in extra))
+        + ("\ntaken back for each that stays" * ("NE" in extra))
+        + ("; exit: blocks per token" * ("exit" in extra)),
+        ["", "BLEU", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio", *extra],
         _rows(arguments, system.done),
     )
     console.say(f"signature of BLEU: {system.done[0].tokenized.signature}")
@@ -247,6 +252,9 @@ def _rows(arguments: OnlineEvalArguments, done: Sequence[Measured]) -> list[list
         *([getattr(way, name) for way in ways] for name in METRICS),
         [way.length_ratio for way in ways],
     ]
+    if _revises(done):
+        erasures = [measured.decoded.erasure for measured in done]
+        columns.append([math.nan if erasure is None else erasure for erasure in erasures])
     if _leaves_early(done):
         columns.append([measured.decoded.average_exit or math.nan for measured in done])
     for column_number, column in enumerate(columns):
@@ -258,6 +266,10 @@ def _rows(arguments: OnlineEvalArguments, done: Sequence[Measured]) -> list[list
 
 def _title(measured: Measured) -> str:
     return measured.decoded.setting.title.replace(" = ", "=")
+
+
+def _revises(done: Sequence[Measured]) -> bool:
+    return any(measured.decoded.erasure is not None for measured in done)
 
 
 def _leaves_early(done: Sequence[Measured]) -> bool:
