@@ -136,6 +136,11 @@ def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
     for name in ("ap", "al", "dal", "laal"):
         assert theirs["simuleval"][name] == pytest.approx(ours[name], abs=1e-9)
     assert theirs["yaal"] == pytest.approx(ours["yaal"]) and theirs["sentences"] == 6
+    # The log has tokenised words, without escapes; no BLEU of the other tokenizer is that.
+    tokenized = ["--sacrebleu-tokenizer", "none", "--json", str(file)]
+    assert main(["online-eval", "--log", str(logs / "k-2"), *tokenized]) == 0
+    assert report(file)["bleu"] == pytest.approx(ours["bleu_tokenized"], abs=1e-9)
+    assert report(file)["signature_bleu"] == ours["signature_bleu_tokenized"]
 
 
 def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:
@@ -282,3 +287,10 @@ def test_logs(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert online("--log", path, "--json", tmp_path / "r.json") == 0
     shown = capsys.readouterr().err
     assert "thesis" in shown and "SimulEval" in shown and "source words" in shown
+    assert "signature of BLEU" in shown and "|tok:13a|" in shown and "aware" not in shown
+    path.write_text(json.dumps(good | {"elapsed": [1.5, 2.5], "reference": None}))
+    assert online("--log", path, "--sacrebleu-tokenizer", "none") == 0
+    shown = capsys.readouterr().err
+    assert "No BLEU: the log has no references." in shown and "computation-aware" in shown
+    message = refused(capsys, "grid", "--data", "data", "--sacrebleu-tokenizer", "none")
+    assert "`--sacrebleu-tokenizer` belongs to `--log`" in message

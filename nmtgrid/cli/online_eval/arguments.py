@@ -95,6 +95,9 @@ class OnlineEvalArguments(CommandArguments):
     )
     lines: list[int] | None = option("Draw the paths of line N; may be repeated.", "N", "--line")
     log: Path | None = option("Score this `instances.log` of SimulEval; needs no model.", "FILE")
+    sacrebleu_tokenizer: Literal["13a", "none", "intl", "zh", "char"] = option(
+        "With `--log`: BLEU's, as SimulEval calls it; `none` for tokenised text.", default="13a"
+    )
     exit: str | None = option(
         "Leave the decoder early, as `decode --exit` does; all models.", "NAME|N|auto"
     )
@@ -113,7 +116,7 @@ class OnlineEvalArguments(CommandArguments):
 LOG_RULES = [
     Alone(
         "log",
-        "json unit convention device",
+        "json sacrebleu_tokenizer unit convention device",
         "`--log` scores what another program has done, so that {options} would be ignored.",
     )
 ]
@@ -126,6 +129,7 @@ RULES = [
         "out",
         "{option} has no effect without a folder to draw in: add `--out DIR`.",
     ),
+    Requires("sacrebleu_tokenizer", "log"),
 ]
 
 
