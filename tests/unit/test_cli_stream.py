@@ -172,17 +172,21 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
     assert stream(b"a\n", "--sample", *vain, "--k", "0", "--threshold", "1.5") == (2, "")
     message = stream.message  # type: ignore[attr-defined]
     assert all(f"`--{name}`" in message for name in ("sample", *settings, "k"))
-    assert "but both are given" in message and "`threshold` must be" in message
+    assert "but two are given" in message and "`threshold` must be" in message
 
 
 @pytest.mark.parametrize(
     ("arguments", "model", "what"),
     [
-        ([], "model", "needs one of `--k` and `--threshold`, but neither is given"),
+        ([], "model", "needs one of `--k`, `--threshold` and `--policy`, but none is given"),
         (["--k", "0"], "model", "`--k`"),
         (["--k", "1.5"], "model", "`--k`"),
         (["--k", "x"], "model", "`--k`"),
         (["--k", "1..3"], "model", "must be one number with `--stream`"),
+        (["--policy", "alignatt"], "model", "must have one value for each setting"),
+        (["--policy", "alignatt last=x"], "model", "`x` is not a whole number"),
+        (["--k", "2", "--policy", "alignatt last=1"], "model", "but two are given"),
+        (["--policy", "re-translation mask=0"], "model", "cannot write to a stream"),
         (["--threshold", "0"], "model", "above 0 and below 1"),
         (["--threshold", "nan"], "model", "above 0 and below 1"),
         (["--threshold", "0.5"], "model", "has no reader"),

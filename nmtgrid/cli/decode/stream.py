@@ -24,7 +24,7 @@ from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
-from nmtgrid.online.settings import Setting, read_settings
+from nmtgrid.online.settings import Setting, read_policy, read_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace, rounded_exit_scores
@@ -38,7 +38,8 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
     if arguments.max_source is not None and arguments.max_source < 1:
         faults.append(f"`--max-source` must be at least 1, but is {arguments.max_source}.")
     try:
-        _setting(arguments)
+        if (arguments.k, arguments.threshold, arguments.policy) != (None, None, None):
+            _setting(arguments)
     except ConfigError as fault:
         faults += fault.faults
     return faults
@@ -46,17 +47,34 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
 
 def _setting(arguments: DecodeArguments) -> Setting:
     """Return the policy that decides when to read. Raises ConfigError for faulty values."""
-    thresholds = None if arguments.threshold is None else f"{arguments.threshold:.15g}"
-    texts = [] if arguments.policy is None else [arguments.policy]
-    settings = read_settings(arguments.k, thresholds, None, texts)
-    # Which options exclude each other, and that one is needed, the rules say.
-    options = sum(option is not None for option in (arguments.k, thresholds, arguments.policy))
-    if len(settings) != 1 and options == 1:
-        option = "--k" if arguments.k is not None else "--policy"
-        raise ConfigError(
-            f"A stream has one reading policy with one value of each setting, but `{option}` names "
-            f"{len(settings)}: {', '.join(setting.title for setting in settings[:3])} ..."
-        )
+    settings, faults = [], []
+    # Each for itself: of several, which exclude each other, all may be faulty.
+    for option, value in (("--k", arguments.k), ("--policy", arguments.policy)):
+        if value is None:
+            continue
+        try:
+            if option == "--k":
+                settings += read_settings(value, None, None)
+            else:
+                settings += read_policy(value)
+        except ConfigError as error:
+            faults += error.faults
+            continue
+        if len(settings) > 1:
+            faults.append(
+                f"`{option}` must be one number with `--stream`, but is `{value}`."
+                if option == "--k"
+                else f"`--policy` must have one value for each setting with `--stream`, but names "
+                f"{len(settings)}: {', '.join(setting.title for setting in settings[:3])} ..."
+            )
+    if arguments.threshold is not None:
+        settings.append(Setting("threshold", arguments.threshold))
+        try:
+            settings[-1].make()
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(faults)
     return settings[0]
 
 
