@@ -5,6 +5,7 @@ from __future__ import annotations
 from nmtgrid.adaptive.halting_objective import EXITS_HALTING
 from nmtgrid.adaptive.objectives import EXITS_ALIGNED, EXITS_MIXED
 from nmtgrid.online.dynamic import DYNAMIC
+from nmtgrid.online.marginal import MARGINAL
 from nmtgrid.online.objectives import WAIT_K, WAIT_K_AREA, WAIT_K_SAMPLED
 from nmtgrid.smoothing.objectives import smooth
 from nmtgrid.training.api import Objectives
@@ -18,6 +19,7 @@ objectives = Objectives(
         EXITS_HALTING,
         EXITS_MIXED,
         LIKELIHOOD,
+        MARGINAL,
         WAIT_K,
         WAIT_K_AREA,
         WAIT_K_SAMPLED,

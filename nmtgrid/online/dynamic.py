@@ -87,14 +87,7 @@ class Dynamic:
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without a reader, or without predictions at every cell."""
-        if not model.traits.every_cell:
-            raise ConfigError(
-                "`dynamic` needs predictions at every cell of the grid, which this "
-                f"`{model.architecture}` does not make.",
-                "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own`.",
-            )
-        if self.settings.beta and not model.traits.reads:
-            raise model.no_reader()
+        check_grid(model, "dynamic", needs_reader=bool(self.settings.beta))
 
     def agent(self) -> Threshold | None:
         """Return the agent at `validate_threshold`; None where it is not trained."""
@@ -119,7 +112,7 @@ class Dynamic:
         costs = cell_costs(model, batch, cells, features)
         paths = oracle_paths(costs, *lengths, settings.delay_weight, settings.cost)
         total = costs.new_zeros(())
-        extra = {"oracle_reads": (paths / lengths[0][:, None])[batch.is_target].sum()}
+        extra = {"oracle_reads": read_share(paths, batch)}
         if settings.alpha:
             if settings.write == "right":
                 area = is_right_of(paths, *lengths, columns)
@@ -140,12 +133,11 @@ class Dynamic:
             extra["agent_loss"] = read_loss.detach()
             extra["agent_hits"] = agent_hits(*arguments).sum()
             extra["agent_cells"] = agent_cells(*arguments[1:4], columns, settings.agent_area).sum()
-            extra["oracle_nll"] = _along(costs, paths, batch)
+            extra["oracle_nll"] = along(costs, paths, batch)
             # From here on `paths` are the agent's: `nll` judges model and agent together.
-            rho = logits.detach().float().sigmoid()
-            paths = threshold_paths(rho, settings.validate_threshold, batch.source_lengths)
-            extra["agent_reads"] = (paths / lengths[0][:, None])[batch.is_target].sum()
-        nll = _along(costs, paths, batch)
+            paths = agent_paths(logits, batch, settings.validate_threshold)
+            extra["agent_reads"] = read_share(paths, batch)
+        nll = along(costs, paths, batch)
         # Without a price on delay, likelihood itself is what validation minimises.
         criterion = None
         if settings.delay_weight and not model.training:
@@ -153,7 +145,29 @@ class Dynamic:
         return LossParts(total, int(batch.target_lengths.sum()), nll, extra, criterion)
 
 
-def _along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
+def check_grid(model: TranslationModel, objective: str, *, needs_reader: bool) -> None:
+    """Raise ConfigError for a model without predictions at every cell, or without a reader."""
+    if not model.traits.every_cell:
+        raise ConfigError(
+            f"`{objective}` needs predictions at every cell of the grid, which this "
+            f"`{model.architecture}` does not make.",
+            "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own`.",
+        )
+    if needs_reader and not model.traits.reads:
+        raise model.no_reader()
+
+
+def agent_paths(logits: Tensor, batch: Batch, threshold: float) -> Tensor:
+    """Return the paths [B, T] of a `Threshold` agent for logits [B, T, S], without gradient."""
+    return threshold_paths(logits.detach().float().sigmoid(), threshold, batch.source_lengths)
+
+
+def read_share(paths: Tensor, batch: Batch) -> Tensor:
+    """Return the sum over target tokens of the share of the source read on paths [B, T]."""
+    return (paths / batch.source_lengths[:, None])[batch.is_target].sum()
+
+
+def along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
     """Return the sum of costs [B, T, S] on paths [B, T]."""
     # A path counts reads from 1, columns from 0; padding is left out by `is_target`.
     return costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()

@@ -115,12 +115,12 @@ def path_costs(
     delay_weight: float = 0.0,
 ) -> Tensor:
     """Return [B]: what paths [B, T] cost, writes and reads after the first, which is free."""
-    penalty = _penalty(delay_weight, source_lengths, write_costs.shape[2])
+    penalty = delay_penalty(delay_weight, source_lengths, write_costs.shape[2])
     costs = (write_costs + penalty).gather(2, paths[..., None] - 1)[..., 0]
     return costs.masked_fill(is_padding(target_lengths, paths.shape[1]), 0.0).sum(1)
 
 
-def _penalty(delay_weight: float, source_lengths: Tensor, columns: int) -> Tensor:
+def delay_penalty(delay_weight: float, source_lengths: Tensor, columns: int) -> Tensor:
     """Return [B, 1, S]: the share of the delay cost that each write with j + 1 reads pays."""
     # The first token's reads are free: column 0 pays nothing.
     reads = torch.arange(columns, dtype=torch.float64, device=source_lengths.device)
@@ -138,7 +138,7 @@ def _by_rows(
     size, columns = costs.shape[1:]
     reversed_costs = costs.detach().transpose(0, 1).flip(-1).double()
     if delay_weight:
-        reversed_costs += _penalty(delay_weight, source_lengths, columns)[:, 0].flip(-1)
+        reversed_costs += delay_penalty(delay_weight, source_lengths, columns)[:, 0].flip(-1)
     reversed_costs.masked_fill_(is_padding(target_lengths, size).T[..., None], 0.0)
     return reversed_costs.masked_fill_(is_padding(source_lengths, columns).flip(-1), torch.inf)
 
