@@ -54,18 +54,29 @@ def grid_cells(batch: Batch) -> Tensor:
     return is_cell(batch.source_lengths, batch.target_lengths, rows, columns)
 
 
-def cell_costs(model: TranslationModel, batch: Batch, cells: Tensor, features: Tensor) -> Tensor:
+def cell_costs(
+    model: TranslationModel,
+    batch: Batch,
+    cells: Tensor,
+    features: Tensor,
+    predictions: Tensor | None = None,
+) -> Tensor:
     """Return `writing_costs` from the features [M, D] of the True `cells` [B, T, S], in order.
 
-    Without gradient; nothing else of the model runs than the classifier.
+    Without gradient; nothing else of the model runs than the classifier. The likeliest type at each
+    cell is written into `predictions` [B, T, S] (int64), unless that is None.
     """
     positions = cells.nonzero()
     classifier = model.classifier()
     targets = batch.target_output[positions[:, 0], positions[:, 1]]
     # The fused loss computes -log p cell by cell in chunks: the logits [M, V] of a whole grid of
     # cells would not fit into memory.
+    arguments = features, classifier.weight, classifier.bias, targets
+    types = None if predictions is None else torch.empty_like(targets)
     costs = torch.zeros(cells.shape, device=features.device)
-    costs[cells] = linear_nll(features, classifier.weight, classifier.bias, targets).float()
+    costs[cells] = linear_nll(*arguments, predictions=types).float()
+    if predictions is not None and types is not None:
+        predictions[cells] = types
     return costs
 
 

@@ -90,12 +90,12 @@ def linear_nll(
     bias: Tensor | None,
     targets: Tensor,
     chunk: int | None = None,
-    hits: Tensor | None = None,
+    predictions: Tensor | None = None,
 ) -> Tensor:
     """Return -log p of each target [M], without gradient; see `linear_cross_entropy`.
 
-    Whether each target is the likeliest type, the lowest of equally likely ones, is written into
-    `hits` [M] (bool), unless that is None.
+    The likeliest type, the lowest of equally likely ones, is written into `predictions` [M]
+    (int64), unless that is None.
     """
     dtype, chunk = _dtype_and_chunk(features, weight, chunk)
     matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
@@ -103,8 +103,8 @@ def linear_nll(
     with torch.autocast(features.device.type, enabled=False):
         for rows, _, logits in _chunks(features, matrix, shift, _slices(len(nll), chunk)):
             nll[rows] = F.cross_entropy(logits, targets[rows], reduction="none")
-            if hits is not None:
-                hits[rows] = logits.argmax(1) == targets[rows]
+            if predictions is not None:
+                torch.argmax(logits, 1, out=predictions[rows])
     return nll
 
 
