@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nmtgrid.adaptive.halting_objective import EXITS_HALTING
 from nmtgrid.adaptive.objectives import EXITS_ALIGNED, EXITS_MIXED
+from nmtgrid.online.divergence import DIVERGENCE
 from nmtgrid.online.dynamic import DYNAMIC
 from nmtgrid.online.marginal import MARGINAL
 from nmtgrid.online.objectives import WAIT_K, WAIT_K_AREA, WAIT_K_SAMPLED
@@ -14,6 +15,7 @@ from nmtgrid.training.likelihood import LIKELIHOOD
 # The order is that of their names, in which `--list` and the reference show them.
 objectives = Objectives(
     (
+        DIVERGENCE,
         DYNAMIC,
         EXITS_ALIGNED,
         EXITS_HALTING,
