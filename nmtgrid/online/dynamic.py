@@ -16,8 +16,14 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.binary_search import binary_search_paths
-from nmtgrid.online.oracle import ReadingCost, cell_costs, grid_cells, oracle_paths, path_costs
+from nmtgrid.online.oracle import (
+    ReadingCost,
+    binary_search_paths,
+    cell_costs,
+    grid_cells,
+    oracle_paths,
+    path_costs,
+)
 from nmtgrid.online.paths import area_sites, is_right_of
 from nmtgrid.online.policies import (
     Area,
