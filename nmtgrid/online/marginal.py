@@ -75,6 +75,9 @@ def write_posteriors(
     return log_sums if logits.requires_grad else log_sums.detach(), posteriors
 
 
+_NO_SHARE = 1e-7
+
+
 @dataclasses.dataclass(frozen=True)
 class MarginalSettings:
     """Settings of training on the marginal over all paths."""
@@ -110,8 +113,9 @@ class Marginal:
     it would make paths prefer the cells where the model is unsure, whose distribution is nearest to
     the uniform one. Soft targets (`smoothing`) take part in the same way.
 
-    Posteriors are held fixed in the weights of the fused loss, where they are the exact gradient,
-    and the logits [M, V] of a grid are never there as a whole.
+    Posteriors are fixed weights of the fused loss, where they are the exact gradient: the logits
+    [M, V] of a grid are never there as a whole. Cells whose posterior float32 does not resolve
+    beside the 1 of their row are left out, which once the reader is sure are most of them.
     """
 
     def __init__(self, settings: MarginalSettings) -> None:
@@ -140,8 +144,11 @@ class Marginal:
         if settings.offline:
             is_last = ~is_token(lengths[0] - 1, columns)[:, None]
             weights = weights + settings.offline * is_last
-        write_loss, _ = SiteTargets.at(batch, sites).cross_entropy(
-            features, model.classifier(), weights[cells].float(), settings.label_smoothing
+        # In the order of the sites, of which those that no path writes at need no classifier.
+        shares = weights[cells].float()
+        counts = shares > _NO_SHARE
+        write_loss, _ = SiteTargets.at(batch, sites)[counts].cross_entropy(
+            features[counts], model.classifier(), shares[counts], settings.label_smoothing
         )
         # The value is the marginal's with what smoothing adds; the expected cost that is taken away
         # has no gradient, that of the fused loss is the marginal's.
@@ -153,6 +160,7 @@ class Marginal:
             "marginal": marginal.detach(),
             "expected_reads": (posteriors * reads).sum(),
             "agent_reads": read_share(paths, batch),
+            "write_cells": counts.sum(),
         }
         criterion = None
         if settings.delay_weight and not model.training:

@@ -191,6 +191,18 @@ def test_expected_reads_are_those_of_the_posterior() -> None:
     assert float(parts.extra["marginal"]) > float(first_column)
 
 
+def test_cells_that_no_path_writes_at_are_left_out() -> None:
+    """A price that leaves one path: its cells are all that the classifier learns from."""
+    model = grid()
+    sizes = BATCH.source_lengths, BATCH.target_lengths
+    posteriors = write_posteriors(-writing_costs(model, BATCH), model.reading(BATCH), *sizes)[1]
+    assert int(run(model).extra["write_cells"]) == int((posteriors > 1e-7).sum()) > sum(TARGETS)
+    assert int(run(model, delay_weight=1e4).extra["write_cells"]) == sum(TARGETS)
+    # With the likelihood of the last column another cell of each row counts, unless it is the same.
+    parts = run(model, delay_weight=1e4, offline=0.5)
+    assert int(parts.extra["write_cells"]) == 2 * (3 + 4) + 2
+
+
 def test_batches_add_up() -> None:
     model = grid()
     whole = run(model, delay_weight=1.0)
