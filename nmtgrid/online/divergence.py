@@ -61,14 +61,13 @@ class Divergence:
     the threshold, which stands for the price of delay: there is no lambda in training.
 
     Labels come from a pass without dropout, whose noise would pass for divergence, and have no
-    gradient. The papers' translation model is fixed: alpha 0, begun from one that was trained for
-    all prefixes (`--init` with `wait-k-area`). `nll` is that along the agent's path at
+    gradient. DaP's translation model is fixed: alpha 0, begun from one that was trained for all
+    prefixes (`--init` with `wait-k-area`). `nll` is that along the agent's path at
     `validate_threshold`, but validation goes by the loss itself: by likelihood, an agent that reads
     everything might be best.
 
-    Departs: DaP's policy network regresses on the divergence itself, which for KL has no bound.
-    Here it is on a scale of 0 to 1, and the loss a cross-entropy. A token's future is the true
-    source, with the true target prefix; PsFuture makes one up, without training.
+    Departs: divergences are on a scale of 0 to 1, so that a threshold is too, and the loss is a
+    cross-entropy. Future and prefix are the true ones; PsFuture makes a future up, without training.
     """
 
     def __init__(self, settings: DivergenceSettings) -> None:

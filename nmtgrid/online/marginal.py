@@ -3,9 +3,9 @@
 With probabilities of reading and of each target token at every cell, the likelihood of a target
 is a sum over all monotone paths, which a forward recursion gives exactly. Its gradient trains the
 translation model where paths are likely to write, and the reader towards the paths that predict
-the target well: no oracle's path is made, and none is committed to. Monotonic alignments (Raffel et
-al., 2017), CAAT (Liu et al., 2021), TAED (Tang et al., 2023) and HMT (Zhang and Feng, 2023) train
-such sums, or approximate them, over the states that their networks can afford; a grid has all.
+the target well: no oracle's path is made, and none is committed to. CAAT (Liu et al., 2021), TAED
+(Tang et al., 2023) and HMT (Zhang and Feng, 2023) train such sums over the states that their
+networks can afford; a grid has all of them.
 """
 
 from __future__ import annotations
