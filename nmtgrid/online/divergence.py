@@ -67,7 +67,7 @@ class Divergence:
     everything might be best.
 
     Departs: divergences are on a scale of 0 to 1, so that a threshold is too, and the loss is a
-    cross-entropy. Future and prefix are the true ones; PsFuture makes a future up, without training.
+    cross-entropy. Future and prefix are the true ones; PsFuture makes up a future when it decodes.
     """
 
     def __init__(self, settings: DivergenceSettings) -> None:
