@@ -67,17 +67,23 @@ class Session:
 
 def make_translator(arguments: Namespace) -> StreamTranslator:
     """Return what the command line asks for. Raises NmtgridError for a fault in it."""
-    if (arguments.k is None) == (arguments.threshold is None):
+    if arguments.k is not None and arguments.threshold is not None:
         raise ConfigError("Give one of `--k` and `--threshold`.")
     # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
+    from nmtgrid.online.objectives import trained_k
     from nmtgrid.online.policies import Threshold, WaitK
     from nmtgrid.online.stream import StreamTranslator
     from nmtgrid.search.translate import load
 
-    if arguments.k is not None:
-        agent: WaitK | Threshold = WaitK(arguments.k, arguments.finish_reading)
+    if arguments.threshold is not None:
+        agent: WaitK | Threshold = Threshold(arguments.threshold, arguments.finish_reading)
     else:
-        agent = Threshold(arguments.threshold, arguments.finish_reading)
+        k = trained_k(arguments.model) if arguments.k is None else arguments.k
+        if k is None:
+            raise ConfigError(
+                "Give one of `--k` and `--threshold`: the model was not trained with one k."
+            )
+        agent = WaitK(k, arguments.finish_reading)
     greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
     loaded = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
     translator = StreamTranslator(
@@ -91,7 +97,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add our options to SimulEval's; `--device` is its own."""
     parser.add_argument("--model", required=True, help="A model directory of nmtgrid.")
     parser.add_argument(
-        "--k", type=real_number, help="Stay K source units behind; inf: wait for all."
+        "--k",
+        type=real_number,
+        help="Stay K source units behind; inf: wait for all. Default: the k of training.",
     )
     parser.add_argument(
         "--threshold", type=real_number, help="The model's agent reads on above this."

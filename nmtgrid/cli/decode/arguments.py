@@ -13,7 +13,6 @@ from nmtgrid.cli.options import (
     Ensemble,
     Excludes,
     JsonFile,
-    Needs,
     Overrides,
     Precision,
     Requires,
@@ -78,7 +77,9 @@ class DecodeArguments(CommandArguments):
         "NAME|N|auto",
     )
     stream: bool = flag(
-        "--stream", "Translate words as they come; needs one of `--k`, `--threshold`."
+        "--stream",
+        "Translate words as they come; needs one of `--k`, `--threshold`, unless the model was "
+        "trained with one k.",
     )
     k: str | None = option("Streams: stay N source units behind; `inf` waits for all.", "N")
     threshold: float | None = option("Streams: the model's agent reads on above this.", "TAU")
@@ -122,9 +123,6 @@ STREAM_RULES = [
         "stream",
         "With `--stream` there is no meaning in {options}: each word is written to standard output "
         "as soon as it is final, and never taken back.",
-    ),
-    Needs(
-        "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but neither is given."
     ),
     Excludes(
         "k", "threshold", "`--stream` needs one of `--k` and `--threshold`, but both are given."

@@ -17,7 +17,7 @@ from nmtgrid.base import console
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import override
 from nmtgrid.base.devices import find_device
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.spans import whole_numbers
 from nmtgrid.cli.decode.arguments import DecodeArguments
@@ -25,6 +25,7 @@ from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
+from nmtgrid.online.objectives import trained_k
 from nmtgrid.online.policies import Threshold, WaitK
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import StreamTranslator
@@ -47,6 +48,15 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
                 _agent(k, threshold)
         except ConfigError as fault:
             faults += fault.faults
+    if arguments.k is None and arguments.threshold is None:
+        try:
+            if trained_k(arguments.model) is None:
+                faults.append(
+                    "`--stream` needs one of `--k` and `--threshold`, but neither is given, and "
+                    "the model was not trained with one k."
+                )
+        except NmtgridError as fault:
+            faults.append(str(fault))
     return faults
 
 
@@ -63,13 +73,23 @@ def _agent(
     return Setting("wait-k", values[0]), WaitK(values[0], finish_reading)
 
 
+def _k_of_training(arguments: DecodeArguments) -> str | None:
+    """Return what `--k` would be as the model was trained, and say so; None with a threshold."""
+    if arguments.threshold is not None:
+        return None
+    k = trained_k(arguments.model)
+    console.say(f"note: this model was trained with wait-{k}, so it reads with `--k {k}`.")
+    return str(k)
+
+
 def translate_stream(arguments: DecodeArguments) -> None:
     """Translate what arrives, line for line, to standard output; write traces and a report.
 
     An interruption leaves the traces and the report of the lines that have ended. Raises
     ConfigError, before anything is read, where the model cannot do what is asked.
     """
-    setting, agent = _agent(arguments.k, arguments.threshold, arguments.finish_reading)
+    k = arguments.k or _k_of_training(arguments)
+    setting, agent = _agent(k, arguments.threshold, arguments.finish_reading)
     device = find_device(arguments.device)
     folders = [arguments.model, *(arguments.ensemble or [])]
     loaded = [load_model(folder, device, arguments.weights) for folder in folders]

@@ -39,7 +39,8 @@ class OnlineEvalArguments(CommandArguments):
     split: str = option("What to translate.", "NAME", default="test")
     ensemble: Ensemble = None
     k: str | None = option(
-        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: 1,3,5,7,9]",
+        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: that of "
+        "training, or 1,3,5,7,9]",
         "LIST",
     )
     thresholds: str | None = option(

@@ -24,6 +24,7 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import METRICS, Latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
+from nmtgrid.online.objectives import trained_k
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
@@ -111,6 +112,7 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
     """Evaluate the models; what was done before an interruption is shown and written too."""
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
+    settings = _settings_of_training(arguments) or settings
     systems = _systems(arguments, settings, dataset)
     # Only now is it known how many sentences `--sentences` and the split leave.
     for number in arguments.lines or ():
@@ -132,6 +134,22 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
         for folder in sorted(folders):
             stack.enter_context(FolderLock(Path(folder), "nmtgrid online-eval"))
         _evaluate(arguments, systems, settings, files, lowercase=lowercase)
+
+
+def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
+    """Return wait-k as the models were trained, where no policy is given; none if any was not."""
+    if (arguments.k, arguments.thresholds, arguments.oracle) != (None, None, None):
+        return []
+    try:
+        each = [trained_k(split_label(text)[1]) for text in arguments.models or ()]
+    except NmtgridError:  # reported with all else that is wrong with the models
+        return []
+    numbers = sorted({k for k in each if k is not None})
+    if None in each or not numbers:
+        return []
+    ways = ", ".join(f"wait-{k}" for k in numbers)
+    console.say(f"note: trained with {ways}, and evaluated so; `--k` names others.")
+    return [Setting("wait-k", k) for k in numbers]
 
 
 def _evaluate(
