@@ -238,6 +238,15 @@ def test_faults_of_the_command_line(tmp_path: Path, arguments: list[str], what: 
         make_translator(_arguments("--model", _model(tmp_path), *arguments))
 
 
+def test_the_k_of_training_is_the_default(tmp_path: Path) -> None:
+    loaded, path = translator("pervasive"), tmp_path / "wait-2"
+    settings = {"objective_name": "wait-k", "objective": {"k": 2}}
+    save_model(path, loaded.models[0], loaded.pipeline, settings)
+    for arguments, k in ([], 2), (["--k", "4"], 4):
+        agent = make_translator(_arguments("--model", path, *arguments)).agent
+        assert agent == WaitK(k)
+
+
 # With the real program.
 
 # The interpreter's own packages come first: its pins are what SimulEval was installed with.
