@@ -9,13 +9,15 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import nan_to_none
-from nmtgrid.base.io.records import Finite, NonNegative, Percent, Record, convert
+from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent, Record, convert
 from nmtgrid.metrics.latency import METRICS, Convention, Unit
+from nmtgrid.online.published import Evaluation
 from nmtgrid.online.published import curves as published_curves
 from nmtgrid.online.settings import KINDS, Setting
 
@@ -31,6 +33,8 @@ class OnlineResult:
     setting: Setting
     bleu: float
     latencies: Mapping[tuple[Unit, Convention], Mapping[str, float]]
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    """What was translated, and how its text was made."""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
         """Return one of `metrics.latency.METRICS`, or `length_ratio`; NaN where it has none."""
@@ -89,7 +93,19 @@ class _Row(Record, rename={"oracle": "lambda"}):
 
 
 class _Results(Record):
+    """The file; those of version 0.1.0 do not say of which languages and text they are."""
+
     settings: list[_Row]
+    languages: tuple[str, str] | None = None
+    sentences: Count | None = None
+    lowercase: bool | None = None
+    subwords: Literal["bpe", "words"] | None = None
+
+    def results(self) -> list[OnlineResult]:
+        """Return the settings. Raises ValueError where one lacks its parameter."""
+        evaluation = Evaluation(self.languages, self.sentences, self.lowercase, self.subwords)
+        results = [row.result() for row in self.settings]
+        return [dataclasses.replace(result, evaluation=evaluation) for result in results]
 
 
 def read_online_results(path: Path, name: str | None = None) -> list[OnlineResult]:
@@ -98,7 +114,7 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
     Raises InputError for what is no result of an online evaluation, StorageError for no file.
     """
     results = read_result_file(
-        path, lambda values: [row.result() for row in convert(values, _Results).settings],
+        path, lambda values: convert(values, _Results).results(),
         content="results of an online evaluation", advice=_ADVICE,
     )  # fmt: skip
     if name is None:
@@ -162,7 +178,7 @@ def reference_curves(name: str) -> list[TradeoffCurve]:
     """Return the published curves called `name`. Raises ConfigError for another one."""
     return [
         TradeoffCurve(
-            f"{curve.label}, {'thesis ' * curve.source.startswith('table')}{curve.source}",
+            curve.title,
             [
                 CurvePoint(
                     (point.al,), point.bleu, "" if point.setting is None else f"{point.setting:g}"
@@ -171,6 +187,7 @@ def reference_curves(name: str) -> list[TradeoffCurve]:
             ],
             curve.policy,
             is_reference=True,
+            short=curve.name,
         )
         for curve in published_curves(name)
     ]

@@ -277,13 +277,22 @@ def legend_label(name: str, letters: int, lines: int = 1) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
+_NEAR = 4.5
+"""Points between a marker and its label."""
+
+
 def label_points(
-    axes: Axes, points: Sequence[tuple[float, float, str, str]], *, everywhere: bool = False
+    axes: Axes,
+    points: Sequence[tuple[float, float, str, str]],
+    *,
+    names: Sequence[tuple[Sequence[tuple[float, float]], str, str]] = (),
+    everywhere: bool = False,
 ) -> None:
     """Write a label in its colour beside each point (x, y), on no line and on no other label.
 
-    A label without room is left out, unless it is to stand `everywhere`. Lines must be drawn, and
-    the limits set.
+    Before them each of `names`, of a line through some points, beside the last of these with room;
+    where there is none, farther off, at the end of a thin line. A label without room is left out,
+    unless it is to stand `everywhere`. Lines must be drawn, and the limits set.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
@@ -291,15 +300,18 @@ def label_points(
     figure.draw_without_rendering()
     # In pixels, where boxes of text are.
     lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
-    markers = axes.transData.transform([(x, y) for x, y, _, _ in points] or [(0.0, 0.0)])
+    marked = [(x, y) for x, y, *_ in points] + [point for line, *_ in names for point in line]
+    markers = axes.transData.transform(marked or [(0.0, 0.0)])
     boxes: list[Any] = []
-    for x, y, label, tone in points:
+
+    def write(x: float, y: float, label: str, tone: str, distance: float = _NEAR) -> bool:
+        """Write a label so many points off where it is free; return whether it is anywhere."""
         # Preferred first: above and below, then the corners and the sides.
         for right, up in ((0, 1), (0, -1), (-1, 1), (1, -1), (-1, -1), (1, 1), (-1, 0), (1, 0)):
             text = axes.annotate(
-                label, (x, y), xytext=(4.5 * right, 4.5 * up), textcoords="offset points",
-                ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up],
-                color=tone, fontsize=7.0, zorder=4,
+                label, (x, y), xytext=(distance * right, distance * up),
+                textcoords="offset points", ha=("center", "left", "right")[right],
+                va=("center", "bottom", "top")[up], color=tone, fontsize=7.0, zorder=4,
             )  # fmt: skip
             # It lies inside: the layout, which is settled, need not measure it.
             text.set_in_layout(False)
@@ -307,14 +319,30 @@ def label_points(
             is_free = (
                 axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
                 and axes.bbox.y0 <= box.y0 and box.y1 <= axes.bbox.y1
-                and not box.count_overlaps(boxes)
+                and not box.padded(2).count_overlaps(boxes)
                 and not box.padded(2).count_contains(markers)
                 and not any(line.intersects_bbox(box, filled=False) for line in lines)
             )  # fmt: skip
             if is_free or (everywhere and (right, up) == (1, 0)):
                 boxes.append(box)
-                break
+                if distance > _NEAR:
+                    leader = {"arrowstyle": "-", "color": tone, "linewidth": 0.5, "shrinkB": 3.0}
+                    ends = {"xytext": (distance * right, distance * up), "arrowprops": leader}
+                    axes.annotate("", (x, y), textcoords="offset points", **ends).set_in_layout(
+                        False
+                    )
+                return True
             text.remove()
+        return False
+
+    for line, name, tone in names:
+        any(
+            write(x, y, name, tone, distance)
+            for distance in (_NEAR, 20.0, 36.0, 54.0, 75.0)
+            for x, y in reversed(line)
+        )
+    for point in points:
+        write(*point)
 
 
 def log_ticks(least: float, most: float, count: int = 6) -> list[float]:

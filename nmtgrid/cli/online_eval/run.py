@@ -25,6 +25,7 @@ from nmtgrid.metrics.latency import METRICS, Latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
 from nmtgrid.online.objectives import trained_k
+from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import ALL, Setting
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
@@ -129,6 +130,7 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
             "written until the sentence ends, so latencies are those of the hypothesis that is "
             "best then, not of words that could have been shown. `--beam 1` writes what stays."
         )
+    _warn_of_published(arguments, systems)
     # Folders come first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
     folders = {os.path.realpath(path) for path in (arguments.out, arguments.simuleval) if path}
@@ -154,6 +156,18 @@ def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
     ways = ", ".join(f"wait-{k}" for k in numbers)
     console.say(f"note: trained with {ways}, and evaluated so; `--k` names others.")
     return [Setting("wait-k", k) for k in numbers]
+
+
+def _warn_of_published(arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
+    """Say why the published curves do not compare with what is translated."""
+    if arguments.published is None:
+        return
+    facts = systems[0].decoder.translator.pipeline.facts
+    languages = facts.source_lang, facts.target_lang
+    count = len(systems[0].sentences)
+    evaluation = Evaluation(languages, count, facts.lowercase, facts.subwords)
+    for reason in warnings(arguments.published, [evaluation], arguments.latency_unit):
+        console.warn(f"`--published {arguments.published}`: {reason}")
 
 
 def _evaluate(
@@ -197,9 +211,13 @@ def report(
 ) -> dict[str, Any]:
     """Return JSON keys: all settings of all systems in one list."""
     sentences = systems[0].sentences
+    facts = systems[0].decoder.translator.pipeline.facts
     return {
         "data": str(arguments.data),
         "split": arguments.split,
+        "languages": [facts.source_lang, facts.target_lang],
+        "lowercase": facts.lowercase,
+        "subwords": facts.subwords,
         "sentences": len(sentences),
         "empty_sources": sum(not sentence.source for sentence in sentences),
         "source": arguments.source,
