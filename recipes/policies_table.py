@@ -40,18 +40,23 @@ def settings_rows(results: Iterable[Values]) -> list[Values]:
             groups.setdefault((row["system"], title_of(row)), []).append(row)
     rows = []
     for (system, title), group in groups.items():
-        row: Values = {"part": "settings", "system": system, "setting": title, "seeds": len(group)}
+        shown: Values = {
+            "part": "settings",
+            "system": system,
+            "setting": title,
+            "seeds": len(group),
+        }
         for name in FIGURES:
             values = [each[name] for each in group if each.get(name) is not None]
-            row[name] = statistics.fmean(values) if values else None
+            shown[name] = statistics.fmean(values) if values else None
             if name == "bleu_tokenized":
-                row["deviation"] = statistics.stdev(values) if len(values) > 1 else None
+                shown["deviation"] = statistics.stdev(values) if len(values) > 1 else None
         seconds, tokens = (
             sum(each[name] for each in group) for name in ("seconds", "target_tokens")
         )
-        row["ms_per_token"] = 1000 * seconds / max(tokens, 1)
-        row["signature_bleu_tokenized"] = group[0]["signature_bleu_tokenized"]
-        rows.append(row)
+        shown["ms_per_token"] = 1000 * seconds / max(tokens, 1)
+        shown["signature_bleu_tokenized"] = group[0]["signature_bleu_tokenized"]
+        rows.append(shown)
     return rows
 
 
