@@ -80,8 +80,7 @@ class _Row(Record, rename={"oracle": "lambda"}):
             value = old.get(self.policy, value)
         # JSON has no infinity: a k of None is the whole source.
         value = math.inf if value is None else value
-        # One of the user's own (FILE.py:Class) may have no setting.
-        if math.isnan(value) and ":" not in self.policy:
+        if math.isnan(value) and (self.policy in KINDS or ".py:" not in self.policy):
             raise ValueError(f"a row of the policy `{self.policy}` lacks its parameter")
         latencies = {
             (row.unit, row.convention): {name: getattr(row, name) for name in _FIGURES}

@@ -6,6 +6,9 @@ each the number of source words read when the word was written.
 
     {"index": 0, "prediction": "...", "delays": [2, 3], "elapsed": [0, 0],
      "prediction_length": 2, "reference": "...", "source": "...", "source_length": 3}
+
+`elapsed` are delays with the time of computation added, in the units of `source_length`; SimulEval
+itself measures none on text and writes zeros.
 """
 
 from __future__ import annotations
@@ -15,13 +18,14 @@ import itertools
 import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import make_folder, write_text
 from nmtgrid.base.io.records import Number, Record, parse_record
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.metrics.latency import Latency, latency, reference_words
+from nmtgrid.metrics.quality import Score, bleu
 
 LOG, CONFIG = "instances.log", "config.yaml"
 
@@ -29,11 +33,18 @@ _END = "</s>"
 _ADVICE = "Give the `instances.log` of a text-to-text run with latency in words."
 _THESIS = ("ap", "al", "dal", "cw", "max_cw")
 _SIMULEVAL = ("ap", "al", "dal", "laal")
+_COMPUTATION_AWARE = (*_SIMULEVAL, "yaal")
+
+Tokenizer = Literal["13a", "none", "intl", "zh", "char"]
+"""SacreBLEU's tokenizers that need neither a further package nor a download."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Instance:
-    """One sentence of a log; `delays` in source words, one for each word of the prediction."""
+    """One sentence of a log; `delays` in source words, one for each word of the prediction.
+
+    `elapsed` are those with the time of computation; none where that was not measured.
+    """
 
     index: int
     prediction: str
@@ -41,6 +52,7 @@ class Instance:
     source_length: int
     source: str = ""
     reference: str | None = None
+    elapsed: Sequence[float] = ()
 
     @property
     def reference_length(self) -> int:
@@ -50,39 +62,113 @@ class Instance:
 
 @dataclasses.dataclass(frozen=True)
 class LogScore:
-    """The latency of a log in both conventions."""
+    """The scores of a log: latency in both conventions, and BLEU.
+
+    `computation_aware` is SimulEval's convention with `elapsed` in place of the delays, None where
+    it was not measured. `bleu` is None where it cannot be computed; `notes` say why, for people.
+    """
 
     thesis: Latency
     simuleval: Latency
+    computation_aware: Latency | None
+    bleu: Score | None
+    notes: Sequence[str]
 
     def values(self) -> dict[str, Any]:
         """Return the figures as JSON keys; YAAL is the same in both conventions."""
         thesis, simuleval = self.thesis.values(), self.simuleval.values()
-        return {
+        values: dict[str, Any] = {
+            "bleu": None if self.bleu is None else self.bleu.value,
+            "signature_bleu": None if self.bleu is None else self.bleu.signature,
             "thesis": {name: thesis[name] for name in _THESIS},
             "simuleval": {name: simuleval[name] for name in _SIMULEVAL},
-            **{
-                name: simuleval[name]
-                for name in ("yaal", "length_ratio", "sentences", "skipped", "yaal_skipped", "unit")
-            },
         }
+        if self.computation_aware is not None:
+            aware = self.computation_aware.values()
+            values["computation_aware"] = {name: aware[name] for name in _COMPUTATION_AWARE}
+        values |= {
+            name: simuleval[name]
+            for name in ("yaal", "length_ratio", "sentences", "skipped", "yaal_skipped", "unit")
+        }
+        return {**values, "notes": [*self.notes]}
 
 
-def score(instances: Sequence[Instance]) -> LogScore:
-    """Return the latency of a log's sentences.
+def score(instances: Sequence[Instance], tokenizer: Tokenizer = "13a") -> LogScore:
+    """Return latency and BLEU of a log's sentences; `tokenizer` is SacreBLEU's.
 
-    SimulEval skips sentences without a prediction as well; it cannot score a log with an empty
-    source, where this function skips it.
+    Latency leaves out sentences without a prediction, as SimulEval does, and those with an empty
+    source, which SimulEval cannot score. BLEU counts all sentences.
     """
-    columns = (
-        [instance.delays for instance in instances],
-        [instance.source_length for instance in instances],
-        [instance.reference_length for instance in instances],
-    )
+    source_lengths = [instance.source_length for instance in instances]
+    reference_lengths = [instance.reference_length for instance in instances]
+    columns = [instance.delays for instance in instances], source_lengths, reference_lengths
+    notes: list[str] = []
+    quality = _bleu(instances, tokenizer, notes)
+    aware = None
+    if _is_computation_aware(instances, notes):
+        elapsed = [instance.elapsed for instance in instances]
+        aware = latency(
+            elapsed, source_lengths, reference_lengths, unit="word", convention="simuleval"
+        )
     return LogScore(
         latency(*columns, unit="word"),
         latency(*columns, unit="word", convention="simuleval"),
+        aware,
+        quality,
+        notes,
     )
+
+
+def _bleu(instances: Sequence[Instance], tokenizer: Tokenizer, notes: list[str]) -> Score | None:
+    """Return corpus BLEU; None, with a note, where it would not be that of the log."""
+    count = len(instances)
+    references = [instance.reference for instance in instances if instance.reference is not None]
+    filled = sum(bool(reference.strip()) for reference in references)
+    if not filled:
+        notes.append("No BLEU: the log has no references.")
+    elif len(references) < count:
+        notes.append(
+            f"No BLEU: {count - len(references):,} of {count:,} sentences have no reference."
+        )
+    elif not any(instance.prediction.strip() for instance in instances):
+        notes.append("No BLEU: the log has no predictions.")
+    else:
+        if filled < count:
+            notes.append(f"BLEU counts {count - filled:,} empty references as they stand.")
+        if tokenizer != "none" and _are_tokenized(references):
+            notes.append(
+                "The references seem to be tokenised, which BLEU does a second time: "
+                "`--sacrebleu-tokenizer none` takes the words as they stand."
+            )
+        return bleu([instance.prediction for instance in instances], references, tokenizer)
+    return None
+
+
+def _are_tokenized(references: Sequence[str]) -> bool:
+    """Return whether a blank stands before the full stop at the end of most that end in one."""
+    stops = [reference.rstrip().endswith(" .") for reference in references
+             if reference.rstrip().endswith(".")]  # fmt: skip
+    return sum(stops) > len(stops) / 2
+
+
+def _is_computation_aware(instances: Sequence[Instance], notes: list[str]) -> bool:
+    """Return whether all words have an `elapsed`, which is at least their delay and never shrinks.
+
+    Leaves a note where only some do: averages of those would compare with nothing.
+    """
+    if not any(instance.elapsed for instance in instances):
+        return False
+    for instance in instances:
+        is_late = [e >= d for e, d in zip(instance.elapsed, instance.delays, strict=False)]
+        grows = all(before <= after for before, after in itertools.pairwise(instance.elapsed))
+        # Where nothing was measured, `elapsed` is shorter than the delays.
+        if len(is_late) < len(instance.delays) or not all(is_late) or not grows:
+            notes.append(
+                f"No computation-aware latency: `elapsed` of index {instance.index} is not the "
+                "delays with time added."
+            )
+            return False
+    return True
 
 
 def read_log(path: str | Path) -> list[Instance]:
@@ -132,7 +218,7 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
             "index": instance.index,
             "prediction": " ".join(instance.prediction.split()),
             "delays": list(instance.delays),
-            "elapsed": [0] * len(instance.delays),
+            "elapsed": list(instance.elapsed) or [0] * len(instance.delays),
             "prediction_length": len(instance.delays),
             "reference": instance.reference,
             "source": " ".join(instance.source.split()),
@@ -154,11 +240,16 @@ class _Line(Record):
     reference: str | None
     source: str = ""
     source_length: Number | None = None
+    elapsed: list[Number] | None = None
     metric: Any = None
 
     def instance(self) -> Instance:
         """Return the sentence. Raises ValueError where its fields contradict each other."""
         prediction, delays = self.prediction, self.delays
+        # Zeros stand for what was not measured.
+        elapsed = self.elapsed if self.elapsed and any(self.elapsed) else []
+        if elapsed and len(elapsed) != len(delays):
+            raise ValueError(f"there are {len(elapsed):,} `elapsed` for {len(delays):,} delays.")
         if self.source_length is None and not self.source:
             raise ValueError("`source_length` is missing.")
         words = len(self.source.split())
@@ -171,9 +262,11 @@ class _Line(Record):
             # word.
             _check_delays(delays, prediction)
             prediction = " ".join(prediction.split()[:-1])
-            delays = [min(delay, length) for delay in delays[:-1]]
+            delays, elapsed = [min(delay, length) for delay in delays[:-1]], elapsed[:-1]
         _check_delays(delays, prediction)
-        return Instance(index, prediction, delays, length, self.source, self.reference)
+        return Instance(
+            index, prediction, delays, length, self.source, self.reference, elapsed or ()
+        )
 
 
 def _check_delays(delays: Sequence[float], prediction: str) -> None:

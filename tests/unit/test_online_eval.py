@@ -13,6 +13,7 @@ from nmtgrid.cli.online_eval import files
 from nmtgrid.cli.online_eval.run import print_skipped
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import Latency, latency
+from nmtgrid.models.directory import load_model, save_model
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder
 from nmtgrid.online.published import curves
 from nmtgrid.online.simuleval import read_log
@@ -55,6 +56,30 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     message = capsys.readouterr().err
     assert "Traceback" not in message
     return " ".join(message.split())
+
+
+def test_models_are_evaluated_as_they_were_trained(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where all models have a k of their own: each of these k, for all models."""
+    loaded, file = load_model(here / "grid"), tmp_path / "r.json"
+    for k in (2, 4):
+        settings = {"objective_name": "wait-k", "objective": {"k": k}}
+        save_model(tmp_path / f"wait-{k}", loaded.model, loaded.pipeline, settings)
+    models = [tmp_path / "wait-4", tmp_path / "wait-2"]
+    command = ("--data", "data", "--sentences", 1, "--json", file)
+    for arguments, expected in (
+        (models, [2, 4, 2, 4]),
+        (models[:1], [4]),
+        ([models[0], "grid"], [1, 3, 5, 7, 9] * 2),
+        ([models[0], "--k", "3"], [3]),
+        ([models[0], "--oracle", "1"], [None]),
+    ):
+        assert online(*arguments, *command) == 0
+        assert [setting.get("k") for setting in report(file)["settings"]] == expected
+        said = "trained with wait-" in capsys.readouterr().err
+        assert said == (expected in ([4], [2, 4, 2, 4]))
+    assert "There is no model directory" in refused(capsys, tmp_path / "none", "--data", "data")
 
 
 @pytest.fixture
@@ -140,6 +165,11 @@ def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
     for name in ("ap", "al", "dal", "laal"):
         assert theirs["simuleval"][name] == pytest.approx(ours[name], abs=1e-9)
     assert theirs["yaal"] == pytest.approx(ours["yaal"]) and theirs["sentences"] == 6
+    # The log has tokenised words, without escapes; no BLEU of the other tokenizer is that.
+    tokenized = ["--sacrebleu-tokenizer", "none", "--json", str(file)]
+    assert main(["online-eval", "--log", str(logs / "k-2"), *tokenized]) == 0
+    assert report(file)["bleu"] == pytest.approx(ours["bleu_tokenized"], abs=1e-9)
+    assert report(file)["signature_bleu"] == ours["signature_bleu_tokenized"]
 
 
 def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:
@@ -286,3 +316,10 @@ def test_logs(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert online("--log", path, "--json", tmp_path / "r.json") == 0
     shown = capsys.readouterr().err
     assert "thesis" in shown and "SimulEval" in shown and "source words" in shown
+    assert "signature of BLEU" in shown and "|tok:13a|" in shown and "aware" not in shown
+    path.write_text(json.dumps(good | {"elapsed": [1.5, 2.5], "reference": None}))
+    assert online("--log", path, "--sacrebleu-tokenizer", "none") == 0
+    shown = capsys.readouterr().err
+    assert "No BLEU: the log has no references." in shown and "computation-aware" in shown
+    message = refused(capsys, "grid", "--data", "data", "--sacrebleu-tokenizer", "none")
+    assert "`--sacrebleu-tokenizer` belongs to `--log`" in message

@@ -55,11 +55,95 @@ def test_forms_of_logs(tmp_path: Path) -> None:
         and instance.reference_length == 1
     )
     # `</s>` and its delay go; reading the source's end counted as a word there.
-    early = RECORD | {"prediction": "a b </s>", "delays": [2, 5, 5], "metric": {"latency": {}}}
+    early = RECORD | {
+        "prediction": "a b </s>",
+        "delays": [2, 5, 5],
+        "elapsed": [0, 0, 0],
+        "metric": {"latency": {}},
+    }
     (instance,) = read_log(_log(tmp_path, early))
     assert instance.prediction == "a b" and list(instance.delays) == [2, 4]
+    (instance,) = read_log(_log(tmp_path, early | {"elapsed": [3, 6, 7]}))
+    assert list(instance.elapsed) == [3, 6]
     late = {name: value for name, value in early.items() if name != "metric"}
     assert len(read_log(_log(tmp_path, late))[0].delays) == 3
+
+
+WORDS = {
+    "prediction": "the cat sat on the mat today", "delays": [1] * 7, "elapsed": [0] * 7,
+    "reference": "the cat sat on the mat.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("records", "value", "words"),
+    [
+        # By hand: 6 of 7 unigrams, 5 of 6, 4 of 5 and 3 of 4 match, and as many words as there
+        # are in the reference: (6/7 x 5/6 x 4/5 x 3/4) ** (1/4) = (3/7) ** (1/4).
+        ([WORDS], 100 * (3 / 7) ** 0.25, ""),
+        ([WORDS | {"reference": "the cat sat on the mat . "}], 100 * (3 / 7) ** 0.25,
+         "seem to be tokenised"),
+        ([WORDS, {"reference": " "}], 100 * (3 / 7) ** 0.25, "counts 1 empty references"),
+        ([WORDS | {"prediction": "", "delays": [], "elapsed": []}], None, "has no predictions"),
+        ([WORDS | {"reference": ""}], None, "has no references"),
+        ([WORDS, {"reference": None}], None, "1 of 2 sentences have no reference"),
+    ],
+)  # fmt: skip
+def test_bleu_of_a_log(
+    tmp_path: Path, records: list[dict[str, Any]], value: float | None, words: str
+) -> None:
+    """With SimulEval's own tokenizer, which parts a full stop from the word before it."""
+    empty = {"prediction": "", "delays": [], "elapsed": []}
+    path = _log(tmp_path, *(RECORD | empty | record | {"index": index}
+                            for index, record in enumerate(records)))  # fmt: skip
+    log_score = score(read_log(path))
+    assert [words in note for note in log_score.notes] == [True] * bool(words)
+    values = log_score.values()
+    assert values["bleu"] == pytest.approx(value)
+    assert ("|tok:13a|" in values["signature_bleu"]) if value else values["signature_bleu"] is None
+
+
+def test_the_tokenizer_of_bleu(tmp_path: Path) -> None:
+    """By hand: one word fewer in the reference; of its 6 the last is not matched.
+
+    5 of 7 unigrams, 4 of 6, 3 of 5 and 2 of 4 match.
+    """
+    path = _log(tmp_path, RECORD | WORDS)
+    log_score = score(read_log(path), "none")
+    assert log_score.bleu is not None and "|tok:none|" in log_score.bleu.signature
+    assert log_score.bleu.value == pytest.approx(100 * (5 / 7 * 4 / 6 * 3 / 5 * 2 / 4) ** 0.25)
+    assert not log_score.notes
+
+
+def test_computation_aware_latency(tmp_path: Path) -> None:
+    """By hand, with SimulEval's formulas on `elapsed`: |x| = 4 and |y| = 4, so r = 1."""
+    measured = RECORD | {"elapsed": [2.5, 5.0]}
+    log_score = score(read_log(_log(tmp_path, measured)))
+    assert log_score.values()["computation_aware"] == pytest.approx({
+        # (2.5 + 5.0) / (4 x 4)
+        "ap": 7.5 / 16,
+        # Both words lag, as the first read less than all; the last word is that of the cut.
+        "al": (2.5 + (5.0 - 1)) / 2,
+        "laal": (2.5 + (5.0 - 1)) / 2,
+        # At the hypothesis' rate r = 2 the second word may begin at 4.5 at the earliest.
+        "dal": (2.5 + (5.0 - 2)) / 2,
+        # The second word comes when all is read.
+        "yaal": 2.5,
+    })  # fmt: skip
+    assert log_score.values()["simuleval"] == score([Instance(0, "a b", [2, 4], 4, "w x y z",
+                                                     "c d e f")]).values()["simuleval"]  # fmt: skip
+    # Zeros are what SimulEval writes on text: nothing was measured.
+    log_score = score(read_log(_log(tmp_path, RECORD)))
+    assert log_score.computation_aware is None and not log_score.notes
+    assert "computation_aware" not in log_score.values()
+
+
+@pytest.mark.parametrize("elapsed", [[1.5, 5], [3, 2.5], [0, 0], []], ids=str)
+def test_elapsed_that_is_no_delay_with_time_added(tmp_path: Path, elapsed: list[float]) -> None:
+    good = RECORD | {"index": 1, "elapsed": [2.5, 5.0]}
+    log_score = score(read_log(_log(tmp_path, good, RECORD | {"elapsed": elapsed})))
+    assert log_score.computation_aware is None
+    assert "`elapsed` of index 0 is not the delays" in "".join(log_score.notes)
 
 
 def _without(name: str) -> dict[str, Any]:
@@ -90,6 +174,8 @@ def _without(name: str) -> dict[str, Any]:
         (RECORD | {"delays": [-1, 4]}, "`delays[0]` must be at least 0, but is `-1`"),
         (RECORD | {"delays": [4, 2]}, "2 follows 4"),
         (RECORD | {"delays": [2, 3, 4]}, "3 delays for 2 predicted words"),
+        (RECORD | {"elapsed": [2, 3, 4]}, "3 `elapsed` for 2 delays"),
+        (RECORD | {"elapsed": [2, "4"]}, "`elapsed[1]` must be a number"),
         (RECORD | {"source": ["samples", "rate"]}, "`source` must be text"),
         (RECORD | {"source_length": 2.5}, "`source_length` must be a whole number"),
         (RECORD | {"source_length": -1}, "`source_length` must be at least 0"),
@@ -119,7 +205,7 @@ def test_places_that_cannot_be(tmp_path: Path) -> None:
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     sentences = [
-        Instance(0, "ein Wort\u2028mehr", [1, 2, 2], 2, "one  more", "noch ein Wort "),
+        Instance(0, "ein Wort\u2028mehr", [1, 2, 2], 2, "one  more", "noch ein Wort ", [1, 2.5, 3]),
         Instance(1, "", [], 0, "", ""),
     ]
     write_log(tmp_path / "new" / "folder", sentences)
@@ -127,7 +213,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     assert (folder / CONFIG).read_text() == "source_type: text\ntarget_type: text\n"
     assert (folder / LOG).read_bytes().isascii()
     first, second = read_log(folder)
-    assert first == Instance(0, "ein Wort mehr", [1, 2, 2], 2, "one more", "noch ein Wort ")
+    assert first == Instance(0, "ein Wort mehr", [1, 2, 2], 2, "one more", "noch ein Wort ",
+                             [1, 2.5, 3])  # fmt: skip
     assert second == sentences[1] and first.reference_length == 4
     record = json.loads((folder / LOG).read_text().splitlines()[0])
     assert set(record) == set(RECORD) and record["prediction_length"] == 3

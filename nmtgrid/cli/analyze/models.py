@@ -115,7 +115,7 @@ def curves(arguments: CurvesArguments) -> None:
     """Show how trainings went: losses, perplexity, BLEU, speed; draw their curves side by side.
 
     Losses are in nats per target token, without label smoothing; best is the lowest on the
-    validation split, or what the objective goes by instead (`exits-halting`, `dynamic`). Runs with
+    validation split, or what the objective goes by instead, such as a path's delay. Runs with
     `training.watch_gradients` also have the norms of gradients between the layers, and the ratio of
     the first to the last encoder layer's. Damaged lines of a log are left out, with a warning. One
     picture has all diagrams, a folder one file for each.

@@ -12,14 +12,14 @@ def command(arguments: OnlineEvalArguments) -> None:
 
     One row for each setting: BLEU, average proportion AP, average lagging AL, DAL, consecutive
     wait CW and the longest one, LAAL, YAAL, and the length ratio. `--log` scores the log of another
-    program, in both conventions.
+    program: BLEU, and latency in both conventions.
     """
     if arguments.log is not None:
         check_rules(arguments, LOG_RULES)
         check_outputs({"--json": arguments.json}, {"--log": arguments.log})
         from nmtgrid.cli.online_eval.run import score_log
 
-        score_log(arguments.log, arguments.json)
+        score_log(arguments.log, arguments.sacrebleu_tokenizer, arguments.json)
         return
     check_outputs({"--json": arguments.json})
     settings = check(arguments)

@@ -39,7 +39,8 @@ class OnlineEvalArguments(CommandArguments):
     split: str = option("What to translate.", "NAME", default="test")
     ensemble: Ensemble = None
     k: str | None = option(
-        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: 1,3,5,7,9]",
+        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: that of "
+        "training, or 1,3,5,7,9]",
         "LIST",
     )
     thresholds: str | None = option(
@@ -97,6 +98,9 @@ class OnlineEvalArguments(CommandArguments):
     )
     lines: list[int] | None = option("Draw the paths of line N; may be repeated.", "N", "--line")
     log: Path | None = option("Score this `instances.log` of SimulEval; needs no model.", "FILE")
+    sacrebleu_tokenizer: Literal["13a", "none", "intl", "zh", "char"] = option(
+        "With `--log`: BLEU's, as SimulEval calls it; `none` for tokenised text.", default="13a"
+    )
     exit: str | None = option(
         "Leave the decoder early, as `decode --exit` does; all models.", "NAME|N|auto"
     )
@@ -115,7 +119,7 @@ class OnlineEvalArguments(CommandArguments):
 LOG_RULES = [
     Alone(
         "log",
-        "json unit convention device",
+        "json sacrebleu_tokenizer unit convention device",
         "`--log` scores what another program has done, so that {options} would be ignored.",
     )
 ]
@@ -128,6 +132,7 @@ RULES = [
         "out",
         "{option} has no effect without a folder to draw in: add `--out DIR`.",
     ),
+    Requires("sacrebleu_tokenizer", "log"),
 ]
 
 

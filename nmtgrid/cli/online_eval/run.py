@@ -24,27 +24,40 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import METRICS, Latency
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
+from nmtgrid.online.objectives import trained_k
 from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import ALL, Setting
-from nmtgrid.online.simuleval import read_log, score
+from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
 
 _NAMES = {"max_cw": "mCW"}
 
 
-def score_log(path: Path, json: Path | None) -> None:
-    """Show a log's latency in words, and write it. Raises InputError for an empty log."""
+def score_log(path: Path, tokenizer: Tokenizer, json: Path | None) -> None:
+    """Show BLEU and latency in words of a log, and write them. Raises InputError for an empty log.
+
+    `tokenizer` is that of BLEU.
+    """
     instances = read_log(path)
     if not instances:
         raise InputError("there is no sentence in it.", path=path)
-    log_score = score(instances)
-    thesis = log_score.thesis
+    log_score = score(instances, tokenizer)
+    thesis, aware = log_score.thesis, log_score.computation_aware
+    rows = [["thesis", *_row(thesis)], ["SimulEval", *_row(log_score.simuleval)]]
+    if aware is not None:
+        rows.append(["computation-aware", *_row(aware)])
     console.table(
         f"{path}: {thesis.sentences:,} sentences; latency in source words (AP: share of the "
-        "source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP and AL",
+        "source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP and AL"
+        + ("" if aware is None else "; computation-aware:\nSimulEval's of `elapsed`"),
         ["convention", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio"],
-        [["thesis", *_row(thesis)], ["SimulEval", *_row(log_score.simuleval)]],
+        rows,
     )
+    if log_score.bleu is not None:
+        console.say(f"BLEU: {log_score.bleu.value:.2f}")
+        console.say(f"signature of BLEU: {log_score.bleu.signature}")
+    for note in log_score.notes:
+        console.say(note)
     print_skipped({"": thesis})
     write_report(json, log_score.values())
 
@@ -100,6 +113,7 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
     """Evaluate the models; what was done before an interruption is shown and written too."""
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
+    settings = _settings_of_training(arguments) or settings
     systems, settings = _systems(arguments, settings, dataset)
     # Only now is it known how many sentences `--sentences` and the split leave.
     for number in arguments.lines or ():
@@ -136,6 +150,24 @@ def _warn_of_published(arguments: OnlineEvalArguments, systems: Sequence[System]
     evaluation = Evaluation(languages, count, facts.lowercase, facts.subwords)
     for reason in warnings(arguments.published, [evaluation], arguments.latency_unit):
         console.warn(f"`--published {arguments.published}`: {reason}")
+
+
+def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
+    """Return wait-k as the models were trained, where no policy is given; none if any was not."""
+    if arguments.k or arguments.thresholds or arguments.oracle:
+        return []
+    if arguments.policies or arguments.policy:
+        return []
+    try:
+        each = [trained_k(split_label(text)[1]) for text in arguments.models or ()]
+    except NmtgridError:  # reported with all else that is wrong with the models
+        return []
+    numbers = sorted({k for k in each if k is not None})
+    if None in each or not numbers:
+        return []
+    ways = ", ".join(f"wait-{k}" for k in numbers)
+    console.say(f"note: trained with {ways}, and evaluated so; `--k` names others.")
+    return [Setting("wait-k", k) for k in numbers]
 
 
 def _evaluate(
