@@ -99,7 +99,11 @@ def test_everything_at_once(
     shown = capsys.readouterr().err
     assert "k=3" in shown and "τ=0.3" in shown and "λ=1" in shown
     assert "latency in source tokens" in shown and "thesis' convention" in shown
+    warned = "warning: `--published iwslt15-vi-en`: the published curves are of IWSLT'15 Vi-En"
+    assert " ".join(shown.split()).count(warned) == 1
     values = report(file)
+    assert values["languages"] == ["qa", "qb"] and values["lowercase"] is False
+    assert values["subwords"] == "bpe"
     kept = report(out / "results.json")
     assert kept.pop("sha256") and values == kept and values["complete"] is True
     settings = values["settings"]

@@ -313,20 +313,35 @@ def draw_tradeoff(
                 text.set_fontsize(_SMALL if curve.is_reference else FONT)
         # The legend takes room: where labels fit is known with it alone.
         for axes, index in zip(panels, shown, strict=False):
-            names = [
-                ([(p.costs[index], p.bleu) for p in _points(curve, index)], curve.short, INK)
-                for curve in curves
-                if curve.short
-            ]
-            # References come last: where there is no room, it is they that go without a label.
-            ordered = sorted(zip(curves, looks, strict=True), key=lambda pair: pair[0].is_reference)
-            labels = [
-                (point.costs[index], point.bleu, point.label, darker(look["color"]))
-                for curve, look in ordered
-                for point in _points(curve, index)
-                if not (curve.is_reference and is_crowded)
-            ]
-            label_points(axes, labels, names=names)
+            _label_curves(axes, index, curves, looks, names_alone=is_crowded)
+
+
+def _label_curves(
+    axes: Axes,
+    index: int,
+    curves: Sequence[TradeoffCurve],
+    looks: Sequence[dict[str, Any]],
+    *,
+    names_alone: bool,
+) -> None:
+    """Write what stands beside the curves of diagram `index`; of references `names_alone`, or all.
+
+    Where there is no room, it is references that go without labels of their points.
+    """
+    names = [
+        ([(point.costs[index], point.bleu) for point in _points(curve, index)], curve.short, INK)
+        for curve in curves
+        if curve.short
+    ]
+    labels = [
+        (point.costs[index], point.bleu, point.label, darker(look["color"]))
+        for curve, look in sorted(
+            zip(curves, looks, strict=True), key=lambda pair: pair[0].is_reference
+        )
+        if not (curve.is_reference and names_alone)
+        for point in _points(curve, index)
+    ]
+    label_points(axes, labels, names=names)
 
 
 def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
@@ -338,8 +353,8 @@ def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
         counts[curve.is_reference] += 1
         tones = _GREYS if curve.is_reference else _OURS
         width = 1.1 if curve.is_reference else 1.7
-        # References of one kind must be told apart without colours.
-        marker = None if curve.is_reference else _MARKERS.get(curve.kind)
+        # Published curves of one kind must be told apart without colours.
+        marker = None if curve.short else _MARKERS.get(curve.kind)
         dashes = _GREY_DASHES[index % len(_GREY_DASHES)] if curve.is_reference else "-"
         looks.append({
             "color": tones[index % len(tones)],
