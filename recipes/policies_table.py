@@ -9,12 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.online.settings import Setting
-from recipes.results import write_table
+from recipes.results import PART, write_table
 
 Values = dict[str, Any]
 FIGURES = ("bleu_tokenized", "al", "dal", "laal", "ap", "cw", "erasure")
@@ -41,7 +41,7 @@ def settings_rows(results: Iterable[Values]) -> list[Values]:
     rows = []
     for (system, title), group in groups.items():
         shown: Values = {
-            "part": "settings",
+            PART: "settings",
             "system": system,
             "setting": title,
             "seeds": len(group),
@@ -70,9 +70,29 @@ def title_of(row: Values) -> str:
     ).title
 
 
-def area_rows(results: Sequence[Values]) -> list[Values]:
-    """Return a row for each curve: the area between it and wait-k's, of each seed."""
-    return []
+def area_rows(results: Iterable[Values]) -> list[Values]:
+    """Return a row for each curve and metric: the area to wait-k's, mean and of each seed."""
+    groups: dict[tuple[str, str, str], list[Values]] = {}
+    for result in results:
+        for row in result.get("areas", []):
+            groups.setdefault((row["system"], row["curve"], row["metric"]), []).append(row)
+    rows = []
+    for (system, curve, metric), group in groups.items():
+        numbers = [row["difference"] for row in group if row["difference"] is not None]
+        p_values = [row["p_value"] for row in group if row["p_value"] is not None]
+        rows.append(
+            {
+                PART: "area_between_a_curve_and_wait-k's,_in_BLEU_at_equal_latency",
+                "system": system,
+                "curve": curve,
+                "latency": metric.upper(),
+                "seeds": len(group),
+                "difference": statistics.fmean(numbers) if numbers else None,
+                "of_each_seed": ", ".join(f"{number:+.1f}" for number in numbers),
+                "p_of_each_seed": ", ".join(f"{value:.3f}" for value in p_values),
+            }
+        )
+    return rows
 
 
 if __name__ == "__main__":

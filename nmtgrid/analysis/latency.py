@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from nmtgrid.analysis.areas import CurveArea, area_table
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
 from nmtgrid.base.errors import InputError
@@ -146,12 +147,9 @@ def latency_curves(
         groups: dict[tuple[str, tuple[tuple[str, object], ...]], list[OnlineResult]] = {}
         for result in sorted(own, key=lambda result: _rank(result.setting)):
             if not result.setting.is_offline:
-                key = result.setting.policy, result.setting.options
-                groups.setdefault(key, []).append(result)
-        for (policy, options), group in groups.items():
-            name = ", ".join(
-                [group[0].setting.label, *(f"{option} = {value}" for option, value in options)]
-            )
+                groups.setdefault(result.setting.curve, []).append(result)
+        for (policy, _), group in groups.items():
+            name = group[0].setting.curve_label
             # Along the axis: the line must not turn back where a larger k lags less.
             ordered = sorted(group, key=lambda result: result.latency(metric, unit, convention))
             points = [
@@ -212,11 +210,14 @@ def latency_section(
     convention: Convention = "thesis",
     published_as: str | None = None,
     title: str | None = None,
+    areas: Sequence[CurveArea] = (),
 ) -> Section:
-    """Return the table of all settings, and the curves against `metric`.
+    """Return the table of all settings, the curves against `metric`, and areas to wait-k's.
 
     `published_as` names curves of the literature to lay beneath. Raises ConfigError for another.
+    Only the areas of this unit and convention are shown.
     """
+    areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]
     references = [] if published_as is None else reference_curves(published_as)
     curves, levels = latency_curves(results, metric, unit, convention)
     # AP is a share and has no unit.
@@ -260,7 +261,13 @@ def latency_section(
         "latency",
         "Online decoding: quality against latency",
         _TEXT.format(unit=unit, convention=_CONVENTIONS[convention]),
-        [table],
+        [table, *([area_table(areas)] if areas else [])],
         [Picture("latency", caption, draw)],
-        {"unit": unit, "convention": convention, "metric": metric, "settings": rows},
+        {
+            "unit": unit,
+            "convention": convention,
+            "metric": metric,
+            "settings": rows,
+            "areas": [row.values() for row in areas],
+        },
     )

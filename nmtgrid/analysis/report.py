@@ -19,6 +19,7 @@ from pathlib import Path
 from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
 from nmtgrid.analysis.alignment.aligner import Advance, read_pairs, read_words
+from nmtgrid.analysis.areas import read_areas
 from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker
 from nmtgrid.analysis.quality import buckets, compare, difficulty, lengths
@@ -189,9 +190,10 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
         yield from _text_sections(inputs, inputs.systems, inputs.reference, advance)
     # The order is that of the page: from the whole to the details.
     if inputs.latency:
-        named = map(split_label, inputs.latency)
+        named = [*map(split_label, inputs.latency)]
         results = [result for name, path in named for result in read_online_results(path, name)]
-        yield latency.latency_section(results)
+        areas = [row for name, path in named for row in read_areas(path, name)]
+        yield latency.latency_section(results, areas=areas)
     if online := inputs.systems_with("reads"):
         traced = {name: inputs.traces[path] for name, path in online.items()}
         more = ([], []) if inputs.train is None else read_words(*inputs.train)

@@ -190,7 +190,16 @@ def chrf_characters(lines: Sequence[str], lowercase: bool = False) -> Ragged:
     return characters([line.lower() for line in lines] if lowercase else lines)
 
 
-def sentence_bleus(counts: Counts) -> NDArray[numpy.float64]:
+def corpus_bleus(sums: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
+    """Return BLEU in percent [...] from sums of `bleu_counts` over sentences [..., 10].
+
+    As sacreBLEU's corpus score: as of a sentence, but 0 where a hypothesis has no 4-gram at all.
+    """
+    scores = sentence_bleus(sums.reshape(-1, sums.shape[-1])).reshape(sums.shape[:-1])
+    return numpy.where((sums[..., -BLEU_ORDER:] > 0).all(-1), scores, 0.0)
+
+
+def sentence_bleus(counts: Counts | NDArray[numpy.float64]) -> NDArray[numpy.float64]:
     """Return each sentence's BLEU in percent from `bleu_counts`.
 
     As sacreBLEU's sentence score: orders up to the longest n-gram that the hypothesis has, each

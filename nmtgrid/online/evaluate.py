@@ -22,7 +22,15 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate, cut_by_length
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.erasure import normalised_erasure
-from nmtgrid.metrics.latency import Convention, Latency, Unit, latency, reference_words, word_delays
+from nmtgrid.metrics.latency import (
+    Convention,
+    Latency,
+    SentenceLatency,
+    Unit,
+    reference_words,
+    sentence_latency,
+    word_delays,
+)
 from nmtgrid.metrics.quality import Score, bleu
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.oracle import ReadingCost, oracle_paths, refuse_oracle, writing_costs
@@ -528,10 +536,21 @@ def measure(
         [lower(s.raw_reference) if lowercase else s.raw_reference for s in sentences],
         lowercase=lowercase,
     )
+    latencies = {
+        counting: by_sentence.mean()
+        for counting, by_sentence in sentence_latencies(sentences, outcomes, joiner).items()
+    }
+    return Measured(decoded, tokenized, raw, latencies)
+
+
+def sentence_latencies(
+    sentences: Sequence[Sentence], outcomes: Sequence[Outcome], joiner: str
+) -> dict[tuple[Unit, Convention], SentenceLatency]:
+    """Return the latency of each sentence in each of `COUNTINGS`; `joiner` as in `measure`."""
     pairs = list(zip(sentences, outcomes, strict=True))
     words = [delays_of_words(sentence, outcome, joiner) for sentence, outcome in pairs]
-    latencies: dict[tuple[Unit, Convention], Latency] = {
-        ("token", "thesis"): latency(
+    latencies: dict[tuple[Unit, Convention], SentenceLatency] = {
+        ("token", "thesis"): sentence_latency(
             [delays_of_tokens(sentence, outcome) for sentence, outcome in pairs],
             [len(sentence.source) for sentence in sentences],
             [len(sentence.target) for sentence in sentences],
@@ -543,10 +562,10 @@ def measure(
         "simuleval": [reference_words(sentence.reference) for sentence in sentences],
     }
     for unit, convention in COUNTINGS[1:]:
-        latencies[unit, convention] = latency(
+        latencies[unit, convention] = sentence_latency(
             words, lengths, counts[convention], unit=unit, convention=convention
         )
-    return Measured(decoded, tokenized, raw, latencies)
+    return latencies
 
 
 def delays_of_tokens(sentence: Sentence, outcome: Outcome) -> list[int]:

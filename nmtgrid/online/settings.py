@@ -127,6 +127,16 @@ class Setting:
         return self.policy.rpartition(":")[2] if kind is None else kind.label
 
     @property
+    def curve(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
+        """What the settings of one curve share: the policy and its settings that are not swept."""
+        return self.policy, self.options
+
+    @property
+    def curve_label(self) -> str:
+        """What the curve is called: `confidence, floor = 2`."""
+        return ", ".join([self.label, *(f"{name} = {value}" for name, value in self.options)])
+
+    @property
     def is_offline(self) -> bool:
         """Whether the whole source is read before the first write."""
         return math.isinf(self.value)

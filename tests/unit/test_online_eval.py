@@ -172,6 +172,38 @@ def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
     assert report(file)["signature_bleu"] == ours["signature_bleu_tokenized"]
 
 
+def test_areas_against_wait_k(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, file = tmp_path / "out", tmp_path / "r.json"
+    command = ("grid", "--data", "data", "--sentences", 8, "--k", "1,3,inf")
+    more = (
+        "--policy",
+        "wait-k k=2",
+        "--policy",
+        "edatt mass=0.1,0.9 floor=2",
+        "--thresholds",
+        "0.3",
+        "--bootstrap",
+        20,
+    )
+    assert online(*command, *more, "--unit", "word", "--out", out) == 0
+    shown = capsys.readouterr().err
+    assert "BLEU above wait-k's at equal latency" in shown and "20 resamples" in shown
+    areas = report(out / "results.json")["areas"]
+    # The agent has one point, and the other k belong to the one curve of wait-k.
+    assert [(row["curve"], row["metric"]) for row in areas] == [
+        ("edatt, floor = 2", "al"), ("edatt, floor = 2", "dal"),
+    ]  # fmt: skip
+    for row in areas:
+        assert (row["unit"], row["convention"], row["samples"]) == ("word", "thesis", 20)
+    assert main(["analyze", "latency", f"b={out}", "--unit", "word", "--json", str(file)]) == 0
+    assert report(file)["areas"] == [row | {"system": "b"} for row in areas]
+    assert "BLEU above" in capsys.readouterr().err
+    assert main(["analyze", "latency", str(out)]) == 0
+    assert "BLEU above" not in capsys.readouterr().err, "they are in words"
+
+
 def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:
     out, logs, file = tmp_path / "out", tmp_path / "logs", tmp_path / "r.json"
     command = ("A/B=grid", "blocks", "--data", "data", "--sentences", 5, "--k", "1", "--line", 2)

@@ -8,7 +8,13 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from nmtgrid.metrics import ngrams, quality
-from nmtgrid.metrics.ngrams import bleu_counts, chrf_characters, chrf_counts, sentence_bleus
+from nmtgrid.metrics.ngrams import (
+    bleu_counts,
+    chrf_characters,
+    chrf_counts,
+    corpus_bleus,
+    sentence_bleus,
+)
 
 # Few letters, so that texts share n-grams; and white space, wide letters, marks, half characters.
 LINES = st.text(st.sampled_from("aabbAB .,1\u00a0\u3000é漢字😀\u0301ßİ\x85\ud800"), max_size=30)
@@ -34,6 +40,10 @@ def test_bleu_counts_are_sacrebleus(
     assert sentence_bleus(counts).tolist() == pytest.approx(scores, abs=1e-9)
     summed = quality.Scorer("bleu", tokenize, lowercase).score(counts.sum(axis=0).tolist())
     assert summed == quality.bleu(hypotheses, references, tokenize, lowercase).value
+    # Two corpora at once: all lines, and the first alone.
+    sums = numpy.stack([counts.sum(axis=0), counts[0]]).astype(float)
+    first = quality.bleu(hypotheses[:1], references[:1], tokenize, lowercase).value
+    assert corpus_bleus(sums).tolist() == pytest.approx([summed, first], abs=1e-9)
 
 
 @pytest.mark.parametrize("lowercase", [False, True])

@@ -193,6 +193,7 @@ def latency(arguments: LatencyArguments) -> None:
     named = [split_label(text) for text in arguments.results]
     check_out(arguments.out, arguments.json, [path for _, path in named])
     check_rules(arguments, RULES)
+    from nmtgrid.analysis.areas import read_areas
     from nmtgrid.analysis.latency import latency_section, read_online_results
     from nmtgrid.online.published import warnings
 
@@ -211,5 +212,6 @@ def latency(arguments: LatencyArguments) -> None:
         arguments.convention,
         arguments.published,
         arguments.title,
+        [area for label, path in named for area in read_areas(path, label)],
     )
     show(section, arguments.out, arguments.picture, arguments.json)

@@ -85,6 +85,12 @@ class OnlineEvalArguments(CommandArguments):
     finish_reading: bool = flag(
         "--finish-reading", "No translation ends before its source is read."
     )
+    bootstrap: int = option(
+        "Resamples for intervals and p-values of areas between curves and wait-k's; 0: none.",
+        "N",
+        default=1000,
+        min=0,
+    )
     sentences: int | None = option("Only the first N.  [default: all]", "N")
     out: Path | None = option("Results, translations, traces, curve and paths.", "DIR")
     simuleval: Path | None = option(

@@ -11,12 +11,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.analysis.areas import area_table
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
 from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.decode.run import choose_halt
+from nmtgrid.cli.online_eval.areas import curve_areas
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
@@ -253,6 +255,11 @@ def _finish(
         if system.done:
             _show(arguments, system)
     values = report(arguments, systems, complete=complete)
+    areas = curve_areas(arguments, systems)
+    values["areas"] = [row.values() for row in areas]
+    if areas:
+        table = area_table(areas)
+        console.table(table.title, table.columns, table.formatted())
     # Written twice: drawing reads the file, and only then are the pictures known.
     files.results(values)
     rows = path_rows(arguments, systems) if arguments.out is not None else {}

@@ -1,0 +1,65 @@
+"""The areas between the curves of an evaluation and wait-k's."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nmtgrid.analysis.areas import METRICS, CurveArea
+from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
+from nmtgrid.cli.online_eval.files import System
+from nmtgrid.metrics.areas import SettingScores, areas
+from nmtgrid.metrics.ngrams import bleu_counts, words
+from nmtgrid.metrics.quality import SEED
+from nmtgrid.online.evaluate import Measured, sentence_latencies
+
+_WAIT_K = ("wait-k", ())
+
+
+def curve_areas(arguments: OnlineEvalArguments, systems: Sequence[System]) -> list[CurveArea]:
+    """Return the area of each curve of two points or more to wait-k's of the same system."""
+    return [row for system in systems for row in _areas_of(arguments, system)]
+
+
+def _areas_of(arguments: OnlineEvalArguments, system: System) -> list[CurveArea]:
+    groups: dict[tuple[object, ...], list[Measured]] = {}
+    for measured in system.done:
+        setting = measured.decoded.setting
+        if not setting.is_offline:
+            groups.setdefault(setting.curve, []).append(measured)
+    groups = {curve: group for curve, group in groups.items() if len(group) > 1}
+    wait_k = groups.pop(_WAIT_K, None)
+    if wait_k is None or not groups:
+        return []
+    baseline = [_scores(arguments, system, measured) for measured in wait_k]
+    curves = [[_scores(arguments, system, each) for each in group] for group in groups.values()]
+    rows = {
+        metric: areas(curves, baseline, metric, arguments.bootstrap, SEED) for metric in METRICS
+    }
+    return [
+        CurveArea(
+            system.name,
+            group[0].decoded.setting.curve_label,
+            group[0].decoded.setting.policy,
+            metric,
+            arguments.latency_unit,
+            arguments.convention,
+            arguments.bootstrap,
+            SEED,
+            rows[metric][index],
+        )
+        for index, group in enumerate(groups.values())
+        for metric in METRICS
+    ]
+
+
+def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) -> SettingScores:
+    """Return what BLEU of tokenised text and latency are computed from, by sentence."""
+    outcomes = measured.decoded.outcomes
+    vocabulary: dict[str, int] = {}
+    hypotheses = words([outcome.words.split() for outcome in outcomes], vocabulary)
+    references = words([line.reference.split() for line in system.sentences], vocabulary)
+    latencies = sentence_latencies(system.sentences, outcomes, system.joiner)
+    chosen = latencies[arguments.latency_unit, arguments.convention]
+    return SettingScores(
+        bleu_counts(hypotheses, references), {metric: getattr(chosen, metric) for metric in METRICS}
+    )
