@@ -334,9 +334,10 @@ def online() -> dict[str, Row]:
     for curve in CURVES:
         wait_k = "figure-4.13" if curve.data.startswith("wmt15") else "figure-4.12"
         rows[wait_k if curve.policy == "wait-k" else "figure-4.14"] += [
-            [curve.data, curve.label, point.setting, point.bleu, point.al] for point in curve.points
+            [curve.data, curve.label, curve.source, *figures]
+            for figures in ((point.setting, point.bleu, point.al) for point in curve.points)
         ]
-    columns = ["corpus", "system", "k or threshold", "BLEU", "AL (source tokens)"]
+    columns = ["corpus", "system", "source", "k or threshold", "BLEU", "AL"]
     what = "test sets, greedy; the sources are in nmtgrid/online/published.py"
     return {name: {"what": what, "columns": columns, "rows": held} for name, held in rows.items()}
 

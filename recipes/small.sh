@@ -29,6 +29,7 @@ report -
 iwslt14-de-en -
 multi30k -
 paragraphs -
+policies -
 trust -
 distill -
 tune -

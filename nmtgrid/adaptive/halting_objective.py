@@ -248,10 +248,12 @@ def exit_scores(model: ExitModel, states: list[Tensor], targets: Tensor) -> tupl
 
     First -log p of the targets [M] at each exit, then 1 where it predicts them, else 0.
     """
-    values, hits = [], [torch.empty_like(targets, dtype=torch.bool) for _ in states]
-    for exit, (state, hit) in enumerate(zip(states, hits, strict=True), 1):
-        classifier = model.classifier(exit)
-        values.append(linear_nll(state, classifier.weight, classifier.bias, targets, hits=hit))
+    values, hits = [], []
+    for exit, state in enumerate(states, 1):
+        classifier, predictions = model.classifier(exit), torch.empty_like(targets)
+        arguments = state, classifier.weight, classifier.bias, targets
+        values.append(linear_nll(*arguments, predictions=predictions))
+        hits.append(predictions == targets)
     nll = torch.stack(values, 1)
     return nll, torch.stack(hits, 1).to(nll.dtype)
 

@@ -9,14 +9,16 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from nmtgrid.analysis.areas import CurveArea, area_table
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import nan_to_none
-from nmtgrid.base.io.records import Finite, NonNegative, Percent, Record, convert
+from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent, Record, convert
 from nmtgrid.metrics.latency import METRICS, Convention, Unit
+from nmtgrid.online.published import Evaluation
 from nmtgrid.online.published import curves as published_curves
 from nmtgrid.online.settings import KINDS, Setting
 
@@ -32,6 +34,8 @@ class OnlineResult:
     setting: Setting
     bleu: float
     latencies: Mapping[tuple[Unit, Convention], Mapping[str, float]]
+    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    """What was translated, and how its text was made."""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
         """Return one of `metrics.latency.METRICS`, or `length_ratio`; NaN where it has none."""
@@ -77,7 +81,7 @@ class _Row(Record, rename={"oracle": "lambda"}):
             value = old.get(self.policy, value)
         # JSON has no infinity: a k of None is the whole source.
         value = math.inf if value is None else value
-        if math.isnan(value) and self.policy in KINDS:
+        if math.isnan(value) and (self.policy in KINDS or ".py:" not in self.policy):
             raise ValueError(f"a row of the policy `{self.policy}` lacks its parameter")
         latencies = {
             (row.unit, row.convention): {name: getattr(row, name) for name in _FIGURES}
@@ -90,7 +94,19 @@ class _Row(Record, rename={"oracle": "lambda"}):
 
 
 class _Results(Record):
+    """The file; those of version 0.1.0 do not say of which languages and text they are."""
+
     settings: list[_Row]
+    languages: tuple[str, str] | None = None
+    sentences: Count | None = None
+    lowercase: bool | None = None
+    subwords: Literal["bpe", "words"] | None = None
+
+    def results(self) -> list[OnlineResult]:
+        """Return the settings. Raises ValueError where one lacks its parameter."""
+        evaluation = Evaluation(self.languages, self.sentences, self.lowercase, self.subwords)
+        results = [row.result() for row in self.settings]
+        return [dataclasses.replace(result, evaluation=evaluation) for result in results]
 
 
 def read_online_results(path: Path, name: str | None = None) -> list[OnlineResult]:
@@ -99,7 +115,7 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
     Raises InputError for what is no result of an online evaluation, StorageError for no file.
     """
     results = read_result_file(
-        path, lambda values: [row.result() for row in convert(values, _Results).settings],
+        path, lambda values: convert(values, _Results).results(),
         content="results of an online evaluation", advice=_ADVICE,
     )  # fmt: skip
     if name is None:
@@ -160,7 +176,7 @@ def reference_curves(name: str) -> list[TradeoffCurve]:
     """Return the published curves called `name`. Raises ConfigError for another one."""
     return [
         TradeoffCurve(
-            f"{curve.label}, {'thesis ' * curve.source.startswith('table')}{curve.source}",
+            curve.title,
             [
                 CurvePoint(
                     (point.al,), point.bleu, "" if point.setting is None else f"{point.setting:g}"
@@ -169,6 +185,7 @@ def reference_curves(name: str) -> list[TradeoffCurve]:
             ],
             curve.policy,
             is_reference=True,
+            short=curve.name,
         )
         for curve in published_curves(name)
     ]

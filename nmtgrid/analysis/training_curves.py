@@ -87,7 +87,7 @@ class Run:
     @property
     def best(self) -> Row | None:
         """The validation of least criterion, or loss where that is all there is, or None."""
-        # Some objectives choose by more than the loss (`exits-halting`, `dynamic`).
+        # Some objectives choose by more than the loss (a reader, say).
         is_judged = any(row["criterion"] is not None for row in self.validation)
         by = "criterion" if is_judged else "nll"
         scored = [row for row in self.validation if row[by] is not None and not math.isnan(row[by])]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from nmtgrid.adaptive.halting_objective import EXITS_HALTING
 from nmtgrid.adaptive.objectives import EXITS_ALIGNED, EXITS_MIXED
+from nmtgrid.online.divergence import DIVERGENCE
 from nmtgrid.online.dynamic import DYNAMIC
+from nmtgrid.online.marginal import MARGINAL
 from nmtgrid.online.objectives import WAIT_K, WAIT_K_AREA, WAIT_K_SAMPLED
 from nmtgrid.smoothing.objectives import smooth
 from nmtgrid.training.api import Objectives
@@ -13,11 +15,13 @@ from nmtgrid.training.likelihood import LIKELIHOOD
 # The order is that of their names, in which `--list` and the reference show them.
 objectives = Objectives(
     (
+        DIVERGENCE,
         DYNAMIC,
         EXITS_ALIGNED,
         EXITS_HALTING,
         EXITS_MIXED,
         LIKELIHOOD,
+        MARGINAL,
         WAIT_K,
         WAIT_K_AREA,
         WAIT_K_SAMPLED,

@@ -181,6 +181,14 @@ def save_model(
     save_tensors(folder / WEIGHTS["best"], model.state_dict())
 
 
+def read_run_settings(folder: str | Path) -> dict[str, Any]:
+    """Return the run's settings in the model directory `folder`, `{}` in an old one.
+
+    No weights are read. Raises ModelError for what is no model directory.
+    """
+    return _read_config(Path(folder)).settings
+
+
 def load_model(
     folder: str | Path, device: torch.device | str | None = None, weights: str = "best"
 ) -> LoadedModel:

@@ -16,7 +16,14 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.oracle import ReadingCost, cell_costs, grid_cells, oracle_paths, path_costs
+from nmtgrid.online.oracle import (
+    ReadingCost,
+    binary_search_paths,
+    cell_costs,
+    grid_cells,
+    oracle_paths,
+    path_costs,
+)
 from nmtgrid.online.paths import area_sites, is_right_of
 from nmtgrid.online.policies import (
     Area,
@@ -39,6 +46,12 @@ class DynamicSettings:
     """Lambda, what the oracle pays for delay, in nats for each token written with |x| reads."""
     cost: ReadingCost = "delay"
     """What reading costs the oracle: "printed" is an ablation."""
+    labels: Literal["oracle", "binary-search"] = "oracle"
+    """What finds z*: the cheapest path, or a binary search for each token (Guo et al., 2023)."""
+    search_from: int = 1
+    """Binary search: the fewest source tokens with which the first target token may be written."""
+    search_to: int = 5
+    """Binary search: the most of them; both grow by |x| / |y| from token to token."""
     alpha: float = 1.0
     """Weight of the translation model's loss; with 0 it is not trained."""
     beta: float = 1.0
@@ -57,6 +70,11 @@ class DynamicSettings:
         faults = outside(self, "objective", "a number from 0 on", "delay_weight", "alpha", "beta")
         if self.alpha == self.beta == 0:
             faults.append("`objective.alpha` and `objective.beta` must not both be 0.")
+        faults += outside(self, "objective", "at least 1", "search_from")
+        if self.search_to < self.search_from:
+            faults.append("`objective.search_to` must be at least `objective.search_from`.")
+        if self.labels == "binary-search" and self.cost == "printed":
+            faults.append("`objective.cost` is the oracle's: a binary search has no use for it.")
         return [
             *faults,
             *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
@@ -76,7 +94,8 @@ class Dynamic:
     everything might be best.
 
     The oracle judges by the same predictions that are trained, in training mode with their
-    dropout, and its path is found anew for each update.
+    dropout, and its path is found anew for each update. With `labels` binary-search z* is that of
+    `binary_search_paths`, which has no price of delay: lambda is then validation's alone.
 
     Departs: the agent decides about the first write too (rows from t = 0), and never in the last
     column; the oracle's reading costs are those that matter (see `oracle_paths`).
@@ -87,14 +106,7 @@ class Dynamic:
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without a reader, or without predictions at every cell."""
-        if not model.traits.every_cell:
-            raise ConfigError(
-                "`dynamic` needs predictions at every cell of the grid, which this "
-                f"`{model.architecture}` does not make.",
-                "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own`.",
-            )
-        if self.settings.beta and not model.traits.reads:
-            raise model.no_reader()
+        check_grid(model, "dynamic", needs_reader=bool(self.settings.beta))
 
     def agent(self) -> Threshold | None:
         """Return the agent at `validate_threshold`; None where it is not trained."""
@@ -116,10 +128,9 @@ class Dynamic:
         else:
             features = model.features(batch, sites)
         # The oracle reads the same features, without gradient: no second pass over the grid.
-        costs = cell_costs(model, batch, cells, features)
-        paths = oracle_paths(costs, *lengths, settings.delay_weight, settings.cost)
+        costs, paths = self._label(model, batch, cells, features)
         total = costs.new_zeros(())
-        extra = {"oracle_reads": (paths / lengths[0][:, None])[batch.is_target].sum()}
+        extra = {"oracle_reads": read_share(paths, batch)}
         if settings.alpha:
             if settings.write == "right":
                 area = is_right_of(paths, *lengths, columns)
@@ -140,20 +151,54 @@ class Dynamic:
             extra["agent_loss"] = read_loss.detach()
             extra["agent_hits"] = agent_hits(*arguments).sum()
             extra["agent_cells"] = agent_cells(*arguments[1:4], columns, settings.agent_area).sum()
-            extra["oracle_nll"] = _along(costs, paths, batch)
+            extra["oracle_nll"] = along(costs, paths, batch)
             # From here on `paths` are the agent's: `nll` judges model and agent together.
-            rho = logits.detach().float().sigmoid()
-            paths = threshold_paths(rho, settings.validate_threshold, batch.source_lengths)
-            extra["agent_reads"] = (paths / lengths[0][:, None])[batch.is_target].sum()
-        nll = _along(costs, paths, batch)
+            paths = agent_paths(logits, batch, settings.validate_threshold)
+            extra["agent_reads"] = read_share(paths, batch)
+        nll = along(costs, paths, batch)
         # Without a price on delay, likelihood itself is what validation minimises.
         criterion = None
         if settings.delay_weight and not model.training:
             criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
         return LossParts(total, int(batch.target_lengths.sum()), nll, extra, criterion)
 
+    def _label(
+        self, model: TranslationModel, batch: Batch, cells: Tensor, features: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Return the costs of writing [B, T, S] and z* [B, T]."""
+        settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
+        if settings.labels == "oracle":
+            costs = cell_costs(model, batch, cells, features)
+            return costs, oracle_paths(costs, *lengths, settings.delay_weight, settings.cost)
+        predictions = torch.zeros_like(cells, dtype=torch.int64)
+        costs = cell_costs(model, batch, cells, features, predictions)
+        bounds = settings.search_from, settings.search_to
+        return costs, binary_search_paths(costs, predictions, *lengths, *bounds)
 
-def _along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
+
+def check_grid(model: TranslationModel, objective: str, *, needs_reader: bool) -> None:
+    """Raise ConfigError for a model without predictions at every cell, or without a reader."""
+    if not model.traits.every_cell:
+        raise ConfigError(
+            f"`{objective}` needs predictions at every cell of the grid, which this "
+            f"`{model.architecture}` does not make.",
+            "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own`.",
+        )
+    if needs_reader and not model.traits.reads:
+        raise model.no_reader()
+
+
+def agent_paths(logits: Tensor, batch: Batch, threshold: float) -> Tensor:
+    """Return the paths [B, T] of a `Threshold` agent for logits [B, T, S], without gradient."""
+    return threshold_paths(logits.detach().float().sigmoid(), threshold, batch.source_lengths)
+
+
+def read_share(paths: Tensor, batch: Batch) -> Tensor:
+    """Return the sum over target tokens of the share of the source read on paths [B, T]."""
+    return (paths / batch.source_lengths[:, None])[batch.is_target].sum()
+
+
+def along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
     """Return the sum of costs [B, T, S] on paths [B, T]."""
     # A path counts reads from 1, columns from 0; padding is left out by `is_target`.
     return costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()

@@ -8,14 +8,17 @@ right of one (4.34). `k` is in tokens, the end symbol of a source being its last
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.config import from_json
+from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
+from nmtgrid.models.directory import read_run_settings
 from nmtgrid.online.paths import (
     area_sites,
     binary_weights,
@@ -230,3 +233,20 @@ WAIT_K_AREA = ObjectiveKind(
     AreaSettings,
     WaitKArea,
 )
+
+
+def trained_k(folder: str | Path) -> int | None:
+    """Return the k of the wait-k path that the model in `folder` was trained along.
+
+    None where another objective trained it, which may be one for every k. Raises ModelError for
+    what is no model directory, or one with damaged settings.
+    """
+    settings = read_run_settings(folder)
+    if settings.get("objective_name") != WAIT_K.name:
+        return None
+    try:
+        objective = settings.get("objective") or {}
+        return from_json(WaitKSettings, objective, "settings.objective.").k
+    except ConfigError as fault:
+        problem = f"{Path(folder) / 'config.json'}: {' '.join(fault.faults)}"
+        raise ModelError(problem, "Restore a copy.") from fault

@@ -7,6 +7,8 @@ end symbols included or not.
 The recursions run over the rows of a batch at once. Within a row reading is free, so that "the
 cheapest of all columns from here on" is a running minimum: columns are stored from last to first,
 and one `cummin` a row replaces the print's loop over columns.
+
+Beside it stands another z*, by a binary search for each target token (`binary_search_paths`).
 """
 
 from __future__ import annotations
@@ -54,18 +56,29 @@ def grid_cells(batch: Batch) -> Tensor:
     return is_cell(batch.source_lengths, batch.target_lengths, rows, columns)
 
 
-def cell_costs(model: TranslationModel, batch: Batch, cells: Tensor, features: Tensor) -> Tensor:
+def cell_costs(
+    model: TranslationModel,
+    batch: Batch,
+    cells: Tensor,
+    features: Tensor,
+    predictions: Tensor | None = None,
+) -> Tensor:
     """Return `writing_costs` from the features [M, D] of the True `cells` [B, T, S], in order.
 
-    Without gradient; nothing else of the model runs than the classifier.
+    Without gradient; nothing else of the model runs than the classifier. The likeliest type at each
+    cell is written into `predictions` [B, T, S] (int64), unless that is None.
     """
     positions = cells.nonzero()
     classifier = model.classifier()
     targets = batch.target_output[positions[:, 0], positions[:, 1]]
     # The fused loss computes -log p cell by cell in chunks: the logits [M, V] of a whole grid of
     # cells would not fit into memory.
+    arguments = features, classifier.weight, classifier.bias, targets
+    types = None if predictions is None else torch.empty_like(targets)
     costs = torch.zeros(cells.shape, device=features.device)
-    costs[cells] = linear_nll(features, classifier.weight, classifier.bias, targets).float()
+    costs[cells] = linear_nll(*arguments, predictions=types).float()
+    if predictions is not None and types is not None:
+        predictions[cells] = types
     return costs
 
 
@@ -107,6 +120,53 @@ def oracle_paths(
     return continue_paths(paths, source_lengths, target_lengths, write_costs.shape[1])
 
 
+def binary_search_paths(
+    write_costs: Tensor,
+    predictions: Tensor,
+    source_lengths: Tensor,
+    target_lengths: Tensor,
+    search_from: int,
+    search_to: int,
+) -> Tensor:
+    """Return paths z* [B, T], for costs -log p(y_t) and likeliest types [B, T, S] at every cell.
+
+    The labels of BS-SiMT (Guo et al., ACL 2023), by the rule of the authors' code. Token t (from 0)
+    is searched for between l = `search_from` and r = `search_to` source tokens, to both of which
+    floor(t |x| / |y|) is added; |x| at most. With m = floor((l + r) / 2), the left half is kept if
+    the token gains no less by reading up to m than beyond, p(m) - p(l) >= p(r) - p(m), or nothing
+    by reading up to r, p(l) >= p(r); else the right half. Of two neighbours it is the left one if
+    the model predicts the same type at both. So where p rises in one step the search ends at it.
+    Positions beyond |y| have the whole source.
+
+    Departs: where reads would fall they stay. The authors' code does so for the agent alone, and
+    trains the translation model where the search ended.
+    """
+    size = write_costs.shape[1]
+    probabilities = write_costs.double().neg().exp()
+
+    def at(values: Tensor, reads: Tensor) -> Tensor:
+        return values.gather(2, reads[..., None] - 1)[..., 0]
+
+    steps = torch.arange(size, device=source_lengths.device)
+    diagonal = steps * source_lengths[:, None] // target_lengths[:, None]
+    left, right = (
+        torch.minimum(diagonal + bound, source_lengths[:, None])
+        for bound in (search_from, search_to)
+    )
+    # An interval of w columns is at most ceil(w / 2) wide after a step, and one of 1 ends.
+    for _ in range((search_to - search_from).bit_length() + 1):
+        middle = (left + right) // 2
+        first, half, last = (at(probabilities, reads) for reads in (left, middle, right))
+        is_wide = right - left > 1
+        gains_left = (first >= last) | (first + last <= 2 * half)
+        is_same = at(predictions, left) == at(predictions, right)
+        keeps_left = torch.where(is_wide, gains_left, is_same)
+        # Of two neighbours the middle is the left one: the right half is the right one alone.
+        beyond = torch.where(is_wide, middle, right)
+        left, right = torch.where(keeps_left, left, beyond), torch.where(keeps_left, middle, right)
+    return continue_paths(left.cummax(1).values, source_lengths, target_lengths, size)
+
+
 def path_costs(
     write_costs: Tensor,
     paths: Tensor,
@@ -115,12 +175,12 @@ def path_costs(
     delay_weight: float = 0.0,
 ) -> Tensor:
     """Return [B]: what paths [B, T] cost, writes and reads after the first, which is free."""
-    penalty = _penalty(delay_weight, source_lengths, write_costs.shape[2])
+    penalty = delay_penalty(delay_weight, source_lengths, write_costs.shape[2])
     costs = (write_costs + penalty).gather(2, paths[..., None] - 1)[..., 0]
     return costs.masked_fill(is_padding(target_lengths, paths.shape[1]), 0.0).sum(1)
 
 
-def _penalty(delay_weight: float, source_lengths: Tensor, columns: int) -> Tensor:
+def delay_penalty(delay_weight: float, source_lengths: Tensor, columns: int) -> Tensor:
     """Return [B, 1, S]: the share of the delay cost that each write with j + 1 reads pays."""
     # The first token's reads are free: column 0 pays nothing.
     reads = torch.arange(columns, dtype=torch.float64, device=source_lengths.device)
@@ -138,7 +198,7 @@ def _by_rows(
     size, columns = costs.shape[1:]
     reversed_costs = costs.detach().transpose(0, 1).flip(-1).double()
     if delay_weight:
-        reversed_costs += _penalty(delay_weight, source_lengths, columns)[:, 0].flip(-1)
+        reversed_costs += delay_penalty(delay_weight, source_lengths, columns)[:, 0].flip(-1)
     reversed_costs.masked_fill_(is_padding(target_lengths, size).T[..., None], 0.0)
     return reversed_costs.masked_fill_(is_padding(source_lengths, columns).flip(-1), torch.inf)
 

@@ -8,7 +8,6 @@ own. A `Setting` is one point of a sweep: a policy with the value of each of its
 from __future__ import annotations
 
 import dataclasses
-import importlib
 import itertools
 import math
 import re
@@ -32,8 +31,8 @@ SourceText = Literal["words", "line"]
 class PolicyKind:
     """A policy that has a name: what it does, the setting that is swept, and the usual sweep.
 
-    `make` is "module:Class", nothing for the oracle, whose paths are no decision. `letter` stands
-    for the swept setting in titles, `shown` for the policy beside a curve.
+    `make` is the class, nothing for the oracle, whose paths are no decision. `letter` stands for
+    the swept setting in titles, `shown` for the policy beside a curve.
     """
 
     name: str
@@ -43,6 +42,7 @@ class PolicyKind:
     make: str
     letter: str
     shown: str = ""
+    translates_prefixes: bool = False
 
     @property
     def label(self) -> str:
@@ -50,17 +50,16 @@ class PolicyKind:
         return self.shown or self.name
 
 
-_HERE, _PREFIXES = "nmtgrid.online.policies", "nmtgrid.online.retranslation"
 KINDS: dict[str, PolicyKind] = {
     kind.name: kind
     for kind in (
         PolicyKind(
             "wait-k", "reads k source tokens, then one for each that it writes",
-            "k", "1,3,5,7,9", f"{_HERE}:WaitK", "k",
+            "k", "1,3,5,7,9", "WaitK", "k",
         ),
         PolicyKind(
             "threshold", "asks the model's reader, which some objectives train",
-            "threshold", "0.1..0.9:0.2", f"{_HERE}:Threshold", "τ", "agent",
+            "threshold", "0.1..0.9:0.2", "Threshold", "τ", "agent",
         ),
         PolicyKind(
             "oracle", "the cheapest path through the costs of the reference, for each lambda",
@@ -68,31 +67,31 @@ KINDS: dict[str, PolicyKind] = {
         ),
         PolicyKind(
             "confidence", "writes once the likeliest token is likely enough",
-            "threshold", "0.2,0.4,0.6,0.8,0.9", f"{_HERE}:Confidence", "p",
+            "threshold", "0.2,0.4,0.6,0.8,0.9", "Confidence", "p",
         ),
         PolicyKind(
             "entropy", "writes once the entropy of the next token is low enough",
-            "most", "0.5,1,1.5,2,3", f"{_HERE}:Entropy", "H",
+            "most", "0.5,1,1.5,2,3", "Entropy", "H",
         ),
         PolicyKind(
             "alignatt", "writes unless the next token attends most to the last source tokens",
-            "last", "1,2,3,4,6", f"{_HERE}:AlignAtt", "f",
+            "last", "1,2,3,4,6", "AlignAtt", "f",
         ),
         PolicyKind(
             "edatt", "writes while the next token's attention to the last source tokens is small",
-            "mass", "0.05,0.1,0.2,0.4,0.6", f"{_HERE}:EDAtt", "α",
+            "mass", "0.05,0.1,0.2,0.4,0.6", "EDAtt", "α",
         ),
         PolicyKind(
             "local-agreement", "writes what the translations of n successive prefixes agree on",
-            "n", "1,2,3", f"{_PREFIXES}:LocalAgreement", "n",
+            "n", "1,2,3", "LocalAgreement", "n", translates_prefixes=True,
         ),
         PolicyKind(
             "hold-n", "writes all but the last n tokens of each prefix's translation",
-            "n", "1,2,3,5,8", f"{_PREFIXES}:HoldN", "n",
+            "n", "1,2,3,5,8", "HoldN", "n", translates_prefixes=True,
         ),
         PolicyKind(
             "re-translation", "shows the translation of each prefix, and revises it",
-            "mask", "0,2,4", f"{_PREFIXES}:Retranslation", "mask",
+            "mask", "0,2,4", "Retranslation", "mask", translates_prefixes=True,
         ),
     )
 }  # fmt: skip
@@ -142,13 +141,17 @@ class Setting:
     def translates_prefixes(self) -> bool:
         """Whether the policy translates source prefixes, each by a search of its own."""
         kind = KINDS.get(self.policy)
-        return kind is not None and kind.make.startswith(_PREFIXES)
+        return kind is not None and kind.translates_prefixes
+
+    @property
+    def is_short(self) -> bool:
+        """Whether the policy's letter stands for nothing else, so that its name is left out."""
+        return self.policy in ("wait-k", "threshold", "oracle")
 
     @property
     def title(self) -> str:
         """The setting for people: `k = 3`, `confidence p = 0.8, floor = 2`."""
-        # Three policies have letters that stand for nothing else.
-        name = "" if self.policy in ("wait-k", "threshold", "oracle") else f"{self.label} "
+        name = "" if self.is_short else f"{self.label} "
         value = f"{name}{self.short_title}" if self.key else self.label
         return ", ".join([value, *(f"{name} = {value}" for name, value in self.options)])
 
@@ -167,8 +170,7 @@ class Setting:
     @property
     def slug(self) -> str:
         """The setting as a part of file names."""
-        short = self.policy in ("wait-k", "threshold", "oracle")
-        words = [] if short else [self.label]
+        words = [] if self.is_short else [self.label]
         for name, value in [(self.key, f"{self.value:.15g}"), *self.options]:
             words += [name, str(value)] if name else []
         return re.sub(r"[^\w.+-]+", "-", "-".join(words))
@@ -178,7 +180,9 @@ class Setting:
         value = None if self.is_offline else self.value
         named = {self.key: value} if self.key else {}
         options = {"options": dict(self.options)} if self.options else {}
-        return {"policy": self.policy, **named, "parameter": self.key, "value": value, **options}
+        # The keys of three policies say enough; who reads others need not know their settings.
+        known = {} if self.is_short else {"parameter": self.key, "value": value}
+        return {"policy": self.policy, **named, **known, **options}
 
     def make(self, finish_reading: bool = False) -> Agent | PrefixPolicy:
         """Return the policy, which the oracle is not. Raises ConfigError for what it refuses."""
@@ -188,8 +192,8 @@ class Setting:
         # What translates prefixes writes the end with the source's end in any case.
         if any(field.name == "finish_reading" for field in dataclasses.fields(kind)):
             options["finish_reading"] = finish_reading
-        made: Agent | PrefixPolicy = kind(**swept, **options)
-        return made
+        policy: Agent | PrefixPolicy = kind(**swept, **options)
+        return policy
 
 
 def policy_class(name: str) -> Any:
@@ -204,8 +208,10 @@ def policy_class(name: str) -> Any:
             f"There is no reading policy `{name}`.",
             nearest(name, KINDS) or "One of your own is FILE.py:Class.",
         )
-    module, _, class_name = KINDS[name].make.partition(":")
-    return getattr(importlib.import_module(module), class_name)
+    from nmtgrid.online import policies, retranslation
+
+    module = retranslation if KINDS[name].translates_prefixes else policies
+    return getattr(module, KINDS[name].make)
 
 
 def _own_class(text: str) -> Any:

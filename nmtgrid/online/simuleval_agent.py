@@ -68,19 +68,26 @@ class Session:
 def make_translator(arguments: Namespace) -> StreamTranslator:
     """Return what the command line asks for. Raises NmtgridError for a fault in it."""
     policies = arguments.k, arguments.threshold, arguments.policy
-    if sum(policy is not None for policy in policies) != 1:
+    if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
     # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
+    from nmtgrid.online.objectives import trained_k
     from nmtgrid.online.settings import Setting, read_policy
     from nmtgrid.online.stream import StreamTranslator
     from nmtgrid.search.translate import load
 
     if arguments.policy is not None:
         settings = read_policy(arguments.policy)
-    elif arguments.k is not None:
-        settings = [Setting("wait-k", arguments.k)]
-    else:
+    elif arguments.threshold is not None:
         settings = [Setting("threshold", arguments.threshold)]
+    else:
+        k = trained_k(arguments.model) if arguments.k is None else arguments.k
+        if k is None:
+            raise ConfigError(
+                "Give one of `--k`, `--threshold` and `--policy`: the model was not trained with "
+                "one k."
+            )
+        settings = [Setting("wait-k", k)]
     if len(settings) > 1:
         raise ConfigError(
             "`--policy` must have one value for each setting: `confidence threshold=0.8`."
@@ -99,7 +106,9 @@ def add_arguments(parser: ArgumentParser) -> None:
     """Add our options to SimulEval's; `--device` is its own."""
     parser.add_argument("--model", required=True, help="A model directory of nmtgrid.")
     parser.add_argument(
-        "--k", type=real_number, help="Stay K source units behind; inf: wait for all."
+        "--k",
+        type=real_number,
+        help="Stay K source units behind; inf: wait for all. Default: the k of training.",
     )
     parser.add_argument(
         "--threshold", type=real_number, help="The model's agent reads on above this."

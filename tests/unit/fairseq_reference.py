@@ -58,7 +58,11 @@ def waves(count: int, size: int) -> Tensor:
 
 
 class Transformer(Reference):
-    """`transformer`: post- or pre-norm, learned or sinusoidal positions."""
+    """`transformer`: post- or pre-norm, learned or sinusoidal positions.
+
+    `waitk_transformer`, and `uni_encoder`: a source state sees what precedes it; with `waitk`, row
+    t of the decoder (from 0) sees k + t source states.
+    """
 
     def __init__(self, types: tuple[int, int], **options: Any) -> None:
         super().__init__(**{
@@ -104,7 +108,8 @@ class Transformer(Reference):
     def normed(self, name: str, x: Tensor) -> Tensor:
         return F.layer_norm(x, (12,), self.state[f"{name}.weight"], self.state[f"{name}.bias"])
 
-    def attend(self, name: str, x: Tensor, read: Tensor, causal: bool) -> Tensor:
+    def attend(self, name: str, x: Tensor, read: Tensor, seen: int | None) -> Tensor:
+        """Attend to what was read: row t to `seen` + t states, or to all."""
         heads = []
         size = self.size // self.options.decoder_attention_heads
         query, keys, values = (
@@ -113,8 +118,8 @@ class Transformer(Reference):
         for at in range(0, self.size, size):
             head = slice(at, at + size)
             scores = query[:, head] @ keys[:, head].T / math.sqrt(size)
-            if causal:
-                scores = scores + torch.full_like(scores, -math.inf).triu(1)
+            if seen is not None:
+                scores = scores + torch.full_like(scores, -math.inf).triu(seen)
             heads.append(scores.softmax(-1) @ values[:, head])
         return self.apply(f"{name}.out_proj", torch.cat(heads, -1))
 
@@ -127,15 +132,19 @@ class Transformer(Reference):
         return x + (waves(len(tokens), 12) if learned is None else learned[2 : 2 + len(tokens)])
 
     def run(self, side: str, x: Tensor, memory: Tensor | None) -> Tensor:
-        for layer in range(getattr(self.options, f"{side}_layers")):
+        options = self.options
+        causal = memory is not None or options.arch.startswith("waitk")
+        causal = causal or getattr(options, "uni_encoder", False)
+        for layer in range(getattr(options, f"{side}_layers")):
             name = f"{side}.layers.{layer}"
 
             def own(h: Tensor, name: str = name) -> Tensor:
-                return self.attend(f"{name}.self_attn", h, h, causal=memory is not None)
+                return self.attend(f"{name}.self_attn", h, h, 1 if causal else None)
 
             def other(h: Tensor, name: str = name) -> Tensor:
                 assert memory is not None
-                return self.attend(f"{name}.encoder_attn", h, memory, causal=False)
+                waitk = getattr(options, "waitk", None)
+                return self.attend(f"{name}.encoder_attn", h, memory, waitk)
 
             def inner(h: Tensor, name: str = name) -> Tensor:
                 return self.apply(f"{name}.fc2", self.apply(f"{name}.fc1", h).relu())

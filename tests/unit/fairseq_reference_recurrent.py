@@ -133,7 +133,7 @@ class Pervasive(Reference):
             self.state[f"{name}.mconv2.mask"] = mask
             self.linear(f"{name}.fc1", 8, 10)
             self.linear(f"{name}.fc2", 10, 8)
-        if settings.aggregator == "attn":
+        if settings.aggregator.endswith("attn"):
             self.linear("decoder.aggregator.w1", 8, 8)
             self.linear("decoder.aggregator.w2", 8, 1)
         elif settings.aggregator.endswith("gated-max"):
@@ -182,10 +182,13 @@ class Pervasive(Reference):
 
     def pool(self, cells: Tensor) -> Tensor:
         kind = self.options.aggregator
-        if kind == "attn":
+        # Row t (from 0) of a path sees k + t cells.
+        k = self.options.waitk if kind.startswith("path-") else cells.shape[1]
+        mask = torch.full(cells.shape[:2], -math.inf).triu(k)[..., None]
+        if kind.endswith("attn"):
             scores = self.apply("decoder.aggregator.w2", self.apply("decoder.aggregator.w1", cells))
-            return (scores.softmax(1) * cells).sum(1)
+            return ((scores + mask).softmax(1) * cells).sum(1)
         if kind.endswith("gated-max"):
             both = self.apply("decoder.aggregator.linear", cells)
             cells = both[..., :8] * torch.sigmoid(both[..., 8:])
-        return cells.amax(1)
+        return (cells + mask).amax(1)

@@ -39,6 +39,12 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ):  # fmt: skip
         loaded = translator("pervasive", **settings)
         save_model(folder / name, loaded.models[0], loaded.pipeline, {"search": search})
+    # As `train` and `import-fairseq` leave a model that was trained along one path.
+    trained: dict[str, Any] = {"search": search, "objective_name": "wait-k", "objective": {"k": 2}}
+    damaged = trained | {"objective": {"k": 0}}
+    for name, settings in ("wait-2", trained), ("damaged", damaged):
+        loaded = translator("pervasive")
+        save_model(folder / name, loaded.models[0], loaded.pipeline, settings)
     return folder
 
 
@@ -172,17 +178,23 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
     assert stream(b"a\n", "--sample", *vain, "--k", "0", "--threshold", "1.5") == (2, "")
     message = stream.message  # type: ignore[attr-defined]
     assert all(f"`--{name}`" in message for name in ("sample", *settings, "k"))
-    assert "but both are given" in message and "`threshold` must be" in message
+    assert "but two are given" in message and "`threshold` must be" in message
 
 
 @pytest.mark.parametrize(
     ("arguments", "model", "what"),
     [
-        ([], "model", "needs one of `--k` and `--threshold`, but neither is given"),
+        ([], "model", "needs one of `--k`, `--threshold` and `--policy`, but none is given"),
+        ([], "none", "There is no model directory"),
+        ([], "damaged", "config.json: `objective.k` must be at least 1"),
         (["--k", "0"], "model", "`--k`"),
         (["--k", "1.5"], "model", "`--k`"),
         (["--k", "x"], "model", "`--k`"),
         (["--k", "1..3"], "model", "must be one number with `--stream`"),
+        (["--policy", "alignatt"], "model", "must have one value for each setting"),
+        (["--policy", "alignatt last=x"], "model", "`x` is not a whole number"),
+        (["--k", "2", "--policy", "alignatt last=1"], "model", "but two are given"),
+        (["--policy", "re-translation mask=0"], "model", "cannot write to a stream"),
         (["--threshold", "0"], "model", "above 0 and below 1"),
         (["--threshold", "nan"], "model", "above 0 and below 1"),
         (["--threshold", "0.5"], "model", "has no reader"),
@@ -198,6 +210,26 @@ def test_refusals(stream: Stream, arguments: list[str], model: str, what: str) -
     code, text = stream(b"a\n", *arguments, model=model)
     assert code == 2 and text == ""
     assert what in stream.message and "Traceback" not in stream.message  # type: ignore[attr-defined]
+
+
+def test_a_model_reads_as_it_was_trained(stream: Stream, home: Path, tmp_path: Path) -> None:
+    said = "trained with wait-2"
+    code, text = stream(LINES.encode(), "--json", tmp_path / "r.json", model="wait-2")
+    assert code == 0 and said in stream.message  # type: ignore[attr-defined]
+    assert json.loads((tmp_path / "r.json").read_text())["k"] == 2
+    assert (0, text) == stream(LINES.encode(), "--k", "2", model="wait-2")
+    assert said not in stream.message  # type: ignore[attr-defined]
+    assert stream(LINES.encode(), "--k", "1", model="wait-2") != (0, text)
+
+
+def test_whole_sentences_of_a_wait_k_model(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "in").write_text("ab cd\n")
+    for name in ("wait-2", "model"):
+        assert main(["decode", str(home / name), str(tmp_path / "in"), "--device", "cpu"]) == 0
+        shown = " ".join(capsys.readouterr().err.split())
+        assert ("trained with wait-2, but reads the whole source" in shown) == (name == "wait-2")
 
 
 def test_options_of_streams_alone(home: Path, refused: Callable[..., str]) -> None:

@@ -144,7 +144,7 @@ def test_tutorials_run_from_first_to_last(tmp_path: Path, monkeypatch: pytest.Mo
         if words[0] == "train" and "--dry-run" not in words and "--list" not in words:
             quicker += ["--max-updates", "3", "--set", "model.size=32"]
             quicker += ["--set", "training.validate_sentences=4"]
-        if words[0] in ("online-eval", "adaptive-tune"):
+        if words[0] in ("online-eval", "adaptive-tune") and "--log" not in words:
             quicker += ["--sentences", "3"]
         if words[0] == "adaptive-tune":
             quicker += ["--budget", "2"]

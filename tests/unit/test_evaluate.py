@@ -131,7 +131,7 @@ def test_what_models_cannot_do() -> None:
     )
     assert len(blind.faults(settings)) == 1 and "both directions" in blind.faults(settings)[0]
     assert blind.faults([Setting("wait-k", math.inf)]) == [], "offline it may be measured"
-    oracle, threshold = fixed.faults(settings)
+    threshold, oracle = fixed.faults(settings)
     assert "depends on the path" in oracle and "no reader" in threshold
     assert OnlineDecoder(translator("pervasive", reader="own")).faults(settings) == []
 

@@ -13,6 +13,8 @@ from nmtgrid.cli.app import main
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.online.objectives import trained_k
+from nmtgrid.online.paths import wait_k
 from nmtgrid.text.vocabulary import BEGIN
 from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
 from tests.unit.fairseq_reference import ConvS2S, Reference, Transformer
@@ -32,6 +34,9 @@ CASES: dict[str, tuple[Callable[..., Reference], dict[str, Any]]] = {
     "transformer": (Transformer, {}),
     "transformer-pre": (Transformer, PRE | TIED),
     "transformer-learned": (Transformer, LEARNED),
+    "transformer-unidirectional": (Transformer, {"uni_encoder": True}),
+    "transformer-multi-path": (Transformer, {"arch": "waitk_transformer_small", "waitk": None,
+                                             "multi_waitk": True}),
     "convs2s": (ConvS2S, {}),
     "convs2s-shared": (ConvS2S, {"share_input_output_embed": True}),
     "convs2s-output": (ConvS2S, {"decoder_out_embed_dim": 5}),
@@ -92,6 +97,62 @@ def check_same(model: TranslationModel, reference: Reference) -> None:
         torch.testing.assert_close(torch.log_softmax(forced, -1), expected, atol=1e-5, rtol=0)
         torch.testing.assert_close(stepwise(model, source, target), expected, atol=1e-5, rtol=0)
         assert expected.std() > 0.1
+
+
+WAIT_K: dict[str, tuple[Callable[..., Reference], dict[str, Any]]] = {
+    "transformer": (Transformer, {"arch": "waitk_transformer_small", "waitk": 2}),
+    "pervasive-max": (Pervasive, {"unidirectional": True, "aggregator": "path-max", "waitk": 3}),
+    "pervasive-gated": (Pervasive, {"unidirectional": True, "aggregator": "path-gated-max",
+                                    "waitk": 1} | UNTIED),
+    "pervasive-attention": (Pervasive, {"unidirectional": True, "aggregator": "path-attn",
+                                        "waitk": 2}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WAIT_K)
+def test_a_wait_k_model_keeps_its_k(name: str, tmp_path: Path, messages: list[str]) -> None:
+    """Along the wait-k path its log-probabilities are fairseq's, whose k is kept and noted."""
+    make, options = WAIT_K[name]
+    reference, k = make(TYPES, **options), options["waitk"]
+    loaded = taken(tmp_path, reference)
+    assert any(f"trained with wait-{k}:" in line for line in messages)
+    assert trained_k(tmp_path / "model") == k
+    assert loaded.model.traits.prefix_safe
+    order = [1, 0, *range(2, TYPES[1])]
+    for source, target in PAIRS:
+        batch = collate([source], [target])
+        paths = wait_k(k, batch.source_lengths, batch.target_input.shape[1])
+        with torch.no_grad():
+            features = loaded.model.features(batch, PredictionSites.along(batch, paths))
+            logits = loaded.model.classify(features)
+        expected = reference.log_probabilities(source, target)[:, order]
+        torch.testing.assert_close(torch.log_softmax(logits, -1), expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("make", "options", "objective"),
+    [
+        (Transformer, {"arch": "waitk_transformer", "multi_waitk": True, "waitk": 1024},
+         ("wait-k-sampled", {})),
+        (Transformer, {"arch": "waitk_transformer", "waitk": 1024}, None),
+        (Transformer, {}, None),
+        (Pervasive, {"unidirectional": True, "aggregator": "grid-max", "waitk": 3},
+         ("wait-k-area", {"k": 1})),
+        (Pervasive, {"unidirectional": True, "aggregator": "grid-gated-max", "lower_diag": 2},
+         ("wait-k-area", {"k": 3})),
+        (Pervasive, {"unidirectional": True, "aggregator": "max", "waitk": 3}, None),
+    ],
+)  # fmt: skip
+def test_models_for_many_k_or_for_none_have_no_k_of_their_own(
+    make: Callable[..., Reference], options: dict[str, Any],
+    objective: tuple[str, dict[str, int]] | None, tmp_path: Path, messages: list[str],
+) -> None:  # fmt: skip
+    settings = taken(tmp_path, make(TYPES, **options)).settings
+    assert trained_k(tmp_path / "model") is None
+    assert any("trained with wait-k for many k" in line for line in messages) == bool(objective)
+    kept = {name: settings[name] for name in ("objective_name", "objective") if name in settings}
+    assert kept == ({} if objective is None else dict(objective_name=objective[0],
+                                                      objective=objective[1]))  # fmt: skip
 
 
 @pytest.mark.parametrize("zipped", [True, False], ids=["zip", "stream"])

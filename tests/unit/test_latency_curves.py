@@ -3,16 +3,16 @@
 import json
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
-from nmtgrid.analysis.latency import latency_curves, read_online_results
+from nmtgrid.analysis.latency import latency_curves, read_online_results, reference_curves
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths, staircase
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.cli.app import main
-from nmtgrid.online.published import CURVES, Point, names
+from nmtgrid.online.published import CURVES, Curve, Evaluation, Point, mismatches, names, warnings
 from nmtgrid.online.published import curves as published_curves
 from tests.unit.drawn_figures import drawn_figures, text_faults
 
@@ -193,7 +193,9 @@ def test_the_command_draws_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
     # All faults are reported together.
     assert run(folder, "--convention", "simuleval", *published) == 2
     message = capsys.readouterr().err
-    assert all(word in message for word in ("--unit word", "AL in tokens", "--out FILE"))
+    assert all(
+        word in message for word in ("--unit word", "published curves have AL", "--out FILE")
+    )
 
 
 def test_lagging_grows_along_every_curve() -> None:
@@ -203,16 +205,106 @@ def test_lagging_grows_along_every_curve() -> None:
         assert lags == sorted(set(lags)), curve.label
         settings = [point.setting for point in curve.points if point.setting is not None]
         assert settings == sorted(settings, reverse=curve.policy == "dynamic")
+        assert curve.data in names()
         assert all(5 < point.bleu < 40 for point in curve.points)
     assert len({(curve.data, curve.label) for curve in CURVES}) == len(CURVES)
+    assert len({curve.title for curve in CURVES}) == len(CURVES)
     assert all(curve.source for curve in CURVES)
 
 
 def test_figures_of_the_thesis() -> None:
-    pervasive, *_, paths = published_curves("iwslt14-de-en")
-    assert pervasive.points[0] == Point(19.20, -1.26, 1) and pervasive.source == "table D.3"
+    pervasive, _, _, paths, *_ = published_curves("iwslt14-de-en")
+    assert pervasive.points[0] == Point(19.20, -1.26, 1) and pervasive.source == "thesis table D.3"
     assert pervasive.lowercase and Point(30.58, 3.51, 0.3) in paths.points
-    assert not any(curve.lowercase for curve in published_curves("iwslt15-en-vi"))
+    for curve in published_curves("iwslt15-en-vi"):
+        assert curve.lowercase != curve.source.startswith("thesis")
     assert "wmt15-de-en" in names()
     with pytest.raises(ConfigError, match=r"no published curves for `iwslt14-de-fr`.*Did you mean"):
         published_curves("iwslt14-de-fr")
+
+
+def test_figures_of_other_papers() -> None:
+    """One point of each of the tables, and what a legend says of the curve."""
+    curves = {(curve.data, curve.label): curve for curve in CURVES}
+    for data, label, bleu, al, title in (
+        ("iwslt14-de-en", "BS-SiMT", 31.37, 7.0, "Guo et al. 2023; IWSLT'14 De-En, lc, BPE"),
+        ("iwslt14-de-en", "multi-path wait-k", 29.9, 4.43, "in Guo et al. 2023; IWSLT'14 De-En"),
+        ("iwslt14-de-en", "MMA", 30.03, 5.45, "in Guo et al. 2023; IWSLT'14 De-En, lc, BPE"),
+        ("iwslt15-en-vi", "HMT", 28.53, 3.72, "Zhang and Feng 2023; IWSLT'15 En-Vi, lc, words"),
+        ("iwslt15-en-vi", "ITST", 28.68, 4.55, "Zhang and Feng 2022c; IWSLT'15 En-Vi, lc, words"),
+        ("iwslt15-en-vi", "Wait-info", 28.54, 4.6, "Zhang et al. 2022; IWSLT'15 En-Vi"),
+        ("iwslt15-en-vi", "GMA", 28.72, 6.55, "Zhang and Feng 2022b; IWSLT'15 En-Vi, lc, words"),
+        ("iwslt15-en-vi", "MMA", 27.73, 2.68, "by others (Ma et al. 2020); IWSLT'15 En-Vi"),
+        ("iwslt15-en-vi", "TIQ", 28.9, 3.86, "Jain et al. 2023; IWSLT'15 En-Vi, lc, words"),
+        ("wmt15-de-en", "Dual Paths (base)", 28.14, 4.02, "2022a; WMT'15 De-En, lc, BPE"),
+        ("wmt15-de-en", "HMT (big)", 31.99, 6.56, "Zhang and Feng 2023; WMT'15 De-En, lc, BPE"),
+    ):
+        curve = curves[data, label]
+        assert Point(bleu, al) in curve.points and title in curve.title and curve.lowercase
+
+
+PAPER = Curve("iwslt15-en-vi", "P", "P", "Q 2020", True, (Point(28.0, 3.0),))
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "unit", "reasons"),
+    [
+        # Older results do not say what they are of; words are words whatever the vocabulary.
+        (Evaluation(), "token", []),
+        (Evaluation(), "word", []),
+        (Evaluation(("en", "vi"), 1268, True, "bpe"), "word", []),
+        (Evaluation(("en", "vi"), 1268, True, "words"), "token", []),
+        (Evaluation(("en", "vi"), 1268, True, "bpe"), "token", ["counts words (`--unit word`)"]),
+        (Evaluation(("en", "vi"), 1268, False, "words"), "token", ["marked `lc` is lower-cased"]),
+        (Evaluation(("en", "vi"), 200, True, "words"), "token", ["1,268 test", "there are 200"]),
+        # Of another corpus the number of sentences says no more.
+        (Evaluation(("vi", "en"), 200, True, "words"), "token", ["(en-vi), not vi-en"]),
+    ],
+)  # fmt: skip
+def test_what_does_not_compare(
+    evaluation: Evaluation, unit: Literal["token", "word"], reasons: list[str]
+) -> None:
+    text = "\n".join(mismatches(PAPER, evaluation, unit))
+    assert all(reason in text for reason in reasons) and bool(text) == bool(reasons)
+
+
+def test_each_reason_is_said_once() -> None:
+    """WMT'15 De-En has cased and lower-cased curves: whichever ours is, some do not compare."""
+    ours = Evaluation(("de", "en"), 2169, False, "bpe")
+    (reason,) = warnings("wmt15-de-en", [ours, ours], "token")
+    assert "`lc`" in reason
+    both = warnings("wmt15-de-en", [ours], "word")
+    assert len(both) == 2 and reason in both
+    assert "BPE tokens (`--unit token`); here it counts words" in "".join(both)
+
+
+def test_results_say_what_they_are_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder, picture = write(tmp_path, ROWS), tmp_path / "p.svg"
+    published = ("--out", picture, "--published", "iwslt15-en-vi")
+    # Older results do not say, so that there is no warning; words are drawn too.
+    assert run(folder, *published, "--unit", "word") == 0
+    assert "warning" not in capsys.readouterr().err
+    facts = {"languages": ["en", "vi"], "sentences": 9, "lowercase": False, "subwords": "bpe"}
+    (tmp_path / "results.json").write_text(json.dumps({"settings": ROWS, **facts}))
+    assert run(folder, *published) == 0
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.count("warning: `--published iwslt15-en-vi`") == 3
+    assert all(part in message for part in ("here there are 9", "`lc`", "counts words"))
+
+
+@pytest.mark.parametrize("data", names())
+def test_published_curves_are_named_in_the_picture(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = drawn_figures(monkeypatch)
+    references = reference_curves(data)
+    draw_tradeoff([OURS, *references], tmp_path / "p.png", title="T", x_labels=["x"], y_label="y")
+    (figure,) = figures
+    (axes,) = figure.axes
+    labels = {text.get_text() for text in axes.texts}
+    assert {curve.short for curve in references} <= labels and not text_faults(figure)
+    looks = [(line.get_marker(), line.get_color(), line.get_linestyle()) for line in axes.lines]
+    assert len(set(looks)) == len(references) + 1
+    legend = " ".join(text.get_text() for text in figure.legends[0].get_texts())
+    assert all(curve.title.split()[-1] in legend for curve in published_curves(data))
+    assert "…" not in legend

@@ -13,6 +13,7 @@ from nmtgrid.cli.online_eval import files
 from nmtgrid.cli.online_eval.run import print_skipped
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import Latency, latency
+from nmtgrid.models.directory import load_model, save_model
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder
 from nmtgrid.online.published import curves
 from nmtgrid.online.simuleval import read_log
@@ -57,6 +58,30 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
     return " ".join(message.split())
 
 
+def test_models_are_evaluated_as_they_were_trained(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where all models have a k of their own: each of these k, for all models."""
+    loaded, file = load_model(here / "grid"), tmp_path / "r.json"
+    for k in (2, 4):
+        settings = {"objective_name": "wait-k", "objective": {"k": k}}
+        save_model(tmp_path / f"wait-{k}", loaded.model, loaded.pipeline, settings)
+    models = [tmp_path / "wait-4", tmp_path / "wait-2"]
+    command = ("--data", "data", "--sentences", 1, "--json", file)
+    for arguments, expected in (
+        (models, [2, 4, 2, 4]),
+        (models[:1], [4]),
+        ([models[0], "grid"], [1, 3, 5, 7, 9] * 2),
+        ([models[0], "--k", "3"], [3]),
+        ([models[0], "--oracle", "1"], [None]),
+    ):
+        assert online(*arguments, *command) == 0
+        assert [setting.get("k") for setting in report(file)["settings"]] == expected
+        said = "trained with wait-" in capsys.readouterr().err
+        assert said == (expected in ([4], [2, 4, 2, 4]))
+    assert "There is no model directory" in refused(capsys, tmp_path / "none", "--data", "data")
+
+
 @pytest.fixture
 def drawn(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The same folder, where pictures are drawn."""
@@ -74,7 +99,11 @@ def test_everything_at_once(
     shown = capsys.readouterr().err
     assert "k=3" in shown and "τ=0.3" in shown and "λ=1" in shown
     assert "latency in source tokens" in shown and "thesis' convention" in shown
+    warned = "warning: `--published iwslt15-vi-en`: the published curves are of IWSLT'15 Vi-En"
+    assert " ".join(shown.split()).count(warned) == 1
     values = report(file)
+    assert values["languages"] == ["qa", "qb"] and values["lowercase"] is False
+    assert values["subwords"] == "bpe"
     kept = report(out / "results.json")
     assert kept.pop("sha256") and values == kept and values["complete"] is True
     settings = values["settings"]

@@ -10,10 +10,13 @@ from torch import Tensor
 from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import with_checksum, write_json
+from nmtgrid.online.evaluate import OnlineDecoder
 from nmtgrid.online.policies import AlignAtt, Confidence, EDAtt, Entropy, Policy, Threshold, WaitK
 from nmtgrid.online.settings import KINDS, Setting, named_policies, read_policy, read_settings
+from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.api import Agent, Proposal
 from nmtgrid.text.vocabulary import END
+from tests.unit.tiny_online import sentences, translator
 
 HALF, CERTAIN = [0.5, 0.25, 0.25, 0.0], [0.0, 0.0, 0.0, 1.0]
 
@@ -205,6 +208,27 @@ def test_a_policy_of_ones_own(own: Path) -> None:
     writes = [_made(setting).writes(propose([HALF], [1])).tolist() for setting in settings]
     assert writes == [[True], [False]]  # it leads by a quarter
     assert [setting.value for setting in read_policy(f"{own}:Margin")] == [0.4]
+
+
+def test_the_policy_of_the_docs(project: Path, tmp_path: Path) -> None:
+    page = (project / "docs" / "reading-policies.md").read_text(encoding="utf-8")
+    code = page.split("```python\n")[1].split("```")[0]
+    assert len(code.splitlines()) <= 40
+    path = tmp_path / "margin.py"
+    path.write_text(code, encoding="utf-8")
+    setting = Setting(f"{path}:Margin", 0.2, (), "margin")
+    online, pairs = translator("pervasive"), sentences()
+    (decoded,) = OnlineDecoder(online).run(pairs, [setting])
+    streams = StreamTranslator(online.models, online.pipeline, setting.make(), online.plan)
+    for pair, outcome in zip(pairs, decoded.outcomes, strict=True):
+        line = streams.begin()
+        for word in pair.words:
+            line.read(word)
+        line.end()
+        assert line.target == outcome.units
+        assert not pair.source or line.hypothesis().reads == outcome.reads
+    with pytest.raises(ConfigError, match="`margin` must be from 0 to below 1"):
+        read_policy(f"{path}:Margin margin=1.5")
 
 
 def _made(setting: Setting) -> Agent:

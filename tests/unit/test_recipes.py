@@ -31,6 +31,7 @@ ALL = {
     "multi30k": "",
     "distill": "",
     "paragraphs": "",
+    "policies": "",
     "report": "",
     "smoothing": "",
     "transparent": "",

@@ -226,8 +226,8 @@ def test_the_class_that_simuleval_drives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ([], "one of `--k` and `--threshold`"),
-        (["--k", "1", "--threshold", "0.5"], "one of `--k` and `--threshold`"),
+        ([], "one of `--k`, `--threshold` and `--policy`"),
+        (["--k", "1", "--threshold", "0.5"], "one of `--k`, `--threshold` and `--policy`"),
         (["--k", "0.5"], "`k` must be a whole number"),
         (["--threshold", "1"], "above 0 and below 1"),
         (["--threshold", "0.5"], "has no reader"),
@@ -236,6 +236,15 @@ def test_the_class_that_simuleval_drives(tmp_path: Path) -> None:
 def test_faults_of_the_command_line(tmp_path: Path, arguments: list[str], what: str) -> None:
     with pytest.raises(ConfigError, match=what):
         make_translator(_arguments("--model", _model(tmp_path), *arguments))
+
+
+def test_the_k_of_training_is_the_default(tmp_path: Path) -> None:
+    loaded, path = translator("pervasive"), tmp_path / "wait-2"
+    settings = {"objective_name": "wait-k", "objective": {"k": 2}}
+    save_model(path, loaded.models[0], loaded.pipeline, settings)
+    for arguments, k in ([], 2), (["--k", "4"], 4):
+        agent = make_translator(_arguments("--model", path, *arguments)).agent
+        assert agent == WaitK(k)
 
 
 # With the real program.

@@ -36,11 +36,12 @@ BOTH = [
     *("--set", "smoothing.sequence.reward=bleu", "--set", "smoothing.entropy=0.01"),
 ]
 CPU = torch.device("cpu")
+READERS = ("dynamic", "divergence", "marginal")
 
 
 def settings(*changes: str, objective: str = "likelihood") -> RunSettings:
-    more = () if objective in ("likelihood", "dynamic") else ("model.exits=tied",)
-    arch = "pervasive" if objective == "dynamic" else "transformer"
+    more = () if objective in ("likelihood", *READERS) else ("model.exits=tied",)
+    arch = "pervasive" if objective in READERS else "transformer"
     return resolve(Request(arch, None, objective, (*more, *changes)), objectives)
 
 
@@ -88,7 +89,7 @@ def test_one_sample_cannot_be_weighed(capfd: pytest.CaptureFixture[str]) -> None
     assert "sequence.lazy=true" in capfd.readouterr().err
 
 
-@pytest.mark.parametrize("objective", ["dynamic", "exits-halting"])
+@pytest.mark.parametrize("objective", [*READERS, "exits-halting"])
 def test_decisions_are_not_learnt_from_drawn_sentences(data: Path, objective: str) -> None:
     dataset = Dataset.open(data)
     more = ("model.halting=geometric",) if objective == "exits-halting" else ()

@@ -7,6 +7,7 @@ to this figure only: importing this module changes none of matplotlib's settings
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import math
 import re
@@ -277,44 +278,95 @@ def legend_label(name: str, letters: int, lines: int = 1) -> str:
     return f" {text}" if text.startswith("_") else text
 
 
+_NEAR = 4.5
+"""Points between a marker and its label."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Obstacles:
+    """What labels keep off, in pixels: paths of lines, markers [points, 2], other labels' boxes."""
+
+    lines: Sequence[Any]
+    markers: Any
+    boxes: list[Any]
+
+    def leave_free(self, axes: Axes, box: Any) -> bool:
+        """Return whether a box lies in the diagram and on nothing."""
+        return (
+            axes.bbox.x0 <= box.x0
+            and box.x1 <= axes.bbox.x1
+            and axes.bbox.y0 <= box.y0
+            and box.y1 <= axes.bbox.y1
+            and not box.padded(2).count_overlaps(self.boxes)
+            and not box.padded(2).count_contains(self.markers)
+            and not any(line.intersects_bbox(box, filled=False) for line in self.lines)
+        )
+
+
 def label_points(
-    axes: Axes, points: Sequence[tuple[float, float, str, str]], *, everywhere: bool = False
+    axes: Axes,
+    points: Sequence[tuple[float, float, str, str]],
+    *,
+    names: Sequence[tuple[Sequence[tuple[float, float]], str, str]] = (),
+    everywhere: bool = False,
 ) -> None:
     """Write a label in its colour beside each point (x, y), on no line and on no other label.
 
-    A label without room is left out, unless it is to stand `everywhere`. Lines must be drawn, and
-    the limits set.
+    Before them each of `names`, of a line through some points, beside the last of these with room;
+    where there is none, farther off, at the end of a thin line. A label without room is left out,
+    unless it is to stand `everywhere`. Lines must be drawn, and the limits set.
     """
     figure = axes.get_figure(root=True)
     assert figure is not None
     # The layout is settled here: before, nothing has its place.
     figure.draw_without_rendering()
-    # In pixels, where boxes of text are.
-    lines = [line.get_transform().transform_path(line.get_path()) for line in axes.lines]
-    markers = axes.transData.transform([(x, y) for x, y, _, _ in points] or [(0.0, 0.0)])
-    boxes: list[Any] = []
-    for x, y, label, tone in points:
-        # Preferred first: above and below, then the corners and the sides.
-        for right, up in ((0, 1), (0, -1), (-1, 1), (1, -1), (-1, -1), (1, 1), (-1, 0), (1, 0)):
-            text = axes.annotate(
-                label, (x, y), xytext=(4.5 * right, 4.5 * up), textcoords="offset points",
-                ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up],
-                color=tone, fontsize=7.0, zorder=4,
-            )  # fmt: skip
-            # It lies inside: the layout, which is settled, need not measure it.
-            text.set_in_layout(False)
-            box = text.get_window_extent()
-            is_free = (
-                axes.bbox.x0 <= box.x0 and box.x1 <= axes.bbox.x1
-                and axes.bbox.y0 <= box.y0 and box.y1 <= axes.bbox.y1
-                and not box.count_overlaps(boxes)
-                and not box.padded(2).count_contains(markers)
-                and not any(line.intersects_bbox(box, filled=False) for line in lines)
-            )  # fmt: skip
-            if is_free or (everywhere and (right, up) == (1, 0)):
-                boxes.append(box)
-                break
-            text.remove()
+    marked = [(x, y) for x, y, *_ in points] + [point for line, *_ in names for point in line]
+    obstacles = _Obstacles(
+        [line.get_transform().transform_path(line.get_path()) for line in axes.lines],
+        axes.transData.transform(marked or [(0.0, 0.0)]),
+        [],
+    )
+    for line, name, tone in names:
+        any(
+            _write_label(axes, (x, y, name, tone), obstacles, distance=distance)
+            for distance in (_NEAR, 20.0, 36.0, 54.0, 75.0)
+            for x, y in reversed(line)
+        )
+    for point in points:
+        _write_label(axes, point, obstacles, everywhere=everywhere)
+
+
+def _write_label(
+    axes: Axes,
+    point: tuple[float, float, str, str],
+    obstacles: _Obstacles,
+    *,
+    distance: float = _NEAR,
+    everywhere: bool = False,
+) -> bool:
+    """Write a label so many points off, where it is free; return whether it is anywhere."""
+    x, y, label, tone = point
+    # Preferred first: above and below, then the corners and the sides.
+    for right, up in ((0, 1), (0, -1), (-1, 1), (1, -1), (-1, -1), (1, 1), (-1, 0), (1, 0)):
+        offset = distance * right, distance * up
+        text = axes.annotate(
+            label, (x, y), xytext=offset, textcoords="offset points",
+            ha=("center", "left", "right")[right], va=("center", "bottom", "top")[up],
+            color=tone, fontsize=7.0, zorder=4,
+        )  # fmt: skip
+        # It lies inside: the layout, which is settled, need not measure it.
+        text.set_in_layout(False)
+        box = text.get_window_extent()
+        if obstacles.leave_free(axes, box) or (everywhere and (right, up) == (1, 0)):
+            obstacles.boxes.append(box)
+            if distance > _NEAR:
+                leader = {"arrowstyle": "-", "color": tone, "linewidth": 0.5, "shrinkB": 3.0}
+                axes.annotate(
+                    "", (x, y), xytext=offset, textcoords="offset points", arrowprops=leader
+                ).set_in_layout(False)
+            return True
+        text.remove()
+    return False
 
 
 def log_ticks(least: float, most: float, count: int = 6) -> list[float]:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.plotting.figure import (
     AXIS,
     COLOURS,
+    FONT,
     INK,
     Axes,
     Figure,
@@ -36,6 +37,9 @@ from nmtgrid.analysis.plotting.figure import (
 _WIDTH, _HEIGHT = 5.0, 3.5
 # Names that have room on several lines each.
 _FEW = 7
+# Published curves that have room for a label at each point.
+_FEW_REFERENCES = 4
+_SMALL = 7.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +225,7 @@ _MARKERS = {
     "wait-k": "o", "threshold": "s", "dynamic": "s", "oracle": "^", "fixed": "o", "baseline": "s",
     "uniform": "x",
 }  # fmt: skip
-_CYCLE = ("o", "^", "s", "D", "v", "P", "X")
+_CYCLE = ("o", "^", "s", "D", "v", "P", "X", "<", "p", "*", ">", "d", "h")
 _OURS = (*(colour for colour in COLOURS if colour != "#555555"), "#8c564b")
 # Greys are for what is only compared with.
 _GREYS = ("#444444", "#8a8a8a", "#777777", "#a3a3a3", "#b0b0b0")
@@ -239,12 +243,16 @@ class CurvePoint:
 
 @dataclasses.dataclass(frozen=True)
 class TradeoffCurve:
-    """Points of one system, in order; `is_reference` is what the others are compared with."""
+    """Points of one system, in order; `is_reference` is what the others are compared with.
+
+    `short` stands beside the curve, its whole name in the legend.
+    """
 
     name: str
     points: Sequence[CurvePoint]
     kind: str
     is_reference: bool = False
+    short: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -275,8 +283,12 @@ def draw_tradeoff(
         if (points := [point for point in curve.points if _is_number(point)])
     ]
     shown = [index for index in range(len(x_labels)) if any(_points(c, index) for c in curves)]
+    references = [curve for curve in curves if curve.is_reference]
+    # Many curves lie close, and their legend is long.
+    is_crowded = len(references) > _FEW_REFERENCES
     width = 5.3 if len(shown) < 2 else 3.9 * len(shown)
-    with new_picture(path, width + 2.7, 4.7) as figure:
+    size = (width + 4.4, 6.6) if is_crowded else (width + 2.7, 4.7)
+    with new_picture(path, *size) as figure:
         set_title(figure, title)
         panels = figure.subplots(1, max(1, len(shown)), sharey=True, squeeze=False)[0]
         panels[0].set_ylabel(y_label)
@@ -290,22 +302,46 @@ def draw_tradeoff(
             for curve, look in zip(curves, looks, strict=True):
                 own = _points(curve, index)
                 x, y = [point.costs[index] for point in own], [point.bleu for point in own]
-                lines += axes.plot(x, y, label=legend_label(curve.name, 30, 3), **look)
+                letters = 40 if curve.is_reference else 30
+                lines += axes.plot(x, y, label=legend_label(curve.name, letters, 3), **look)
             lines += [_draw_level(axes, level, curves, looks) for level in levels]
         for axes in panels:
             axes.grid()
         if lines:
-            figure.legend(handles=lines, loc="outside right upper", labelspacing=0.6)
+            legend = figure.legend(handles=lines, loc="outside right upper", labelspacing=0.6)
+            for text, curve in zip(legend.get_texts(), curves, strict=False):
+                text.set_fontsize(_SMALL if curve.is_reference else FONT)
         # The legend takes room: where labels fit is known with it alone.
         for axes, index in zip(panels, shown, strict=False):
-            # References come last: where there is no room, it is they that go without a label.
-            ordered = sorted(zip(curves, looks, strict=True), key=lambda pair: pair[0].is_reference)
-            labels = [
-                (point.costs[index], point.bleu, point.label, darker(look["color"]))
-                for curve, look in ordered
-                for point in _points(curve, index)
-            ]
-            label_points(axes, labels)
+            _label_curves(axes, index, curves, looks, names_alone=is_crowded)
+
+
+def _label_curves(
+    axes: Axes,
+    index: int,
+    curves: Sequence[TradeoffCurve],
+    looks: Sequence[dict[str, Any]],
+    *,
+    names_alone: bool,
+) -> None:
+    """Write what stands beside the curves of diagram `index`; of references `names_alone`, or all.
+
+    Where there is no room, it is references that go without labels of their points.
+    """
+    names = [
+        ([(point.costs[index], point.bleu) for point in _points(curve, index)], curve.short, INK)
+        for curve in curves
+        if curve.short
+    ]
+    labels = [
+        (point.costs[index], point.bleu, point.label, darker(look["color"]))
+        for curve, look in sorted(
+            zip(curves, looks, strict=True), key=lambda pair: pair[0].is_reference
+        )
+        if not (curve.is_reference and names_alone)
+        for point in _points(curve, index)
+    ]
+    label_points(axes, labels, names=names)
 
 
 def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
@@ -317,13 +353,15 @@ def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
         counts[curve.is_reference] += 1
         tones = _GREYS if curve.is_reference else _OURS
         width = 1.1 if curve.is_reference else 1.7
+        # Published curves of one kind must be told apart without colours.
+        marker = None if curve.short else _MARKERS.get(curve.kind)
         dashes = _GREY_DASHES[index % len(_GREY_DASHES)] if curve.is_reference else "-"
         looks.append({
             "color": tones[index % len(tones)],
             "linewidth": width,
             # Random exits are not one way to decode that is varied.
             "linestyle": "none" if curve.kind == "uniform" else dashes,
-            "marker": _MARKERS.get(curve.kind) or _CYCLE[index % len(_CYCLE)],
+            "marker": marker or _CYCLE[index % len(_CYCLE)],
             "markersize": 3.4 if curve.is_reference else 4.4,
             "markerfacecolor": "white",
             "markeredgewidth": 0.75 * width,

@@ -115,7 +115,7 @@ def curves(arguments: CurvesArguments) -> None:
     """Show how trainings went: losses, perplexity, BLEU, speed; draw their curves side by side.
 
     Losses are in nats per target token, without label smoothing; best is the lowest on the
-    validation split, or what the objective goes by instead (`exits-halting`, `dynamic`). Runs with
+    validation split, or what the objective goes by instead, such as a path's delay. Runs with
     `training.watch_gradients` also have the norms of gradients between the layers, and the ratio of
     the first to the last encoder layer's. Damaged lines of a log are left out, with a warning. One
     picture has all diagrams, a folder one file for each.
@@ -163,7 +163,11 @@ class LatencyArguments(CommandArguments):
     convention: Literal["thesis", "simuleval"] = option(
         "Whose length |y| is: as in `online-eval`.", default="thesis"
     )
-    published: str | None = option("Lay published curves under ours (with AL alone).", "NAME")
+    published: str | None = option(
+        "Lay the published curves of a corpus under ours (with AL alone); warns of what does not "
+        "compare.",
+        "NAME",
+    )
     title: str | None = option("Of the picture.")
     json: JsonFile = None
 
@@ -173,9 +177,9 @@ RULES = [
     Requires("convention", "unit", "SimulEval's convention counts words: add `--unit word`."),
     Excludes(
         "published",
-        "metric unit convention",
-        "The published curves have AL in tokens, in the thesis' convention: leave out "
-        "`--published`, or `--metric`, `--unit` and `--convention`.",
+        "metric convention",
+        "The published curves have AL, in the thesis' convention: leave out `--published`, or "
+        "`--metric` and `--convention`.",
     ),
     Requires(
         "published", "out", "`--published` has no effect without a picture: add `--out FILE`."
@@ -191,11 +195,16 @@ def latency(arguments: LatencyArguments) -> None:
     check_rules(arguments, RULES)
     from nmtgrid.analysis.areas import read_areas
     from nmtgrid.analysis.latency import latency_section, read_online_results
+    from nmtgrid.online.published import warnings
 
     # A folder may have the results of several systems and policies.
     online_results = [
         result for label, path in named for result in read_online_results(path, label)
     ]
+    if arguments.published is not None:
+        evaluations = [result.evaluation for result in online_results]
+        for reason in warnings(arguments.published, evaluations, arguments.unit):
+            console.warn(f"`--published {arguments.published}`: {reason}")
     section = latency_section(
         online_results,
         arguments.metric,

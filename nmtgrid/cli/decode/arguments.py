@@ -13,7 +13,6 @@ from nmtgrid.cli.options import (
     Ensemble,
     Excludes,
     JsonFile,
-    Needs,
     Overrides,
     Precision,
     Requires,
@@ -79,7 +78,8 @@ class DecodeArguments(CommandArguments):
     )
     stream: bool = flag(
         "--stream",
-        "Translate words as they come; needs one of `--k`, `--threshold`, `--policy`.",
+        "Translate words as they come; needs one of `--k`, `--threshold`, `--policy`, unless the "
+        "model was trained with one k.",
     )
     k: str | None = option("Streams: stay N source units behind; `inf` waits for all.", "N")
     threshold: float | None = option("Streams: the model's agent reads on above this.", "TAU")
@@ -129,11 +129,6 @@ STREAM_RULES = [
         "stream",
         "With `--stream` there is no meaning in {options}: each word is written to standard output "
         "as soon as it is final, and never taken back.",
-    ),
-    Needs(
-        "k",
-        "threshold policy",
-        "`--stream` needs one of `--k`, `--threshold` and `--policy`, but none is given.",
     ),
     Excludes("k", "threshold", _ONE_POLICY),
     Excludes("policy", "k", _ONE_POLICY),

@@ -36,6 +36,7 @@ from nmtgrid.data.dataset import Dataset, PictureSplit
 from nmtgrid.metrics.quality import caption_scores
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.online.objectives import trained_k
 from nmtgrid.search.api import Halt, SearchPlan, Translation
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.traces import Trace
@@ -90,6 +91,11 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     (check_pictures if has_pictures else check_text)(translator.models[0])
     if translator.features:
         check_rules(arguments, PICTURE_RULES)
+    if (k := trained_k(arguments.model)) is not None:
+        console.say(
+            f"note: this model was trained with wait-{k}, but reads the whole source here; with "
+            "`--stream` it reads as it was trained."
+        )
     return translator
 
 

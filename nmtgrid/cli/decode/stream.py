@@ -17,14 +17,15 @@ from nmtgrid.base import console
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import override
 from nmtgrid.base.devices import find_device
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency
 from nmtgrid.models.directory import load_model
-from nmtgrid.online.settings import Setting, read_settings
+from nmtgrid.online.objectives import trained_k
+from nmtgrid.online.settings import Setting, read_policy, read_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace, rounded_exit_scores
@@ -38,26 +39,65 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
     if arguments.max_source is not None and arguments.max_source < 1:
         faults.append(f"`--max-source` must be at least 1, but is {arguments.max_source}.")
     try:
-        _setting(arguments)
+        if _policies(arguments):
+            _setting(arguments)
+        elif trained_k(arguments.model) is None:
+            faults.append(
+                "`--stream` needs one of `--k`, `--threshold` and `--policy`, but none is given, "
+                "and the model was not trained with one k."
+            )
     except ConfigError as fault:
         faults += fault.faults
+    except NmtgridError as fault:
+        faults.append(str(fault))
     return faults
 
 
 def _setting(arguments: DecodeArguments) -> Setting:
     """Return the policy that decides when to read. Raises ConfigError for faulty values."""
-    thresholds = None if arguments.threshold is None else f"{arguments.threshold:.15g}"
-    texts = [] if arguments.policy is None else [arguments.policy]
-    settings = read_settings(arguments.k, thresholds, None, texts)
-    # Which options exclude each other, and that one is needed, the rules say.
-    options = sum(option is not None for option in (arguments.k, thresholds, arguments.policy))
-    if len(settings) != 1 and options == 1:
-        option = "--k" if arguments.k is not None else "--policy"
-        raise ConfigError(
-            f"A stream has one reading policy with one value of each setting, but `{option}` names "
-            f"{len(settings)}: {', '.join(setting.title for setting in settings[:3])} ..."
-        )
+    settings, faults = [], []
+    # Each for itself: of several, which exclude each other, all may be faulty.
+    for option, value in (("--k", arguments.k), ("--policy", arguments.policy)):
+        if value is None:
+            continue
+        try:
+            if option == "--k":
+                settings += read_settings(value, None, None)
+            else:
+                settings += read_policy(value)
+        except ConfigError as error:
+            faults += error.faults
+            continue
+        if len(settings) > 1:
+            faults.append(
+                f"`{option}` must be one number with `--stream`, but is `{value}`."
+                if option == "--k"
+                else f"`--policy` must have one value for each setting with `--stream`, but names "
+                f"{len(settings)}: {', '.join(setting.title for setting in settings[:3])} ..."
+            )
+    if arguments.threshold is not None:
+        settings.append(Setting("threshold", arguments.threshold))
+        try:
+            settings[-1].make()
+        except ConfigError as error:
+            faults += error.faults
+    if faults:
+        raise ConfigError(faults)
     return settings[0]
+
+
+def _policies(arguments: DecodeArguments) -> list[object]:
+    """Return what the options name to decide when to read."""
+    options = arguments.k, arguments.threshold, arguments.policy
+    return [option for option in options if option is not None]
+
+
+def _setting_of_training(arguments: DecodeArguments) -> Setting:
+    """Return the k that the model was trained with, and say so."""
+    k = trained_k(arguments.model)
+    assert k is not None
+    console.say(f"note: this model was trained with wait-{k}, so it reads with `--k {k}`.")
+    return Setting("wait-k", k)
 
 
 def translate_stream(arguments: DecodeArguments) -> None:
@@ -66,7 +106,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     An interruption leaves the traces and the report of the lines that have ended. Raises
     ConfigError, before anything is read, where the model cannot do what is asked.
     """
-    setting = _setting(arguments)
+    setting = _setting(arguments) if _policies(arguments) else _setting_of_training(arguments)
     agent = setting.make(arguments.finish_reading)
     device = find_device(arguments.device)
     folders = [arguments.model, *(arguments.ensemble or [])]

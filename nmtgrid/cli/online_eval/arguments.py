@@ -42,7 +42,8 @@ class OnlineEvalArguments(CommandArguments):
     split: str = option("What to translate.", "NAME", default="test")
     ensemble: Ensemble = None
     k: str | None = option(
-        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: 1,3,5,7,9]",
+        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: that of "
+        "training, or 1,3,5,7,9]",
         "LIST",
     )
     thresholds: str | None = option(
@@ -105,7 +106,9 @@ class OnlineEvalArguments(CommandArguments):
         "DIR",
     )
     published: str | None = option(
-        "Lay published curves under ours, such as `iwslt14-de-en`.", "NAME"
+        "Lay the published curves of a corpus under ours, such as `iwslt14-de-en`; warns of what "
+        "does not compare.",
+        "NAME",
     )
     lines: list[int] | None = option("Draw the paths of line N; may be repeated.", "N", "--line")
     log: Path | None = option("Score this `instances.log` of SimulEval; needs no model.", "FILE")
@@ -191,11 +194,10 @@ def _faults(arguments: OnlineEvalArguments) -> list[str]:
         )
     if convention == "simuleval" and unit == "token":
         faults.append("SimulEval's convention counts words: leave out `--unit token`.")
-    # Points in other units would lie on the same axes without being comparable.
-    elif arguments.published and (unit, convention) != ("token", "thesis"):
+    elif arguments.published and convention != "thesis":
         faults.append(
-            "The published curves count tokens in the thesis' convention: leave out "
-            "`--published`, or `--unit` and `--convention`."
+            "The published curves have AL in the thesis' convention: leave out `--published`, or "
+            "`--convention`."
         )
     counts: dict[str, list[int | None]] = {
         "--beam": [arguments.beam],

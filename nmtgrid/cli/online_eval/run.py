@@ -26,6 +26,8 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import METRICS, Latency, Metric
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
+from nmtgrid.online.objectives import trained_k
+from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import ALL, Setting
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
@@ -120,6 +122,7 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
     """Evaluate the models; what was done before an interruption is shown and written too."""
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
+    settings = _settings_of_training(arguments) or settings
     systems, settings = _systems(arguments, settings, dataset)
     # Only now is it known how many sentences `--sentences` and the split leave.
     for number in arguments.lines or ():
@@ -136,6 +139,7 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
             "written until the sentence ends, so latencies are those of the hypothesis that is "
             "best then, not of words that could have been shown. `--beam 1` writes what stays."
         )
+    _warn_of_published(arguments, systems)
     # Folders come first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
     folders = {os.path.realpath(path) for path in (arguments.out, arguments.simuleval) if path}
@@ -143,6 +147,36 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
         for folder in sorted(folders):
             stack.enter_context(FolderLock(Path(folder), "nmtgrid online-eval"))
         _evaluate(arguments, systems, settings, files, lowercase=lowercase)
+
+
+def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
+    """Return wait-k as the models were trained, where no policy is given; none if any was not."""
+    if arguments.k or arguments.thresholds or arguments.oracle:
+        return []
+    if arguments.policies or arguments.policy:
+        return []
+    try:
+        each = [trained_k(split_label(text)[1]) for text in arguments.models or ()]
+    except NmtgridError:  # reported with all else that is wrong with the models
+        return []
+    numbers = sorted({k for k in each if k is not None})
+    if None in each or not numbers:
+        return []
+    ways = ", ".join(f"wait-{k}" for k in numbers)
+    console.say(f"note: trained with {ways}, and evaluated so; `--k` names others.")
+    return [Setting("wait-k", k) for k in numbers]
+
+
+def _warn_of_published(arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
+    """Say why the published curves do not compare with what is translated."""
+    if arguments.published is None:
+        return
+    facts = systems[0].decoder.translator.pipeline.facts
+    languages = facts.source_lang, facts.target_lang
+    count = len(systems[0].sentences)
+    evaluation = Evaluation(languages, count, facts.lowercase, facts.subwords)
+    for reason in warnings(arguments.published, [evaluation], arguments.latency_unit):
+        console.warn(f"`--published {arguments.published}`: {reason}")
 
 
 def _evaluate(
@@ -188,9 +222,13 @@ def report(
 ) -> dict[str, Any]:
     """Return JSON keys: all settings of all systems in one list."""
     sentences = systems[0].sentences
+    facts = systems[0].decoder.translator.pipeline.facts
     return {
         "data": str(arguments.data),
         "split": arguments.split,
+        "languages": [facts.source_lang, facts.target_lang],
+        "lowercase": facts.lowercase,
+        "subwords": facts.subwords,
         "sentences": len(sentences),
         "empty_sources": sum(not sentence.source for sentence in sentences),
         "source": arguments.source,

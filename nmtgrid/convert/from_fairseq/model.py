@@ -35,6 +35,7 @@ from nmtgrid.text.vocabulary import Vocabulary
 # The architectures that can be taken over, by the beginning of their names.
 FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
     "transformer": transformer.plan,
+    "waitk_transformer": transformer.wait_k_plan,
     "fconv": convs2s.plan,
     "lstm": lstm.plan,
     "pervasive": pervasive.plan,
@@ -94,7 +95,11 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
         if faults or pipeline is None:
             raise ConfigError([f"{path}:", *faults], "Only what is the same model can be imported.")
         model, notes = _build(path, plan, checkpoint, pipeline)
-    settings = {"search": dict(_SEARCH), "imported": {"program": "fairseq", "arch": fairseq_arch}}
+    settings = {
+        **plan.objective,
+        "search": dict(_SEARCH),
+        "imported": {"program": "fairseq", "arch": fairseq_arch},
+    }
     with new_folder(out, task="nmtgrid import-fairseq") as folder:
         save_model(folder, model, pipeline, settings)
         # Reading it back checks the files before the folder gets its name.

@@ -11,6 +11,7 @@ from torch import Tensor
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
 from nmtgrid.convert.from_fairseq.plan import (
+    LARGEST_COUNT,
     Options,
     Plan,
     Recipes,
@@ -80,6 +81,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     )
     copies = tied_copies(config.tie, checkpoint, "prediction")
     import_plan = Plan("pervasive", config, {}, copies, (*IGNORED, ".mconv2.mask"))
+    _enter_reading(options, import_plan)
     if learned_positions(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
         options.refuse("max_source_positions", f"`pervasive` has {_POSITIONS} learned positions.")
     # Each layer has shifts of its own, which are added up before any tensor is compared.
@@ -97,6 +99,18 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     if "decoder.projection.weight" in checkpoint.views and not config.output_map:
         import_plan.notes.append("the map before the classifier is multiplied into it")
     return import_plan
+
+
+def _enter_reading(options: Options, import_plan: Plan) -> None:
+    """Enter the k that the aggregator was trained with; defaults are attn2d's."""
+    aggregator = str(options.get("aggregator", ""))
+    if aggregator.startswith("path-"):
+        import_plan.trained_along(options.count("waitk", 3))
+    elif aggregator.startswith("grid-"):
+        # Its area begins at the diagonal, which is wait-1, or so far beside it.
+        shift = options.get("lower_diag", 0)
+        k = 1 + shift if type(shift) is int and 0 < shift < LARGEST_COUNT else 1
+        import_plan.trained_for_every_k("wait-k-area", k=k)
 
 
 def _aggregation(options: Options) -> Aggregation:

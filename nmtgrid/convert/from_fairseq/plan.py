@@ -20,6 +20,8 @@ _PARTS = ("encoder", "decoder", "quant_noise")
 _LONGEST = 1000
 # A count of features, far more than any model has: torch can still count the parameters.
 LARGEST_COUNT = 1 << 18
+# The k of attn2d's wait-k that reads all.
+_READ_ALL = 1024
 
 
 class Options:
@@ -218,6 +220,23 @@ class Plan:
     ignored: tuple[str, ...] = ()
     """Endings of names of tensors without learned values."""
     notes: list[str] = dataclasses.field(default_factory=list)
+    objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """`objective_name` and `objective` as `train` keeps them, where policies of reading matter."""
+
+    def trained_along(self, k: int) -> None:
+        """Enter that the model was trained along the wait-k path."""
+        # attn2d's default stands for the whole source.
+        if k < _READ_ALL:
+            self.objective = {"objective_name": "wait-k", "objective": {"k": k}}
+            self.notes.append(
+                f"trained with wait-{k}: `decode --stream` and `online-eval` stay {k} source units "
+                "behind, unless `--k` says otherwise"
+            )
+
+    def trained_for_every_k(self, objective_name: str, **objective: int) -> None:
+        """Enter that the model was trained for many k, from `k` on or for all."""
+        self.objective = {"objective_name": objective_name, "objective": objective}
+        self.notes.append("trained with wait-k for many k: choose one by `--k`")
 
 
 def copied(name: str) -> Recipe:

@@ -1,4 +1,7 @@
-"""Transformers of fairseq: `transformer` and its kin, of old checkpoints and new ones."""
+"""Transformers of fairseq: `transformer` and its kin, of old checkpoints and new ones.
+
+And attn2d's `waitk_transformer`, whose encoder is uni-directional.
+"""
 
 from __future__ import annotations
 
@@ -38,11 +41,27 @@ _OFF = {
     "decoder_xformers_att_config": _PLAIN, "encoder_layers_to_keep": _PLAIN,
     "decoder_layers_to_keep": _PLAIN, "scale_fc": _PLAIN, "scale_attn": _PLAIN,
     "scale_heads": _PLAIN, "scale_resids": _PLAIN, "tie_adaptive_weights": _PLAIN,
+    "simul_type": "attention to the source is softmax over all that has been read.",
+    "expert_lagging": "all heads read the same part of the source.",
 }  # fmt: skip
 
 
-def plan(options: Options, checkpoint: Checkpoint) -> Plan:
-    """Return the plan of a Transformer; what it cannot have is entered into the options' faults."""
+def wait_k_plan(options: Options, checkpoint: Checkpoint) -> Plan:
+    """Return the plan of attn2d's `waitk_transformer`."""
+    options.must_be_off({"gelu": "the feed-forward maps rectify (relu)."})
+    options.must_be(
+        "encoder_decoder_attention_heads",
+        (options.get("decoder_attention_heads"),),
+        "all attention has as many heads (`model.heads`).",
+    )
+    return plan(options, checkpoint, unidirectional=True)
+
+
+def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False) -> Plan:
+    """Return the plan of a Transformer; what it cannot have is entered into the options' faults.
+
+    Forks of fairseq have `--uni-encoder` where the architecture does not imply it.
+    """
     options.must_be_off(_OFF)
     refuse_adaptive_softmax(options, checkpoint)
     options.must_be("activation_fn", ("relu",), "the feed-forward maps rectify (relu).")
@@ -67,6 +86,9 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         feed_forward_size=max(inner),
         heads=options.count("decoder_attention_heads"),
         norm="pre" if options.is_set("decoder_normalize_before") else "post",
+        encoder=(
+            "unidirectional" if unidirectional or options.is_set("uni_encoder") else "bidirectional"
+        ),
         positions=_positions(options),
         max_positions=learned_positions(checkpoint, FIRST_POSITION),
         scale_embeddings=not options.is_set("no_scale_embedding"),
@@ -81,6 +103,10 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         ),
     )
     import_plan = Plan("transformer", config, {}, tied_copies(config.tie, checkpoint), IGNORED)
+    if options.is_set("multi_waitk"):
+        import_plan.trained_for_every_k("wait-k-sampled")
+    elif options.get("waitk") is not None:
+        import_plan.trained_along(options.count("waitk"))
     # After faults the configuration contains stand-ins, for which recipes make no sense.
     if options.faults:
         return import_plan

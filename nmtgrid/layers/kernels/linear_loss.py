@@ -75,7 +75,7 @@ def linear_cross_entropy(
         weights = features.new_ones(len(targets)) if weights is None else weights
         targets, weights = targets.repeat(2), weights.repeat(2) / 2
         soft_targets = None if soft_targets is None else soft_targets.repeat(2)
-    dtype, chunk = _dtype_and_chunk(features, weight, chunk)
+    dtype, chunk = dtype_and_chunk(features, weight, chunk)
     run = _Pass(dtype, label_smoothing, chunk, torch.is_grad_enabled(), soft_targets, r_drop)
     sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         features, weight, bias, targets, weights, run
@@ -90,21 +90,21 @@ def linear_nll(
     bias: Tensor | None,
     targets: Tensor,
     chunk: int | None = None,
-    hits: Tensor | None = None,
+    predictions: Tensor | None = None,
 ) -> Tensor:
     """Return -log p of each target [M], without gradient; see `linear_cross_entropy`.
 
-    Whether each target is the likeliest type, the lowest of equally likely ones, is written into
-    `hits` [M] (bool), unless that is None.
+    The likeliest type, the lowest of equally likely ones, is written into `predictions` [M]
+    (int64), unless that is None.
     """
-    dtype, chunk = _dtype_and_chunk(features, weight, chunk)
+    dtype, chunk = dtype_and_chunk(features, weight, chunk)
     matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
     nll = features.new_empty(len(targets), dtype=torch.promote_types(dtype, torch.float32))
     with torch.autocast(features.device.type, enabled=False):
         for rows, _, logits in _chunks(features, matrix, shift, _slices(len(nll), chunk)):
             nll[rows] = F.cross_entropy(logits, targets[rows], reduction="none")
-            if hits is not None:
-                hits[rows] = logits.argmax(1) == targets[rows]
+            if predictions is not None:
+                torch.argmax(logits, 1, out=predictions[rows])
     return nll
 
 
@@ -132,9 +132,7 @@ def _chunks(
         yield rows, part, product(part, matrix, shift).to(total)
 
 
-def _dtype_and_chunk(
-    features: Tensor, weight: Tensor, chunk: int | None
-) -> tuple[torch.dtype, int]:
+def dtype_and_chunk(features: Tensor, weight: Tensor, chunk: int | None) -> tuple[torch.dtype, int]:
     """Return the type of the products, autocast's where that is on, and the features at a time."""
     if chunk is None:
         logits = CPU_LOGITS if features.device.type == "cpu" else DEVICE_LOGITS

@@ -1,0 +1,166 @@
+"""Divergence from the future: a reader that learns how much the rest of the source would change.
+
+Where the prediction with what has been read is that with the whole source, there is nothing to wait
+for (DaP-SiMT, Zhao et al., EMNLP 2023; without training PsFuture, Zhao et al., EMNLP 2024). On a
+grid the label is exact and at hand at every cell: the last column of its row has read everything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.kernels.linear_divergence import Measure, linear_divergence
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.online.dynamic import agent_paths, along, check_grid, read_share
+from nmtgrid.online.oracle import cell_costs, grid_cells
+from nmtgrid.online.paths import area_sites, is_cell, is_right_of, wait_k
+from nmtgrid.online.policies import Threshold
+from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.settings import outside
+
+
+@dataclasses.dataclass(frozen=True)
+class DivergenceSettings:
+    """Settings of training a reader on the divergence from the future."""
+
+    measure: Measure = "kl"
+    """The divergence from the prediction with the whole source: see `linear_divergence.Measure`."""
+    alpha: float = 1.0
+    """Weight of the translation model's loss beside the reader's; with 0 it is not trained."""
+    k: int = 1
+    """The translation model is trained on the wait-k path and right of it, as by `wait-k-area`."""
+    validate_threshold: float = 0.5
+    """The divergence from which on the agent of validation reads, for translations and `nll`."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *outside(self, "objective", "a number from 0 on", "alpha"),
+            *outside(self, "objective", "at least 1", "k"),
+            *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+        ]
+
+
+class Divergence:
+    """alpha times the loss of `wait-k-area` plus the reader's cross-entropy against divergences.
+
+    At every cell but those of the last column rho learns the divergence d in [0, 1] of the
+    prediction from that with the whole source, by -d log rho - (1 - d) log (1 - rho), a sum over
+    cells that is least where rho = d. So a `Threshold` reads on while the divergence is at least
+    the threshold, which stands for the price of delay: there is no lambda in training.
+
+    Labels come from a pass without dropout, whose noise would pass for divergence, and have no
+    gradient. DaP's translation model is fixed: alpha 0, begun from one that was trained for all
+    prefixes (`--init` with `wait-k-area`). `nll` is that along the agent's path at
+    `validate_threshold`, but validation goes by the loss itself: by likelihood, an agent that reads
+    everything might be best.
+
+    Departs: divergences are on a scale of 0 to 1, so that a threshold is too, and the loss is a
+    cross-entropy. Future and prefix are the true ones; PsFuture makes up a future when it decodes.
+    """
+
+    def __init__(self, settings: DivergenceSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
+        check_grid(model, "divergence", needs_reader=True)
+
+    def agent(self) -> Threshold:
+        """Return the agent at `validate_threshold`."""
+        return Threshold(self.settings.validate_threshold)
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return alpha times the loss of writing plus the reader's, sums over cells."""
+        self.check(model)
+        settings, columns = self.settings, batch.source.shape[1]
+        lengths = batch.source_lengths, batch.target_lengths
+        size = batch.target_input.shape[1]
+        cells = grid_cells(batch)
+        sites = area_sites(cells)
+        with _evaluation(model), torch.no_grad():
+            fixed = model.features(batch, sites)
+        costs = cell_costs(model, batch, cells, fixed)
+        labels = future_divergence(model, batch, cells, fixed, settings.measure)
+        extra: dict[str, Tensor] = {}
+        write_loss = costs.new_zeros(())
+        if settings.alpha:
+            features, logits = model.features_with_reading(batch, sites)
+            area = is_right_of(wait_k(settings.k, lengths[0], size), *lengths, columns)
+            # In the order of the sites: those are the cells' `nonzero()`.
+            is_written = area[cells]
+            write_loss, _ = SiteTargets.at(batch, sites)[is_written].cross_entropy(
+                features[is_written], model.classifier(), label_smoothing=settings.label_smoothing
+            )
+            extra["write_cells"] = is_written.sum()
+        else:
+            logits = model.reading(batch)
+        # In the last column there is nothing left to decide: the agent writes.
+        counts = is_cell(lengths[0] - 1, lengths[1], size, columns)
+        decided = logits.float()[counts]
+        read_loss = binary_cross_entropy_with_logits(decided, labels[counts], reduction="sum")
+        total = settings.alpha * write_loss + read_loss
+        paths = agent_paths(logits, batch, settings.validate_threshold)
+        extra |= {
+            "agent_loss": read_loss.detach(),
+            "agent_error": (decided.detach().sigmoid() - labels[counts]).abs().sum(),
+            "agent_cells": counts.sum(),
+            "divergence": labels[counts].sum(),
+            "agent_reads": read_share(paths, batch),
+        }
+        criterion = None if model.training else total.detach()
+        tokens = int(batch.target_lengths.sum())
+        return LossParts(total, tokens, along(costs, paths, batch), extra, criterion)
+
+
+@torch.no_grad()
+def future_divergence(
+    model: TranslationModel, batch: Batch, cells: Tensor, features: Tensor, measure: Measure
+) -> Tensor:
+    """Return [B, T, S]: how far each cell's prediction is from its row's with the whole source.
+
+    features [M, D] are those of the True `cells` [B, T, S], all that are no padding, in order;
+    padding is 0.
+    """
+    order = torch.zeros_like(cells, dtype=torch.int64)
+    order[cells] = torch.arange(len(features), device=features.device)
+    # The number of each row's last cell, which has the whole source.
+    last = (batch.source_lengths - 1)[:, None, None].expand(-1, cells.shape[1], 1)
+    references = order.gather(2, last).expand(cells.shape)[cells]
+    classifier = model.classifier()
+    values = torch.zeros(cells.shape, device=features.device)
+    arguments = features, classifier.weight, classifier.bias, references, measure
+    values[cells] = linear_divergence(*arguments).float()
+    return values
+
+
+@contextlib.contextmanager
+def _evaluation(model: TranslationModel) -> Iterator[None]:
+    """Put the model into evaluation mode inside."""
+    was_training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(was_training)
+
+
+DIVERGENCE = ObjectiveKind(
+    "divergence",
+    "online: a model with a reader, which learns how far predictions are from the whole source's",
+    DivergenceSettings,
+    Divergence,
+    takes_samples=False,
+    takes_two_passes=False,
+)

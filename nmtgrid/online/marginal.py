@@ -1,0 +1,179 @@
+"""The marginal over all READ/WRITE paths: a transducer on the grid (Graves, 2012).
+
+With probabilities of reading and of each target token at every cell, the likelihood of a target
+is a sum over all monotone paths, which a forward recursion gives exactly. Its gradient trains the
+translation model where paths are likely to write, and the reader towards the paths that predict
+the target well: no oracle's path is made, and none is committed to. CAAT (Liu et al., 2021), TAED
+(Tang et al., 2023) and HMT (Zhang and Feng, 2023) train such sums over the states that their
+networks can afford; a grid has all of them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid, pad
+
+from nmtgrid.base.rows import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.online.dynamic import agent_paths, along, check_grid, read_share
+from nmtgrid.online.oracle import cell_costs, delay_penalty, grid_cells, path_costs
+from nmtgrid.online.paths import area_sites, is_cell
+from nmtgrid.online.policies import Threshold
+from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.settings import outside
+
+
+def log_marginal(
+    emission: Tensor, logits: Tensor, source_lengths: Tensor, target_lengths: Tensor
+) -> Tensor:
+    """Return log sum_z p(z) prod_t exp(emission_{t, z_t}), a sum over all monotone paths z [B].
+
+    emission [B, T, S] is what writing at a cell adds to a path's logarithm, log p(y_t) less its
+    price; logits [B, T, S] are those of reading on. p(z) is that of
+    `policies.path_log_probabilities`: from one token read, with no choice in the last column. In
+    float64, with gradient; time is O(T S), in T steps of running sums along the source. Padding may
+    hold anything.
+    """
+    size, columns = logits.shape[1:]
+    counts = is_cell(source_lengths - 1, target_lengths, size, columns)
+    # Filled before anything is computed of it, padding gives no gradient.
+    decided = logits.double().masked_fill(~counts, 0.0)
+    read, write = (logsigmoid(sign * decided).masked_fill(~counts, 0.0) for sign in (1, -1))
+    cells = is_cell(source_lengths, target_lengths, size, columns)
+    write = write + emission.double().masked_fill(~cells, 0.0)
+    # What it takes to read a row from its first column to column j.
+    reads = pad(read.cumsum(2)[..., :-1], (1, 0))
+    # Row t is entered where row t - 1 was left: reads_{t, j} - reads_{t, i} leads from i to j, so
+    # that the sum over all i <= j is a running one. The first row is entered with one token read.
+    log_sums = reads[:, 0] + write[:, 0]
+    for t in range(1, size):
+        entered = reads[:, t] + (log_sums - reads[:, t]).logcumsumexp(1)
+        is_row = (t < target_lengths)[:, None]
+        log_sums = torch.where(is_row, entered + write[:, t], log_sums)
+    return log_sums.masked_fill(~is_token(source_lengths, columns), -torch.inf).logsumexp(1)
+
+
+def write_posteriors(
+    emission: Tensor, logits: Tensor, source_lengths: Tensor, target_lengths: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return `log_marginal` [B], with gradient for the logits alone, and posteriors [B, T, S].
+
+    A posterior is the share of the marginal whose paths write at a cell; those of a row sum to 1.
+    It is the marginal's gradient for the emission there, which is why emissions need none.
+    """
+    emission = emission.detach().double().requires_grad_()
+    with torch.enable_grad():
+        log_sums = log_marginal(emission, logits, source_lengths, target_lengths)
+        (posteriors,) = torch.autograd.grad(
+            log_sums.sum(), emission, retain_graph=logits.requires_grad
+        )
+    return log_sums if logits.requires_grad else log_sums.detach(), posteriors
+
+
+_NO_SHARE = 1e-7
+
+
+@dataclasses.dataclass(frozen=True)
+class MarginalSettings:
+    """Settings of training on the marginal over all paths."""
+
+    delay_weight: float = 0.0
+    """Lambda, the price of delay, in nats for each token written with |x| reads; `dynamic`'s."""
+    offline: float = 0.0
+    """Weight of the likelihood with the whole source read, beside the marginal."""
+    validate_threshold: float = 0.5
+    """The agent's threshold in validation, for translations and for the loss."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types, at each cell in proportion to its posterior."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *outside(self, "objective", "a number from 0 on", "delay_weight", "offline"),
+            *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+        ]
+
+
+class Marginal:
+    """-log sum_z p(z) prod_t p(y_t with z_t read) exp(-lambda (z_t - 1) / |x|), over all paths z.
+
+    The price of delay is that of `oracle_paths`: each write pays lambda times the share of the
+    source that has been read, the first token being free. So `marginal` and `dynamic` are
+    compared at the same lambda, and validation goes by the same criterion, the agent's path and its
+    delay.
+
+    Label smoothing does not touch the paths: they are weighed by the true token's likelihood, and
+    the cross-entropy at each cell, weighted by its posterior, is then smoothed. Inside of the sum
+    it would make paths prefer the cells where the model is unsure, whose distribution is nearest to
+    the uniform one. Soft targets (`smoothing`) take part in the same way.
+
+    Posteriors are fixed weights of the fused loss, where they are the exact gradient: the logits
+    [M, V] of a grid are never there as a whole. Cells whose posterior float32 does not resolve
+    beside the 1 of their row are left out, which once the reader is sure are most of them.
+    """
+
+    def __init__(self, settings: MarginalSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
+        check_grid(model, "marginal", needs_reader=True)
+
+    def agent(self) -> Threshold:
+        """Return the agent at `validate_threshold`."""
+        return Threshold(self.settings.validate_threshold)
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return minus the log marginal, smoothed, summed over the sentences."""
+        self.check(model)
+        settings, columns = self.settings, batch.source.shape[1]
+        lengths = batch.source_lengths, batch.target_lengths
+        cells = grid_cells(batch)
+        sites = area_sites(cells)
+        features, logits = model.features_with_reading(batch, sites)
+        costs = cell_costs(model, batch, cells, features)
+        price = delay_penalty(settings.delay_weight, lengths[0], columns)
+        log_sums, posteriors = write_posteriors(-costs - price, logits, *lengths)
+        weights = posteriors
+        if settings.offline:
+            is_last = ~is_token(lengths[0] - 1, columns)[:, None]
+            weights = weights + settings.offline * is_last
+        # In the order of the sites, of which those that no path writes at need no classifier.
+        shares = weights[cells].float()
+        counts = shares > _NO_SHARE
+        write_loss, _ = SiteTargets.at(batch, sites)[counts].cross_entropy(
+            features[counts], model.classifier(), shares[counts], settings.label_smoothing
+        )
+        # The value is the marginal's with what smoothing adds; the expected cost that is taken away
+        # has no gradient, that of the fused loss is the marginal's.
+        marginal = -log_sums.sum()
+        total = write_loss + (marginal - (posteriors * costs).sum()).to(write_loss.dtype)
+        paths = agent_paths(logits, batch, settings.validate_threshold)
+        reads = torch.arange(1, columns + 1, device=costs.device) / lengths[0][:, None, None]
+        extra = {
+            "marginal": marginal.detach(),
+            "expected_reads": (posteriors * reads).sum(),
+            "agent_reads": read_share(paths, batch),
+            "write_cells": counts.sum(),
+        }
+        criterion = None
+        if settings.delay_weight and not model.training:
+            criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
+        tokens = int(batch.target_lengths.sum())
+        return LossParts(total, tokens, along(costs, paths, batch), extra, criterion)
+
+
+MARGINAL = ObjectiveKind(
+    "marginal",
+    "online: a model with a reader, by the likelihood summed over all READ/WRITE paths",
+    MarginalSettings,
+    Marginal,
+    takes_samples=False,
+    takes_two_passes=False,
+)

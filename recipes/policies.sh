@@ -1,0 +1,82 @@
+#!/usr/bin/env bash
+# Reading policies side by side: one model for every wait-k path, read by all policies that it can follow,
+# and readers that begin from its weights.
+#
+#   bash recipes/policies.sh               the toy corpus in words, where the delay that each word needs is known
+#   ON=multi30k bash recipes/policies.sh   Multi30k De-En, downloaded or from NMTGRID_DATA=DIR
+#   bash recipes/policies.sh --dry-run     prints the commands alone
+#
+# Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
+# along paths of random k (wait-k-sampled). Readers of Pervasive Attention: `marginal` and `dynamic`, for each
+# delay weight of LAMBDAS, and `divergence` without a change of the model. The table has BLEU and latencies of
+# each setting, means and deviations over the seeds, and the area between each curve and wait-k's.
+# Device hours: 0.3 (toy), 3 (Multi30k), of one CPU core, for each seed.
+# MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
+# of it), ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", K=1..9, THRESHOLDS=0.1..0.9:0.2,
+# RUNS=runs where the results go, SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, one
+# value of each list. What has been trained or evaluated is not done again.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
+
+POLICIES="confidence,entropy,alignatt,edatt,local-agreement,hold-n,re-translation"
+if [ "$SMALL" = 1 ]; then
+    K="${K:-1,3}" THRESHOLDS="${THRESHOLDS:-0.5}" LAMBDAS="${LAMBDAS:-1}" ON="${ON:-toy}"
+    POLICIES="alignatt,local-agreement"
+fi
+ON="${ON:-toy-words}"
+K="${K:-1..9}"
+THRESHOLDS="${THRESHOLDS:-0.1..0.9:0.2}"
+UPDATES="${UPDATES:-0}"
+TUNE_UPDATES="${TUNE_UPDATES:-$((UPDATES / 2))}"
+case "$ON" in toy*) MINUTES="${MINUTES:-3}" ;; *) MINUTES="${MINUTES:-10}" ;; esac
+TUNE_MINUTES="${TUNE_MINUTES:-$(awk -v whole="$MINUTES" 'BEGIN { print whole / 2 }')}"
+HERE="$RUNS/policies-$ON"
+DATA="$HERE/data"
+read -r -a SETS <<<"${SETS:-}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+environment
+dataset "$ON" "$DATA" "$HERE/text"
+PRESET="$(preset_of "$ON")"
+GRID=(--set model.source_causal=true --set model.aggregation=max)
+
+# `evaluate NAME SEED OPTION...`: translate the test set, unless that is done.
+evaluate() {
+    local out="$HERE/eval/$1-seed$2"
+    if grep -qs '"complete": true' "$out/results.json"; then say "$out is there already."; return; fi
+    run nmtgrid online-eval "$1=$HERE/$1-seed$2" --data "$DATA" --split test --out "$out" "${@:3}"
+}
+
+# `reader NAME SEED OBJECTIVE OPTION...`: train a reader from the weights of the grid, and evaluate it.
+reader() {
+    train_model "$HERE/$1-seed$2" pervasive "$PRESET" "$2" "$TUNE_UPDATES" "$TUNE_MINUTES" "${GRID[@]}" \
+        --set model.reader=own --init "$HERE/pervasive-seed$2" --objective "$3" "${@:4}"
+    # Wait-k of the same weights beside it: the reader's curve is compared with that.
+    evaluate "$1" "$2" --k "$K" --thresholds "$THRESHOLDS"
+}
+
+results=()
+for seed in ${SEEDS:-1 2 3}; do
+    for arch in ${ARCHS:-pervasive transformer}; do
+        case "$arch" in
+        pervasive) options=("${GRID[@]}" --objective wait-k-area) ;;
+        *) options=(--set model.encoder=unidirectional --objective wait-k-sampled) ;;
+        esac
+        train_model "$HERE/$arch-seed$seed" "$arch" "$PRESET" "$seed" "$UPDATES" "$MINUTES" "${options[@]}"
+        evaluate "$arch" "$seed" --k "$K,inf" --policies "$POLICIES"
+        results+=("$HERE/eval/$arch-seed$seed")
+        [ "$arch" = pervasive ] || continue
+        for weight in ${LAMBDAS:-0.5 1}; do
+            for objective in marginal dynamic; do
+                reader "$objective-$weight" "$seed" "$objective" --set "objective.delay_weight=$weight"
+                results+=("$HERE/eval/$objective-$weight-seed$seed")
+            done
+        done
+        reader divergence "$seed" divergence --set objective.alpha=0
+        results+=("$HERE/eval/divergence-seed$seed")
+    done
+done
+run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/table"
+record policies "Reading policies" "$HERE/table.json"

@@ -1,0 +1,99 @@
+"""The table of recipes/policies.sh: each setting of each system, over the seeds.
+
+python recipes/policies_table.py FOLDER... --out PREFIX
+    FOLDERs are what `online-eval --out` wrote, NAME-seedN. Write PREFIX.md and PREFIX.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.online.settings import Setting
+from recipes.results import PART, write_table
+
+Values = dict[str, Any]
+FIGURES = ("bleu_tokenized", "al", "dal", "laal", "ap", "cw", "erasure")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--out", required=True)
+    options = parser.parse_args()
+    results = [
+        json.loads((folder / "results.json").read_text(encoding="utf-8"))
+        for folder in options.folders
+    ]
+    write_table([*settings_rows(results), *area_rows(results)], options.out)
+
+
+def settings_rows(results: Iterable[Values]) -> list[Values]:
+    """Return a row for each system and setting: means over the seeds, and BLEU's deviation."""
+    groups: dict[tuple[str, str], list[Values]] = {}
+    for result in results:
+        for row in result["settings"]:
+            groups.setdefault((row["system"], title_of(row)), []).append(row)
+    rows = []
+    for (system, title), group in groups.items():
+        shown: Values = {
+            PART: "settings",
+            "system": system,
+            "setting": title,
+            "seeds": len(group),
+        }
+        for name in FIGURES:
+            values = [each[name] for each in group if each.get(name) is not None]
+            shown[name] = statistics.fmean(values) if values else None
+            if name == "bleu_tokenized":
+                shown["deviation"] = statistics.stdev(values) if len(values) > 1 else None
+        seconds, tokens = (
+            sum(each[name] for each in group) for name in ("seconds", "target_tokens")
+        )
+        shown["ms_per_token"] = 1000 * seconds / max(tokens, 1)
+        shown["signature_bleu_tokenized"] = group[0]["signature_bleu_tokenized"]
+        rows.append(shown)
+    return rows
+
+
+def title_of(row: Values) -> str:
+    """Return what the setting of a row is called."""
+    parameter = row.get("parameter") or {"wait-k": "k", "threshold": "threshold"}[row["policy"]]
+    value = row.get("value", row.get(parameter))
+    options = tuple(row.get("options", {}).items())
+    return Setting(
+        row["policy"], float("inf") if value is None else value, options, parameter
+    ).title
+
+
+def area_rows(results: Iterable[Values]) -> list[Values]:
+    """Return a row for each curve and metric: the area to wait-k's, mean and of each seed."""
+    groups: dict[tuple[str, str, str], list[Values]] = {}
+    for result in results:
+        for row in result.get("areas", []):
+            groups.setdefault((row["system"], row["curve"], row["metric"]), []).append(row)
+    rows = []
+    for (system, curve, metric), group in groups.items():
+        numbers = [row["difference"] for row in group if row["difference"] is not None]
+        p_values = [row["p_value"] for row in group if row["p_value"] is not None]
+        rows.append(
+            {
+                PART: "area_between_a_curve_and_wait-k's,_in_BLEU_at_equal_latency",
+                "system": system,
+                "curve": curve,
+                "latency": metric.upper(),
+                "seeds": len(group),
+                "difference": statistics.fmean(numbers) if numbers else None,
+                "of_each_seed": ", ".join(f"{number:+.1f}" for number in numbers),
+                "p_of_each_seed": ", ".join(f"{value:.3f}" for value in p_values),
+            }
+        )
+    return rows
+
+
+if __name__ == "__main__":
+    main()
