@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy
@@ -349,12 +349,35 @@ def word_delays(
     that asks for another is final only then. The source's end symbol is read after its pieces;
     delays beyond that count as all of it. Raises ValueError unless each target piece has a delay.
     """
-    if len(delays) - len(target_pieces) not in (0, 1):
-        raise ValueError(f"{len(delays)} delays for {len(target_pieces)} target pieces")
     counts = words_arrived(word_sizes)
+    ends = word_ends(len(delays), target_pieces, joiner)
+    return [counts[min(delays[end], len(counts) - 1)] for end in ends]
+
+
+def word_ends(count: int, target_pieces: Sequence[str], joiner: str) -> list[int]:
+    """Return which of `count` writes makes each target word final: of its last piece, from 0.
+
+    There is a write for each piece, and perhaps that of the end symbol; see `word_delays`. Raises
+    ValueError where there are more or fewer.
+    """
+    if count - len(target_pieces) not in (0, 1):
+        raise ValueError(f"{count} delays for {len(target_pieces)} target pieces")
     goes_on = [bool(joiner) and piece.endswith(joiner) for piece in target_pieces]
     # The last piece of all ends a word in any case.
     ends = [i for i, more in enumerate(goes_on) if i == len(goes_on) - 1 or not more]
     if ends and goes_on[-1]:
-        ends[-1] = len(delays) - 1
-    return [counts[min(delays[end], len(counts) - 1)] for end in ends]
+        ends[-1] = count - 1
+    return ends
+
+
+def seconds_per_token(written: Iterable[Sequence[float]]) -> dict[str, float | None]:
+    """Return `seconds_per_token` and the 95th percentile, `seconds_per_token_p95`.
+
+    `written` has for each sentence the seconds from its begin to each write, end symbols counted; a
+    token takes those since the last write. Both are None where nothing was written.
+    """
+    steps = [numpy.diff(numpy.asarray(seconds, dtype=float), prepend=0) for seconds in written]
+    every = numpy.concatenate([numpy.zeros(0), *steps])
+    mean, most = (every.mean(), numpy.percentile(every, 95)) if len(every) else (math.nan,) * 2
+    values = {"seconds_per_token": float(mean), "seconds_per_token_p95": float(most)}
+    return {name: None if math.isnan(value) else value for name, value in values.items()}

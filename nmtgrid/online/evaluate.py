@@ -8,6 +8,7 @@ latency in tokens and words, in the conventions of the thesis (section 4.5) and 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 import time
@@ -28,19 +29,22 @@ from nmtgrid.metrics.latency import (
     Metric,
     SentenceLatency,
     Unit,
+    latency,
     reference_words,
+    seconds_per_token,
     sentence_latency,
     word_delays,
+    word_ends,
 )
 from nmtgrid.metrics.quality import Score, bleu
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.oracle import ReadingCost, oracle_paths, refuse_oracle, writing_costs
 from nmtgrid.online.policies import AlongPaths, Bounded
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixTranslation
-from nmtgrid.online.settings import KINDS, Setting, SourceText
-from nmtgrid.online.simuleval import Instance
+from nmtgrid.online.settings import KINDS, WORDS_PER_MINUTE, Setting, SourceText
+from nmtgrid.online.simuleval import COMPUTATION_AWARE, Instance
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent
+from nmtgrid.search.api import Agent, Hypothesis
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long_line_warning
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.moses import unescape
@@ -219,6 +223,26 @@ class Outcome:
     num_exits: int | None = None
     erased: int = 0
     """Tokens that a policy took back before the last translation; 0 for those that never do."""
+    seconds: Sequence[float] = ()
+    """Seconds of work from the sentence's begin to each of `reads`, where that was measured."""
+
+
+def outcome_of(
+    hypothesis: Hypothesis, pipeline: Pipeline, *, erased: int = 0, seconds: Sequence[float] = ()
+) -> Outcome:
+    """Return what became of a sentence that is not empty, from its finished translation."""
+    return Outcome(
+        pipeline.target_vocabulary.decode(hypothesis.tokens),
+        pipeline.restore_tokenized(hypothesis.tokens),
+        pipeline.restore(hypothesis.tokens),
+        hypothesis.reads or [],
+        hypothesis.log_probabilities,
+        hypothesis.exits,
+        hypothesis.exit_scores,
+        hypothesis.num_exits,
+        erased,
+        seconds,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -228,6 +252,8 @@ class Decoded:
     setting: Setting
     outcomes: list[Outcome]
     seconds: float
+    is_timed: bool = False
+    """Whether the outcomes have seconds: each sentence was decoded alone, as a stream."""
 
     @property
     def target_tokens(self) -> int:
@@ -255,6 +281,8 @@ class OnlineDecoder:
     Tokens leave the decoder where the translator's halt says so.
     """
 
+    is_timed = False
+
     def __init__(
         self,
         translator: Translator,
@@ -274,10 +302,7 @@ class OnlineDecoder:
         for model in self.translator.models:
             for setting in settings:
                 try:
-                    if setting.policy == "oracle" and (refusal := refuse_oracle(model)):
-                        faults.append(refusal)
-                    elif setting.policy != "oracle" and not setting.is_offline:
-                        self._check(model, setting)
+                    self._check(model, setting)
                 except ConfigError as error:
                     faults.append(str(error))
         # One sentence, however many settings of a policy have the fault.
@@ -285,6 +310,12 @@ class OnlineDecoder:
 
     def _check(self, model: TranslationModel, setting: Setting) -> None:
         """Raise ConfigError where a model cannot follow a policy."""
+        if setting.policy == "oracle":
+            if refusal := refuse_oracle(model):
+                raise ConfigError(refusal)
+            return
+        if setting.is_offline:
+            return
         policy = setting.make(self.finish_reading)
         if isinstance(policy, PrefixPolicy):
             self._prefix_decoder(policy, [model])
@@ -321,7 +352,7 @@ class OnlineDecoder:
                 paths = self.oracle(sentences, weights)
             started = time.perf_counter()
             outcomes = self._decode(sentences, setting, paths.get(setting.value, {}), advance)
-            yield Decoded(setting, outcomes, time.perf_counter() - started)
+            yield Decoded(setting, outcomes, time.perf_counter() - started, self.is_timed)
 
     @torch.no_grad()
     def oracle(
@@ -435,18 +466,7 @@ class OnlineDecoder:
         parts = [translations[piece.line, piece.piece] for piece in pieces]
         hypotheses = [part.hypothesis for part in parts]
         best = join(hypotheses, self.translator.plan, sizes, [piece.seen for piece in pieces])
-        pipeline = self.translator.pipeline
-        return Outcome(
-            pipeline.target_vocabulary.decode(best.tokens),
-            pipeline.restore_tokenized(best.tokens),
-            pipeline.restore(best.tokens),
-            best.reads or [],
-            best.log_probabilities,
-            best.exits,
-            best.exit_scores,
-            best.num_exits,
-            sum(part.erased for part in parts),
-        )
+        return outcome_of(best, self.translator.pipeline, erased=sum(part.erased for part in parts))
 
     def _along(self, paths: list[list[int]]) -> Agent:
         """Return what follows the oracle's paths."""
@@ -491,6 +511,18 @@ class Measured:
     tokenized: Score
     raw: Score
     latencies: dict[tuple[Unit, Convention], Latency]
+    computation_aware: Latency | None = None
+    """SimulEval's, of words with the time of work, where that was measured."""
+
+    @functools.cached_property
+    def times(self) -> dict[str, Any]:
+        """Seconds per token and computation-aware latency as JSON keys; none if not measured."""
+        if self.computation_aware is None:
+            return {}
+        seconds = seconds_per_token(outcome.seconds for outcome in self.decoded.outcomes)
+        values = self.computation_aware.values()
+        names = [name for name in values if name in (*COMPUTATION_AWARE, "own")]
+        return {**seconds, "computation_aware": {name: values[name] for name in names}}
 
     def values(self, unit: Unit, convention: Convention) -> dict[str, Any]:
         """Return JSON keys: the latency in one counting, and in all under `latencies`."""
@@ -506,6 +538,7 @@ class Measured:
             "target_tokens": tokens,
             "seconds": seconds,
             "tokens_per_second": tokens / max(seconds, 1e-9),
+            **self.times,
             "signature_bleu_tokenized": self.tokenized.signature,
             "signature_bleu": self.raw.signature,
             "latencies": [latency.values() for latency in self.latencies.values()],
@@ -520,11 +553,13 @@ def measure(
     lowercase: bool,
     lower: Callable[[str], str] = str.lower,
     own: Mapping[str, Metric] | None = None,
+    words_per_minute: float = WORDS_PER_MINUTE,
 ) -> Measured:
     """Return the scores of a decoding; `joiner` ends target units that go on in the next one.
 
     Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more;
-    `lower` is how the target language is lower-cased. `own` are further metrics of latency.
+    `lower` is how the target language is lower-cased. `own` are further metrics of latency,
+    `words_per_minute` as in `elapsed_of_words`.
     """
     outcomes = decoded.outcomes
     # The thesis reports BLEU of tokenised text, others detokenised BLEU: both are cheap.
@@ -540,7 +575,18 @@ def measure(
     )
     by_sentence = sentence_latencies(sentences, outcomes, joiner, own)
     latencies = {counting: values.mean() for counting, values in by_sentence.items()}
-    return Measured(decoded, tokenized, raw, latencies)
+    aware = None
+    if decoded.is_timed:
+        aware = latency(
+            [
+                elapsed_of_words(sentence, outcome, joiner, words_per_minute)
+                for sentence, outcome in zip(sentences, outcomes, strict=True)
+            ],
+            [len(sentence.words) for sentence in sentences],
+            [reference_words(sentence.reference) for sentence in sentences],
+            unit="word", convention="simuleval", own=own,
+        )  # fmt: skip
+    return Measured(decoded, tokenized, raw, latencies, aware)
 
 
 def sentence_latencies(
@@ -582,12 +628,30 @@ def delays_of_words(sentence: Sentence, outcome: Outcome, joiner: str) -> list[i
     return word_delays(outcome.reads, sentence.sizes, outcome.units, joiner)
 
 
+def elapsed_of_words(
+    sentence: Sentence, outcome: Outcome, joiner: str, words_per_minute: float
+) -> list[float]:
+    """Return the delay of each target word with the seconds of work added, in source words.
+
+    SimulEval's `elapsed`: the delay, and all work since the sentence's begin. It has both in the
+    unit of the source's length: so many source words come in a minute.
+    """
+    delays = delays_of_words(sentence, outcome, joiner)
+    ends = word_ends(len(outcome.reads), outcome.units, joiner)
+    rate = words_per_minute / 60
+    return [delay + outcome.seconds[end] * rate for delay, end in zip(delays, ends, strict=True)]
+
+
 def instances(
-    sentences: Sequence[Sentence], outcomes: Sequence[Outcome], joiner: str
+    sentences: Sequence[Sentence],
+    outcomes: Sequence[Outcome],
+    joiner: str,
+    words_per_minute: float = WORDS_PER_MINUTE,
 ) -> list[Instance]:
     """Return a log's sentences: raw source words, tokenised target words and references.
 
     Targets are without the tokenizer's escapes, which some of sacreBLEU's tokenizers cut in pieces.
+    Where outcomes have seconds, sentences have `elapsed`.
     """
     return [
         Instance(
@@ -597,6 +661,9 @@ def instances(
             len(sentence.words),
             " ".join(sentence.words),
             unescape(sentence.reference),
+            elapsed_of_words(sentence, outcome, joiner, words_per_minute)
+            if outcome.seconds
+            else (),
         )
         for sentence, outcome in zip(sentences, outcomes, strict=True)
     ]

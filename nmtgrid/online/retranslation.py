@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import ClassVar
 
@@ -232,6 +233,8 @@ class Written:
         self.log_probabilities: list[float] = []
         self.reads: list[int] = []
         self.exits: list[int] | None = None
+        self.written_at: list[float] = []
+        """When each of `reads` was written, by `time.perf_counter`."""
         self.is_finished = False
 
     def add(self, translation: Hypothesis, reads: int, *, is_whole: bool) -> None:
@@ -248,6 +251,7 @@ class Written:
         self.tokens += translation.tokens[start:stop]
         self.log_probabilities += translation.log_probabilities[start:stop]
         self.reads += [reads] * (stop - start)
+        self.written_at += [time.perf_counter()] * (stop - start)
         if translation.exits is not None:
             self.exits = [*(self.exits or []), *translation.exits[start:stop]]
         if translation.exit_scores is not None:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 SourceText = Literal["words", "line"]
 """Whether a source is tokenised raw word by raw word, as it would arrive, or line by line."""
+WORDS_PER_MINUTE = 150.0
+"""How fast source words come, unless it is known: about as people speak."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -33,7 +33,7 @@ _END = "</s>"
 _ADVICE = "Give the `instances.log` of a text-to-text run with latency in words."
 _THESIS = ("ap", "al", "dal", "cw", "max_cw")
 _SIMULEVAL = ("ap", "al", "dal", "laal")
-_COMPUTATION_AWARE = (*_SIMULEVAL, "yaal")
+COMPUTATION_AWARE = (*_SIMULEVAL, "yaal")
 
 Tokenizer = Literal["13a", "none", "intl", "zh", "char"]
 """SacreBLEU's tokenizers that need neither a further package nor a download."""
@@ -86,9 +86,7 @@ class LogScore:
         }
         if self.computation_aware is not None:
             aware = self.computation_aware.values()
-            values["computation_aware"] = {
-                name: aware[name] for name in (*_COMPUTATION_AWARE, *own)
-            }
+            values["computation_aware"] = {name: aware[name] for name in (*COMPUTATION_AWARE, *own)}
         values |= {
             name: simuleval[name]
             for name in ("yaal", "length_ratio", "sentences", "skipped", "yaal_skipped", "unit")

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -73,6 +74,8 @@ class TokenStream:
         self.tokens: list[int] = []
         self.log_probabilities: list[float] = []
         self.reads: list[int] = []
+        self.written_at: list[float] = []
+        """When each of `reads` was written, by `time.perf_counter`."""
         self.exits: list[int] | None = None if halt is None else []
         self._exit_scores: list[Tensor] = []
         self.is_finished = False
@@ -163,6 +166,7 @@ class TokenStream:
         self._is_considered = self._is_fed = False
         self._proposed = None
         self.is_finished = int(token) == END
+        self.written_at.append(time.perf_counter())
         if self.is_finished:
             self._states = []  # a line may have thousands of pieces
         else:
@@ -249,6 +253,11 @@ class Stream:
             return []
         return self._words(self._stream.end())
 
+    @property
+    def written_at(self) -> list[float]:
+        """When each unit was written, and the end symbol, by `time.perf_counter`."""
+        return self._stream.written_at
+
     def hypothesis(self) -> Hypothesis:
         """Return the finished translation as a search would."""
         return self._stream.hypothesis()
@@ -320,6 +329,9 @@ class LineStream:
         self._arrived = 0
         # Units that had arrived when the end of each piece was known.
         self._seen: list[int] = []
+        # Seconds of work so far, and those at each write of each piece.
+        self._worked = 0.0
+        self._seconds: list[list[float]] = []
 
     @property
     def is_long(self) -> bool:
@@ -335,8 +347,20 @@ class LineStream:
         """Take a raw word; return the target words that have become final."""
         if self._line_has_ended:
             return self.pieces[-1].read(word)  # which has ended too
+        began = time.perf_counter()
         parts = self._translator.limits.parts(word, self._size(word))
-        return [written for part in parts for written in self._read(part)]
+        words = [written for part in parts for written in self._read(part)]
+        self._take_times(began)
+        return words
+
+    def _take_times(self, began: float) -> None:
+        """Count what has been written since `began`; time between two calls is none of work."""
+        for index in range(max(0, len(self._seconds) - 1), len(self.pieces)):
+            if index == len(self._seconds):
+                self._seconds.append([])
+            known, stamps = self._seconds[index], self.pieces[index].written_at
+            known += [self._worked + stamp - began for stamp in stamps[len(known) :]]
+        self._worked += time.perf_counter() - began
 
     def _size(self, word: str) -> int:
         return len(self._translator.pipeline.source.tokens(word))
@@ -359,7 +383,10 @@ class LineStream:
     def end(self) -> list[str]:
         """Take the line's end; return the rest of the translation: nothing for no source."""
         self._line_has_ended = True
-        return [] if self._piece_has_ended else self._end_piece()
+        began = time.perf_counter()
+        words = [] if self._piece_has_ended else self._end_piece()
+        self._take_times(began)
+        return words
 
     def _end_piece(self) -> list[str]:
         self._piece_has_ended = True
@@ -380,6 +407,15 @@ class LineStream:
     def word_sizes(self) -> list[int]:
         """How many units each raw source word has."""
         return [size for piece in self.pieces for size in piece.word_sizes]
+
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds of work from the line's begin to each write, as many as its hypothesis' reads.
+
+        Waiting for words is no work.
+        """
+        inner = [second for piece in self._seconds[:-1] for second in piece[:-1]]
+        return [*inner, *(self._seconds[-1] if self._seconds else ())]
 
     def token_delays(self) -> list[int]:
         """Return for each target unit how many source units had been read."""

@@ -79,6 +79,9 @@ def test_line_for_line(stream: Stream, home: Path, tmp_path: Path) -> None:
         assert min(latency[name] for name in ("ap", "al", "dal", "cw", "max_cw")) > 0
         assert {latency[name] for name in ("laal", "yaal", "length_ratio")} == {None}
     assert values["target_tokens"] > 6 and values["tokens_per_second"] > 0
+    # Work after the last write of a line belongs to no token.
+    assert 0 < values["seconds_per_token"] < values["seconds"] / values["target_tokens"]
+    assert values["seconds_per_token_p95"] > 0
     assert values["complete"] is True
     assert values["search"]["beam"] == 1, "whatever the model's own setting"
 

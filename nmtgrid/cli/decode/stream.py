@@ -22,7 +22,7 @@ from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
-from nmtgrid.metrics.latency import Unit, latency
+from nmtgrid.metrics.latency import Unit, latency, seconds_per_token
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.objectives import trained_k
 from nmtgrid.online.settings import Setting, read_policy, read_settings
@@ -218,6 +218,8 @@ class _Run:
         self._started = time.perf_counter()
         self._seconds = 0.0
         self._sentences = self._tokens = self._exits = self._exited_tokens = 0
+        # Seconds of work before each write of each line.
+        self._written: list[list[float]] = []
         # Delays and source length of each line, which latency is the mean over.
         self._measured: dict[Unit, list[tuple[list[int], int]]] = {"token": [], "word": []}
 
@@ -253,6 +255,7 @@ class _Run:
             "seconds": self._seconds,
             "seconds_with_waiting": time.perf_counter() - self._started,
             "tokens_per_second": self._tokens / max(self._seconds, 1e-9),
+            **seconds_per_token(self._written),
             **{name: latencies[0][name] for name in ("al", "unit", "convention")},
             **average_exit,
             "latencies": latencies,
@@ -267,5 +270,6 @@ class _Run:
             self._exits += sum(exits)
             self._exited_tokens += len(exits)
         whole = line.stream
+        self._written.append(whole.seconds)
         self._measured["token"].append((whole.token_delays(), len(whole.source)))
         self._measured["word"].append((whole.word_delays(), len(whole.word_sizes)))

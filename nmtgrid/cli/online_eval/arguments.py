@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -13,6 +14,7 @@ from nmtgrid.cli.options import (
     CommandArguments,
     Device,
     Ensemble,
+    Excludes,
     JsonFile,
     Needs,
     Precision,
@@ -25,7 +27,7 @@ from nmtgrid.cli.options import (
     unusable,
 )
 from nmtgrid.online.published import curves
-from nmtgrid.online.settings import Setting, named_policies, read_settings
+from nmtgrid.online.settings import WORDS_PER_MINUTE, Setting, named_policies, read_settings
 
 if TYPE_CHECKING:
     from nmtgrid.metrics.latency import Metric
@@ -99,6 +101,16 @@ class OnlineEvalArguments(CommandArguments):
         default=1000,
         min=0,
     )
+    clock: bool = flag(
+        "--clock",
+        "Decode sentence by sentence, as a stream, and measure the time of each token and "
+        "computation-aware latency.",
+    )
+    words_per_minute: float = option(
+        "With `--clock`: how fast source words come, which makes seconds words.",
+        "N",
+        default=WORDS_PER_MINUTE,
+    )
     sentences: int | None = option("Only the first N.  [default: all]", "N")
     out: Path | None = option("Results, translations, traces, curve and paths.", "DIR")
     simuleval: Path | None = option(
@@ -147,6 +159,12 @@ RULES = [
         "{option} has no effect without a folder to draw in: add `--out DIR`.",
     ),
     Requires("sacrebleu_tokenizer", "log"),
+    Requires("words_per_minute", "clock"),
+    Excludes(
+        "clock",
+        "oracle",
+        "The oracle needs the reference, which no stream has: leave out {option} or {other}.",
+    ),
 ]
 
 
@@ -198,6 +216,12 @@ def _faults(arguments: OnlineEvalArguments) -> list[str]:
         faults.append(
             "The published curves have AL in the thesis' convention: leave out `--published`, or "
             "`--convention`."
+        )
+    if arguments.clock and arguments.source == "line":
+        faults.append("A stream knows no line before its end: leave out `--source line`.")
+    if not 0 < arguments.words_per_minute < math.inf:
+        faults.append(
+            f"`--words-per-minute` must be above 0, but is {arguments.words_per_minute:g}."
         )
     counts: dict[str, list[int | None]] = {
         "--beam": [arguments.beam],

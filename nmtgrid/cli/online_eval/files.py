@@ -178,7 +178,8 @@ class Files:
             write_text(stem / f"{slug}.txt", "".join(f"{outcome.text}\n" for outcome in outcomes))
             write_text(stem / f"{slug}.traces.jsonl", "".join(_traces(system, measured)))
         if self.arguments.simuleval is not None:
-            logged = instances(system.sentences, outcomes, system.joiner)
+            rate = self.arguments.words_per_minute
+            logged = instances(system.sentences, outcomes, system.joiner, rate)
             write_log(self.arguments.simuleval / name / slug, logged)
 
     def draw(self, rows: Sequence[GridRow]) -> list[Path]:

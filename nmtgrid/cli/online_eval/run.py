@@ -25,6 +25,7 @@ from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import METRICS, Latency, Metric
 from nmtgrid.models.directory import load_model
+from nmtgrid.online.clock import ClockedDecoder
 from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
 from nmtgrid.online.objectives import trained_k
 from nmtgrid.online.published import Evaluation, warnings
@@ -202,6 +203,7 @@ def _evaluate(
                         lowercase=lowercase,
                         lower=system.decoder.translator.pipeline.target.moses.lower,
                         own=own,
+                        words_per_minute=arguments.words_per_minute,
                     )
                     system.done.append(measured)
                     files.keep(system, measured)
@@ -239,6 +241,7 @@ def report(
         "exit": arguments.exit,
         "oracle_cost": arguments.oracle_cost,
         "precision": arguments.precision,
+        **({"words_per_minute": arguments.words_per_minute} if arguments.clock else {}),
         "complete": complete,
         "systems": [
             {
@@ -290,13 +293,18 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     extra = ["NE"] if _revises(system.done) else []
     extra += ["exit"] if _leaves_early(system.done) else []
+    extra += ["ms/token", "95 %"] if arguments.clock else []
     console.table(
         f"{system.name}, {arguments.split}: {counted.sentences:,} sentences, "
         f"{how}; BLEU tokenised (percent); latency in source {unit}s\n(AP: share of the source), "
         f"{_CONVENTIONS[convention]}; ratio: {unit}s of hypothesis / reference"
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
         + ("\ntaken back for each that stays" * ("NE" in extra))
-        + ("; exit: blocks per token" * ("exit" in extra)),
+        + ("; exit: blocks per token" * ("exit" in extra))
+        + (
+            "\nms/token: time of work, one sentence after the other; 95 %: percentile"
+            * arguments.clock
+        ),
         ["", "BLEU", *_headings(counted), *extra],
         _rows(arguments, system.done),
     )
@@ -322,6 +330,9 @@ def _rows(arguments: OnlineEvalArguments, done: Sequence[Measured]) -> list[list
         columns.append([math.nan if erasure is None else erasure for erasure in erasures])
     if _leaves_early(done):
         columns.append([measured.decoded.average_exit or math.nan for measured in done])
+    if arguments.clock:
+        for name in ("seconds_per_token", "seconds_per_token_p95"):
+            columns.append([1000 * (measured.times[name] or math.nan) for measured in done])
     for column_number, column in enumerate(columns):
         if any(map(math.isnan, column)):
             shown = ["-" if math.isnan(value) else f"{value:,.2f}" for value in column]
@@ -384,7 +395,7 @@ def _systems(
         except NmtgridError as error:
             faults.append(f"{shown}: {error}")
             continue
-        decoder = OnlineDecoder(
+        decoder = (ClockedDecoder if arguments.clock else OnlineDecoder)(
             translator, finish_reading=arguments.finish_reading, oracle_cost=arguments.oracle_cost
         )
         if arguments.policies == ALL:
