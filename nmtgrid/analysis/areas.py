@@ -41,7 +41,7 @@ class CurveArea:
     def values(self) -> dict[str, Any]:
         """Return JSON keys, with None for what there is not."""
         values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
-        numbers = values.pop("area")
+        numbers: dict[str, Any] = values.pop("area")
         return values | numbers
 
 
@@ -65,14 +65,14 @@ class _Row(Record):
 
     def area(self, name: str | None) -> CurveArea:
         """Return the row; `name` renames the system."""
-        numbers = (self.difference, self.low, self.high)
+        difference, low, high = (
+            math.nan if number is None else number
+            for number in (self.difference, self.low, self.high)
+        )
         return CurveArea(
             name or self.system, self.curve, self.policy, self.metric, self.unit, self.convention,
             self.samples, self.seed,
-            Area(
-                *(math.nan if number is None else number for number in numbers),
-                self.interval, self.p_value, self.resamples,
-            ),
+            Area(difference, low, high, self.interval, self.p_value, self.resamples),
         )  # fmt: skip
 
 

@@ -53,10 +53,10 @@ class Area:
 
 
 def area(
-    latency: Sequence[float],
-    bleu: Sequence[float],
-    other_latency: Sequence[float],
-    other_bleu: Sequence[float],
+    latency: Sequence[float] | Numbers,
+    bleu: Sequence[float] | Numbers,
+    other_latency: Sequence[float] | Numbers,
+    other_bleu: Sequence[float] | Numbers,
 ) -> Area:
     """Return the area between a curve and the other, by the points of each, in any order.
 

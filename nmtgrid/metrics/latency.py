@@ -5,6 +5,8 @@ ends in the joiner (`@@`, passed by the caller; empty where tokens are words) go
 one. Source words are those of the raw line, which arrive whole: where a part of a word has been
 read, it counts as read. Target words are the tokenised ones, written with their last subword.
 
+A metric of one's own is a function of a sentence (`Metric`); metrics/own.py reads it from a file.
+
 Sentences are sorted by length and scored in padded blocks [B, T] of numpy arrays, not one by one.
 """
 
@@ -12,17 +14,22 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy
 from numpy.typing import NDArray
 
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import nan_to_none
 
 Convention = Literal["thesis", "simuleval"]
 Unit = Literal["token", "word"]
 Numbers = NDArray[numpy.float64]
+
+Metric = Callable[[Sequence[float], float, float], float]
+"""A metric of one's own: the latency of a sentence (NaN: none) by its delays, the length of its
+source, and that of its target, which the convention takes from hypothesis or reference."""
 
 METRICS = ("ap", "al", "dal", "cw", "max_cw", "laal", "yaal")
 _BLOCK = 1 << 20  # padded cells that are worked on at a time
@@ -34,7 +41,8 @@ class Latency:
 
     AP is a share of the source, `length_ratio` the units of all hypotheses over those of all
     references; the others count source units. `skipped` sentences have no latency at all;
-    `yaal_skipped` ones (these among them) wrote nothing before all was read.
+    `yaal_skipped` ones (these among them) wrote nothing before all was read. `own` are the averages
+    of metrics of one's own.
     """
 
     ap: float
@@ -50,6 +58,7 @@ class Latency:
     yaal_skipped: int
     unit: Unit
     convention: Convention
+    own: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def heading(self, metric: str) -> str:
         """Return a metric's name with its unit, as a column's heading."""
@@ -59,6 +68,8 @@ class Latency:
     def values(self) -> dict[str, Any]:
         """Return everything as JSON keys, with None for NaN."""
         values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
+        if not self.own:
+            del values["own"]
         return values
 
 
@@ -77,21 +88,27 @@ class SentenceLatency:
     reference_lengths: Numbers
     unit: Unit
     convention: Convention
+    own: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
 
     def mean(self) -> Latency:
         """Return the macro averages."""
-        columns = {name: getattr(self, name) for name in METRICS}
-        known = {name: values[~numpy.isnan(values)] for name, values in columns.items()}
         written, references = self.hypothesis_lengths.sum(), self.reference_lengths.sum()
         return Latency(
-            **{name: float(v.mean()) if len(v) else math.nan for name, v in known.items()},
+            **{name: _mean(getattr(self, name)) for name in METRICS},
             length_ratio=float(written / references) if references else math.nan,
             sentences=len(self.al),
             skipped=int(numpy.isnan(self.al).sum()),
             yaal_skipped=int(numpy.isnan(self.yaal).sum()),
             unit=self.unit,
             convention=self.convention,
+            own={name: _mean(values) for name, values in self.own.items()},
         )
+
+
+def _mean(values: Numbers) -> float:
+    """Return the mean of the values that are known, NaN for none."""
+    known = values[~numpy.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def latency(
@@ -101,10 +118,11 @@ def latency(
     *,
     unit: Unit = "token",
     convention: Convention = "thesis",
+    own: Mapping[str, Metric] | None = None,
 ) -> Latency:
     """Return the averages of `sentence_latency`."""
     return sentence_latency(
-        delays, source_lengths, reference_lengths, unit=unit, convention=convention
+        delays, source_lengths, reference_lengths, unit=unit, convention=convention, own=own
     ).mean()
 
 
@@ -115,13 +133,16 @@ def sentence_latency(
     *,
     unit: Unit = "token",
     convention: Convention = "thesis",
+    own: Mapping[str, Metric] | None = None,
 ) -> SentenceLatency:
     """Return the latency of each sentence. Eq. (4.47)-(4.50), and LAAL and YAAL beside them.
 
     All lengths are in `unit`s, without end symbols. Without `reference_lengths` the hypotheses'
     stand for them. An empty reference counts one word in the convention "simuleval", as there.
-    Raises ValueError where the three do not match, for delays that shrink or are no numbers, and
-    for the convention "simuleval" on tokens.
+    `own` are further metrics by name; their delays are at most the source's length but in the
+    convention "simuleval". Raises ValueError where the three do not match, for delays that shrink
+    or are no numbers, and for the convention "simuleval" on tokens; ConfigError where one of `own`
+    fails.
     """
     if convention == "simuleval" and unit != "word":
         raise ValueError("SimulEval's convention counts words")
@@ -148,7 +169,56 @@ def sentence_latency(
         reference_lengths=references,
         unit=unit,
         convention=convention,
+        own={
+            name: _own_column(name, metric, delays, sources, references, convention)
+            for name, metric in (own or {}).items()
+        },
     )
+
+
+def _own_column(
+    name: str,
+    metric: Metric,
+    delays: Sequence[Sequence[float]],
+    sources: Numbers,
+    references: Numbers,
+    convention: Convention,
+) -> Numbers:
+    """Return a metric of one's own of each sentence, NaN where a sentence has none."""
+    column = numpy.full(len(sources), numpy.nan)
+    for index, (row, source, reference) in enumerate(zip(delays, sources, references, strict=True)):
+        if not len(row) or not source:
+            continue
+        most, target = (math.inf, reference) if convention == "simuleval" else (source, len(row))
+        capped = [float(min(delay, most)) for delay in row]
+        where = f"sentence {index + 1}"
+        column[index] = own_latency(name, metric, capped, float(source), float(target), where)
+    return column
+
+
+def own_latency(
+    name: str,
+    metric: Metric,
+    delays: Sequence[float],
+    source_length: float,
+    target_length: float,
+    where: str,
+) -> float:
+    """Return a metric of one's own. Raises ConfigError where it fails or is not a number."""
+    try:
+        value = float(metric(delays, source_length, target_length))
+    except Exception as error:
+        raise ConfigError(
+            f"The latency metric `{name}` failed at {where}: {type(error).__name__}: {error}",
+            "It is called as `f(delays, source_length, target_length)` and returns a number; "
+            "`--debug` shows where it failed.",
+        ) from error
+    if math.isinf(value):
+        raise ConfigError(
+            f"The latency metric `{name}` is infinite at {where}.",
+            "Return NaN where a sentence has no such latency: no average counts that.",
+        )
+    return value
 
 
 class _Block:

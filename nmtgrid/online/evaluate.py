@@ -25,6 +25,7 @@ from nmtgrid.metrics.erasure import normalised_erasure
 from nmtgrid.metrics.latency import (
     Convention,
     Latency,
+    Metric,
     SentenceLatency,
     Unit,
     reference_words,
@@ -518,11 +519,12 @@ def measure(
     *,
     lowercase: bool,
     lower: Callable[[str], str] = str.lower,
+    own: Mapping[str, Metric] | None = None,
 ) -> Measured:
     """Return the scores of a decoding; `joiner` ends target units that go on in the next one.
 
     Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more;
-    `lower` is how the target language is lower-cased.
+    `lower` is how the target language is lower-cased. `own` are further metrics of latency.
     """
     outcomes = decoded.outcomes
     # The thesis reports BLEU of tokenised text, others detokenised BLEU: both are cheap.
@@ -536,17 +538,18 @@ def measure(
         [lower(s.raw_reference) if lowercase else s.raw_reference for s in sentences],
         lowercase=lowercase,
     )
-    latencies = {
-        counting: by_sentence.mean()
-        for counting, by_sentence in sentence_latencies(sentences, outcomes, joiner).items()
-    }
+    by_sentence = sentence_latencies(sentences, outcomes, joiner, own)
+    latencies = {counting: values.mean() for counting, values in by_sentence.items()}
     return Measured(decoded, tokenized, raw, latencies)
 
 
 def sentence_latencies(
-    sentences: Sequence[Sentence], outcomes: Sequence[Outcome], joiner: str
+    sentences: Sequence[Sentence],
+    outcomes: Sequence[Outcome],
+    joiner: str,
+    own: Mapping[str, Metric] | None = None,
 ) -> dict[tuple[Unit, Convention], SentenceLatency]:
-    """Return the latency of each sentence in each of `COUNTINGS`; `joiner` as in `measure`."""
+    """Return the latency of each sentence in each of `COUNTINGS`; the rest as in `measure`."""
     pairs = list(zip(sentences, outcomes, strict=True))
     words = [delays_of_words(sentence, outcome, joiner) for sentence, outcome in pairs]
     latencies: dict[tuple[Unit, Convention], SentenceLatency] = {
@@ -554,6 +557,7 @@ def sentence_latencies(
             [delays_of_tokens(sentence, outcome) for sentence, outcome in pairs],
             [len(sentence.source) for sentence in sentences],
             [len(sentence.target) for sentence in sentences],
+            own=own,
         )
     }
     lengths = [len(sentence.words) for sentence in sentences]
@@ -563,7 +567,7 @@ def sentence_latencies(
     }
     for unit, convention in COUNTINGS[1:]:
         latencies[unit, convention] = sentence_latency(
-            words, lengths, counts[convention], unit=unit, convention=convention
+            words, lengths, counts[convention], unit=unit, convention=convention, own=own
         )
     return latencies
 

@@ -8,19 +8,15 @@ own. A `Setting` is one point of a sweep: a policy with the value of each of its
 from __future__ import annotations
 
 import dataclasses
-import functools
-import importlib.util
 import itertools
 import math
 import re
-import sys
 import typing
 from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.own_code import own_module
 from nmtgrid.base.spans import Bounds, decimals, shortened, whole_numbers
 
 if TYPE_CHECKING:
@@ -206,8 +202,7 @@ def policy_class(name: str) -> Any:
     Raises ConfigError for a name or a class that there is not, and for a file that fails.
     """
     if ".py" in name:
-        path, _, class_name = name.rpartition(":")
-        return _own_class(Path(path), class_name, name)
+        return _own_class(name)
     if name not in KINDS:
         raise ConfigError(
             f"There is no reading policy `{name}`.",
@@ -219,13 +214,8 @@ def policy_class(name: str) -> Any:
     return getattr(module, KINDS[name].make)
 
 
-def _own_class(path: Path, class_name: str, text: str) -> Any:
-    if not path.name.endswith(".py") or not class_name:
-        raise ConfigError(
-            f"`{shortened(text)}` is not of the form FILE.py:Class.",
-            "Name the class after a colon: `--policy mine.py:Margin`.",
-        )
-    module = _module(path.resolve())
+def _own_class(text: str) -> Any:
+    path, class_name, module = own_module(text, "FILE.py:Class", "--policy mine.py:Margin")
     from nmtgrid.online.policies import Policy
 
     own = {
@@ -249,28 +239,6 @@ def _own_class(path: Path, class_name: str, text: str) -> Any:
             "Give it a method `decide(self, proposal)` that returns a tensor [R] of bools: write.",
         )
     return chosen
-
-
-@functools.cache
-def _module(path: Path) -> ModuleType:
-    """Run a user's file, once. Raises ConfigError where it cannot be read or fails."""
-    name = f"nmtgrid_policy_{len(sys.modules)}_{path.stem}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    # Dataclasses look their module up there.
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:
-        del sys.modules[name]
-        line = getattr(error, "lineno", None)
-        where = f"{path}:{line}" if line else str(path)
-        raise ConfigError(
-            f"{where}: the policy's file failed: {type(error).__name__}: {error}",
-            "It is Python, and runs as a part of nmtgrid.",
-        ) from error
-    return module
 
 
 def read_policy(text: str) -> list[Setting]:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,7 +24,7 @@ from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import make_folder, write_text
 from nmtgrid.base.io.records import Number, Record, parse_record
 from nmtgrid.base.io.text import read_lines
-from nmtgrid.metrics.latency import Latency, latency, reference_words
+from nmtgrid.metrics.latency import Latency, Metric, latency, reference_words
 from nmtgrid.metrics.quality import Score, bleu
 
 LOG, CONFIG = "instances.log", "config.yaml"
@@ -77,15 +77,18 @@ class LogScore:
     def values(self) -> dict[str, Any]:
         """Return the figures as JSON keys; YAAL is the same in both conventions."""
         thesis, simuleval = self.thesis.values(), self.simuleval.values()
+        own = ["own"] if self.thesis.own else []
         values: dict[str, Any] = {
             "bleu": None if self.bleu is None else self.bleu.value,
             "signature_bleu": None if self.bleu is None else self.bleu.signature,
-            "thesis": {name: thesis[name] for name in _THESIS},
-            "simuleval": {name: simuleval[name] for name in _SIMULEVAL},
+            "thesis": {name: thesis[name] for name in (*_THESIS, *own)},
+            "simuleval": {name: simuleval[name] for name in (*_SIMULEVAL, *own)},
         }
         if self.computation_aware is not None:
             aware = self.computation_aware.values()
-            values["computation_aware"] = {name: aware[name] for name in _COMPUTATION_AWARE}
+            values["computation_aware"] = {
+                name: aware[name] for name in (*_COMPUTATION_AWARE, *own)
+            }
         values |= {
             name: simuleval[name]
             for name in ("yaal", "length_ratio", "sentences", "skipped", "yaal_skipped", "unit")
@@ -93,8 +96,14 @@ class LogScore:
         return {**values, "notes": [*self.notes]}
 
 
-def score(instances: Sequence[Instance], tokenizer: Tokenizer = "13a") -> LogScore:
+def score(
+    instances: Sequence[Instance],
+    tokenizer: Tokenizer = "13a",
+    own: Mapping[str, Metric] | None = None,
+) -> LogScore:
     """Return latency and BLEU of a log's sentences; `tokenizer` is SacreBLEU's.
+
+    `own` are further metrics of latency.
 
     Latency leaves out sentences without a prediction, as SimulEval does, and those with an empty
     source, which SimulEval cannot score. BLEU counts all sentences.
@@ -108,11 +117,12 @@ def score(instances: Sequence[Instance], tokenizer: Tokenizer = "13a") -> LogSco
     if _is_computation_aware(instances, notes):
         elapsed = [instance.elapsed for instance in instances]
         aware = latency(
-            elapsed, source_lengths, reference_lengths, unit="word", convention="simuleval"
-        )
+            elapsed, source_lengths, reference_lengths, unit="word", convention="simuleval",
+            own=own,
+        )  # fmt: skip
     return LogScore(
-        latency(*columns, unit="word"),
-        latency(*columns, unit="word", convention="simuleval"),
+        latency(*columns, unit="word", own=own),
+        latency(*columns, unit="word", convention="simuleval", own=own),
         aware,
         quality,
         notes,

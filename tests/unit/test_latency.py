@@ -1,9 +1,12 @@
 """Latency against values worked out by hand."""
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.metrics.latency import (
     METRICS,
     Convention,
@@ -13,6 +16,7 @@ from nmtgrid.metrics.latency import (
     word_delays,
     words_arrived,
 )
+from nmtgrid.metrics.own import read_metrics
 
 # Delays, source length, reference length, convention; figures worked out by hand.
 BY_HAND: list[tuple[list[float], int, int | None, Convention, dict[str, float]]] = [
@@ -168,3 +172,74 @@ def test_word_delays() -> None:
     assert word_delays([1, 2, 4], source, ["x@@", "y@@"], "") == [1, 1]
     with pytest.raises(ValueError, match="1 delays for 2"):
         word_delays([1], source, ["x", "y"], "@@")
+
+
+def test_a_metric_of_ones_own() -> None:
+    """The last delay over the target's length; delays end with the source, but in SimulEval's."""
+
+    def last(delays: Sequence[float], source: float, target: float) -> float:
+        assert source in (4, 2)
+        return delays[-1] / target if delays[-1] > 1 else math.nan
+
+    columns = [[1, 5], [2, 2, 2, 2], [1], []], [4, 4, 2, 3], [4, 2, 1, 1]
+    thesis = sentence_latency(*columns, unit="word", own={"last": last})
+    expected = [4 / 2, 2 / 4, math.nan, math.nan]
+    assert thesis.own["last"] == pytest.approx(expected, nan_ok=True)
+    assert thesis.mean().own == {"last": 1.25}
+    assert thesis.mean().values()["own"] == {"last": 1.25}
+    assert "own" not in latency(*columns).values()
+    simuleval = latency(*columns, unit="word", convention="simuleval", own={"last": last})
+    assert simuleval.own == {"last": (5 / 4 + 2 / 2) / 2}
+    nothing = latency([[]], [1], own={"last": last})
+    assert nothing.values()["own"] == {"last": None}
+
+
+OWN = """
+import math
+
+
+def late(delays, source_length, target_length):
+    return 1
+
+
+def broken(delays, source_length, target_length):
+    return 1 / (source_length - len(delays) + 1)
+
+
+def words(delays, source_length, target_length):
+    return "many"
+
+
+def endless(delays, source_length, target_length):
+    return math.inf
+
+
+def al(delays, source_length, target_length):
+    return 1
+
+
+number = 3
+"""
+
+
+def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "own.py"
+    path.write_text(OWN, encoding="utf-8")
+    (late,) = read_metrics([f"{path}:late"]).values()
+    assert late([1.0], 1, 1) == 1
+    for text, message in (
+        (f"{path}:lat", "has no function `lat`.*`late`"),
+        (f"{path}:number", "is not a function"),
+        (f"{path}:broken", "`broken` failed at a trial.*ZeroDivisionError"),
+        (f"{path}:words", "failed at a trial.*ValueError"),
+        (f"{path}:endless", "infinite"),
+        (f"{path}:al", "two latency metrics `al`"),
+        (f"{path}", "not of the form FILE.py:function.*Name the function after"),
+        (f"{tmp_path / 'no.py'}:late", "FileNotFoundError"),
+    ):
+        with pytest.raises(ConfigError, match=f"(?s){message}") as caught:
+            read_metrics([f"{path}:late", text, f"{path}:late"])
+        assert len(caught.value.faults) == 2, "that there are two of `late` too"
+    broken = {"broken": lambda delays, source, target: 1 / (source - 4)}
+    with pytest.raises(ConfigError, match="`broken` failed at sentence 2: ZeroDivisionError"):
+        latency([[1], [1]], [3, 4], own=broken)

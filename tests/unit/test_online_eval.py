@@ -153,15 +153,25 @@ def test_sentences_without_latency_are_counted_by_setting(
     assert said(way(0, 9)).startswith("In 9 of 9 sentences nothing was")
 
 
-def test_our_own_log_scores_as_we_do(here: Path, tmp_path: Path) -> None:
-    logs, file = tmp_path / "logs", tmp_path / "r.json"
+def test_our_own_log_scores_as_we_do(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    logs, file, own = tmp_path / "logs", tmp_path / "r.json", tmp_path / "own.py"
+    # By hand, AP in SimulEval's convention.
+    own.write_text("def share(delays, source, target): return sum(delays) / source / target\n")
+    metric = ("--metric", f"{own}:share")
     command = ("blocks", "--data", "data", "--sentences", 6, "--k", "2", "--simuleval", logs)
-    assert online(*command, "--convention", "simuleval", "--json", file) == 0
+    assert online(*command, "--convention", "simuleval", "--json", file, *metric) == 0
+    assert " share " in capsys.readouterr().err
     ours = report(file)["settings"][0]
     assert (ours["unit"], ours["convention"]) == ("word", "simuleval")
-    assert main(["online-eval", "--log", str(logs / "k-2"), "--json", str(file)]) == 0
+    assert ours["own"] == {"share": pytest.approx(ours["ap"])}
+    command = ("--log", str(logs / "k-2"), "--json", str(file), *metric)
+    assert main(["online-eval", *command]) == 0
+    assert " share " in capsys.readouterr().err
     theirs = report(file)
-    assert set(theirs["thesis"]) == {"ap", "al", "dal", "cw", "max_cw"}
+    assert set(theirs["thesis"]) == {"ap", "al", "dal", "cw", "max_cw", "own"}
+    assert theirs["simuleval"]["own"] == {"share": pytest.approx(ours["ap"])}
     for name in ("ap", "al", "dal", "laal"):
         assert theirs["simuleval"][name] == pytest.approx(ours[name], abs=1e-9)
     assert theirs["yaal"] == pytest.approx(ours["yaal"]) and theirs["sentences"] == 6
@@ -202,6 +212,13 @@ def test_areas_against_wait_k(
     assert "BLEU above" in capsys.readouterr().err
     assert main(["analyze", "latency", str(out)]) == 0
     assert "BLEU above" not in capsys.readouterr().err, "they are in words"
+
+
+def test_faults_of_own_metrics_are_told_with_all_others(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    message = refused(capsys, "grid", "--data", "data", "--metric", "no.py:f", "--beam", 0)
+    assert "no.py: this file failed: FileNotFoundError" in message and "--beam" in message
 
 
 def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:

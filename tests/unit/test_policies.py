@@ -256,7 +256,7 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
     with pytest.raises(ConfigError, match="FileNotFoundError"):
         read_policy(f"{own.with_name('no.py')}:Margin")
     own.write_text("def\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"other\.py:1: the policy's file failed: SyntaxError"):
+    with pytest.raises(ConfigError, match=r"other\.py:1: this file failed: SyntaxError"):
         read_policy(f"{own.rename(own.with_name('other.py'))}:Margin")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nmtgrid.cli.online_eval.arguments import LOG_RULES, OnlineEvalArguments, check
+from nmtgrid.cli.online_eval.arguments import LOG_RULES, OnlineEvalArguments, check, own_metrics
 from nmtgrid.cli.options import check_outputs, check_rules, takes
 
 
@@ -19,7 +19,8 @@ def command(arguments: OnlineEvalArguments) -> None:
         check_outputs({"--json": arguments.json}, {"--log": arguments.log})
         from nmtgrid.cli.online_eval.run import score_log
 
-        score_log(arguments.log, arguments.sacrebleu_tokenizer, arguments.json)
+        own = own_metrics(arguments)
+        score_log(arguments.log, arguments.sacrebleu_tokenizer, arguments.json, own)
         return
     check_outputs({"--json": arguments.json})
     settings = check(arguments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.cli.options import (
@@ -26,6 +26,9 @@ from nmtgrid.cli.options import (
 )
 from nmtgrid.online.published import curves
 from nmtgrid.online.settings import Setting, named_policies, read_settings
+
+if TYPE_CHECKING:
+    from nmtgrid.metrics.latency import Metric
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,11 @@ class OnlineEvalArguments(CommandArguments):
         "reference's (words only).",
         default="thesis",
     )
+    metric: list[str] | None = option(
+        "A latency metric of your own, `f(delays, source_length, target_length)` for each "
+        "sentence: `FILE.py:function`; may be repeated.",
+        "FILE",
+    )
     beam: int = option(
         "Width of the beam; 1 is greedy. With more nothing is final before the end: "
         "latency is that of the best hypothesis.",
@@ -125,7 +133,7 @@ class OnlineEvalArguments(CommandArguments):
 LOG_RULES = [
     Alone(
         "log",
-        "json sacrebleu_tokenizer unit convention device",
+        "json metric sacrebleu_tokenizer unit convention device",
         "`--log` scores what another program has done, so that {options} would be ignored.",
     )
 ]
@@ -153,6 +161,10 @@ def check(arguments: OnlineEvalArguments) -> list[Setting]:
     except ConfigError as error:
         faults += error.faults
         advice = error.advice
+    try:
+        own_metrics(arguments)
+    except ConfigError as error:
+        faults += error.faults
     # Looked up now: an unknown name should not surface after hours of decoding.
     if arguments.published is not None:
         try:
@@ -161,6 +173,14 @@ def check(arguments: OnlineEvalArguments) -> list[Setting]:
             faults.append(str(error))
     check_rules(arguments, RULES, faults, advice)
     return settings
+
+
+def own_metrics(arguments: OnlineEvalArguments) -> dict[str, Metric]:
+    """Return the metrics of one's own by name. Raises ConfigError that names every fault."""
+    # Imported late: `--help` does not wait for numpy.
+    from nmtgrid.metrics.own import read_metrics
+
+    return read_metrics(arguments.metric or ())
 
 
 def _faults(arguments: OnlineEvalArguments) -> list[str]:

@@ -19,11 +19,11 @@ from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.online_eval.areas import curve_areas
-from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
+from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments, own_metrics
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.metrics.latency import METRICS, Latency
+from nmtgrid.metrics.latency import METRICS, Latency, Metric
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
 from nmtgrid.online.objectives import trained_k
@@ -35,15 +35,17 @@ from nmtgrid.search.translate import TranslationOptions, Translator, default_pla
 _NAMES = {"max_cw": "mCW"}
 
 
-def score_log(path: Path, tokenizer: Tokenizer, json: Path | None) -> None:
+def score_log(
+    path: Path, tokenizer: Tokenizer, json: Path | None, own: Mapping[str, Metric]
+) -> None:
     """Show BLEU and latency in words of a log, and write them. Raises InputError for an empty log.
 
-    `tokenizer` is that of BLEU.
+    `tokenizer` is that of BLEU, `own` further metrics of latency.
     """
     instances = read_log(path)
     if not instances:
         raise InputError("there is no sentence in it.", path=path)
-    log_score = score(instances, tokenizer)
+    log_score = score(instances, tokenizer, own)
     thesis, aware = log_score.thesis, log_score.computation_aware
     rows = [["thesis", *_row(thesis)], ["SimulEval", *_row(log_score.simuleval)]]
     if aware is not None:
@@ -52,7 +54,7 @@ def score_log(path: Path, tokenizer: Tokenizer, json: Path | None) -> None:
         f"{path}: {thesis.sentences:,} sentences; latency in source words (AP: share of the "
         "source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP and AL"
         + ("" if aware is None else "; computation-aware:\nSimulEval's of `elapsed`"),
-        ["convention", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio"],
+        ["convention", *_headings(thesis)],
         rows,
     )
     if log_score.bleu is not None:
@@ -101,8 +103,13 @@ def _counted(counts: Mapping[str, int]) -> str:
     )
 
 
+def _headings(latency: Latency) -> list[str]:
+    return [*(_NAMES.get(name, name.upper()) for name in METRICS), *latency.own, "ratio"]
+
+
 def _row(latency: Latency) -> list[float]:
-    return [*(getattr(latency, name) for name in METRICS), latency.length_ratio]
+    built_in = (getattr(latency, name) for name in METRICS)
+    return [*built_in, *latency.own.values(), latency.length_ratio]
 
 
 _CONVENTIONS = {
@@ -180,6 +187,7 @@ def _evaluate(
     *,
     lowercase: bool,
 ) -> None:
+    own = own_metrics(arguments)
     try:
         total = len(settings) * sum(len(system.sentences) for system in systems)
         with console.progress("translating", total) as bar:
@@ -193,6 +201,7 @@ def _evaluate(
                         system.joiner,
                         lowercase=lowercase,
                         lower=system.decoder.translator.pipeline.target.moses.lower,
+                        own=own,
                     )
                     system.done.append(measured)
                     files.keep(system, measured)
@@ -288,7 +297,7 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
         + ("\ntaken back for each that stays" * ("NE" in extra))
         + ("; exit: blocks per token" * ("exit" in extra)),
-        ["", "BLEU", *(_NAMES.get(name, name.upper()) for name in METRICS), "ratio", *extra],
+        ["", "BLEU", *_headings(counted), *extra],
         _rows(arguments, system.done),
     )
     console.say(f"signature of BLEU: {system.done[0].tokenized.signature}")
@@ -306,8 +315,7 @@ def _rows(arguments: OnlineEvalArguments, done: Sequence[Measured]) -> list[list
     ways = [measured.latencies[arguments.latency_unit, arguments.convention] for measured in done]
     columns: list[list[Any]] = [
         [measured.tokenized.value for measured in done],
-        *([getattr(way, name) for way in ways] for name in METRICS),
-        [way.length_ratio for way in ways],
+        *map(list, zip(*map(_row, ways), strict=True)),
     ]
     if _revises(done):
         erasures = [measured.decoded.erasure for measured in done]
