@@ -9,7 +9,7 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from nmtgrid.analysis.areas import CurveArea, area_table
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
@@ -233,6 +233,28 @@ def latency_section(
             levels=levels,
         )
 
+    rows, table = _settings_table(results, unit, convention)
+    caption = f"BLEU against {TITLES[metric]}, a curve for each system and policy."
+    return Section(
+        "latency",
+        "Online decoding: quality against latency",
+        _TEXT.format(unit=unit, convention=_CONVENTIONS[convention]),
+        [table, *([area_table(areas)] if areas else [])],
+        [Picture("latency", caption, draw)],
+        {
+            "unit": unit,
+            "convention": convention,
+            "metric": metric,
+            "settings": rows,
+            "areas": [row.values() for row in areas],
+        },
+    )
+
+
+def _settings_table(
+    results: Sequence[OnlineResult], unit: Unit, convention: Convention
+) -> tuple[list[dict[str, Any]], Table]:
+    """Return all settings as JSON keys, and as a table."""
     rows = []
     for result in results:
         figures = {name: result.latency(name, unit, convention) for name in _FIGURES}
@@ -256,18 +278,4 @@ def latency_section(
             for result, row in zip(results, rows, strict=True)
         ],
     )
-    caption = f"BLEU against {TITLES[metric]}, a curve for each system and policy."
-    return Section(
-        "latency",
-        "Online decoding: quality against latency",
-        _TEXT.format(unit=unit, convention=_CONVENTIONS[convention]),
-        [table, *([area_table(areas)] if areas else [])],
-        [Picture("latency", caption, draw)],
-        {
-            "unit": unit,
-            "convention": convention,
-            "metric": metric,
-            "settings": rows,
-            "areas": [row.values() for row in areas],
-        },
-    )
+    return rows, table

@@ -201,8 +201,8 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
         systems = paths.as_paths(online, traced, links, "token")
         yield paths.paths_section(systems, lines, "token", origin, inputs.references)
     if inputs.depth:
-        named = map(split_label, inputs.depth)
-        yield tuning.tuning_section([read_tuning(path, name) for name, path in named])
+        tuned = map(split_label, inputs.depth)
+        yield tuning.tuning_section([read_tuning(path, name) for name, path in tuned])
     if early := inputs.systems_with("exits"):
         yield exits.exits_section(
             [

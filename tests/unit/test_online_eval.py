@@ -166,8 +166,8 @@ def test_our_own_log_scores_as_we_do(
     ours = report(file)["settings"][0]
     assert (ours["unit"], ours["convention"]) == ("word", "simuleval")
     assert ours["own"] == {"share": pytest.approx(ours["ap"])}
-    scored = ("--log", str(logs / "k-2"), "--json", str(file), *metric)
-    assert main(["online-eval", *scored]) == 0
+    scoring = ("--log", str(logs / "k-2"), "--json", str(file), *metric)
+    assert main(["online-eval", *scoring]) == 0
     assert " share " in capsys.readouterr().err
     theirs = report(file)
     assert set(theirs["thesis"]) == {"ap", "al", "dal", "cw", "max_cw", "own"}
