@@ -281,7 +281,7 @@ def read_policy(text: str) -> list[Setting]:
     settings = []
     others = [key for key in lists if key != sweep]
     for chosen in itertools.product(*(lists[key] for key in others)):
-        for value in lists.get(sweep, [math.nan]):
+        for value in lists.get(sweep, [0.0]):  # a policy may have no settings
             options = tuple(zip(others, chosen, strict=True))
             setting = Setting(name, value, options, "" if name in KINDS else sweep)
             try:

@@ -177,6 +177,12 @@ class Mute(Policy):
 
 
 @dataclasses.dataclass(frozen=True)
+class Even(Policy):
+    def decide(self, proposal):
+        return proposal.reads % 2 == 0
+
+
+@dataclasses.dataclass(frozen=True)
 class Broken(Policy):
     def decide(self, proposal):
         return proposal.nothing
@@ -208,6 +214,10 @@ def test_a_policy_of_ones_own(own: Path) -> None:
     writes = [_made(setting).writes(propose([HALF], [1])).tolist() for setting in settings]
     assert writes == [[True], [False]]  # it leads by a quarter
     assert [setting.value for setting in read_policy(f"{own}:Margin")] == [0.4]
+    # One without settings is one point, and no offline one.
+    (even,) = read_policy(f"{own}:Even")
+    assert (even.title, even.slug, even.is_offline) == ("Even", "Even", False)
+    assert even.values() == {"policy": f"{own}:Even", "parameter": "", "value": 0.0}
 
 
 def test_the_policy_of_the_docs(project: Path, tmp_path: Path) -> None:
