@@ -27,6 +27,7 @@ from nmtgrid.training.settings import RunSettings, TrainingSettings, settings_ty
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE_NAMES = sorted(path.name for path in DOCS.glob("*.md"))
 _SHELL = re.compile(r"^```sh\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_FILE = re.compile(r"`(\w+\.py)`:\n\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INDENTED = re.compile(r"^    ((?:nmtgrid|python) (?:[^\n\\]|\\\n)*)", re.MULTILINE)
 
 
@@ -138,6 +139,9 @@ def test_tutorials_run_from_first_to_last(tmp_path: Path, monkeypatch: pytest.Mo
     One test, for later pages need what earlier ones made.
     """
     monkeypatch.chdir(tmp_path)
+    for page in RUN_WHOLE:
+        for name, code in _FILE.findall((DOCS / f"{page}.md").read_text(encoding="utf-8")):
+            tmp_path.joinpath(name).write_text(code, encoding="utf-8")
     commands_typed = [words for name in RUN_WHOLE for words in typed(f"{name}.md")]
     for words in commands_typed:
         quicker = [QUICKER.get(word, word) for word in words]
