@@ -58,8 +58,7 @@ AGENTS: dict[str, tuple[Agent, SearchPlan]] = {
     "wait-2": (WaitK(2), ROOMY),
     "wait-inf": (WaitK(math.inf), ROOMY),
     "moody": (Moody(), SearchPlan(max_length_a=12, max_length_b=0)),
-    "picky": (Picky(floor=1, cap=6), ROOMY),
-    "picky-tight": (Bounded(Picky(finish_reading=True), TIGHT), TIGHT),
+    "picky": (Bounded(Picky(floor=1, cap=6, finish_reading=True), TIGHT), TIGHT),
     "moody-tight": (Bounded(Moody(finish_reading=True), TIGHT), TIGHT),
 }
 
