@@ -30,14 +30,12 @@ from tests.unit.tiny_online import sentence, sentences, toy_home, translator
 
 
 def test_the_clock_changes_no_translation() -> None:
-    online = translator("pervasive", reader="shared")
+    online, pairs = translator("pervasive", reader="shared"), sentences()[:5]
     texts = ["confidence threshold=0.3", "local-agreement n=2"]
     settings = read_settings("2,inf", "0.4", None, texts)
     done: list[int] = []
-    timed = ClockedDecoder(online).run(
-        sentences(), settings, lambda _, lines, __: done.append(lines)
-    )
-    for batched, alone in zip(OnlineDecoder(online).run(sentences(), settings), timed, strict=True):
+    timed = ClockedDecoder(online).run(pairs, settings, lambda _, lines, __: done.append(lines))
+    for batched, alone in zip(OnlineDecoder(online).run(pairs, settings), timed, strict=True):
         assert alone.is_timed and not batched.is_timed
         for expected, outcome in zip(batched.outcomes, alone.outcomes, strict=True):
             assert (outcome.units, outcome.text) == (expected.units, expected.text)
@@ -48,7 +46,7 @@ def test_the_clock_changes_no_translation() -> None:
             assert len(outcome.seconds) == len(outcome.reads)
             assert all(a <= b for a, b in itertools.pairwise([0.0, *outcome.seconds]))
             assert not outcome.reads or outcome.seconds[0] > 0
-    assert sum(done) == len(settings) * len(sentences())
+    assert sum(done) == len(settings) * len(pairs)
 
 
 def test_what_no_stream_can_follow() -> None:

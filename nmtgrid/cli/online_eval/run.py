@@ -271,7 +271,8 @@ def _finish(
     values["areas"] = [row.values() for row in areas]
     if areas:
         table = area_table(areas)
-        console.table(table.title, table.columns, table.formatted())
+        numeric = [table.is_numeric(column) for column in range(len(table.columns))]
+        console.table(table.title, table.columns, table.formatted(), numeric)
     # Written twice: drawing reads the file, and only then are the pictures known.
     files.results(values)
     rows = path_rows(arguments, systems) if arguments.out is not None else {}
