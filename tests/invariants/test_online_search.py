@@ -86,7 +86,7 @@ def test_a_policy_that_sees_predictions_has_the_score_of_its_path(case: Case) ->
 
 @every_online_case
 def test_the_ends_of_what_a_policy_can_do(case: Case) -> None:
-    """One that never writes before the source's end is offline; one that always writes keeps to its floor."""
+    """What never writes before the source's end is offline, what always writes its floor."""
     model, batch = model_and_batch(case, SOURCES, TARGETS)
     for policy, same in ((Stubborn(), WaitK(math.inf)), (Stubborn(always=True, floor=2), WaitK(2))):
         pairs = zip(_decode(model, batch, policy), _decode(model, batch, same), strict=True)
