@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from nmtgrid.adaptive.halting_objective import EXITS_HALTING
 from nmtgrid.adaptive.objectives import EXITS_ALIGNED, EXITS_MIXED
-from nmtgrid.online.divergence import DIVERGENCE
-from nmtgrid.online.dynamic import DYNAMIC
-from nmtgrid.online.marginal import MARGINAL
-from nmtgrid.online.objectives import WAIT_K, WAIT_K_AREA, WAIT_K_SAMPLED
+from nmtgrid.online.objectives.divergence import DIVERGENCE
+from nmtgrid.online.objectives.dynamic import DYNAMIC
+from nmtgrid.online.objectives.marginal import MARGINAL
+from nmtgrid.online.objectives.wait_k import WAIT_K, WAIT_K_AREA, WAIT_K_SAMPLED
 from nmtgrid.smoothing.objectives import smooth
 from nmtgrid.training.api import Objectives
 from nmtgrid.training.likelihood import LIKELIHOOD

@@ -4,7 +4,7 @@ A policy implements `search.api.Agent`. Wait-k and given paths (chapter 4) know 
 how much to read; `Threshold` asks the model's reader (section 4.4); `Confidence`, `Entropy`,
 `AlignAtt` and `EDAtt` look at what would be written. A policy of one's own is a subclass of
 `Policy` with a method `decide`. Beside the policies stand the functions of reading probabilities
-rho that train the reader (`agent_loss`, for online/dynamic) and evaluate it along a batch of grids
+rho that train the reader (`agent_loss`) and evaluate it along a batch of grids
 (`threshold_paths`).
 """
 

@@ -71,7 +71,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
     # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
-    from nmtgrid.online.objectives import trained_k
+    from nmtgrid.online.objectives.wait_k import trained_k
     from nmtgrid.online.settings import Setting, read_policy
     from nmtgrid.online.stream import StreamTranslator
     from nmtgrid.search.translate import load

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.models.api import PredictionSites
-from nmtgrid.online.dynamic import DynamicSettings
+from nmtgrid.online.objectives.dynamic import DynamicSettings
 from nmtgrid.online.oracle import binary_search_paths
 from tests.unit.all_paths import check_paths, lengths
 from tests.unit.test_dynamic import BATCH, EVERY, SOURCES, TARGETS, along, cost, grid, run

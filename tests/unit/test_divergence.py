@@ -13,7 +13,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.layers.kernels.linear_divergence import Measure, linear_divergence
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.divergence import Divergence, DivergenceSettings
+from nmtgrid.online.objectives.divergence import Divergence, DivergenceSettings
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import LossParts
 from tests.unit.test_dynamic import (

@@ -23,7 +23,7 @@ from nmtgrid.cli.train.run import print_event
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
-from nmtgrid.online.dynamic import Dynamic, DynamicSettings
+from nmtgrid.online.objectives.dynamic import Dynamic, DynamicSettings
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training import events
 from nmtgrid.training.api import LossParts

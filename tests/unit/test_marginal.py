@@ -15,7 +15,12 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import is_token
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.models.api import PredictionSites, TranslationModel
-from nmtgrid.online.marginal import Marginal, MarginalSettings, log_marginal, write_posteriors
+from nmtgrid.online.objectives.marginal import (
+    Marginal,
+    MarginalSettings,
+    log_marginal,
+    write_posteriors,
+)
 from nmtgrid.online.oracle import writing_costs
 from nmtgrid.online.policies import Threshold, path_log_probabilities
 from nmtgrid.training.api import LossParts

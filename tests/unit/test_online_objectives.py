@@ -12,7 +12,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
-from nmtgrid.online.objectives import (
+from nmtgrid.online.objectives.wait_k import (
     AreaSettings,
     SampledSettings,
     SampledWaitK,

@@ -36,7 +36,7 @@ from nmtgrid.data.dataset import Dataset, PictureSplit
 from nmtgrid.metrics.quality import caption_scores
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
-from nmtgrid.online.objectives import trained_k
+from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.search.api import Halt, SearchPlan, Translation
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.traces import Trace

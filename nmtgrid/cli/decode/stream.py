@@ -24,7 +24,7 @@ from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency, seconds_per_token
 from nmtgrid.models.directory import load_model
-from nmtgrid.online.objectives import trained_k
+from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.settings import Setting, read_policy, read_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits

@@ -27,7 +27,7 @@ from nmtgrid.metrics.latency import METRICS, Latency, Metric
 from nmtgrid.models.directory import load_model
 from nmtgrid.online.clock import ClockedDecoder
 from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
-from nmtgrid.online.objectives import trained_k
+from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import ALL, Setting
 from nmtgrid.online.simuleval import Tokenizer, read_log, score

@@ -19,7 +19,7 @@ from torch.nn.functional import logsigmoid, pad
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.dynamic import agent_paths, along, check_grid, read_share
+from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, read_share
 from nmtgrid.online.oracle import cell_costs, delay_penalty, grid_cells, path_costs
 from nmtgrid.online.paths import area_sites, is_cell
 from nmtgrid.online.policies import Threshold
