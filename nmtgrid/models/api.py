@@ -27,6 +27,12 @@ Halting = Literal["none", "sequence", "multinomial", "geometric"]
 """Networks that say when to exit: Eq. (5.11), (5.19), (5.20)."""
 
 
+Readiness = Literal["none", "transport", "information", "monotonic"]
+"""What says how ready a model is to write: nothing, the information transported to the next token
+(ITST), that of the tokens read and written (Wait-info), or monotonic heads that have chosen (MMA).
+"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Traits:
     """What an architecture can do, asked instead of its name."""
@@ -52,6 +58,8 @@ class Traits:
     """Target tokens that one feature sees, itself included, or None for all."""
     reads: bool = False
     """A reader says at every cell of the grid how likely it is to read on."""
+    readiness: Readiness = "none"
+    """By which mechanism steps tell how ready they are to write with what has been read."""
     aligns: bool = False
     """Alignments come as a by-product of decoding."""
     batch_statistics: bool = False
@@ -204,6 +212,9 @@ def depths_of(batch: Batch, sites: PredictionSites, exits: int) -> Tensor:
 class Step:
     """What one decoding step yields: logits [R, V], the new state, alignment [R, S] if asked.
 
+    Of a model with a reading mechanism (`Traits.readiness`), readiness [R] (float32) says how ready
+    a row is to write with what it has read; it does not fall as reads grow.
+
     With early exit: exits [R] (int64) are the blocks that rows left after, and scores [R, N] what
     was decided from, chi (5.20) or the largest probability (5.18), NaN where not computed.
     """
@@ -213,6 +224,7 @@ class Step:
     alignment: Tensor | None = None
     exits: Tensor | None = None
     scores: Tensor | None = None
+    readiness: Tensor | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -458,6 +470,13 @@ class TranslationModel(nn.Module):
             f"This `{self.architecture}` has no reader: it cannot say when to read on.",
             "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own` and "
             "`--objective dynamic`.",
+        )
+
+    def no_mechanism(self, readiness: Readiness) -> ConfigError:
+        """Return the error for a policy that reads by a mechanism which the model lacks."""
+        return ConfigError(
+            f"This `{self.architecture}` does not read by `{readiness}`, as the policy does.",
+            f"Train a `transformer` with `--set model.reader={readiness}`.",
         )
 
     def no_exits(self) -> ConfigError:

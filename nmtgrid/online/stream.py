@@ -70,7 +70,7 @@ class TokenStream:
         self._columns = 0
         self._source_has_ended = self._is_considered = self._is_fed = False
         # What would be written next, with the columns that there are; None: not computed.
-        self._proposed: tuple[Tensor, Tensor | None] | None = None
+        self._proposed: engine.Averaged | None = None
         self.tokens: list[int] = []
         self.log_probabilities: list[float] = []
         self.reads: list[int] = []
@@ -133,8 +133,8 @@ class TokenStream:
         proposal = Proposal(step, self._first, reads, *self._propose())
         return not bool(self._agent.writes(proposal))
 
-    def _propose(self) -> tuple[Tensor, Tensor | None]:
-        """Return the log-probabilities [1, V] of the next token now, and its alignment [1, S]."""
+    def _propose(self) -> engine.Averaged:
+        """Return what the models would write next with the columns that there are."""
         if not self._is_fed:
             last = self._last_token()
             self._states = [model.feed(last, state) for model, state in self._pairs()]
@@ -143,7 +143,7 @@ class TokenStream:
             reads, align = self._first + self._columns, self._agent.wants_alignment
             steps = [model.propose(state, reads, align=align) for model, state in self._pairs()]
             self._states = [step.state for step in steps]
-            self._proposed = engine.averaged(steps)
+            self._proposed = engine.Averaged.of(steps)
         return self._proposed
 
     def _reading(self) -> Tensor:
@@ -175,14 +175,14 @@ class TokenStream:
     def _predict(self) -> Tensor:
         """Return the next token's log-probabilities [1, V], and have the states wait for it."""
         if self._agent.wants_proposals:
-            values, _ = self._propose()
+            proposed = self._propose()
             self._states = [model.accept(state) for model, state in self._pairs()]
-            return values
+            return proposed.log_probabilities
         last = self._last_token()
         steps = [self._step(model, last, state) for model, state in self._pairs()]
         self._states = [step.state for step in steps]
         # An ensemble averages probabilities, as the batched search does.
-        return engine.averaged(steps)[0]
+        return engine.Averaged.of(steps).log_probabilities
 
     def _step(self, model: TranslationModel, last: Tensor, state: Any) -> Step:
         """Return the model's step; where it may leave early, keep where it left."""

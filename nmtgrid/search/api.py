@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.models.api import Halt as Halt
+from nmtgrid.models.api import Readiness
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,7 +159,8 @@ class Proposal:
     `step` tokens stand in each row, sentence [R] is its position in the batch that is searched,
     reads [R] what it has read. log_probabilities [R, V] (float32) are the models', before any
     constraint; alignment [R, S] are shares of the source tokens, 0 from reads on, for a policy that
-    wants them. Nothing here depends on source tokens that have not been read.
+    wants them; readiness [R] is that of models with a reading mechanism (`Step`). Nothing here
+    depends on source tokens that have not been read.
     """
 
     step: int
@@ -166,6 +168,7 @@ class Proposal:
     reads: Tensor
     log_probabilities: Tensor
     alignment: Tensor | None = None
+    readiness: Tensor | None = None
 
     @property
     def tokens(self) -> Tensor:
@@ -195,6 +198,11 @@ class Agent:
     def wants_alignment(self) -> bool:
         """Whether proposals need alignments."""
         return False
+
+    @property
+    def wants_readiness(self) -> Readiness:
+        """The reading mechanism that models need, for its readiness in proposals."""
+        return "none"
 
     @property
     def finish_reading(self) -> bool:

@@ -15,6 +15,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -62,6 +63,8 @@ def check(
             raise model.refusal()
         if agent is not None and agent.wants_reading and not model.traits.reads:
             raise model.no_reader()
+        if agent is not None and agent.wants_readiness not in ("none", model.traits.readiness):
+            raise model.no_mechanism(agent.wants_readiness)
     if agent is not None and agent.wants_proposals and halt is not None:
         raise ConfigError(
             "A reading policy that looks at predictions runs all blocks for each of them: it does "
@@ -266,16 +269,36 @@ class FinishedHypotheses:
         return is_behind | (best_row / self._longest_norm[groups] <= worst)
 
 
-def averaged(steps: Sequence[Step]) -> tuple[Tensor, Tensor | None]:
-    """Return the log-probabilities [R, V] (float32) and alignments [R, S] of models, averaged."""
-    shares = [step.alignment.float() for step in steps if step.alignment is not None]
-    alignment = torch.stack(shares).mean(0) if shares else None
-    # In float32 whatever autocast computed: sums over a sentence need the digits.
-    values = [step.logits.float().log_softmax(1) for step in steps]
-    if len(values) == 1:
-        return values[0], alignment
-    # The mean of probabilities, from their logarithms without leaving them.
-    return torch.stack(values).logsumexp(0) - math.log(len(values)), alignment
+class Averaged(NamedTuple):
+    """What models yield together: means of probabilities, alignments and readiness (see `Step`)."""
+
+    log_probabilities: Tensor
+    alignment: Tensor | None = None
+    readiness: Tensor | None = None
+
+    @classmethod
+    def of(cls, steps: Sequence[Step]) -> Averaged:
+        """Return the means of all models' steps, log-probabilities [R, V] in float32."""
+        alignment = _mean([step.alignment for step in steps])
+        readiness = _mean([step.readiness for step in steps])
+        # In float32 whatever autocast computed: sums over a sentence need the digits.
+        values = [step.logits.float().log_softmax(1) for step in steps]
+        if len(values) == 1:
+            return cls(values[0], alignment, readiness)
+        # The mean of probabilities, from their logarithms without leaving them.
+        mean = torch.stack(values).logsumexp(0) - math.log(len(values))
+        return cls(mean, alignment, readiness)
+
+    def put(self, rows: Tensor, part: Averaged) -> None:
+        """Put those of some rows [R'] in their place."""
+        for whole, some in zip(self, part, strict=True):
+            if whole is not None and some is not None:
+                whole[rows] = some
+
+
+def _mean(values: Sequence[Tensor | None]) -> Tensor | None:
+    present = [value.float() for value in values if value is not None]
+    return torch.stack(present).mean(0) if present else None
 
 
 class _RowHalt:
@@ -410,10 +433,10 @@ class _Run:
                 self.tree.exit_scores.append(step.scores)
             steps.append(step)
         self.states = [step.state for step in steps]
-        values, alignment = averaged(steps)
-        if alignment is not None:
-            self._keep_alignment(alignment)
-        return values
+        predicted = Averaged.of(steps)
+        if predicted.alignment is not None:
+            self._keep_alignment(predicted.alignment)
+        return predicted.log_probabilities
 
     def _propose(self, agent: Agent, step: int, sentence: Tensor) -> Tensor:
         """Return what `_predict` does, once the policy has written in every row.
@@ -426,23 +449,20 @@ class _Run:
         self.states = [model.feed(self.tokens, state) for model, state in pairs]
         lengths = self.source_lengths[sentence]
         reads, rows = self.reads.clone(), torch.arange(len(self.tokens), device=lengths.device)
-        values: Tensor | None = None
-        alignment: Tensor | None = None
+        predicted: Averaged | None = None
         while True:
-            some = None if values is None else rows
+            some = None if predicted is None else rows
             steps = [
                 model.propose(state, reads, rows=some, align=align)
                 for model, state in zip(self.models, self.states, strict=True)
             ]
             self.states = [step.state for step in steps]
-            new_values, new_alignment = averaged(steps)
-            if values is None:
-                values, alignment = new_values, new_alignment
+            latest = Averaged.of(steps)
+            if predicted is None:
+                predicted = latest
             else:
-                values[rows] = new_values
-                if alignment is not None and new_alignment is not None:
-                    alignment[rows] = new_alignment
-            proposal = Proposal(step, sentence[rows], reads[rows], new_values, new_alignment)
+                predicted.put(rows, latest)
+            proposal = Proposal(step, sentence[rows], reads[rows], *latest)
             # At the end of the source there is nothing left to read, and what is no hypothesis any
             # more need not read it.
             goes_on = ~agent.writes(proposal) & (proposal.reads < lengths[rows])
@@ -454,9 +474,9 @@ class _Run:
         self.reads = reads
         pairs = zip(self.models, self.states, strict=True)
         self.states = [model.accept(state) for model, state in pairs]
-        if alignment is not None:
-            self._keep_alignment(alignment)
-        return values
+        if predicted.alignment is not None:
+            self._keep_alignment(predicted.alignment)
+        return predicted.log_probabilities
 
     def _keep_alignment(self, alignment: Tensor) -> None:
         if self.align:
