@@ -82,7 +82,7 @@ class Case:
             arguments = [*line.arguments]
             arguments[int(self.target)] = value
             return dataclasses.replace(line, arguments=arguments).words()
-        name = "--set" if self.kind == "setting" else self.target
+        name = line.setting_option if self.kind == "setting" else self.target
         values = line.options.get(name, [])
         if name in line.pairs:
             values = [value, "text/test.yy"]

@@ -18,6 +18,7 @@ from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.cli.app import COMMANDS, assemble
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.models import zoo
+from nmtgrid.online.settings import KINDS
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.training.settings import settings_type
 from tests.faults.stock import PREPROCESS, SHORT, SMALL, done
@@ -32,7 +33,7 @@ class Line:
     """A good command line: `command`, its arguments, and its options with a list of values each.
 
     `needs` are the files and folders of the stock that it begins with; `settings` are the names
-    that `--set` may change.
+    that `setting_option` may change.
     """
 
     command: list[str]
@@ -41,6 +42,7 @@ class Line:
     needs: list[str]
     settings: tuple[str, ...] = ()
     label: str = ""
+    setting_option: str = "--set"
 
     @property
     def name(self) -> str:
@@ -93,6 +95,7 @@ def make(folder: Path) -> None:
     (folder / "gold").write_text("0-0 1?1\n" * len(text), encoding="utf-8")
     (folder / "numbers").write_text("0.5\n" * len(text), encoding="utf-8")
     (folder / "prefixes").write_text("A\n" * len(text), encoding="utf-8")
+    (folder / "own.py").write_text(_OWN, encoding="utf-8")
     _pictures(folder / "pictures")
     done(
         folder,
@@ -124,6 +127,23 @@ def _pictures(folder: Path) -> None:
     save_tensors(folder / "features.safetensors", features)
 
 
+_OWN = """
+import dataclasses
+
+from nmtgrid.online.policies import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Sure(Policy):
+    least: float = 0.5
+
+    def decide(self, proposal):
+        return proposal.log_probabilities.amax(1).exp() >= self.least
+
+
+def lag(delays, source_length, target_length):
+    return float(delays[0])
+"""
 _FILES = {"--reference": ["text/test.yy"], "--json": ["new.json"]}
 _SHORT = {"--set": [word for word in SHORT if "=" in word], "--device": ["cpu"]}
 _TRAIN = {
@@ -222,11 +242,34 @@ def _tuning_lines() -> list[Line]:
             "--candidates": ["2"]}  # fmt: skip
     online = {"--data": ["data"], "--k": ["1,3"], "--out": ["new"], "--simuleval": ["logs"],
               "--json": ["new.json"], "--device": ["cpu"]}  # fmt: skip
+    policies = tuple(
+        f"{name} {setting}"
+        for name, kind in KINDS.items()
+        if kind.make
+        for setting in (kind.sweep, "floor", "cap")
+    )
+    policy = {"--data": ["data"], "--sentences": ["2"], "--policy": ["own.py:Sure least=0.5"],
+              "--metric": ["own.py:lag"], "--clock": [], "--device": ["cpu"]}  # fmt: skip
+    stream: dict[str, list[str]] = {
+        "--stream": [], "--policy": ["own.py:Sure"], "--device": ["cpu"]
+    }  # fmt: skip
     log = {"--log": ["simuleval/instances.log"], "--json": ["new.json"]}
     results = {"--results": ["tuned.json"], "--out": ["new.png"], "--json": ["new.json"]}
     both = ["model", "data"]
     return [
         Line(["online-eval"], ["model"], online, both),
+        Line(
+            ["online-eval"], ["model"], policy, [*both, "own.py"], policies, "--policy", "--policy"
+        ),
+        Line(
+            ["decode"],
+            ["model"],
+            stream,
+            ["model", "own.py"],
+            policies,
+            "--stream --policy",
+            "--policy",
+        ),
         Line(["online-eval"], [], log, ["simuleval"], (), "--log"),
         Line(["adaptive-tune"], ["model"], tune, both),
         Line(["adaptive-tune"], ["model"], loss, both, (), "--allow-loss"),
