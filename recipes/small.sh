@@ -32,6 +32,7 @@ paragraphs -
 policies -
 trust -
 distill -
+ingredients -
 tune -
 slurm -
 quickstart -"

@@ -30,6 +30,7 @@ ALL = {
     "iwslt14-de-en": "",
     "multi30k": "",
     "distill": "",
+    "ingredients": "",
     "paragraphs": "",
     "policies": "",
     "report": "",

@@ -1,0 +1,90 @@
+#!/usr/bin/env bash
+# What each ingredient of training gives: a ladder of systems, each with one setting more than the last,
+# and the ensemble of the last one's seeds.
+#
+#   bash recipes/ingredients.sh                    Pervasive Attention on Multi30k, one seed
+#   ARCH=transformer SEEDS="1 2 3" bash recipes/ingredients.sh
+#   STEPS="muon:training.optimiser=muon,training.learning_rate=0.008 ema:training.ema_decay=0.99" bash ...
+#   bash recipes/ingredients.sh --dry-run          prints the commands alone
+#
+# Shown: validation loss, tokens per second and test BLEU of each step, mean and deviation over the seeds,
+# and the p-values of a paired bootstrap against the step before, one for each seed. The first step, `base`,
+# is PRESET (multi30k) without anything; then STEPS, name:setting=value,...: Muon (at RATE, 0.008),
+# BPE-dropout, R-Drop over the second half. All have the same processor time: what makes an update dearer
+# must earn that. Device hours: MINUTES for each step and seed; by default two, of one CPU core.
+# ON=multi30k (any corpus of common.sh that has a preset), MINUTES=30 of processor time or UPDATES=N,
+# SEEDS=1, BEAM=5, JOBS=1 systems side by side, RESUME=1 goes on with one that was cut off, SETS="--set ..."
+# for all, RUNS=runs. A system that has been trained already is not trained again. SMALL=1: the toy corpus,
+# two steps of 40 updates.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
+
+MUON="muon:training.optimiser=muon,training.learning_rate=${RATE:-0.008}"
+if [ "$SMALL" = 1 ]; then
+    ON="${ON:-toy}" STEPS="${STEPS:-$MUON}"
+fi
+ON="${ON:-multi30k}"
+ARCH="${ARCH:-pervasive}"
+PRESET="${PRESET:-$(preset_of "$ON")}"
+MINUTES="${MINUTES:-30}"
+UPDATES="${UPDATES:-0}"
+SEEDS="${SEEDS:-1}"
+BEAM="${BEAM:-5}"
+STEPS="${STEPS:-$MUON bpe-dropout:batches.source_bpe_dropout=0.1,batches.target_bpe_dropout=0.1
+r-drop:training.r_drop=1,training.r_drop_from=0.5}"
+HERE="$RUNS/ingredients-$ON-$ARCH"
+DATA="$HERE/data"
+TABLE="$PROJECT/recipes/ingredients_table.py"
+read -r -a SETS <<<"${SETS:-}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+environment
+dataset "$ON" "$DATA" "$HERE/text"
+run python "$TABLE" references "$DATA" "$HERE/reference"
+
+# `step NAME SEED SETTING...`: train and translate a step of the ladder.
+step() {
+    local model="$HERE/$1-seed$2" settings=() setting
+    for setting in "${@:3}"; do settings+=(--set "$setting"); done
+    train_model "$model" "$ARCH" "$PRESET" "$2" "$UPDATES" "$MINUTES" "${settings[@]}"
+    translate "$model" test "$BEAM"
+}
+
+names=(base) settings=()
+for seed in $SEEDS; do beside "$HERE/base-seed$seed.log" step base "$seed"; done
+for text in $STEPS; do
+    names+=("${text%%:*}")
+    IFS=, read -r -a more <<<"${text#*:}"
+    settings+=("${more[@]}")
+    for seed in $SEEDS; do
+        beside "$HERE/${names[-1]}-seed$seed.log" step "${names[-1]}" "$seed" "${settings[@]}"
+    done
+done
+all_done
+
+# Each step against the one before, seed by seed.
+for ((number = 1; number < ${#names[@]}; number++)); do
+    for seed in $SEEDS; do
+        systems=()
+        for name in "${names[number - 1]}" "${names[number]}"; do
+            systems+=("$name=$HERE/$name-seed$seed/test-beam$BEAM.txt")
+        done
+        run nmtgrid analyze compare "${systems[@]}" --reference "$HERE/reference" --lowercase \
+            --bootstrap 1000 --json "$HERE/${names[number]}-seed$seed/compare.json"
+    done
+done
+
+read -r first others <<<"$SEEDS"
+ENSEMBLE=()
+if [ -n "$others" ]; then
+    members=() last="$HERE/${names[-1]}"
+    for seed in $others; do members+=(--ensemble "$last-seed$seed"); done
+    run nmtgrid decode "$last-seed$first" "${members[@]}" --data "$DATA" --split test --beam "$BEAM" \
+        --out "$HERE/ensemble.txt" --json "$HERE/ensemble.json"
+    ENSEMBLE=(--ensemble "$HERE/ensemble.json")
+fi
+run python "$TABLE" table "${names[@]/#/$HERE/}" --seeds "$SEEDS" --beam "$BEAM" "${ENSEMBLE[@]}" \
+    --out "$HERE/table"
+record "ingredients-$ARCH" "What each ingredient of training gives, $ARCH" "$HERE/table.json"

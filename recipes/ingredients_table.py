@@ -1,0 +1,97 @@
+"""The table of recipes/ingredients.sh: a ladder of trainings, each with one ingredient more.
+
+python recipes/ingredients_table.py references DATA FILE
+    Write the raw references of the test split.
+python recipes/ingredients_table.py table STEP... --seeds LIST --beam B [--ensemble FILE] --out P
+    A row for each STEP, of the model directories STEP-seedN: what `done.json` (train),
+    `test-beamB.json` (decode) and `compare.json` (analyze compare, against the step before) say;
+    the last row is the ensemble's. Writes P.md and P.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.analysis.training_curves import read_run
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.quality import spread
+from recipes.results import write_table
+
+Row = dict[str, Any]
+
+
+def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:
+    """Return the scores of a step, mean and deviation over the seeds."""
+    models = [Path(f"{step}-seed{seed}") for seed in seeds]
+    trained = [_read(model / "done.json") for model in models]
+    scored = [_read(model / f"test-beam{beam}.json") for model in models]
+    rates = [read_run(model / "metrics.jsonl", model.name).tokens_per_second for model in models]
+    row: Row = {
+        "step": step.name,
+        "seeds": len(models),
+        "minutes": spread([one["minutes"] for one in trained]),
+        "updates": spread([one["updates"] for one in trained]),
+        "tokens_per_second": spread([rate for rate in rates if rate is not None]),
+        "valid_perplexity": spread([one["valid_perplexity"] for one in trained]),
+        "bleu": spread([one["bleu_tokenized"] for one in scored]),
+        "chrf": spread([one["chrf"] for one in scored]),
+        "p_bleu": _p_values(models),
+        "signature_bleu": scored[0]["signature_bleu_tokenized"],
+    }
+    return row
+
+
+def _p_values(models: Sequence[Path]) -> str:
+    """Return the p-value of BLEU against the step before, of each seed; nothing for the first."""
+    values = []
+    for model in models:
+        if (model / "compare.json").is_file():
+            tests = _read(model / "compare.json")["tests"]
+            systems = next(m for t in tests for m in t["metrics"] if m["metric"] == "bleu")
+            values.append(f"{systems['systems'][-1]['p_value']:.3f}")
+    return ", ".join(values)
+
+
+def _ensemble(path: Path, seeds: Sequence[str]) -> Row:
+    scores = _read(path)
+    return {
+        "step": f"ensemble of {len(seeds)}",
+        "bleu": spread([scores["bleu_tokenized"]]),
+        "chrf": spread([scores["chrf"]]),
+    }
+
+
+def _read(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    references = commands.add_parser("references")
+    references.add_argument("data", type=Path)
+    references.add_argument("file", type=Path)
+    table = commands.add_parser("table")
+    table.add_argument("steps", nargs="+", type=Path)
+    table.add_argument("--seeds", required=True)
+    table.add_argument("--beam", type=int, required=True)
+    table.add_argument("--ensemble", type=Path)
+    table.add_argument("--out", required=True)
+    options = parser.parse_args()
+    if options.command == "references":
+        lines = Dataset.open(options.data).split("test").raw_target()
+        options.file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        return
+    seeds = options.seeds.split()
+    rows = [row_of(step, seeds, options.beam) for step in options.steps]
+    if options.ensemble is not None:
+        rows.append(_ensemble(options.ensemble, seeds))
+    write_table(rows, options.out)
+
+
+if __name__ == "__main__":
+    main()
