@@ -9,7 +9,8 @@
 # Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
 # along paths of random k (wait-k-sampled). Readers of Pervasive Attention: `marginal` and `dynamic`, for each
 # delay weight of LAMBDAS, and `divergence` without a change of the model. The table has BLEU and latencies of
-# each setting, means and deviations over the seeds, and the area between each curve and wait-k's.
+# each setting, means and deviations over the seeds, and the area between each curve and wait-k's; another one
+# the processor time of each policy beside wait-k's (ROUNDS=7 in turn).
 # Device hours: 0.3 (toy), 3 (Multi30k), of one CPU core, for each seed.
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
 # of it), ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", K=1..9, THRESHOLDS=0.1..0.9:0.2,
@@ -80,3 +81,13 @@ for seed in ${SEEDS:-1 2 3}; do
 done
 run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/table"
 record policies "Reading policies" "$HERE/table.json"
+
+# What they cost, in processor time and in turn, of the first seed's models.
+read -r first _ <<<"${SEEDS:-1 2 3}"
+TIMED=("wait-k k=1,3,5,7,9" confidence entropy alignatt edatt "confidence floor=2 cap=8")
+if [ "$SMALL" = 1 ]; then ROUNDS="${ROUNDS:-1}"; fi
+for arch in ${ARCHS:-pervasive transformer}; do
+    run python "$PROJECT/recipes/policies_speed.py" "$HERE/$arch-seed$first" --data "$DATA" \
+        "${TIMED[@]/#/--policy=}" --rounds "${ROUNDS:-7}" --out "$HERE/speed-$arch"
+    record "policies-speed-$arch" "What reading policies cost, $arch" "$HERE/speed-$arch.json"
+done

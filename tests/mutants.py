@@ -1,14 +1,15 @@
 """Plants faults in the code, one at a time, and counts how many of them the tests notice.
 
     python -m tests.mutants nmtgrid/search [MORE...] [--tests tests/unit ...] [--sample N]
-        [--seed S] [--workers N] [--seconds N] [--json FILE]
+        [--seed S] [--workers N] [--seconds N] [--json FILE] [--survivors FILE]
 
-The tests are collected once and run once, to learn which of them enter which function. Then a
-process is forked for each fault: it exchanges the function's code and runs the tests that enter
-it, the quickest first, until one fails. A fault that all of them let pass, or all that fit into
-`--seconds`, has survived. Tests that start a process of their own see nothing of it there, so the
-count errs on the low side; a fault that changes nothing that anyone could see counts as one that
-survived.
+The tests, but for those that are marked slow, are collected once and run once, to learn which of
+them enter which function. Then a process is forked for each fault: it exchanges the function's
+code and runs the tests that enter it, the quickest first, until one fails. A fault that all of them
+let pass, or all that fit into `--seconds`, has survived. Tests that start a process of their own
+see nothing of it there, so the count errs on the low side; a fault that changes nothing that anyone
+could see counts as one that survived. `--survivors` plants only those that survived in an earlier
+`--json FILE`, as after adding tests.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import argparse
 import ast
 import bisect
+import builtins
 import contextlib
 import copy
 import importlib
@@ -28,7 +30,7 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,6 +62,9 @@ class Fault:
     line: int
     change: str
     code: types.CodeType
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.change} in {self.function}"
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
@@ -195,12 +200,21 @@ class Mutator:
     """A pytest plugin that runs the collected tests as the module's docstring says."""
 
     def __init__(
-        self, paths: Sequence[Path], sample: int, seed: int, workers: int, limit: float
+        self,
+        paths: Sequence[Path],
+        sample: int,
+        seed: int,
+        workers: int,
+        limit: float,
+        only: Collection[str] | None = None,
     ) -> None:
+        """`only` are the faults to be planted, as text (None: all, or a sample of them)."""
         faults = [fault for path in paths for fault in faults_of(path)]
         random.Random(seed).shuffle(faults)
         self.possible = len(faults)
         self.faults = faults[:sample] if sample else faults
+        if only is not None:
+            self.faults = [fault for fault in faults if str(fault) in only]
         self.workers, self.limit = workers, limit
         self.outcomes: dict[str, list[Fault]] = {"noticed": [], "survived": [], "not entered": []}
 
@@ -213,6 +227,7 @@ class Mutator:
             tests = entered.get((fault.path, fault.first_line), []) if function else []
             if function is None or not tests:
                 self.outcomes["not entered"].append(fault)
+                print(f"not entered: {fault}", file=sys.stderr, flush=True)
                 continue
             while len(running) >= self.workers:
                 self._collect(running)
@@ -233,35 +248,56 @@ class Mutator:
         self, items: Sequence[pytest.Item]
     ) -> tuple[dict[tuple[str, int], list[pytest.Item]], dict[pytest.Item, float]]:
         """Return the tests that enter each function, and how long each test takes."""
-        root = f"{ROOT / 'nmtgrid'}/"
         entered: dict[tuple[str, int], list[pytest.Item]] = {}
         seconds: dict[pytest.Item, float] = {}
-        for item in items:
-            codes: set[types.CodeType] = set()
-
-            def note(frame: types.FrameType, event: str, _: Any, codes: Any = codes) -> None:
-                if event == "call":
-                    codes.add(frame.f_code)
-
+        visited: set[tuple[str, int]] = set()
+        # The functions with a fault note that they run; nothing else is slowed down.
+        vars(builtins)[_VISITED] = visited
+        before = {}
+        for fault in self.faults:
+            function = _live_function(fault)
+            if function is not None and function not in before:
+                before[function] = function.__code__
+                function.__code__ = _noting(fault)
+        for number, item in enumerate(items, start=1):
+            visited.clear()
             started = time.monotonic()
-            sys.setprofile(note)
-            try:
-                passed = _passes(item)
-            finally:
-                sys.setprofile(None)
-            if not passed:
+            if not _passes(item):
                 continue
             seconds[item] = time.monotonic() - started
-            for code in codes:
-                if code.co_filename.startswith(root):
-                    path = Path(code.co_filename).relative_to(ROOT).as_posix()
-                    entered.setdefault((path, code.co_firstlineno), []).append(item)
+            for key in visited:
+                entered.setdefault(key, []).append(item)
+            if number % 200 == 0:
+                print(f"{number} of {len(items)} tests", file=sys.stderr, flush=True)
+        for function, code in before.items():
+            function.__code__ = code
         return entered, seconds
 
     def _collect(self, running: dict[int, Fault]) -> None:
         process, status = os.wait()
         outcome = "survived" if os.waitstatus_to_exitcode(status) == 0 else "noticed"
-        self.outcomes[outcome].append(running.pop(process))
+        fault = running.pop(process)
+        self.outcomes[outcome].append(fault)
+        if outcome == "survived":
+            print(f"survived: {fault}", file=sys.stderr, flush=True)
+
+
+_VISITED = "_nmtgrid_visited_functions"
+
+
+def _noting(fault: Fault) -> types.CodeType:
+    """Return the code of a fault's function without the fault: it notes first that it runs."""
+    path = ROOT / fault.path
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    node = next(node for name, node in _functions(tree, "") if name == fault.function)
+    key = (fault.path, fault.first_line)
+    note = ast.parse(f"{_VISITED}.add({key!r})").body
+    node.body = [*node.body[:1], *note, *node.body[1:]] if ast.get_docstring(node) else [
+        *note, *node.body
+    ]  # fmt: skip
+    code = _code_in(compile(ast.fix_missing_locations(tree), str(path), "exec"), fault.function)
+    assert code is not None
+    return code
 
 
 def _run_changed(
@@ -304,7 +340,7 @@ def report(mutator: Mutator) -> dict[str, Any]:
         **counts,
         "share_noticed": counts["noticed"] / tried if tried else None,
         "survivors": [
-            f"{fault.path}:{fault.line}: {fault.change} in {fault.function}"
+            str(fault)
             for fault in sorted(mutator.outcomes["survived"], key=lambda one: (one.path, one.line))
         ],
     }
@@ -319,6 +355,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120.0, help="of tests for each fault")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--survivors", type=Path)
     options = parser.parse_args()
     os.chdir(ROOT)
     paths = [
@@ -326,8 +363,11 @@ def main() -> int:
         for root in options.paths
         for path in (sorted(root.rglob("*.py")) if root.is_dir() else [root])
     ]
-    mutator = Mutator(paths, options.sample, options.seed, options.workers, options.seconds)
-    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", *options.tests]
+    only = None
+    if options.survivors is not None:
+        only = json.loads(options.survivors.read_text(encoding="utf-8"))["survivors"]
+    mutator = Mutator(paths, options.sample, options.seed, options.workers, options.seconds, only)
+    arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", *options.tests]
     pytest.main(arguments, plugins=[mutator])
     values = report(mutator)
     text = json.dumps(values, indent=1)

@@ -1,0 +1,86 @@
+"""Processor time of reading policies beside wait-k's, of one model: a part of recipes/policies.sh.
+
+python recipes/policies_speed.py MODEL --data DATA --policy TEXT... [--sentences N] [--rounds R]
+        --out PREFIX
+    Translate N sentences of the test split greedily along each setting, R times, in turn within
+    one process. A row for each setting: the median processor time for each token written, and its
+    ratio to that of the wait-k whose delay (DAL) is nearest. Writes PREFIX.md and PREFIX.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.online.evaluate import OnlineDecoder, read_sentences, sentence_latencies
+from nmtgrid.online.settings import Setting, read_policy
+from nmtgrid.search.translate import TranslationOptions, load
+from recipes.results import write_table
+
+
+def rows_of(
+    model: str, data: str, settings: Sequence[Setting], count: int, rounds: int
+) -> list[dict[str, Any]]:
+    """Return a row for each setting."""
+    options = TranslationOptions(batch_tokens=2000)
+    translator = load(model, device="cpu", beam=1, coverage_penalty=0.0, options=options)
+    decoder = OnlineDecoder(translator)
+    dataset = Dataset.open(data)
+    sentences = read_sentences(translator.pipeline, dataset.split("test"), count)
+    settings = [setting for setting in settings if not decoder.faults([setting])]
+    seconds: dict[Setting, list[float]] = {setting: [] for setting in settings}
+    tokens: dict[Setting, int] = {}
+    delays: dict[Setting, float] = {}
+    for _ in range(rounds):
+        for setting in settings:
+            began = time.process_time()
+            (decoded,) = decoder.run(sentences, [setting])
+            seconds[setting].append(time.process_time() - began)
+            tokens[setting] = decoded.target_tokens
+            latencies = sentence_latencies(sentences, decoded.outcomes, "@@")
+            delays[setting] = latencies["token", "thesis"].mean().dal
+    cost = {s: 1000 * statistics.median(seconds[s]) / max(tokens[s], 1) for s in settings}
+    wait_k = [setting for setting in settings if setting.policy == "wait-k"]
+    rows = []
+    for setting in settings:
+        nearest = min(wait_k, key=lambda other: abs(delays[other] - delays[setting]))
+        ratios = [
+            (one / tokens[setting]) / (other / tokens[nearest])
+            for one, other in zip(seconds[setting], seconds[nearest], strict=True)
+        ]
+        rows.append(
+            {
+                "setting": setting.title,
+                "dal": delays[setting],
+                "ms_per_token": cost[setting],
+                "beside": nearest.title,
+                "ratio": statistics.median(ratios),
+                "least": min(ratios),
+                "most": max(ratios),
+                "rounds": rounds,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("model")
+    parser.add_argument("--data", required=True)
+    parser.add_argument("--policy", action="append", required=True)
+    parser.add_argument("--sentences", type=int, default=200)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--out", type=Path, required=True)
+    options = parser.parse_args()
+    settings = [setting for text in options.policy for setting in read_policy(text)]
+    rows = rows_of(options.model, options.data, settings, options.sentences, options.rounds)
+    write_table(rows, str(options.out))
+
+
+if __name__ == "__main__":
+    main()
