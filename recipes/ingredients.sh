@@ -30,7 +30,7 @@ ARCH="${ARCH:-pervasive}"
 PRESET="${PRESET:-$(preset_of "$ON")}"
 MINUTES="${MINUTES:-30}"
 UPDATES="${UPDATES:-0}"
-SEEDS="${SEEDS:-1}"
+SEEDS="${SEEDS:-${SEED:-1}}"
 BEAM="${BEAM:-5}"
 STEPS="${STEPS:-$MUON bpe-dropout:batches.source_bpe_dropout=0.1,batches.target_bpe_dropout=0.1
 r-drop:training.r_drop=1,training.r_drop_from=0.5}"

@@ -4,6 +4,7 @@ Expected tokens and delays are those of `online-eval --simuleval`, a batched sea
 made up; NMTGRID_ONLINE_MODEL and NMTGRID_ONLINE_SOURCE name a model and raw text to use instead.
 """
 
+import csv
 import json
 import math
 import os
@@ -23,11 +24,13 @@ from nmtgrid.data.batches import collate
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.directory import save_model
 from nmtgrid.online import simuleval_agent
-from nmtgrid.online.policies import WaitK
-from nmtgrid.online.simuleval import Instance, read_log
+from nmtgrid.online.policies import Bounded, WaitK
+from nmtgrid.online.settings import read_policy
+from nmtgrid.online.simuleval import Instance, read_log, score
 from nmtgrid.online.simuleval_agent import Session, add_arguments, agent_class, make_translator
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search import engine
+from nmtgrid.search.api import Agent
 from nmtgrid.search.translate import Translator, load
 from nmtgrid.text.moses import Moses
 from tests.unit.tiny_online import LETTERS, translator
@@ -62,7 +65,7 @@ def _drive(session: Session, words: list[str]) -> Instance:
             return Instance(0, " ".join(written), delays, len(words), " ".join(words), "")
 
 
-def _batched(loaded: Translator, lines: list[str], k: float) -> list[tuple[str, list[int]]]:
+def _batched(loaded: Translator, lines: list[str], agent: Agent) -> list[tuple[str, list[int]]]:
     """Return words and delays in raw source words, from one batched search."""
     units = [loaded.pipeline.source_words(line) for line in lines]
     sources = [
@@ -71,7 +74,7 @@ def _batched(loaded: Translator, lines: list[str], k: float) -> list[tuple[str, 
     ]
     batch = collate(sources, [[]] * len(sources))
     instance = engine.search(
-        loaded.models, batch.source, batch.source_lengths, loaded.plan, agent=WaitK(k)
+        loaded.models, batch.source, batch.source_lengths, loaded.plan, agent=agent
     )
     pairs = []
     for (best,), words in zip(instance, units, strict=True):
@@ -96,7 +99,7 @@ def test_turn_by_turn_it_writes_what_a_batched_search_writes(k: float) -> None:
     loaded = translator("pervasive")
     lines = _lines(30)
     session = Session(StreamTranslator(loaded.models, loaded.pipeline, WaitK(k), loaded.plan))
-    for line, (words, delays) in zip(lines, _batched(loaded, lines, k), strict=True):
+    for line, (words, delays) in zip(lines, _batched(loaded, lines, WaitK(k)), strict=True):
         instance = _drive(session, line.split())
         assert (instance.prediction, list(instance.delays)) == (words, delays)
 
@@ -275,17 +278,42 @@ def _run(
     return read_log(folder / "out")
 
 
+LATENCIES = {"AL": "al", "LAAL": "laal", "AP": "ap", "DAL": "dal"}
+"""SimulEval's names of the metrics, and ours."""
+# Each policy that streams; the reader's needs a model that has one.
+POLICIES = (
+    "wait-k k=1", "wait-k k=3", "confidence threshold=0.5 floor=1 cap=6", "entropy most=2",
+    "alignatt last=1", "edatt mass=0.3", "local-agreement n=2", "hold-n n=2",
+)  # fmt: skip
+
+
 @needs_simuleval
-@pytest.mark.parametrize("k", ["1", "3"])
-def test_simuleval_gets_what_a_batched_search_writes(project: Path, tmp_path: Path, k: str) -> None:
+@pytest.mark.parametrize("policy", POLICIES)
+def test_simuleval_gets_and_scores_what_a_batched_search_writes(
+    project: Path, tmp_path: Path, policy: str
+) -> None:
+    """Its own scores of the log are ours too."""
     model = Path(os.environ.get("NMTGRID_ONLINE_MODEL") or _model(tmp_path))
     source = os.environ.get("NMTGRID_ONLINE_SOURCE")
     lines = _lines(100)
     if source:
         lines = Path(source).read_text(encoding="utf-8").split("\n")[:100]
-    log = _run(project, tmp_path, model, lines, "--k", k)
-    expected = _batched(load(model, device="cpu", beam=1), lines, float(k))
+    asked = ["--latency-metrics", *LATENCIES, "--quality-metrics", "BLEU"]
+    log = _run(project, tmp_path, model, lines, "--policy", policy, *asked)
     assert len(log) == len(lines) == 100
+    with (tmp_path / "out" / "scores.tsv").open(encoding="utf-8") as file:
+        (theirs,) = csv.DictReader(file, delimiter="\t")
+    ours = score(log)
+    for name, attribute in LATENCIES.items():
+        value = getattr(ours.simuleval, attribute)
+        assert float(theirs[name]) == pytest.approx(value, abs=1e-3), name
+    assert ours.bleu is not None
+    assert float(theirs["BLEU"]) == pytest.approx(ours.bleu.value, abs=1e-3)
+    agent = read_policy(policy)[0].make()
+    if not isinstance(agent, Agent):  # it translates prefixes, for which there is no such search
+        return
+    loaded = load(model, device="cpu", beam=1)
+    expected = _batched(loaded, lines, Bounded(agent, loaded.plan))
     for logged, (words, delays), line in zip(log, expected, lines, strict=True):
         assert (logged.prediction, list(logged.delays)) == (words, delays)
         assert logged.source_length == len(line.split())
