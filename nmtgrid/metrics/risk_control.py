@@ -71,15 +71,13 @@ class Guarantee:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
-        faults = []
+        ranges = (("--allow-loss", self.allowed, 100), ("--confidence", self.confidence, 1))
         # Written this way round to refuse NaN too, for which every comparison is false.
-        if not 0 < self.allowed < 100:
-            faults.append(f"`--allow-loss` must be above 0 and below 100, but is {self.allowed:g}.")
-        if not 0 < self.confidence < 1:
-            faults.append(
-                f"`--confidence` must be above 0 and below 1, but is {self.confidence:g}."
-            )
-        return faults
+        return [
+            f"`{name}` must be above 0 and below {most}, but is {value:g}."
+            for name, value, most in ranges
+            if not 0 < value < most
+        ]
 
     def check(self, count: int) -> None:
         """Raise ConfigError for values that cannot be, or for too few sentences.

@@ -13,6 +13,7 @@ import math
 import re
 import typing
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtgrid.base.errors import ConfigError, nearest
@@ -170,6 +171,12 @@ class Setting:
         return "∞" if self.is_offline else f"{self.value:.15g}"
 
     @property
+    def text(self) -> str:
+        """The setting as `--policy` takes it: `confidence threshold=0.8 floor=2`."""
+        settings = [(self.key, self.value), *self.options] if self.key else self.options
+        return " ".join([self.policy, *(f"{name}={_written(value)}" for name, value in settings)])
+
+    @property
     def slug(self) -> str:
         """The setting as a part of file names."""
         words = [] if self.is_short else [self.label]
@@ -196,6 +203,15 @@ class Setting:
             options["finish_reading"] = finish_reading
         policy: Agent | PrefixPolicy = kind(**swept, **options)
         return policy
+
+
+def _written(value: Any) -> str:
+    """Return a setting's value as `_values` reads it: a number without an exponent."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{Decimal(f'{value:.15g}'):f}"
+    return str(value)
 
 
 def policy_class(name: str) -> Any:

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtgrid.adaptive import tune as module
-from nmtgrid.adaptive.exit_presets import ExitSettings, halt_of, load_exit, load_exits, save_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitSettings, halt_of, load_exit, save_exits
 from nmtgrid.adaptive.halting import AnyHalt, FixedExit, GivenExits, Predicted, Thresholds
 from nmtgrid.adaptive.halting_objective import Kernel, sequence_oracle, smoothed, token_oracle
 from nmtgrid.adaptive.measure import (
@@ -583,11 +583,11 @@ def chosen(
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    assert load_exits(tmp_path) == {}
+    assert EXIT_FILE.load(tmp_path) == {}
     safe = ExitSettings("safe-1.5", "confidence", (0.9, 0.8), "valid")
     save_exits(tmp_path, declared_model(), [FAST])
     save_exits(tmp_path, declared_model(), [safe])
-    assert load_exits(tmp_path) == {"fast": FAST, "safe-1.5": safe}
+    assert EXIT_FILE.load(tmp_path) == {"fast": FAST, "safe-1.5": safe}
     newer = ExitSettings("fast", "geometric", (0.5, 0.5), "valid")
     save_exits(tmp_path, declared_model(), [newer])
     assert load_exit(tmp_path, "fast", declared_model()) == newer
@@ -601,7 +601,7 @@ def test_a_tuning_replaces_what_an_earlier_one_of_its_name_left(tmp_path: Path) 
     def kept(*names: str, tuning: str | None = None) -> set[str]:
         settings = [ExitSettings(name, "geometric", (0.5, 0.5), "valid") for name in names]
         save_exits(tmp_path, declared_model(), settings, tuning)
-        return set(load_exits(tmp_path))
+        return set(EXIT_FILE.load(tmp_path))
 
     others = {"fast", "fast-loss1", "fast-er-2", "faster-2"}
     assert kept(*others, "fast-1.5", "fast-2") == others | {"fast-1.5", "fast-2"}
@@ -713,7 +713,7 @@ GOOD: dict[str, Any] = {"mechanism": "geometric", "thresholds": [0.5, 0.5], "spl
 def test_damaged(values: Any, kind: type[NmtgridError], message: str, tmp_path: Path) -> None:
     (tmp_path / "exits.json").write_text(json.dumps(values))
     with pytest.raises(kind, match=message):
-        load_exits(tmp_path)
+        EXIT_FILE.load(tmp_path)
     (tmp_path / "exits.json").write_text("{")
     with pytest.raises(StorageError, match="not JSON"):
-        load_exits(tmp_path)
+        EXIT_FILE.load(tmp_path)

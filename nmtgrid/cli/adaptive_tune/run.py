@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from nmtgrid.adaptive.exit_presets import ExitSettings, check_place, save_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitSettings, save_exits
 from nmtgrid.adaptive.halting import FixedExit, RandomExit, check_halt, halt_by
 from nmtgrid.adaptive.measure import (
     Decoded,
@@ -65,7 +65,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     if not arguments.keep:
         _tune(arguments, dataset, loaded, setup, others)
         return
-    check_place(loaded.folder)
+    EXIT_FILE.check_writable(loaded.folder)
     # Neither another tuning nor a training may write there until the settings are kept.
     with FolderLock(loaded.folder, "nmtgrid adaptive-tune"):
         _tune(arguments, dataset, loaded, setup, others)
