@@ -19,6 +19,7 @@ from nmtgrid.metrics.risk_control import (
     bleu_losses,
     edit_distance,
     fixed_sequence,
+    halves,
     least_count,
     p_value,
 )
@@ -71,6 +72,34 @@ def test_least_counts_of_sentences() -> None:
     with pytest.raises(ConfigError) as caught:
         Guarantee("bleu", 0.0, 1.0).check(10_000)
     assert len(caught.value.faults) == 2
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9, 10])
+def test_halves(count: int) -> None:
+    items = [f"item {n:02}" for n in range(count)]
+    first, second = halves(items, 1)
+    assert sorted(first + second) == items and 0 <= len(second) - len(first) <= 1
+    assert first == sorted(first) and second == sorted(second), "in their order"
+    assert halves(items, 1) == (first, second)
+    if count > 8:
+        assert len({tuple(halves(items, seed)[0]) for seed in range(9)}) > 1
+
+
+def test_what_a_calibration_tells() -> None:
+    guarantee = Guarantee("bleu", 5.0, 0.95)
+    means = {"safe": 0.0, "fast": 0.01, "wild": 0.3}
+    calibration = guarantee.test(means, lambda name: numpy.full(1000, means[name]), 1000)
+    values = calibration.values(calibration.passed[-1], lambda name: {"name": name})
+    assert (values["name"], values["certified"], values["sentences"]) == ("fast", True, 1000)
+    assert values["loss"] == pytest.approx(1.0) and values["p_value"] <= 0.05
+    assert [row["passed"] for row in values["tested"]] == [True, True, False]
+    assert "needed" not in values and "passed" not in values
+    nothing = guarantee.test(["wild"], lambda name: numpy.full(9, 0.3), 9)
+    values = nothing.values(None, lambda name: {"name": name})
+    assert not values["certified"] and values["name"] is values["needed"] is None
+    for loss, holds in ((0.05, True), (0.06, False)):
+        outside = guarantee.outside("test", numpy.full(3, loss))
+        assert outside["holds"] is holds and outside["sentences"] == 3
 
 
 def test_testing_ends_at_the_first_that_fails() -> None:
