@@ -201,15 +201,18 @@ def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
     return [Setting("wait-k", k) for k in numbers]
 
 
+def _evaluation(system: System) -> Evaluation:
+    """Return what is evaluated, which is the same for all systems."""
+    facts = system.decoder.translator.pipeline.facts
+    languages = facts.source_lang, facts.target_lang
+    return Evaluation(languages, len(system.sentences), facts.lowercase, facts.subwords)
+
+
 def _warn_of_published(arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
     """Say why the published curves do not compare with what is translated."""
     if arguments.published is None:
         return
-    facts = systems[0].decoder.translator.pipeline.facts
-    languages = facts.source_lang, facts.target_lang
-    count = len(systems[0].sentences)
-    evaluation = Evaluation(languages, count, facts.lowercase, facts.subwords)
-    for reason in warnings(arguments.published, [evaluation], arguments.latency_unit):
+    for reason in warnings(arguments.published, [_evaluation(systems[0])], arguments.latency_unit):
         console.warn(f"`--published {arguments.published}`: {reason}")
 
 
@@ -256,16 +259,11 @@ def report(
     arguments: OnlineEvalArguments, systems: Sequence[System], *, complete: bool
 ) -> dict[str, Any]:
     """Return JSON keys: all settings of all systems in one list."""
-    sentences = systems[0].sentences
-    facts = systems[0].decoder.translator.pipeline.facts
     return {
         "data": str(arguments.data),
         "split": arguments.evaluated_split,
-        "languages": [facts.source_lang, facts.target_lang],
-        "lowercase": facts.lowercase,
-        "subwords": facts.subwords,
-        "sentences": len(sentences),
-        "empty_sources": sum(not sentence.source for sentence in sentences),
+        **dataclasses.asdict(_evaluation(systems[0])),
+        "empty_sources": sum(not sentence.source for sentence in systems[0].sentences),
         "source": arguments.source,
         "unit": arguments.latency_unit,
         "convention": arguments.convention,
