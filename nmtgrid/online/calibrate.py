@@ -13,6 +13,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.metrics.risk_control import (
     Calibration,
     Guarantee,
@@ -39,10 +40,9 @@ class Candidate:
 
     def values(self) -> dict[str, Any]:
         """Return JSON keys; the loss is in percent."""
-        latency = None if math.isnan(self.latency) else self.latency
         return {
             "setting": self.setting.text,
-            "latency": latency,
+            "latency": nan_to_none(self.latency),
             "ordering_loss": 100 * self.loss,
         }
 
@@ -67,7 +67,7 @@ class Calibrated:
         return {
             **self.calibration.values(self.chosen, Candidate.values),
             "ordering_sentences": self.ordering_sentences,
-            "offline_latency": self.offline_latency,
+            "offline_latency": nan_to_none(self.offline_latency),
             "candidates": [candidate.values() for candidate in self.candidates],
         }
 

@@ -138,7 +138,7 @@ class Setting:
     @property
     def is_offline(self) -> bool:
         """Whether the whole source is read before the first write."""
-        return math.isinf(self.value)
+        return math.isinf(self.value) and not dict(self.options).get("cap")
 
     @property
     def translates_prefixes(self) -> bool:
@@ -168,7 +168,7 @@ class Setting:
     @property
     def number(self) -> str:
         """The value for people."""
-        return "∞" if self.is_offline else f"{self.value:.15g}"
+        return "∞" if math.isinf(self.value) else f"{self.value:.15g}"
 
     @property
     def text(self) -> str:
@@ -186,7 +186,7 @@ class Setting:
 
     def values(self) -> dict[str, Any]:
         """Return JSON keys; an infinite k is None."""
-        value = None if self.is_offline else self.value
+        value = None if math.isinf(self.value) else self.value
         named = {self.key: value} if self.key else {}
         options = {"options": dict(self.options)} if self.options else {}
         # The keys of three policies say enough; who reads others need not know their settings.

@@ -97,7 +97,7 @@ def test_what_a_calibration_tells() -> None:
     nothing = guarantee.test(["wild"], lambda name: numpy.full(9, 0.3), 9)
     values = nothing.values(None, lambda name: {"name": name})
     assert not values["certified"] and values["name"] is values["needed"] is None
-    for loss, holds in ((0.05, True), (0.06, False)):
+    for loss, holds in ((0.04, True), (0.06, False)):
         outside = guarantee.outside("test", numpy.full(3, loss))
         assert outside["holds"] is holds and outside["sentences"] == 3
 
