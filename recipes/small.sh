@@ -30,6 +30,7 @@ iwslt14-de-en -
 multi30k -
 paragraphs -
 policies -
+guarantee -
 trust -
 distill -
 ingredients -

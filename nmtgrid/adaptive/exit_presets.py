@@ -12,11 +12,9 @@ and the checksum of those weights' file.
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from nmtgrid.adaptive.halting import (
     AnyHalt,
@@ -27,27 +25,15 @@ from nmtgrid.adaptive.halting import (
     check_halt,
     halt_by,
 )
-from nmtgrid.base.errors import ConfigError, StorageError, nearest
-from nmtgrid.base.io.atomic import (
-    damaged_error,
-    with_checksum,
-    write_json,
-)
-from nmtgrid.base.io.records import Finite, NonNegative, Percent, Record, convert, read_record
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.records import Finite, NonNegative, Percent
 from nmtgrid.base.spans import is_whole_number, whole_number
 from nmtgrid.models.api import TranslationModel, with_exits
-from nmtgrid.models.directory import EXITS as FILE
-from nmtgrid.models.directory import LoadedModel
+from nmtgrid.models.directory import EXITS, LoadedModel
+from nmtgrid.models.named_settings import SettingsFile, check_name
 
-FORMAT = 1
 AUTO = "auto"
 """Stands for a name: the model's own exit predictor, untuned."""
-
-_NAME = re.compile(r"[A-Za-z0-9._-]+")
-
-
-class _File(Record):
-    settings: dict[str, dict[str, Any]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,12 +52,7 @@ class ExitSettings:
     def __post_init__(self) -> None:
         """Raise ConfigError for a name or thresholds that cannot be."""
         # `--exit` takes a number, "auto" or a name: a name must be neither of the others.
-        if not _NAME.fullmatch(self.name) or is_whole_number(self.name) or self.name == AUTO:
-            raise ConfigError(
-                f"Settings of early exit cannot be named `{self.name}`.",
-                f"Use letters, digits, dots, dashes and underscores, not {AUTO} nor a number "
-                "alone.",
-            )
+        check_name(self.name, "Settings of early exit", [AUTO])
         if self.mechanism in ("multinomial", "sequence") and self.thresholds:
             raise ConfigError(f"A `{self.mechanism}` predictor has no thresholds.")
         self.halt()
@@ -79,6 +60,11 @@ class ExitSettings:
     def halt(self) -> Thresholds | Predicted:
         """Return the halting mechanism."""
         return halt_by(self.mechanism, self.thresholds)
+
+
+EXIT_FILE = SettingsFile(
+    EXITS, ExitSettings, "settings of early exit", "thresholds", "nmtgrid adaptive-tune"
+)
 
 
 def save_exits(
@@ -96,46 +82,9 @@ def save_exits(
         check_halt(preset.halt(), model)
     # A tuning writes a preset for each budget; those of an earlier run with other budgets go.
     old = re.compile(rf"{re.escape(tuning)}-[0-9.]+") if tuning else None
-    presets = {
-        name: preset
-        for name, preset in load_exits(folder).items()
-        if old is None or not old.fullmatch(name)
-    }
-    presets |= {preset.name: preset for preset in settings}
-    table = {name: dataclasses.asdict(preset) for name, preset in presets.items()}
-    for values in table.values():
-        del values["name"]  # it is the key
-    write_json(folder / FILE, with_checksum({"format": FORMAT, "settings": table}))
-
-
-def check_place(folder: Path) -> None:
-    """Raise StorageError, before the work, where settings cannot be kept in a model's directory."""
-    # A damaged file would otherwise be noticed after hours of tuning.
-    load_exits(folder)
-    if not os.access(folder, os.W_OK):
-        raise StorageError(
-            f"{folder} may only be read: no settings can be kept in it.",
-            "Add `--no-keep`, or tune a copy of the model.",
-        )
-
-
-def load_exits(folder: Path) -> dict[str, ExitSettings]:
-    """Return the settings in a model's directory by their names; there may be none.
-
-    Raises StorageError for a file that is not what was written.
-    """
-    path = folder / FILE
-    if not path.exists():
-        return {}
-    presets = {}
-    for name, preset in read_record(path, _File, FORMAT).settings.items():
-        try:
-            presets[name] = convert({**preset, "name": name}, ExitSettings)
-        except ValueError as fault:
-            raise damaged_error(path, f"in `{name}`, {fault}") from fault
-        except ConfigError as fault:
-            raise ConfigError(f"`{name}` in {path}: {fault.problem}", fault.advice) from fault
-    return presets
+    EXIT_FILE.save(
+        folder, settings, lambda name: old is not None and old.fullmatch(name) is not None
+    )
 
 
 def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
@@ -143,39 +92,12 @@ def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
 
     Raises ConfigError where there are none, or none that fit the model.
     """
-    presets = load_exits(folder)
-    if name not in presets:
-        advice = nearest(name, presets) or "Tune some: `nmtgrid adaptive-tune`."
-        raise ConfigError(f"{folder} holds no settings of early exit named `{name}`.", advice)
-    preset = presets[name]
+    preset = EXIT_FILE.load_one(folder, name)
     try:
         check_halt(preset.halt(), model)
     except ConfigError as fault:
-        raise ConfigError(f"`{name}` in {folder / FILE}: {fault.problem}", fault.advice) from fault
+        raise ConfigError(f"`{name}` in {folder / EXITS}: {fault.problem}", fault.advice) from fault
     return preset
-
-
-def check_weights(settings: ExitSettings, loaded: LoadedModel, warn: Callable[[str], None]) -> None:
-    """Warn where the weights have changed since the thresholds were tuned on them.
-
-    Raises ConfigError where they are others, by their name and by what they are. Of settings that
-    do not tell their weights nothing is known.
-    """
-    # The checksum decides, not the name: "best" may have been trained on since.
-    if settings.checksum is None or settings.checksum == loaded.checksum:
-        return
-    path = loaded.folder / FILE
-    if settings.weights is not None and settings.weights != loaded.weights:
-        raise ConfigError(
-            f"`{settings.name}` in {path} was tuned on the weights `{settings.weights}`, but "
-            f"`{loaded.weights}` are to decode.",
-            f"Decode with `--weights {settings.weights}`, or tune thresholds for these: "
-            f"`nmtgrid adaptive-tune --weights {loaded.weights}`.",
-        )
-    warn(
-        f"`{settings.name}` in {path} was tuned on other weights than those that decode now: its "
-        "thresholds may not fit them. Tune again: `nmtgrid adaptive-tune`."
-    )
 
 
 def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> AnyHalt:
@@ -183,13 +105,13 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
 
     "auto" is the model's own exit predictor, which stops where that is likelier than not, or at the
     likeliest exit. Raises ConfigError for what is not there or does not fit, and where stored
-    settings were tuned on other weights; see `check_weights`.
+    settings were tuned on other weights; see `SettingsFile.check_weights`.
     """
     model = loaded.model
     with_exits(model)
     if not is_whole_number(choice) and choice != AUTO:
         stored = load_exit(loaded.folder, choice, model)
-        check_weights(stored, loaded, warn)
+        EXIT_FILE.check_weights(stored, loaded, warn)
         return stored.halt()
     halt: AnyHalt
     halting = model.traits.halting

@@ -22,31 +22,8 @@ METRICS = ("al", "dal")
 
 
 @dataclasses.dataclass(frozen=True)
-class CurveArea:
-    """The area of a system's curve, by a metric of latency, to wait-k's of the same system.
-
-    `samples` and `seed` are those of the bootstrap.
-    """
-
-    system: str
-    curve: str
-    policy: str
-    metric: str
-    unit: Unit
-    convention: Convention
-    samples: int
-    seed: int
-    area: Area
-
-    def values(self) -> dict[str, Any]:
-        """Return JSON keys, with None for what there is not."""
-        values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
-        numbers: dict[str, Any] = values.pop("area")
-        return values | numbers
-
-
-class _Row(Record):
-    """An area in the file; null where the curves have no common range."""
+class Curve:
+    """A curve of a system over a metric of latency; `samples` and `seed` are the bootstrap's."""
 
     system: str
     curve: str
@@ -56,6 +33,25 @@ class _Row(Record):
     convention: Convention
     samples: Count
     seed: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class CurveArea(Curve):
+    """The area of a curve to wait-k's of the same system."""
+
+    area: Area
+
+    def values(self) -> dict[str, Any]:
+        """Return JSON keys, with None for what there is not."""
+        values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
+        numbers: dict[str, Any] = values.pop("area")
+        return values | numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row(Curve):
+    """An area in the file; null where the curves have no common range."""
+
     difference: Finite | None
     low: Finite | None
     high: Finite | None
@@ -65,15 +61,13 @@ class _Row(Record):
 
     def area(self, name: str | None) -> CurveArea:
         """Return the row; `name` renames the system."""
+        curve = {field.name: getattr(self, field.name) for field in dataclasses.fields(Curve)}
         difference, low, high = (
             math.nan if number is None else number
             for number in (self.difference, self.low, self.high)
         )
-        return CurveArea(
-            name or self.system, self.curve, self.policy, self.metric, self.unit, self.convention,
-            self.samples, self.seed,
-            Area(difference, low, high, self.interval, self.p_value, self.resamples),
-        )  # fmt: skip
+        area = Area(difference, low, high, self.interval, self.p_value, self.resamples)
+        return CurveArea(**curve | {"system": name or self.system}, area=area)
 
 
 class _Results(Record):

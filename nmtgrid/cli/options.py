@@ -40,6 +40,7 @@ from nmtgrid.base.spans import real_number, whole_number
 
 if TYPE_CHECKING:
     from nmtgrid.data.dataset import Dataset
+    from nmtgrid.metrics.risk_control import Guarantee, Risk
     from nmtgrid.models.directory import LoadedModel
     from nmtgrid.search.translate import Translator
 
@@ -69,6 +70,9 @@ JsonFile = Annotated[
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Processes to use; 0 takes one for each core.")
 ]
+
+
+LARGEST_SEED = 2**63 - 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -292,6 +296,18 @@ class Alone(Rule):
     """Beside `options`, a single one, only `others` may be given: all else would be ignored."""
 
     advice: str = "Leave out {options}."
+
+
+def asked_guarantee(
+    risk: Risk | None, allowed: float | None, confidence: float | None
+) -> Guarantee | None:
+    """Return what `--risk`, `--allow-loss` and `--confidence` ask for; None without a loss."""
+    if allowed is None:
+        return None
+    # Imported late: `--help` does not wait for numpy.
+    from nmtgrid.metrics.risk_control import Guarantee
+
+    return Guarantee(risk or "bleu", allowed, 0.95 if confidence is None else confidence)
 
 
 EXIT_EXCLUDES_ENSEMBLE = Excludes(

@@ -76,6 +76,8 @@ WEIGHTS = {
 _WEIGHT_TYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 EXITS = "exits.json"
 """Thresholds of early exit, which were tuned on some of these weights."""
+POLICIES = "policies.json"
+"""Settings of reading policies, which were calibrated with some of these weights."""
 
 
 class _Versioned(Record):

@@ -99,7 +99,14 @@ class CommitPolicy(PrefixPolicy):
     cap: int = 0
     """Never reads more than wait-k of this k (0: no cap), if the prefix of so many tokens is
     translated and its translation long enough."""
+    n: float
+    """How much a policy waits for; infinity is offline."""
     finish_reading: ClassVar[bool] = True
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether n is infinite, without a cap."""
+        return math.isinf(self.n) and not self.cap
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
@@ -131,11 +138,6 @@ class LocalAgreement(CommitPolicy):
         """n."""
         return self.n
 
-    @property
-    def is_offline(self) -> bool:
-        """Whether n is infinite, without a cap."""
-        return math.isinf(self.n) and not self.cap
-
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
         return _out_of_range(self, n=1) + super().faults()
@@ -153,11 +155,6 @@ class HoldN(CommitPolicy):
 
     n: float = 3
     """Tokens at the end of a translation that are not written; infinity is offline."""
-
-    @property
-    def is_offline(self) -> bool:
-        """Whether n is infinite, without a cap."""
-        return math.isinf(self.n) and not self.cap
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""

@@ -13,6 +13,7 @@ import math
 import re
 import typing
 from collections.abc import Sequence
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtgrid.base.errors import ConfigError, nearest
@@ -137,7 +138,7 @@ class Setting:
     @property
     def is_offline(self) -> bool:
         """Whether the whole source is read before the first write."""
-        return math.isinf(self.value)
+        return math.isinf(self.value) and not dict(self.options).get("cap")
 
     @property
     def translates_prefixes(self) -> bool:
@@ -167,7 +168,13 @@ class Setting:
     @property
     def number(self) -> str:
         """The value for people."""
-        return "∞" if self.is_offline else f"{self.value:.15g}"
+        return "∞" if math.isinf(self.value) else f"{self.value:.15g}"
+
+    @property
+    def text(self) -> str:
+        """The setting as `--policy` takes it: `confidence threshold=0.8 floor=2`."""
+        settings = [(self.key, self.value), *self.options] if self.key else self.options
+        return " ".join([self.policy, *(f"{name}={_written(value)}" for name, value in settings)])
 
     @property
     def slug(self) -> str:
@@ -179,7 +186,7 @@ class Setting:
 
     def values(self) -> dict[str, Any]:
         """Return JSON keys; an infinite k is None."""
-        value = None if self.is_offline else self.value
+        value = None if math.isinf(self.value) else self.value
         named = {self.key: value} if self.key else {}
         options = {"options": dict(self.options)} if self.options else {}
         # The keys of three policies say enough; who reads others need not know their settings.
@@ -196,6 +203,15 @@ class Setting:
             options["finish_reading"] = finish_reading
         policy: Agent | PrefixPolicy = kind(**swept, **options)
         return policy
+
+
+def _written(value: Any) -> str:
+    """Return a setting's value as `_values` reads it: a number without an exponent."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{Decimal(f'{value:.15g}'):f}"
+    return str(value)
 
 
 def policy_class(name: str) -> Any:

@@ -15,7 +15,9 @@ action. This module loads without SimulEval; only the class needs it, and
 
 from __future__ import annotations
 
+import dataclasses
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmtgrid.base import console
@@ -71,13 +73,19 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
     # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
+    from nmtgrid.base.devices import find_device
+    from nmtgrid.models.directory import load_model
     from nmtgrid.online.objectives.wait_k import trained_k
+    from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
     from nmtgrid.online.settings import Setting, read_policy
     from nmtgrid.online.stream import StreamTranslator
-    from nmtgrid.search.translate import load
+    from nmtgrid.search.long_sources import SourceLimits
+    from nmtgrid.search.translate import default_plan
 
+    presets: list[PolicyPreset] = []
     if arguments.policy is not None:
-        settings = read_policy(arguments.policy)
+        (text,), presets = expand([arguments.policy], [Path(arguments.model)])
+        settings = read_policy(text)
     elif arguments.threshold is not None:
         settings = [Setting("threshold", arguments.threshold)]
     else:
@@ -93,10 +101,17 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
             "`--policy` must have one value for each setting: `confidence threshold=0.8`."
         )
     agent = settings[0].make(arguments.finish_reading)
-    greedy: dict[str, Any] = {"beam": 1, "nbest": 1, "sample": False, "coverage_penalty": 0.0}
-    loaded = load(arguments.model, device=arguments.device, weights=arguments.weights, **greedy)
+    device = find_device(arguments.device)
+    loaded = load_model(arguments.model, device, arguments.weights)
+    for preset in presets:
+        conditions = Conditions(finish_reading=arguments.finish_reading)
+        preset.check(loaded, conditions, console.warn)
+    plan = dataclasses.replace(
+        default_plan(loaded), beam=1, nbest=1, sample=False, coverage_penalty=0.0
+    )
+    limits = SourceLimits.of([loaded.lengths], None)
     translator = StreamTranslator(
-        loaded.models, loaded.pipeline, agent, loaded.plan, loaded.device, limits=loaded.limits
+        [loaded.model], loaded.pipeline, agent, plan, device, limits=limits
     )
     translator.begin()  # a model that cannot stream is an error before the first sentence
     return translator

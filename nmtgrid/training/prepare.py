@@ -27,6 +27,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import (
     EXITS,
+    POLICIES,
     LengthPercentiles,
     TrainingLengths,
     load_weights,
@@ -44,7 +45,7 @@ from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
 METRICS = "metrics.jsonl"
-_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS)
+_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}

@@ -12,7 +12,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from nmtgrid.adaptive.exit_presets import load_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE
 from nmtgrid.base.io.atomic import digest
 from nmtgrid.cli.app import main
 from nmtgrid.data import directory
@@ -93,5 +93,5 @@ def folders(folder: Path) -> dict[str, tuple[Path, st.SearchStrategy[Case], Call
         "model": (model, _harmed(model, described), load_model),
         "dataset": (data, _harmed(data, [directory.NAME, *texts, *splits]), _read_dataset),
         "saved state": (model, _harmed(model, saved), lambda path: Checkpoints(path).load()),
-        "kept exits": (model, _harmed(model, ["exits.json"]), load_exits),
+        "kept exits": (model, _harmed(model, ["exits.json"]), EXIT_FILE.load),
     }

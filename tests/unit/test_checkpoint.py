@@ -20,7 +20,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.adaptive.exit_presets import load_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE
 from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.base.errors import InputError, NmtgridError, StorageError
@@ -464,7 +464,7 @@ def test_altered_traces_and_results_are_refused(tmp_path: Path) -> None:
     write_text(path, "".join(dataclasses.replace(whole, line=n).to_line() + "\n" for n in (1, 3)))
     # Any part of a file, in any order, is a file of traces too.
     assert [trace.line for trace in read_traces(path)] == [1, 3]
-    for read in (read_online_results, lambda path: load_exits(path.parent)):
+    for read in (read_online_results, lambda path: EXIT_FILE.load(path.parent)):
         path = tmp_path / "exits.json"
         empty: Any = [] if read is read_online_results else {}
         record = with_checksum({"format": 1, "settings": empty})

@@ -7,12 +7,10 @@ import json
 import math
 import random
 from collections.abc import Callable
-from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_args
-from unittest.mock import Mock
 
 import numpy
 import pytest
@@ -21,17 +19,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtgrid.adaptive import tune as module
-from nmtgrid.adaptive.calibrate import (
-    agreement_losses,
-    binomial_cdf,
-    bleu_losses,
-    check_promise,
-    edit_distance,
-    fixed_sequence,
-    least_count,
-    p_value,
-)
-from nmtgrid.adaptive.exit_presets import ExitSettings, halt_of, load_exit, load_exits, save_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitSettings, halt_of, load_exit, save_exits
 from nmtgrid.adaptive.halting import AnyHalt, FixedExit, GivenExits, Predicted, Thresholds
 from nmtgrid.adaptive.halting_objective import Kernel, sequence_oracle, smoothed, token_oracle
 from nmtgrid.adaptive.measure import (
@@ -394,95 +382,6 @@ def test_samples_and_splits_without_references() -> None:
         read_samples(pipeline(), split_of(["a b c"], [" "]))
 
 
-def at_most(successes: int, count: int, chance: Fraction) -> Fraction:
-    chances = (chance**n * (1 - chance) ** (count - n) for n in range(successes + 1))
-    return sum((math.comb(count, n) * each for n, each in enumerate(chances)), Fraction(0))
-
-
-@pytest.mark.parametrize("chance", [Fraction(1, 200), Fraction(1, 10), Fraction(7, 8)])
-def test_binomial_sums(chance: Fraction) -> None:
-    for count in (1, 7, 60):
-        for successes in range(count + 1):
-            exact = float(at_most(successes, count, chance))
-            assert binomial_cdf(successes, count, float(chance)) == pytest.approx(exact)
-
-
-def test_p_values() -> None:
-    for count, mean, bound in ((50, 0.0, 0.1), (50, 0.06, 0.2), (400, 0.015, 0.05), (9, 0.5, 0.6)):
-        total = math.ceil(Fraction(str(mean)) * count)
-        bentkus = math.e * float(at_most(total, count, Fraction(str(bound))))
-        power = (bound / mean) ** mean if mean else 1.0
-        hoeffding = (power * ((1 - bound) / (1 - mean)) ** (1 - mean)) ** count
-        assert p_value(mean, count, bound) == pytest.approx(min(1.0, bentkus, hoeffding))
-    assert p_value(0.2, 1000, 0.1) == 1.0
-    # A mean loss at the bound passes at most as often as the confidence says.
-    draw = numpy.random.default_rng(5)
-    for bound, count in ((0.1, 100), (0.3, 40)):
-        coins = draw.binomial(count, bound, 4_000) / count
-        # Losses between 0 and 1 with the same mean: a beta distribution's.
-        others = draw.beta(2 * bound, 2 * (1 - bound), (2_000, count)).mean(1)
-        for means in (coins, others):
-            for level in (0.05, 0.2):
-                passed = numpy.mean([p_value(float(mean), count, bound) <= level for mean in means])
-                assert passed <= level + 3 * math.sqrt(level * (1 - level) / len(means))
-
-
-def test_least_counts_of_sentences() -> None:
-    for allowed, confidence, needed in ((0.005, 0.95, 598), (0.5, 0.9, 4)):
-        assert least_count(allowed, confidence) == needed
-        assert p_value(0.0, needed, allowed) <= 1 - confidence < p_value(0.0, needed - 1, allowed)
-    some = least_count(0.05, 0.95, 0.02)
-    assert some is not None and p_value(0.02, some, 0.05) <= 0.05
-    assert least_count(0.05, 0.95, 0.05) is None
-    check_promise(0.5, 0.95, 598)
-    with pytest.raises(ConfigError, match=r"598 are needed") as caught:
-        check_promise(0.5, 0.95, 597)
-    assert "1,196 sentences" in caught.value.advice
-    with pytest.raises(ConfigError) as caught:
-        check_promise(0.0, 1.0, 10_000)
-    assert len(caught.value.faults) == 2
-
-
-def test_testing_ends_at_the_first_that_fails() -> None:
-    means = {"safe": 0.0, "fast": 0.01, "wild": 0.3, "lucky": 0.0}
-    losses = Mock(side_effect=lambda name: numpy.full(1000, means[name]))
-    tested = fixed_sequence(means, losses, 0.05, 0.95)
-    assert [call.args for call in losses.mock_calls] == [("safe",), ("fast",), ("wild",)]
-    assert [outcome.passed for outcome in tested] == [True, True, False]
-    assert tested[1].mean_loss == pytest.approx(0.01) and tested[1].p_value <= 0.05
-
-
-def test_a_sequence_errs_no_more_often_than_one_test() -> None:
-    """Many candidates, all worse than the bound: one passes with probability 0.1 at the most."""
-    draw, runs = numpy.random.default_rng(2), 1_000
-    options: Any = (range(10), lambda _: draw.random(60) < 0.2, 0.2, 0.9)
-    wrong = sum(fixed_sequence(*options)[0].passed for _ in range(runs))
-    assert wrong / runs <= 0.1 + 3 * math.sqrt(0.09 / runs)
-
-
-def slow_distance(left: str, other: str) -> int:
-    if not left or not other or left[0] == other[0]:
-        return slow_distance(left[1:], other[1:]) if left and other else len(left) + len(other)
-    parts = (left[1:], other), (left, other[1:]), (left[1:], other[1:])
-    return 1 + min(slow_distance(*pair) for pair in parts)
-
-
-def test_losses_and_edit_distance() -> None:
-    assert edit_distance("kitten", "sitting") == 3
-    draw = random.Random(1)
-    for _ in range(60):
-        left, other = ("".join(draw.choices("ab", k=draw.randint(0, 6))) for _ in range(2))
-        assert edit_distance(left, other) == slow_distance(left, other)
-    full, adaptive = [[1, 2, 3], [4], [], [5, 6]], [[1, 2, 3], [7, 4], [], []]
-    assert agreement_losses(full, adaptive).tolist() == [0, 0.5, 0, 1]
-    texts = ["a b c d e", "a b c d e", "x"], ["a b c d e", "z", "y"], ["a b c d e"] * 3
-    # Nothing lost; all that there was (100 percent) but for what one wrong word gets; nothing won.
-    bleu = bleu_losses(*texts)
-    assert bleu[0] == 0 and 0.9 < bleu[1] <= 1 and bleu[2] == 0
-    better = bleu_losses(texts[1], texts[0], texts[2])
-    assert better.tolist() == [0, 0, 0], "a better translation makes up for nothing"
-
-
 SIZES = DecoderSizes(blocks=4, size=6, encoder_size=10, feed_forward_size=14, types=23)
 EXITS = [[2, 1, 4, 1, 3], [1, 1], [3, 3, 3], [4]]
 SOURCES = [7, 3, 1, 12]
@@ -684,11 +583,11 @@ def chosen(
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    assert load_exits(tmp_path) == {}
+    assert EXIT_FILE.load(tmp_path) == {}
     safe = ExitSettings("safe-1.5", "confidence", (0.9, 0.8), "valid")
     save_exits(tmp_path, declared_model(), [FAST])
     save_exits(tmp_path, declared_model(), [safe])
-    assert load_exits(tmp_path) == {"fast": FAST, "safe-1.5": safe}
+    assert EXIT_FILE.load(tmp_path) == {"fast": FAST, "safe-1.5": safe}
     newer = ExitSettings("fast", "geometric", (0.5, 0.5), "valid")
     save_exits(tmp_path, declared_model(), [newer])
     assert load_exit(tmp_path, "fast", declared_model()) == newer
@@ -702,7 +601,7 @@ def test_a_tuning_replaces_what_an_earlier_one_of_its_name_left(tmp_path: Path) 
     def kept(*names: str, tuning: str | None = None) -> set[str]:
         settings = [ExitSettings(name, "geometric", (0.5, 0.5), "valid") for name in names]
         save_exits(tmp_path, declared_model(), settings, tuning)
-        return set(load_exits(tmp_path))
+        return set(EXIT_FILE.load(tmp_path))
 
     others = {"fast", "fast-loss1", "fast-er-2", "faster-2"}
     assert kept(*others, "fast-1.5", "fast-2") == others | {"fast-1.5", "fast-2"}
@@ -814,7 +713,7 @@ GOOD: dict[str, Any] = {"mechanism": "geometric", "thresholds": [0.5, 0.5], "spl
 def test_damaged(values: Any, kind: type[NmtgridError], message: str, tmp_path: Path) -> None:
     (tmp_path / "exits.json").write_text(json.dumps(values))
     with pytest.raises(kind, match=message):
-        load_exits(tmp_path)
+        EXIT_FILE.load(tmp_path)
     (tmp_path / "exits.json").write_text("{")
     with pytest.raises(StorageError, match="not JSON"):
-        load_exits(tmp_path)
+        EXIT_FILE.load(tmp_path)

@@ -32,6 +32,7 @@ ALL = {
     "distill": "",
     "ingredients": "",
     "paragraphs": "",
+    "guarantee": "",
     "policies": "",
     "report": "",
     "smoothing": "",

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.adaptive.exit_presets import load_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE
 from nmtgrid.base.errors import InputError, ModelError, NmtgridError, StorageError
 from nmtgrid.base.io.arrays import load_tensors, map_arrays, save_tensors
 from nmtgrid.base.io.records import Count, Record, convert, parse_json, read_json, read_record
@@ -129,7 +129,7 @@ def test_nonsense_in_folders(folder: Path) -> None:
         (data / "manifest.json", lambda: directory.read(data)),
         (model / "text.json", lambda: Pipeline.load(model)),
         (model / "config.json", lambda: load_model(model)),
-        (model / "exits.json", lambda: load_exits(model)),
+        (model / "exits.json", lambda: EXIT_FILE.load(model)),
     ]
     for path, read in cases:
         values = json.loads(path.read_text())

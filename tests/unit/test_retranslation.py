@@ -19,6 +19,7 @@ from nmtgrid.online.retranslation import (
     PrefixStream,
     Retranslation,
 )
+from nmtgrid.online.settings import read_policy
 from nmtgrid.search import engine
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
@@ -339,3 +340,19 @@ def test_what_cannot_be_done_is_refused() -> None:
     model.traits = Traits(source_features=3)
     with pytest.raises(ConfigError, match="captions pictures"):
         PrefixDecoder([model], SearchPlan(), HoldN(1))
+
+
+@pytest.mark.parametrize(
+    ("text", "is_offline"),
+    [
+        ("local-agreement n=inf", True), ("hold-n n=inf", True), ("re-translation mask=inf", True),
+        # A cap writes before the source has ended, whatever else the policy waits for.
+        ("local-agreement n=inf cap=3", False), ("hold-n n=inf cap=3", False),
+        ("local-agreement n=2", False), ("hold-n n=2 cap=3", False),
+    ],
+)  # fmt: skip
+def test_a_setting_is_offline_where_its_policy_is(text: str, is_offline: bool) -> None:
+    (setting,) = read_policy(text)
+    policy: Any = setting.make()
+    assert setting.is_offline is policy.is_offline is is_offline
+    assert (setting.values()["value"] is None) == (setting.number == "∞") == ("inf" in text)

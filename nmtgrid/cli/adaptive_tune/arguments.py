@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.cli.options import (
+    LARGEST_SEED,
     Alone,
     CommandArguments,
     Device,
@@ -16,13 +17,16 @@ from nmtgrid.cli.options import (
     Precision,
     Weights,
     argument,
+    asked_guarantee,
     check_rules,
     option,
     unusable,
     unwritable,
 )
 
-_LARGEST_SEED = 2**63 - 1
+if TYPE_CHECKING:
+    from nmtgrid.metrics.risk_control import Guarantee
+
 _LEAST_BUDGET = 1e-3
 """Blocks: as wide a range of average exits as can be told apart."""
 
@@ -97,14 +101,9 @@ class AdaptiveTuneArguments(CommandArguments):
     json: JsonFile = None
 
     @property
-    def loss_measure(self) -> Literal["bleu", "agreement"]:
-        """What may be lost, for a guarantee."""
-        return self.risk or "bleu"
-
-    @property
-    def guarantee_confidence(self) -> float:
-        """Probability with which the guarantee holds."""
-        return 0.95 if self.confidence is None else self.confidence
+    def guarantee(self) -> Guarantee | None:
+        """What is to be guaranteed of the loss, if anything."""
+        return asked_guarantee(self.risk, self.allow_loss, self.confidence)
 
     @property
     def guarantee_candidates(self) -> int:
@@ -159,8 +158,8 @@ def check(arguments: AdaptiveTuneArguments) -> None:
         for name in names
         if (number := getattr(arguments, name)) is not None and number < 1
     ]
-    if not 0 <= arguments.seed <= _LARGEST_SEED:
-        faults.append(f"`--seed` must be from 0 to {_LARGEST_SEED:,}, but is {arguments.seed}.")
+    if not 0 <= arguments.seed <= LARGEST_SEED:
+        faults.append(f"`--seed` must be from 0 to {LARGEST_SEED:,}, but is {arguments.seed}.")
     if arguments.out is not None and arguments.out.suffix == ".json":
         faults += unwritable("--out", arguments.out)
     else:

@@ -8,18 +8,9 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.adaptive.calibrate import (
-    Tested,
-    agreement_losses,
-    bleu_losses,
-    check_promise,
-    fixed_sequence,
-    least_count,
-)
-from nmtgrid.adaptive.exit_presets import ExitSettings, check_place, save_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitSettings, save_exits
 from nmtgrid.adaptive.halting import FixedExit, RandomExit, check_halt, halt_by
 from nmtgrid.adaptive.measure import (
     Decoded,
@@ -52,9 +43,11 @@ from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.adaptive_tune.show import Report, Row, write
+from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.risk_control import Guarantee, Tested, agreement_losses, bleu_losses, halves
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.translate import Translator, default_plan
@@ -72,7 +65,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     if not arguments.keep:
         _tune(arguments, dataset, loaded, setup, others)
         return
-    check_place(loaded.folder)
+    EXIT_FILE.check_writable(loaded.folder)
     # Neither another tuning nor a training may write there until the settings are kept.
     with FolderLock(loaded.folder, "nmtgrid adaptive-tune"):
         _tune(arguments, dataset, loaded, setup, others)
@@ -137,8 +130,8 @@ class _Tuning:
         A calibration is entered into the report.
         """
         arguments = self.arguments
-        if arguments.allow_loss is not None:
-            certified = self.calibrate(arguments.allow_loss)
+        if arguments.guarantee is not None:
+            certified = self.calibrate(arguments.guarantee)
             return [] if certified is None else [certified]
         if arguments.only == "fixed":
             return []
@@ -192,21 +185,20 @@ class _Tuning:
         with progress("recording exits", len(samples)) as go:
             return record(self.model, on_device, mechanism, bf16=setup.bf16, advance=go)
 
-    def calibrate(self, allowed: float) -> Choice | None:
+    def calibrate(self, guarantee: Guarantee) -> Choice | None:
         """Return the fastest choice that is certified (None: none is); report on it.
 
         Raises ConfigError where there are too few sentences for any to be.
         """
-        arguments, samples = self.arguments, self.samples[0]
         # The promise needs fresh sentences: candidates are chosen on one half, tested on the other.
-        first, second = _halves(samples, arguments.seed)
-        confidence, count = arguments.guarantee_confidence, len(second)
+        usable = [sample for sample in self.samples[0] if sample.source]
+        first, second = halves(usable, self.arguments.seed)
         # Refused before the slow part: with too few sentences no test can ever pass.
-        check_promise(allowed, confidence, count)
+        guarantee.check(len(second))
         candidates = [self.choice()]
         records = self.recorded(first)
         if records is not None:
-            most = arguments.guarantee_candidates
+            most = self.arguments.guarantee_candidates
             best_vectors = frontier(records, self.drawn, most, truth=self.truth)
             candidates = list(map(self.choice, best_vectors))
         # The full stack is decoded once, and every candidate is compared with that.
@@ -217,44 +209,28 @@ class _Tuning:
                 go(1)
                 return self.losses(theirs, decode([choice.system], second, self.setup)[0], second)
 
-            tested = fixed_sequence(candidates, losses, allowed / 100, confidence)
-        passed = [result for result in tested if result.passed]
+            calibration = guarantee.test(candidates, losses, len(second))
         # Every candidate that passed carries the guarantee, so speed alone decides.
-        best = min(passed, key=_speed, default=None)
-        values: dict[str, Any] = {
-            "risk": arguments.loss_measure,
-            "allow_loss": allowed,
-            "confidence": confidence,
-            "sentences": count,
-            "certified": best is not None,
-            "thresholds": None if best is None else list(best.candidate.thresholds),
-            "loss": None if best is None else 100 * best.mean_loss,
-            "p_value": None if best is None else best.p_value,
-            "tested": [
-                {
-                    "thresholds": list(result.candidate.thresholds),
-                    "loss": 100 * result.mean_loss,
-                    "p_value": result.p_value,
-                    "passed": result.passed,
-                }
-                for result in tested
-            ],
-        }
+        best = min(calibration.passed, key=_speed, default=None)
+        values = calibration.values(best, lambda choice: {"thresholds": list(choice.thresholds)})
         self.report.calibrated = values
         if best is None:
-            # Candidates are tested from the safest on: if none passed, the first one failed.
-            values["needed"] = self.needed(allowed, tested[0].mean_loss, count)
+            print_uncertified(values, "thresholds", "the full stack")
             return None
         # A check from outside only: the test split has no part in the certificate.
-        if arguments.test_split:
-            values["test"] = self.on_test(allowed, best.candidate)
+        if self.arguments.test_split:
+            tests = self.samples[1]
+            decoded = decode([self.full, best.candidate.system], tests, self.setup)
+            losses_of_tests = self.losses(decoded[0], decoded[1], tests)
+            values["test"] = guarantee.outside(self.arguments.test_split, losses_of_tests)
         return best.candidate
 
     def losses(self, full: Decoded, early: Decoded, samples: Sequence[Sample]) -> NDArray[Any]:
         """Return the loss of each sentence that has a source."""
         # Empty sources are not decoded; counted as losses of 0, they would flatter the mean.
         indices = [index for index, sample in enumerate(samples) if sample.source]
-        if self.arguments.loss_measure == "bleu":
+        assert self.arguments.guarantee is not None
+        if self.arguments.guarantee.risk == "bleu":
             sides = [translations(decoded, self.loaded.pipeline) for decoded in (full, early)]
             sides.append([sample.reference for sample in samples])
             return bleu_losses(*([side[index] for index in indices] for side in sides))
@@ -263,30 +239,6 @@ class _Tuning:
             for decoded in (full, early)
         ]
         return agreement_losses(*tokens)
-
-    def on_test(self, allowed: float, choice: Choice) -> dict[str, Any]:
-        """Return whether the promise holds on other sentences."""
-        tests = self.samples[1]
-        full, early = decode([self.full, choice.system], tests, self.setup)
-        loss = 100 * float(self.losses(full, early, tests).mean())
-        return {
-            "split": self.arguments.test_split,
-            "sentences": sum(bool(sample.source) for sample in tests),
-            "loss": loss,
-            "holds": loss <= allowed,
-        }
-
-    def needed(self, allowed: float, mean_loss: float, count: int) -> int | None:
-        """Say why nothing is certified; return how many sentences would do, if any number would."""
-        needed = least_count(allowed / 100, self.arguments.guarantee_confidence, mean_loss)
-        measure = self.arguments.loss_measure
-        lost = f"Even the safest thresholds lose {100 * mean_loss:.2f} ({measure})"
-        if needed is None:
-            why = f"{lost}, which is not below {allowed:g}: allow more."
-        else:
-            why = f"{lost} on {count:,} sentences; about {needed:,} are needed to promise that."
-        console.say(f"No thresholds are certified, so the full stack it stays. {why}")
-        return needed
 
     def measured(self, systems: Sequence[System], split: int = 0) -> list[Measured]:
         """Decode systems on the split of a number, 0 being the one tuned on, and measure them."""
@@ -363,16 +315,6 @@ class _Tuning:
 def _speed(result: Tested[Choice]) -> float:
     replayed = result.candidate.replayed
     return 0.0 if replayed is None else replayed.average_exit
-
-
-def _halves(samples: Sequence[Sample], seed: int) -> tuple[list[Sample], list[Sample]]:
-    """Return two random halves of the samples that have a source, in their order."""
-    usable = numpy.array(
-        [index for index, sample in enumerate(samples) if sample.source], dtype=int
-    )
-    mixed = numpy.random.default_rng(seed).permutation(usable)
-    first, second = numpy.split(mixed, [len(mixed) // 2])
-    return [samples[p] for p in sorted(first)], [samples[p] for p in sorted(second)]
 
 
 def _load(

@@ -22,6 +22,7 @@ from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, with_checksum, write_json
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.analyze.show import check_out, show
+from nmtgrid.cli.guarantees import print_certified
 from nmtgrid.cli.options import write_report
 
 _MEGA = 1e6
@@ -206,17 +207,8 @@ def _show(report: Report) -> None:
             "that kept to it when replayed left it when decoded. Decode more of each "
             "(`--finalists`), or set other budgets (`--budget`)."
         )
-    guarantee = report.calibrated
-    if guarantee is None or not guarantee["certified"]:
-        return
-    console.say(
-        f"Certified: a mean loss ({guarantee['risk']}) of at most {guarantee['allow_loss']:g} with "
-        f"confidence {guarantee['confidence']:g}; {guarantee['loss']:.2f} on "
-        f"{guarantee['sentences']:,} sentences, p-value {guarantee['p_value']:.2g}."
-    )
-    if test := guarantee.get("test"):
-        holds = "the promise holds" if test["holds"] else "more than was promised"
-        console.say(f"On {test['split']} the loss is {test['loss']:.2f}: {holds}.")
+    if report.calibrated is not None and report.calibrated["certified"]:
+        print_certified(report.calibrated)
 
 
 def _line(name: str, full: Measured, measured: Measured) -> list[Any]:

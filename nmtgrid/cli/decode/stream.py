@@ -23,8 +23,9 @@ from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
 from nmtgrid.metrics.latency import Unit, latency, seconds_per_token
-from nmtgrid.models.directory import load_model
+from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
+from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_policy, read_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
@@ -64,7 +65,7 @@ def _setting(arguments: DecodeArguments) -> Setting:
             if option == "--k":
                 settings += read_settings(value, None, None)
             else:
-                settings += read_policy(value)
+                settings += read_policy(expand([value], [arguments.model])[0][0])
         except ConfigError as error:
             faults += error.faults
             continue
@@ -100,6 +101,19 @@ def _setting_of_training(arguments: DecodeArguments) -> Setting:
     return Setting("wait-k", k)
 
 
+def _check_preset(arguments: DecodeArguments, loaded: LoadedModel) -> None:
+    """Warn where what is guaranteed of a stored policy does not hold for the stream."""
+    if arguments.policy is None:
+        return
+    conditions = Conditions(
+        finish_reading=arguments.finish_reading,
+        exit=arguments.exit,
+        ensemble=bool(arguments.ensemble),
+    )
+    for preset in expand([arguments.policy], [arguments.model])[1]:
+        preset.check(loaded, conditions, console.warn)
+
+
 def translate_stream(arguments: DecodeArguments) -> None:
     """Translate what arrives, line for line, to standard output; write traces and a report.
 
@@ -112,6 +126,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     folders = [arguments.model, *(arguments.ensemble or [])]
     loaded = [load_model(folder, device, arguments.weights) for folder in folders]
     check_ensemble(loaded)
+    _check_preset(arguments, loaded[0])
     # The model's own width and penalties are for whole sentences: a stream never takes words back.
     plan = dataclasses.replace(
         default_plan(loaded[0]), beam=1, nbest=1, sample=False, coverage_penalty=0.0

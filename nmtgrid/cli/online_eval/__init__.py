@@ -13,6 +13,10 @@ def command(arguments: OnlineEvalArguments) -> None:
     One row for each setting: BLEU, average proportion AP, average lagging AL, DAL, consecutive
     wait CW and the longest one, LAAL, YAAL, and the length ratio. `--log` scores the log of another
     program: BLEU, and latency in both conventions.
+
+    With `--allow-loss` half of a split orders the settings by latency and the other half tests
+    them, the slowest first: the fastest that passes loses at most so much against offline
+    translation, with the confidence asked for.
     """
     if arguments.log is not None:
         check_rules(arguments, LOG_RULES)
@@ -23,7 +27,7 @@ def command(arguments: OnlineEvalArguments) -> None:
         score_log(arguments.log, arguments.sacrebleu_tokenizer, arguments.json, own)
         return
     check_outputs({"--json": arguments.json})
-    settings = check(arguments)
+    settings, presets = check(arguments)
     from nmtgrid.cli.online_eval.run import evaluate
 
-    evaluate(arguments, settings)
+    evaluate(arguments, settings, presets)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.options import (
     EXIT_EXCLUDES_ENSEMBLE,
+    LARGEST_SEED,
     Alone,
     CommandArguments,
     Device,
@@ -21,16 +24,19 @@ from nmtgrid.cli.options import (
     Requires,
     Weights,
     argument,
+    asked_guarantee,
     check_rules,
     flag,
     option,
     unusable,
 )
 from nmtgrid.online.published import curves
-from nmtgrid.online.settings import WORDS_PER_MINUTE, Setting, named_policies, read_settings
+from nmtgrid.online.settings import ALL, WORDS_PER_MINUTE, Setting, named_policies, read_settings
 
 if TYPE_CHECKING:
     from nmtgrid.metrics.latency import Metric
+    from nmtgrid.metrics.risk_control import Guarantee
+    from nmtgrid.online.policy_presets import PolicyPreset
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -41,7 +47,9 @@ class OnlineEvalArguments(CommandArguments):
         "Model directories, side by side; NAME=MODEL names one.", "MODEL", default=None
     )
     data: Path | None = option("The dataset with the split.", "DATA")
-    split: str = option("What to translate.", "NAME", default="test")
+    split: str | None = option(
+        "What to translate.  [default: test; with `--allow-loss` valid]", "NAME"
+    )
     ensemble: Ensemble = None
     k: str | None = option(
         "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: that of "
@@ -61,9 +69,35 @@ class OnlineEvalArguments(CommandArguments):
     )
     policy: list[str] | None = option(
         "A policy with its settings, all combinations of their values: `confidence "
-        "threshold=0.5..0.9:0.1 floor=2`; or your own, `FILE.py:Class`; may be repeated.",
+        "threshold=0.5..0.9:0.1 floor=2`; or your own, `FILE.py:Class`; or one that `--allow-loss` "
+        "kept under NAME; may be repeated.",
         "TEXT",
     )
+    allow_loss: float | None = option(
+        "Calibrate the settings first: the one of least latency that loses at most so much against "
+        "offline translation, guaranteed with `--confidence`, is evaluated beside it.",
+        "PERCENT",
+    )
+    risk: Literal["bleu", "agreement"] | None = option(
+        "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that "
+        "differ from the offline translation's.  [default: bleu]"
+    )
+    confidence: float | None = option(
+        "With `--allow-loss`: of the guarantee.  [default: 0.95]", "P"
+    )
+    latency: Literal["al", "dal"] | None = option(
+        "With `--allow-loss`: which latency is to be least.  [default: al]"
+    )
+    test_split: str | None = option(
+        "With `--allow-loss`: what to evaluate the chosen setting on.  [default: `--split`]", "NAME"
+    )
+    name: str | None = option(
+        "With `--allow-loss`: under `NAME-lossPERCENT` the setting is kept in MODEL, for "
+        "`--policy` here and of `decode --stream`.  [default: the policy]",
+        "NAME",
+    )
+    keep: bool = option("Keep it in the model's directory.", None, "--keep/--no-keep", default=True)
+    seed: int = option("With `--allow-loss`: of the halves that order and test.", default=1)
     oracle_cost: Literal["delay", "printed"] = option(
         "Reading cost of the oracle; `printed` is the thesis' to the letter.", default="delay"
     )
@@ -137,6 +171,26 @@ class OnlineEvalArguments(CommandArguments):
     json: JsonFile = None
 
     @property
+    def evaluated_split(self) -> str:
+        """The split whose translations are scored."""
+        return self.test_split or self.chosen_split
+
+    @property
+    def chosen_split(self) -> str:
+        """What `--split` says: with `--allow-loss`, where the setting is chosen."""
+        return self.split or ("test" if self.allow_loss is None else "valid")
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What is to be guaranteed of the loss, if anything."""
+        return asked_guarantee(self.risk, self.allow_loss, self.confidence)
+
+    @property
+    def folders(self) -> list[Path]:
+        """The directories of MODEL, without names."""
+        return [split_label(text)[1] for text in self.models or ()]
+
+    @property
     def latency_unit(self) -> Literal["token", "word"]:
         """What latency counts; SimulEval's convention knows words only."""
         return self.unit or ("word" if self.convention == "simuleval" else "token")
@@ -160,6 +214,19 @@ RULES = [
     ),
     Requires("sacrebleu_tokenizer", "log"),
     Requires("words_per_minute", "clock"),
+    Requires("risk confidence latency test_split name keep seed", "allow_loss"),
+    Excludes(
+        "oracle",
+        "allow_loss",
+        "The oracle needs the reference, so that nothing can be guaranteed for new sentences: "
+        "leave out {option} or {other}.",
+    ),
+    Excludes(
+        "ensemble",
+        "allow_loss",
+        "A guarantee is that of one model, against its own offline translation: leave out "
+        "{option} or {other}.",
+    ),
     Excludes(
         "clock",
         "oracle",
@@ -168,17 +235,28 @@ RULES = [
 ]
 
 
-def check(arguments: OnlineEvalArguments) -> list[Setting]:
-    """Return the settings of the policies. Raises ConfigError that names every fault."""
+def check(arguments: OnlineEvalArguments) -> tuple[list[Setting], list[PolicyPreset]]:
+    """Return the settings of the policies, and those that were stored under a name.
+
+    Raises ConfigError that names every fault.
+    """
     faults, advice = _faults(arguments), ""
     settings: list[Setting] = []
+    presets: list[PolicyPreset] = []
     # Faults of the lists are reported together with those of all other options.
     try:
         texts = [*named_policies(arguments.policies), *(arguments.policy or [])]
+        if texts:
+            # Imported late, as they import torch.
+            from nmtgrid.online.policy_presets import expand
+
+            texts, presets = expand(texts, arguments.folders)
         settings = read_settings(arguments.k, arguments.thresholds, arguments.oracle, texts)
     except ConfigError as error:
         faults += error.faults
         advice = error.advice
+    if arguments.guarantee is not None:
+        faults += _faults_of_guarantee(arguments, arguments.guarantee, settings)
     try:
         own_metrics(arguments)
     except ConfigError as error:
@@ -190,7 +268,34 @@ def check(arguments: OnlineEvalArguments) -> list[Setting]:
         except NmtgridError as error:
             faults.append(str(error))
     check_rules(arguments, RULES, faults, advice)
-    return settings
+    return settings, presets
+
+
+def _faults_of_guarantee(
+    arguments: OnlineEvalArguments, guarantee: Guarantee, settings: Sequence[Setting]
+) -> list[str]:
+    """Return what is wrong with what is to be guaranteed, one sentence each."""
+    from nmtgrid.online.calibrate import refused_candidates
+    from nmtgrid.online.policy_presets import check_policy_name
+
+    faults = guarantee.faults()
+    if len(arguments.models or ()) > 1:
+        faults.append("`--allow-loss` calibrates one MODEL at a time, but several are named.")
+    if arguments.test_split == arguments.chosen_split:
+        faults.append(
+            f"`--split` and `--test-split` are both `{arguments.test_split}`: what a setting is "
+            "chosen on says nothing about new sentences."
+        )
+    if not 0 <= arguments.seed <= LARGEST_SEED:
+        faults.append(f"`--seed` must be from 0 to {LARGEST_SEED:,}, but is {arguments.seed}.")
+    try:
+        check_policy_name(f"{arguments.name or 'policy'}-loss1")
+    except ConfigError as error:
+        faults += error.faults
+    # Of `all` policies those are left out of which nothing can be guaranteed.
+    if arguments.policies != ALL:
+        faults += refused_candidates(settings)
+    return faults
 
 
 def own_metrics(arguments: OnlineEvalArguments) -> dict[str, Metric]:

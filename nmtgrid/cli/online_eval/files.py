@@ -15,6 +15,7 @@ from nmtgrid.analysis.section import NAME
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, with_checksum, write_json, write_text
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
+from nmtgrid.models.directory import LoadedModel
 from nmtgrid.online.evaluate import (
     Measured,
     OnlineDecoder,
@@ -32,10 +33,13 @@ class System:
     """A model under evaluation: its sentences, and what has been measured so far."""
 
     name: str
-    folder: Path
+    loaded: LoadedModel
+    """The model, or the first one of an ensemble."""
     decoder: OnlineDecoder
     sentences: list[Sentence]
     done: list[Measured] = dataclasses.field(default_factory=list)
+    calibrated: dict[str, Any] | None = None
+    """What `--allow-loss` chose, as JSON keys."""
 
     @property
     def joiner(self) -> str:
@@ -61,7 +65,7 @@ def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> boo
     draw_tradeoff(
         [*ours, *theirs],
         path,
-        title=f"{name} on {arguments.split}: quality against latency",
+        title=f"{name} on {arguments.evaluated_split}: quality against latency",
         x_labels=[f"average lagging AL (source {unit}s, {arguments.convention} convention)"],
         y_label="BLEU, tokenised (percent), "
         + ("greedy" if arguments.beam == 1 else f"beam {arguments.beam}"),

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from nmtgrid.analysis.areas import area_table
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
@@ -20,14 +22,23 @@ from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.online_eval.areas import curve_areas
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments, own_metrics
+from nmtgrid.cli.online_eval.calibrate import calibrated_settings, conclude, conditions_of
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
-from nmtgrid.data.dataset import Dataset
+from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.latency import METRICS, Latency, Metric
-from nmtgrid.models.directory import load_model
+from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.online.calibrate import OFFLINE, refused_candidates
 from nmtgrid.online.clock import ClockedDecoder
-from nmtgrid.online.evaluate import Measured, OnlineDecoder, measure, read_sentences
+from nmtgrid.online.evaluate import (
+    Measured,
+    OnlineDecoder,
+    Sentence,
+    measure,
+    read_sentences,
+)
 from nmtgrid.online.objectives.wait_k import trained_k
+from nmtgrid.online.policy_presets import POLICY_FILE, PolicyPreset
 from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import ALL, Setting
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
@@ -119,12 +130,20 @@ _CONVENTIONS = {
 }
 
 
-def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> None:
-    """Evaluate the models; what was done before an interruption is shown and written too."""
+def evaluate(
+    arguments: OnlineEvalArguments, settings: Sequence[Setting], presets: Sequence[PolicyPreset]
+) -> None:
+    """Evaluate the models; what was done before an interruption is shown and written too.
+
+    `presets` are those of the settings that were stored under a name.
+    """
     assert arguments.data is not None
     dataset = Dataset.open(arguments.data)
+    guarantee = arguments.guarantee
     settings = _settings_of_training(arguments) or settings
-    systems, settings = _systems(arguments, settings, dataset)
+    if guarantee is not None and arguments.policies == ALL:
+        settings = [setting for setting in settings if not refused_candidates([setting])]
+    systems, settings = _systems(arguments, settings, presets, dataset)
     # Only now is it known how many sentences `--sentences` and the split leave.
     for number in arguments.lines or ():
         if number > len(systems[0].sentences):
@@ -144,10 +163,24 @@ def evaluate(arguments: OnlineEvalArguments, settings: Sequence[Setting]) -> Non
     # Folders come first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
     folders = {os.path.realpath(path) for path in (arguments.out, arguments.simuleval) if path}
+    if guarantee is not None and arguments.keep:
+        POLICY_FILE.check_writable(systems[0].loaded.folder)
+        folders.add(os.path.realpath(systems[0].loaded.folder))
+    fault = None
     with contextlib.ExitStack() as stack:
         for folder in sorted(folders):
             stack.enter_context(FolderLock(Path(folder), "nmtgrid online-eval"))
+        if guarantee is not None:
+            sentences = systems[0].sentences
+            if arguments.test_split:
+                sentences = _sentences(arguments, systems[0], dataset.split(arguments.chosen_split))
+            settings, fault = calibrated_settings(
+                arguments, guarantee, systems[0], settings, sentences
+            )
         _evaluate(arguments, systems, settings, files, lowercase=lowercase)
+    # Raised now: a setting that cannot be kept must not cost the results.
+    if fault is not None:
+        raise fault
 
 
 def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
@@ -168,15 +201,18 @@ def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
     return [Setting("wait-k", k) for k in numbers]
 
 
+def _evaluation(system: System) -> Evaluation:
+    """Return what is evaluated, which is the same for all systems."""
+    facts = system.decoder.translator.pipeline.facts
+    languages = facts.source_lang, facts.target_lang
+    return Evaluation(languages, len(system.sentences), facts.lowercase, facts.subwords)
+
+
 def _warn_of_published(arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
     """Say why the published curves do not compare with what is translated."""
     if arguments.published is None:
         return
-    facts = systems[0].decoder.translator.pipeline.facts
-    languages = facts.source_lang, facts.target_lang
-    count = len(systems[0].sentences)
-    evaluation = Evaluation(languages, count, facts.lowercase, facts.subwords)
-    for reason in warnings(arguments.published, [evaluation], arguments.latency_unit):
+    for reason in warnings(arguments.published, [_evaluation(systems[0])], arguments.latency_unit):
         console.warn(f"`--published {arguments.published}`: {reason}")
 
 
@@ -223,16 +259,11 @@ def report(
     arguments: OnlineEvalArguments, systems: Sequence[System], *, complete: bool
 ) -> dict[str, Any]:
     """Return JSON keys: all settings of all systems in one list."""
-    sentences = systems[0].sentences
-    facts = systems[0].decoder.translator.pipeline.facts
     return {
         "data": str(arguments.data),
-        "split": arguments.split,
-        "languages": [facts.source_lang, facts.target_lang],
-        "lowercase": facts.lowercase,
-        "subwords": facts.subwords,
-        "sentences": len(sentences),
-        "empty_sources": sum(not sentence.source for sentence in sentences),
+        "split": arguments.evaluated_split,
+        **dataclasses.asdict(_evaluation(systems[0])),
+        "empty_sources": sum(not sentence.source for sentence in systems[0].sentences),
         "source": arguments.source,
         "unit": arguments.latency_unit,
         "convention": arguments.convention,
@@ -242,11 +273,12 @@ def report(
         "oracle_cost": arguments.oracle_cost,
         "precision": arguments.precision,
         **({"words_per_minute": arguments.words_per_minute} if arguments.clock else {}),
+        **({"calibrated": systems[0].calibrated} if arguments.guarantee is not None else {}),
         "complete": complete,
         "systems": [
             {
                 "name": system.name,
-                "model": str(system.folder),
+                "model": str(system.loaded.folder),
                 "ensemble": [str(folder) for folder in arguments.ensemble or ()],
                 "arch": system.decoder.translator.models[0].architecture,
             }
@@ -266,6 +298,7 @@ def _finish(
     for system in systems:
         if system.done:
             _show(arguments, system)
+        conclude(arguments, system)
     values = report(arguments, systems, complete=complete)
     areas = curve_areas(arguments, systems)
     values["areas"] = [row.values() for row in areas]
@@ -296,7 +329,7 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     extra += ["exit"] if _leaves_early(system.done) else []
     extra += ["ms/token", "95 %"] if arguments.clock else []
     console.table(
-        f"{system.name}, {arguments.split}: {counted.sentences:,} sentences, "
+        f"{system.name}, {arguments.evaluated_split}: {counted.sentences:,} sentences, "
         f"{how}; BLEU tokenised (percent); latency in source {unit}s\n(AP: share of the source), "
         f"{_CONVENTIONS[convention]}; ratio: {unit}s of hypothesis / reference"
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
@@ -354,14 +387,17 @@ def _leaves_early(done: Sequence[Measured]) -> bool:
 
 
 def _systems(
-    arguments: OnlineEvalArguments, settings: Sequence[Setting], dataset: Dataset
+    arguments: OnlineEvalArguments,
+    settings: Sequence[Setting],
+    presets: Sequence[PolicyPreset],
+    dataset: Dataset,
 ) -> tuple[list[System], list[Setting]]:
     """Return the models to evaluate, and along what.
 
     Of `--policies all` what a model cannot follow is left out. Raises ConfigError that names
     everything else that they cannot do.
     """
-    split = dataset.split(arguments.split)
+    split = dataset.split(arguments.evaluated_split)
     named = [split_label(text) for text in arguments.models or ()]
     # An ensemble is named by all its members: MODEL alone would be another system.
     names = [
@@ -384,15 +420,10 @@ def _systems(
             faults.append(str(error))
             continue
         try:
-            plan = dataclasses.replace(
-                default_plan(loaded[0]), beam=arguments.beam, nbest=1, sample=False
-            )
-            options = TranslationOptions(batch_tokens=arguments.batch_tokens)
-            halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
-            translator = Translator(
-                loaded, plan, options, device=device, precision=arguments.precision, halt=halt
-            )
+            translator = _translator(arguments, loaded, device)
             check_same_text(translator, dataset)
+            for preset in presets:
+                preset.check(loaded[0], conditions_of(arguments), console.warn)
         except NmtgridError as error:
             faults.append(f"{shown}: {error}")
             continue
@@ -401,18 +432,35 @@ def _systems(
         )
         if arguments.policies == ALL:
             settings = _possible(decoder, settings, shown)
-        faults += [f"{shown}: {error}" for error in decoder.faults(settings)]
-        systems.append(System(name, path, decoder, []))
+        followed = [*settings, OFFLINE] if arguments.guarantee else settings
+        faults += [f"{shown}: {error}" for error in decoder.faults(followed)]
+        systems.append(System(name, loaded[0], decoder, []))
     if faults:
         raise ConfigError(faults)
     # Reading warns about long sentences, so it waits until no model is refused.
     for system in systems:
-        pipeline = system.decoder.translator.pipeline
-        limits = system.decoder.translator.limits
-        system.sentences = read_sentences(
-            pipeline, split, arguments.sentences, limits, console.warn, arguments.source
-        )
+        system.sentences = _sentences(arguments, system, split)
     return systems, list(settings)
+
+
+def _translator(
+    arguments: OnlineEvalArguments, loaded: Sequence[LoadedModel], device: torch.device
+) -> Translator:
+    """Return one model, or several averaged. Raises ConfigError for what they cannot do."""
+    plan = dataclasses.replace(default_plan(loaded[0]), beam=arguments.beam, nbest=1, sample=False)
+    options = TranslationOptions(batch_tokens=arguments.batch_tokens)
+    halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
+    return Translator(
+        loaded, plan, options, device=device, precision=arguments.precision, halt=halt
+    )
+
+
+def _sentences(arguments: OnlineEvalArguments, system: System, split: Split) -> list[Sentence]:
+    translator = system.decoder.translator
+    return read_sentences(
+        translator.pipeline, split, arguments.sentences, translator.limits, console.warn,
+        arguments.source,
+    )  # fmt: skip
 
 
 def _possible(decoder: OnlineDecoder, settings: Sequence[Setting], shown: str) -> list[Setting]:

@@ -253,6 +253,9 @@ def _tuning_lines() -> list[Line]:
     stream: dict[str, list[str]] = {
         "--stream": [], "--policy": ["own.py:Sure"], "--device": ["cpu"]
     }  # fmt: skip
+    certified = {"--data": ["data"], "--split": ["test"], "--allow-loss": ["90"],
+                 "--confidence": ["0.1"], "--k": ["1,3"], "--json": ["new.json"],
+                 "--device": ["cpu"]}  # fmt: skip
     log = {"--log": ["simuleval/instances.log"], "--json": ["new.json"]}
     results = {"--results": ["tuned.json"], "--out": ["new.png"], "--json": ["new.json"]}
     both = ["model", "data"]
@@ -270,6 +273,7 @@ def _tuning_lines() -> list[Line]:
             "--stream --policy",
             "--policy",
         ),
+        Line(["online-eval"], ["model"], certified, both, (), "--allow-loss"),
         Line(["online-eval"], [], log, ["simuleval"], (), "--log"),
         Line(["adaptive-tune"], ["model"], tune, both),
         Line(["adaptive-tune"], ["model"], loss, both, (), "--allow-loss"),

@@ -1,0 +1,37 @@
+"""What `adaptive-tune` and `online-eval` print of a guarantee (`--allow-loss`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from nmtgrid.base import console
+
+
+def print_certified(values: Mapping[str, Any]) -> None:
+    """Print what is guaranteed, and how it did on other sentences.
+
+    `values` are the keys of `Calibration.values`, and those of `Guarantee.outside` as `test`.
+    """
+    console.say(
+        f"Certified: a mean loss ({values['risk']}) of at most {values['allow_loss']:g} with "
+        f"confidence {values['confidence']:g}; {values['loss']:.2f} on "
+        f"{values['sentences']:,} sentences, p-value {values['p_value']:.2g}."
+    )
+    if test := values.get("test"):
+        holds = "the promise holds" if test["holds"] else "more than was promised"
+        console.say(f"On {test['split']} the loss is {test['loss']:.2f}: {holds}.")
+
+
+def print_uncertified(values: Mapping[str, Any], candidates: str, baseline: str) -> None:
+    """Print why nothing is certified, and how many sentences would do, if any number would."""
+    safest, needed = values["tested"][0]["loss"], values["needed"]
+    lost = f"Even the safest {candidates} lose {safest:.2f} ({values['risk']})"
+    if needed is None:
+        why = f"{lost}, which is not below {values['allow_loss']:g}: allow more."
+    else:
+        why = (
+            f"{lost} on {values['sentences']:,} sentences; about {needed:,} are needed to promise "
+            "that."
+        )
+    console.say(f"No {candidates} are certified, so {baseline} it stays. {why}")

@@ -1,0 +1,170 @@
+"""`online-eval --allow-loss`: a setting is chosen with a guarantee, shown and kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from nmtgrid.base import console
+from nmtgrid.base.errors import NmtgridError
+from nmtgrid.cli.guarantees import print_certified, print_uncertified
+from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
+from nmtgrid.cli.online_eval.files import System
+from nmtgrid.metrics.risk_control import Guarantee
+from nmtgrid.online.calibrate import OFFLINE, Calibrated, Candidate, calibrate, losses
+from nmtgrid.online.evaluate import Decoded, Sentence, sentence_latencies
+from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset
+from nmtgrid.online.settings import KINDS, Setting
+
+
+def conditions_of(arguments: OnlineEvalArguments) -> Conditions:
+    """Return how the command decodes."""
+    return Conditions(
+        arguments.beam, arguments.finish_reading, arguments.source, arguments.exit,
+        bool(arguments.ensemble),
+    )  # fmt: skip
+
+
+def calibrated_settings(
+    arguments: OnlineEvalArguments,
+    guarantee: Guarantee,
+    system: System,
+    settings: Sequence[Setting],
+    sentences: Sequence[Sentence],
+) -> tuple[list[Setting], NmtgridError | None]:
+    """Return offline translation and the setting that is certified, if any is; enter both.
+
+    Beside it stands what prevented that the setting was kept: the evaluation goes on in any case.
+    Raises ConfigError where there are too few sentences.
+    """
+    # Settings that are offline are no candidates: nothing is lost, nothing gained.
+    candidates = [setting for setting in settings if not setting.is_offline]
+    with console.progress("calibrating") as bar:
+
+        def advance(stage: str, setting: Setting, lines: int) -> None:
+            bar.update(bar.task_ids[0], advance=lines, note=f"{stage}: {setting.title}")
+
+        def latency(half: Sequence[Sentence], decoded: Decoded) -> float:
+            return _latency(arguments, system, half, decoded)
+
+        calibrated = calibrate(
+            system.decoder, candidates, sentences, guarantee, latency, arguments.seed, advance
+        )
+    values = system.calibrated = {
+        "split": arguments.chosen_split,
+        "latency_metric": arguments.latency or "al",
+        "seed": arguments.seed,
+        **calibrated.values(),
+        "stored": None,
+    }
+    _show(arguments, system, calibrated)
+    chosen = calibrated.chosen
+    if chosen is None:
+        print_uncertified(values, "settings", "offline translation")
+        return [OFFLINE], None
+    fault = None
+    if arguments.keep:
+        fault = _keep(arguments, guarantee, system, chosen.candidate.setting, chosen.mean_loss)
+    return [OFFLINE, chosen.candidate.setting], fault
+
+
+def conclude(arguments: OnlineEvalArguments, system: System) -> None:
+    """Print what is certified, and, where another split was evaluated, if it holds there."""
+    values, guarantee = system.calibrated, arguments.guarantee
+    if values is None or guarantee is None or not values["certified"]:
+        return
+    # An interruption may have left offline translation alone, or nothing.
+    if arguments.test_split and len(system.done) > 1:
+        offline, online = (measured.decoded for measured in system.done)
+        lost = losses(guarantee.risk, offline, online, system.sentences)
+        values["test"] = guarantee.outside(arguments.test_split, lost)
+    print_certified(values)
+    metric = values["latency_metric"].upper()
+    console.say(
+        f'`--policy "{values["setting"]}"`: {metric} {_number(values["latency"])}, offline '
+        f"{_number(values['offline_latency'])} (source {arguments.latency_unit}s)"
+        + (f"; kept as `--policy {values['stored']}`." if values["stored"] else ".")
+    )
+
+
+def _latency(
+    arguments: OnlineEvalArguments, system: System, half: Sequence[Sentence], decoded: Decoded
+) -> float:
+    latencies = sentence_latencies(half, decoded.outcomes, system.joiner)
+    mean = latencies[arguments.latency_unit, arguments.convention].mean()
+    return mean.al if arguments.latency in (None, "al") else mean.dal
+
+
+def _show(arguments: OnlineEvalArguments, system: System, calibrated: Calibrated) -> None:
+    """Print the candidates from the slowest to the fastest, and what became of them."""
+    calibration = calibrated.calibration
+    guarantee = calibration.guarantee
+    tested = {result.candidate: result for result in calibration.tested}
+
+    def row(candidate: Candidate) -> list[Any]:
+        numbers = [_number(candidate.latency), f"{100 * candidate.loss:.2f}"]
+        if (result := tested.get(candidate)) is None:
+            return [candidate.setting.title, *numbers, "-", "-", "not tested"]
+        outcome = "passed" if result.passed else "failed"
+        return [
+            candidate.setting.title, *numbers, f"{100 * result.mean_loss:.2f}",
+            f"{result.p_value:.2g}", outcome,
+        ]  # fmt: skip
+
+    # NaN, which nothing was written for, is the fastest.
+    slowest_first = sorted(
+        calibrated.candidates,
+        key=lambda candidate: math.inf if math.isnan(candidate.latency) else -candidate.latency,
+    )
+    metric = (arguments.latency or "al").upper()
+    console.table(
+        f"{system.name}, {arguments.chosen_split}: mean loss ({guarantee.risk}, percent) against "
+        f"offline translation,\nwhose {metric} is {_number(calibrated.offline_latency)}; ordered "
+        f"on {calibrated.ordering_sentences:,} sentences, tested on {calibration.count:,} others "
+        f"for at most {guarantee.allowed:g}\nwith confidence {guarantee.confidence:g}; not "
+        "tested: beaten in both by another, or behind a failure",
+        ["", metric, "loss, ordering", "loss, testing", "p-value", ""],
+        [row(candidate) for candidate in slowest_first],
+        [False, True, True, True, True, False],
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.2f}"
+
+
+def _keep(
+    arguments: OnlineEvalArguments,
+    guarantee: Guarantee,
+    system: System,
+    setting: Setting,
+    loss: float,
+) -> NmtgridError | None:
+    """Keep the setting in the model's directory; return what prevented it."""
+    assert system.calibrated is not None
+    if setting.policy not in KINDS:
+        console.say(
+            "note: a policy of your own is code, which no model directory holds: the setting is "
+            "not kept."
+        )
+        return None
+    loaded = system.loaded
+    try:
+        preset = PolicyPreset(
+            f"{arguments.name or setting.policy}-loss{guarantee.allowed:g}",
+            setting.text,
+            arguments.chosen_split,
+            guarantee.risk,
+            guarantee.allowed,
+            guarantee.confidence,
+            100 * loss,
+            conditions_of(arguments),
+            loaded.weights,
+            loaded.checksum,
+        )
+        POLICY_FILE.save(loaded.folder, [preset])
+    except NmtgridError as fault:
+        return fault
+    system.calibrated["stored"] = preset.name
+    return None

@@ -1,0 +1,180 @@
+"""Reading policies with a statistical guarantee: the least latency whose loss keeps a bound.
+
+The loss is against offline translation by the same model, which reads the whole source first. Half
+of the sentences order the settings, the other half tests them (metrics/risk_control.py).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numpy.typing import NDArray
+
+from nmtgrid.base.io.atomic import nan_to_none
+from nmtgrid.metrics.risk_control import (
+    Calibration,
+    Guarantee,
+    Risk,
+    Tested,
+    agreement_losses,
+    bleu_losses,
+    halves,
+)
+from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence
+from nmtgrid.online.settings import KINDS, Setting
+
+OFFLINE = Setting("wait-k", math.inf)
+"""What others are compared with: all is read before the first write."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Candidate:
+    """A setting with its mean latency and loss (a share) on the half that orders."""
+
+    setting: Setting
+    latency: float
+    loss: float
+
+    def values(self) -> dict[str, Any]:
+        """Return JSON keys; the loss is in percent."""
+        return {
+            "setting": self.setting.text,
+            "latency": nan_to_none(self.latency),
+            "ordering_loss": 100 * self.loss,
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibrated:
+    """All candidates with what became of those that were tested, and what offline's latency is."""
+
+    candidates: list[Candidate]
+    offline_latency: float
+    ordering_sentences: int
+    calibration: Calibration[Candidate]
+
+    @property
+    def chosen(self) -> Tested[Candidate] | None:
+        """The one of least latency that has the guarantee, if any has."""
+        # They were tested from the slowest on, and what followed a failure was not.
+        return max(self.calibration.passed, key=self.calibration.tested.index, default=None)
+
+    def values(self) -> dict[str, Any]:
+        """Return JSON keys."""
+        return {
+            **self.calibration.values(self.chosen, Candidate.values),
+            "ordering_sentences": self.ordering_sentences,
+            "offline_latency": nan_to_none(self.offline_latency),
+            "candidates": [candidate.values() for candidate in self.candidates],
+        }
+
+
+def refused_candidates(settings: Sequence[Setting]) -> list[str]:
+    """Return why nothing can be guaranteed of some settings, one sentence for each policy."""
+    faults = []
+    policies = {setting.policy for setting in settings}
+    if "oracle" in policies:
+        faults.append(
+            "The oracle needs the reference, so that no guarantee for it holds for new sentences."
+        )
+    if any(KINDS.get(policy) is KINDS["re-translation"] for policy in policies):
+        faults.append(
+            "`re-translation` revises what it shows until that is the offline translation: its "
+            "loss is 0, whatever was shown before, and there is nothing to guarantee."
+        )
+    if settings and all(setting.is_offline for setting in settings):
+        faults.append(
+            "All settings read the whole source first, which is what the others are compared with."
+        )
+    return faults
+
+
+def losses(
+    risk: Risk, offline: Decoded, online: Decoded, sentences: Sequence[Sentence]
+) -> NDArray[Any]:
+    """Return the loss of each sentence that has a source, in [0, 1]."""
+    # Counted as losses of 0, empty sources would flatter the mean.
+    rows = [
+        (whole, early, sentence.reference)
+        for whole, early, sentence in zip(offline.outcomes, online.outcomes, sentences, strict=True)
+        if sentence.source
+    ]
+    if risk == "bleu":
+        return bleu_losses(
+            [whole.words for whole, _, _ in rows],
+            [early.words for _, early, _ in rows],
+            [reference for _, _, reference in rows],
+        )
+    return agreement_losses(
+        [whole.units for whole, _, _ in rows], [early.units for _, early, _ in rows]
+    )
+
+
+def safest_first(latencies: Sequence[float], losses: Sequence[float]) -> list[int]:
+    """Return the candidates that are worth a test, from the slowest to the fastest.
+
+    Left out is what another beats in latency or loss without losing in the other one: of those that
+    are left, a faster one loses more. What has no latency (NaN) wrote nothing, and is the fastest.
+    """
+    fastest_first = sorted(
+        range(len(losses)),
+        key=lambda index: (
+            -math.inf if math.isnan(latencies[index]) else latencies[index],
+            losses[index],
+        ),
+    )
+    chosen: list[int] = []
+    for index in fastest_first:
+        if not chosen or losses[index] < losses[chosen[-1]]:
+            chosen.append(index)
+    return chosen[::-1]
+
+
+def calibrate(
+    decoder: OnlineDecoder,
+    settings: Sequence[Setting],
+    sentences: Sequence[Sentence],
+    guarantee: Guarantee,
+    latency: Callable[[Sequence[Sentence], Decoded], float],
+    seed: int = 1,
+    advance: Callable[[str, Setting, int], None] = lambda stage, setting, lines: None,
+) -> Calibrated:
+    """Return what becomes of the settings; those that are offline are no candidates.
+
+    `latency` gives the mean latency of a decoding, `seed` draws the halves, and `advance` gets the
+    stage ("ordering" or "testing") with each batch's setting and number of sentences. Raises
+    ConfigError where there are too few sentences for anything to pass.
+    """
+    # Sentences without a source are no part of any half: there is nothing to lose in them.
+    first, second = halves([sentence for sentence in sentences if sentence.source], seed)
+    guarantee.check(len(second))
+
+    def decode(stage: str, setting: Setting, half: Sequence[Sentence]) -> Decoded:
+        def count(setting: Setting, lines: int, tokens: int) -> None:
+            advance(stage, setting, lines)
+
+        (decoded,) = decoder.run(half, [setting], count)
+        return decoded
+
+    whole = decode("ordering", OFFLINE, first)
+    candidates = []
+    for setting in settings:
+        if not setting.is_offline:
+            early = decode("ordering", setting, first)
+            loss = float(losses(guarantee.risk, whole, early, first).mean())
+            candidates.append(Candidate(setting, latency(first, early), loss))
+    order = safest_first(
+        [candidate.latency for candidate in candidates],
+        [candidate.loss for candidate in candidates],
+    )
+    baseline = decode("testing", OFFLINE, second)
+
+    def losses_of(candidate: Candidate) -> NDArray[Any]:
+        early = decode("testing", candidate.setting, second)
+        return losses(guarantee.risk, baseline, early, second)
+
+    calibration = guarantee.test([candidates[index] for index in order], losses_of, len(second))
+    return Calibrated(candidates, latency(first, whole), len(first), calibration)

@@ -1,0 +1,153 @@
+"""Named settings of reading policies in a model directory, `policies.json`.
+
+    {"format": 1, "settings": {"confidence-loss2": {"policy": "confidence threshold=0.6 floor=2",
+     "split": "valid", "risk": "bleu", "allow_loss": 2.0, "confidence": 0.95, "loss": 0.8,
+     "conditions": {"beam": 1, "finish_reading": false, "source": "words", "exit": null,
+     "ensemble": false}, "weights": "best", "checksum": "whole:.."}}}
+
+`policy` is what `--policy` takes. What is guaranteed of the loss holds for the weights and the
+conditions that the policy was calibrated with.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.io.records import Percent, Positive, Probability
+from nmtgrid.metrics.risk_control import Risk
+from nmtgrid.models.directory import POLICIES, LoadedModel
+from nmtgrid.models.named_settings import SettingsFile, check_name
+from nmtgrid.online.settings import ALL, KINDS, Setting, SourceText, read_policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Conditions:
+    """How a policy decodes, beside its settings: what a guarantee depends on."""
+
+    beam: Positive = 1
+    finish_reading: bool = False
+    source: SourceText = "words"
+    exit: str | None = None
+    ensemble: bool = False
+
+    def differences(self, others: Conditions) -> list[str]:
+        """Return in which options these conditions differ from others, one phrase each."""
+        pairs = {
+            field.name: (getattr(self, field.name), getattr(others, field.name))
+            for field in dataclasses.fields(self)
+        }
+        return [
+            f"`--{name.replace('_', '-')}` is {_shown(here)}, not {_shown(there)}"
+            for name, (here, there) in pairs.items()
+            if here != there
+        ]
+
+
+def _shown(value: object) -> str:
+    return "on" if value is True else str(value or "off")
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyPreset:
+    """A reading policy with its settings, under a name, and what is guaranteed of its loss."""
+
+    name: str
+    policy: str
+    split: str
+    risk: Risk
+    allow_loss: Percent
+    confidence: Probability
+    loss: Percent
+    conditions: Conditions = dataclasses.field(default_factory=Conditions)
+    weights: str | None = None
+    checksum: str | None = None
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for a name or a policy that cannot be."""
+        check_policy_name(self.name)
+        # A model directory holds nothing that can run code, and no path to it.
+        if self.policy.partition(" ")[0] not in KINDS:
+            raise ConfigError(
+                f"`{self.policy}` is none of the policies that have a name.",
+                f"There are {', '.join(KINDS)}.",
+            )
+        self.setting()
+
+    def setting(self) -> Setting:
+        """Return the policy's settings. Raises ConfigError where they are not one point."""
+        settings = read_policy(self.policy)
+        if len(settings) != 1:
+            raise ConfigError(f"`{self.policy}` names {len(settings)} settings, not one.")
+        return settings[0]
+
+    def check(
+        self, loaded: LoadedModel, conditions: Conditions, warn: Callable[[str], None]
+    ) -> None:
+        """Warn where the guarantee does not hold for how the policy is to decode.
+
+        Raises ConfigError for other weights, see `SettingsFile.check_weights`.
+        """
+        POLICY_FILE.check_weights(self, loaded, warn)
+        if differences := conditions.differences(self.conditions):
+            warn(
+                f"`{self.name}` in {loaded.folder / POLICIES} was calibrated otherwise: "
+                f"{', '.join(differences)}. What is guaranteed of its loss does not hold here."
+            )
+
+
+POLICY_FILE = SettingsFile(
+    POLICIES,
+    PolicyPreset,
+    "reading policy",
+    "settings",
+    "nmtgrid online-eval --allow-loss",
+)
+
+
+def check_policy_name(name: str) -> None:
+    """Raise ConfigError for a name that a text of `--policy` could not tell from a policy."""
+    check_name(name, "A reading policy's settings", [ALL, *KINDS])
+    if ".py" in name:
+        raise ConfigError(
+            f"A reading policy's settings cannot be named `{name}`.",
+            "A file of Python is a policy of one's own: leave out `.py`.",
+        )
+
+
+def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], list[PolicyPreset]]:
+    """Return the texts with the policies that stored names stand for, and what was stored.
+
+    The names are those of the only one of the model directories in `folders`. Raises ConfigError
+    for a name that there is not, and for one with settings of its own; StorageError for a file
+    that is not what was written.
+    """
+    expanded, used = [], []
+    for text in texts:
+        name, *changes = text.split() or [""]
+        if not name or name in KINDS or ".py" in name:
+            expanded.append(text)
+            continue
+        stored = {key: each for folder in folders for key, each in POLICY_FILE.load(folder).items()}
+        if name not in stored:
+            # In the problem itself: whoever collects faults leaves out advice.
+            raise ConfigError(
+                f"There is no reading policy `{name}`, nor is one kept under this name. "
+                f"{nearest(name, [*KINDS, *stored])}"
+            )
+        faults = []
+        if len(folders) > 1:
+            faults.append(
+                f"`{name}` is kept in one model's directory, but several models are named."
+            )
+        if changes:
+            faults.append(
+                f"`{name}` stands for `{stored[name].policy}`, and takes no settings: change those."
+            )
+        if faults:
+            raise ConfigError(faults)
+        expanded.append(stored[name].policy)
+        used.append(stored[name])
+    return expanded, used

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Reading policies with a guaranteed loss against offline translation, and how often the guarantee fails.
+#
+#   bash recipes/guarantee.sh              the toy corpus in words: new sentences cost nothing
+#   bash recipes/guarantee.sh --dry-run    prints the commands alone
+#
+# Pervasive Attention trained at all cells right of wait-1 (that of recipes/policies.sh, if it is there).
+# `online-eval --allow-loss` chooses a setting of each policy on the validation set and looks at the test set.
+# POOL sentences are then translated along all settings, and RESPLITS times (100) a setting is chosen on a few
+# of them drawn at random: how often it loses more than the bound on the others, which a share of 1 -
+# CONFIDENCE (0.9) may, and how often that happens without a test.
+# Device hours: 0.3 of one CPU core.
+# MINUTES of processor time for the model (3) or UPDATES=N, SEED=1, ALLOW="1 2 5 10" (percent), POOL=4000,
+# COUNTS="400 1000" sentences to choose on, RUNS=runs where the results go, SETS="--set ..." for the model.
+# SMALL=1: 40 updates, 200 sentences. What has been trained is not trained again.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
+
+if [ "$SMALL" = 1 ]; then POOL="${POOL:-200}" COUNTS="${COUNTS:-100}" ALLOW="${ALLOW:-50}"; fi
+ON=toy-words
+UPDATES="${UPDATES:-0}"
+SEED="${SEED:-1}"
+POOL="${POOL:-4000}"
+CONFIDENCE="${CONFIDENCE:-0.9}"
+HERE="$RUNS/guarantee"
+DATA="$RUNS/policies-$ON/data"
+MODEL="$RUNS/policies-$ON/pervasive-seed$SEED"
+POLICIES=("wait-k k=1..9" "confidence threshold=0.3..0.95:0.05 floor=2" "alignatt last=1..6")
+read -r -a SETS <<<"${SETS:-}"
+read -r -a ALLOWED <<<"${ALLOW:-1 2 5 10}"
+read -r -a COUNTS <<<"${COUNTS:-400 1000}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+environment
+dataset "$ON" "$DATA" "$RUNS/policies-$ON/text"
+train_model "$MODEL" pervasive toy "$SEED" "$UPDATES" "${MINUTES:-3}" \
+    --set model.source_causal=true --set model.aggregation=max --objective wait-k-area
+
+# The validation set has 200 sentences, half of which test: enough for 5 percent, not for 2.
+run mkdir -p "$HERE"
+policies=()
+for policy in "${POLICIES[@]}"; do
+    policies+=(--policy "$policy")
+    run nmtgrid online-eval "$MODEL" --data "$DATA" --test-split test --policy "$policy" \
+        --allow-loss "${ALLOWED[-1]}" --confidence "$CONFIDENCE" --json "$HERE/${policy%% *}.json"
+done
+
+if [ ! -e "$HERE/data/vocab.qa.txt" ]; then
+    run python "$PROJECT/recipes/resplits.py" pool "$HERE/pool" --sentences "$POOL"
+    run nmtgrid preprocess --source-lang qa --target-lang qb --max-ratio 9 --overwrite \
+        --train "$HERE/pool" --test "$HERE/pool" --out "$HERE/data"
+    run nmtgrid bpe learn "$HERE/data" --words --min-count 1
+fi
+run python "$PROJECT/recipes/resplits.py" "$MODEL" --data "$HERE/data" --split test "${policies[@]}" \
+    --allow "${ALLOWED[@]}" --confidence "$CONFIDENCE" --counts "${COUNTS[@]}" \
+    --resplits "${RESPLITS:-100}" --out "$HERE/table"
+record guarantee "Reading policies with a guaranteed loss" "$HERE/table.json"
