@@ -358,6 +358,25 @@ class TranslationModel(nn.Module):
             features = self.features(batch, sites)
         return features, self.reading(batch)
 
+    def features_with_delays(self, batch: Batch, sites: PredictionSites) -> tuple[Tensor, Tensor]:
+        """Return `features` and the delays [B, K, T] of K monotonic heads, from one pass.
+
+        A delay is how many source tokens have been read when a head selects for a target position:
+        the expectation in training, with gradient, else that of its hard choice; anything on
+        padding.
+
+        Raises ConfigError where `traits.readiness` is not monotonic.
+        """
+        raise self.no_mechanism("monotonic")
+
+    def choosing_from(self, threshold: float, state: Any) -> Any:
+        """Return the state that `begin` made, with monotonic heads that choose from `threshold` on.
+
+        The threshold is a selection probability; without this it is one half. Raises ConfigError
+        where `traits.readiness` is not monotonic.
+        """
+        raise self.no_mechanism("monotonic")
+
     def reading(self, batch: Batch) -> Tensor:
         """Return logits [B, T, S] of reading on, teacher forced; anything on padding.
 

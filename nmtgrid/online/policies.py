@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.models.api import Readiness
 from nmtgrid.online.paths import continue_paths, is_cell, wait_k
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
@@ -344,6 +345,35 @@ class EDAtt(Policy):
         return (proposal.alignment * is_last).sum(1) < self.mass
 
 
+@dataclasses.dataclass(frozen=True)
+class MonotonicHeads(Policy):
+    """Writes once every monotonic head of the model has chosen a source position (MMA).
+
+    Ma et al. (2020), "Monotonic multihead attention". The threshold decides about the heads'
+    positions too, not only about writing: what a head may attend to ends where it chose. So without
+    floor, cap and `finish_reading` this writes what offline decoding with the same threshold does,
+    and reads as far as the foremost head has gone.
+    """
+
+    threshold: float = 0.5
+    """Selection probability from which on a head chooses; higher reads more."""
+
+    @property
+    def wants_readiness(self) -> Readiness:
+        return "monotonic"
+
+    @property
+    def chooses_from(self) -> float | None:
+        return self.threshold
+
+    def faults(self) -> list[str]:
+        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        assert proposal.readiness is not None
+        return proposal.readiness >= self.threshold
+
+
 _LEAST_LOG = -1e4
 
 
@@ -407,6 +437,16 @@ class Bounded(Agent):
     def wants_alignment(self) -> bool:
         """The agent's own."""
         return self.agent.wants_alignment
+
+    @property
+    def wants_readiness(self) -> Readiness:
+        """The agent's own."""
+        return self.agent.wants_readiness
+
+    @property
+    def chooses_from(self) -> float | None:
+        """The agent's own."""
+        return self.agent.chooses_from
 
     @property
     def finish_reading(self) -> bool:

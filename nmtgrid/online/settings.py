@@ -85,6 +85,10 @@ KINDS: dict[str, PolicyKind] = {
             "mass", "0.05,0.1,0.2,0.4,0.6", "EDAtt", "α",
         ),
         PolicyKind(
+            "mma", "writes once every monotonic head has chosen a source position",
+            "threshold", "0.3..0.7:0.1", "MonotonicHeads", "p",
+        ),
+        PolicyKind(
             "local-agreement", "writes what the translations of n successive prefixes agree on",
             "n", "1,2,3", "LocalAgreement", "n", translates_prefixes=True,
         ),

@@ -65,7 +65,7 @@ class TokenStream:
         self._halt = halt
         self._first = torch.zeros(1, dtype=torch.long, device=self._device)
         empty = torch.zeros(1, 0, dtype=torch.long, device=self._device)
-        self._states = [model.begin(empty, self._first) for model in models]
+        self._states = [engine.begin(model, empty, self._first, agent) for model in models]
         self._waiting: deque[int] = deque()
         self._columns = 0
         self._source_has_ended = self._is_considered = self._is_fed = False

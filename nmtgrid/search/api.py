@@ -205,6 +205,11 @@ class Agent:
         return "none"
 
     @property
+    def chooses_from(self) -> float | None:
+        """The selection probability from which on monotonic heads choose (None: one half)."""
+        return None
+
+    @property
     def finish_reading(self) -> bool:
         """Whether no translation may end before its source has been read whole (appendix C)."""
         return False

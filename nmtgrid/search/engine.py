@@ -15,7 +15,7 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -144,6 +144,14 @@ def search(
         sorted(itertools.chain(*hypotheses[first : first + run.copies]), key=score, reverse=True)
         for first in range(0, len(hypotheses), run.copies)
     ]
+
+
+def begin(model: TranslationModel, source: Tensor, lengths: Tensor, agent: Agent | None) -> Any:
+    """Return the state before the first step, of a model that reads as `agent` wants it to."""
+    state = model.begin(source, lengths)
+    if agent is None or agent.chooses_from is None:
+        return state
+    return model.choosing_from(agent.chooses_from, state)
 
 
 class PrefixTree:
@@ -354,7 +362,9 @@ class _Run:
             copy = torch.arange(self.copies, device=device)
             # A prime stride: keys of different sentences and copies do not meet.
             self.select = Sample(plan, (self.keys[:, None] * 1_000_003 + copy).flatten())
-        self.states = [repeat(model.begin(source, lengths), self.copies) for model in models]
+        self.states = [
+            repeat(begin(model, source, lengths, agent), self.copies) for model in models
+        ]
         self.reads = None if agent is None else torch.ones_like(self.groups)
         self.tokens = torch.full((count,), BEGIN, device=device)
         self.log_probabilities = torch.zeros(count, device=device)

@@ -21,18 +21,18 @@ TINY = {
     "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 8, "hidden_size": 8,
     "embedding_size": 6, "feed_forward_size": 12, "heads": 2, "kernel": 3, "target_kernel": 5,
     "source_kernel": 3, "growth": 4, "bottleneck": 2, "window": 3,
-    "attention_size": 7,
+    "attention_size": 7, "selection_noise": 0.0,
 }  # fmt: skip
 """Small values of the settings that architectures have, by name."""
 CROSSED = ("skip", "aggregation")
 """Choices that are tried in all combinations."""
 
 NEEDS: dict[str, tuple[tuple[str, Any], ...]] = {
-    "reader": (("source_causal", True),),
+    "reader": (("source_causal", True), ("encoder", "unidirectional")),
     "reader_detached": (("source_causal", True), ("reader", "shared")),
     "halting": (("exits", "tied"),),
 }
-"""What must be chosen beside a choice of this name."""
+"""What must be chosen beside a choice of this name, of what the architecture has."""
 
 READERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("reader_depth", (3,)),
@@ -114,7 +114,7 @@ def cases() -> list[Case]:
         ]
         single = {name: values for name, values in choices.items() if name not in CROSSED}
         every += [
-            Case(arch, (*NEEDS.get(name, ()), (name, value)))
+            Case(arch, (*_needs(config, name), (name, value)))
             for name, values in single.items()
             for value in values
             if value != getattr(config(), name)
@@ -126,6 +126,11 @@ def cases() -> list[Case]:
         ]
         every += _together(arch, choices, {case.changes() for case in every if case.arch == arch})
     return every
+
+
+def _needs(config: type[Any], name: str) -> tuple[tuple[str, Any], ...]:
+    known = {field.name for field in dataclasses.fields(config)}
+    return tuple(need for need in NEEDS.get(name, ()) if need[0] in known)
 
 
 def _together(

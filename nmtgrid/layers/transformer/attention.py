@@ -112,6 +112,7 @@ class SourceAttention(nn.Module):
 
         The heads' mean attention [B, T, S] is appended to `weights` if that is a list.
         """
+        memory.select(self.block, features)
         query = self.query_map(features).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         rate = self.dropout_rate if self.training else 0.0
         context = memory.attend_all(self.block, query, dropout=rate).transpose(1, 2).flatten(2)

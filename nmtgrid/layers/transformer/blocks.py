@@ -212,7 +212,9 @@ class DecoderBlock(nn.Module):
         change = _project(self.self_attention.output_map, context)
         features = self.add_self.after(change, features)
         attention = self.source_attention
-        query = _project(attention.query_map, self.add_source.before(features))
+        inner = self.add_source.before(features)
+        memory.select(self.index, inner)
+        query = _project(attention.query_map, inner)
         query = query.view(len(features), attention.heads, -1)
         # Weights are computed a second time for alignments, which few searches ask for: `attend`
         # is fused.

@@ -8,6 +8,7 @@ chapter 5, the CoNLL paper and the poster on transparent attention.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any, Literal
 
 from nmtgrid.layers.embedding import Positions
@@ -99,6 +100,13 @@ class TransformerConfig:
     alignment: Literal["last", "mean"] = "last"
     """Whose attention over the source is the by-product alignment: the last decoder block's or the
     mean of all."""
+    reader: Literal["none", "transport", "information", "monotonic"] = "none"
+    """What says how ready the model is to write: see `models.api.Readiness`."""
+    selection_bias: float = 0.0
+    """Reader `monotonic`: what the bias of its selection energies begins as; lower reads more."""
+    selection_noise: float = 1.0
+    """Reader `monotonic`: standard deviation of the noise on its energies in training, which makes
+    selection probabilities keep away from one half."""
     dropout: float = 0.1
     """On what each sub-layer adds."""
     embedding_dropout: float = 0.1
@@ -126,12 +134,38 @@ class TransformerConfig:
         # The exit of the only block would be the model's own output.
         if self.exits != "none" and self.decoder_depth == 1:
             faults.append("`model.exits` needs a `model.decoder_depth` of at least 2, but it is 1.")
+        if self.reader == "monotonic":
+            faults += self._monotonic_faults()
         faults += too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth")
         return faults + no_rates(self, *_RATES)
 
     @property
     def source_size(self) -> int:
         return self.encoder_size or self.size
+
+    def _monotonic_faults(self) -> list[str]:
+        faults = []
+        if self.encoder == "bidirectional":
+            faults.append(
+                "`model.reader` monotonic chooses source positions while the source is read, but "
+                "with `model.encoder` bidirectional each READ changes what stands at them, and in "
+                "training they would show what follows: set `model.encoder=unidirectional` (or "
+                "window)."
+            )
+        if self.exits != "none":
+            faults.append(
+                "`model.reader` monotonic writes once the heads of every decoder block have "
+                f"chosen a source position, but with `model.exits` {self.exits} a token leaves "
+                "before some blocks have: leave one of them away."
+            )
+        if not math.isfinite(self.selection_bias):
+            faults.append(f"`model.selection_bias` must be a number, but is {self.selection_bias}.")
+        if not 0 <= self.selection_noise < math.inf:
+            faults.append(
+                f"`model.selection_noise` must be a number from 0 on, but is "
+                f"{self.selection_noise}."
+            )
+        return faults
 
     def _encoder_faults(self) -> list[str]:
         faults = []

@@ -21,6 +21,7 @@ from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import BlockPlan, DecoderBlock, EncoderBlock
+from nmtgrid.layers.transformer.monotonic import MonotonicCache, MonotonicHeads
 from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits, numbered
 from nmtgrid.models.config_checks import first_alias, plan_of
 from nmtgrid.models.cost_report import table_report
@@ -69,6 +70,12 @@ class Transformer(TransformerExits):
         self.source_projection = SourceProjection(
             config.size, config.heads, config.decoder_depth, config.source_size
         )
+        self.monotonic_heads = None
+        if config.reader == "monotonic":
+            self.monotonic_heads = MonotonicHeads(
+                config.size, config.heads, config.decoder_depth, config.source_size,
+                bias=config.selection_bias, noise=config.selection_noise,
+            )  # fmt: skip
         is_pre = config.norm == "pre"
         self.encoder_norm = PositionNorm(config.source_size) if is_pre else nn.Identity()
         self.decoder_norm = PositionNorm(config.size) if is_pre else nn.Identity()
@@ -83,6 +90,7 @@ class Transformer(TransformerExits):
             num_exits=1 if config.exits == "none" else config.decoder_depth,
             halting=config.halting,
             hides_source_end=config.source_marker == "none",
+            readiness="none" if self.monotonic_heads is None else "monotonic",
         )
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
@@ -92,7 +100,17 @@ class Transformer(TransformerExits):
         """
         if sites.depth is not None:
             return self.features_at_depth(batch, sites)
-        features = self._decode(batch, self._memory_for(batch, sites), None)
+        return self._features(batch, sites, self._memory_for(batch, sites))
+
+    def features_with_delays(self, batch: Batch, sites: PredictionSites) -> tuple[Tensor, Tensor]:
+        memory = self._memory_for(batch, sites)
+        if not isinstance(memory, MonotonicCache):
+            raise self.no_mechanism("monotonic")
+        features = self._features(batch, sites, memory)
+        return features, memory.delays()
+
+    def _features(self, batch: Batch, sites: PredictionSites, memory: SourceCache) -> Tensor:
+        features = self._decode(batch, memory, None)
         # Only the sites are normalised and classified: padding costs nothing from here on.
         cells = sites.sentence * features.shape[1] + sites.position
         normed: Tensor = self.decoder_norm(features.flatten(0, 1).index_select(0, cells))
@@ -115,8 +133,7 @@ class Transformer(TransformerExits):
             features = narrowed(self.target_embedding(tokens[:, None], state.cache.position)[:, 0])
             return HaltingStep(self, halt, features, state, memory, align).run()
         step = self._run_blocks(tokens, state, memory, align)
-        state.cache.advance()
-        return step
+        return dataclasses.replace(step, state=self.accept(step.state))
 
     def feed(self, tokens: Tensor, state: TransformerState) -> TransformerState:
         return dataclasses.replace(state, fed=tokens)
@@ -136,14 +153,25 @@ class Transformer(TransformerExits):
         state, memory = self._memory_of(state, reads, rows)
         if rows is None:
             return self._run_blocks(tokens, state, memory, align)
-        part = dataclasses.replace(state, cache=state.cache.take_rows(rows))
+        part = dataclasses.replace(
+            state, cache=state.cache.take_rows(rows), heads=take(state.heads, rows)
+        )
         step = self._run_blocks(tokens[rows], part, memory, align)
         state.cache.put_newest(rows, part.cache)
+        if state.heads is not None:
+            state = dataclasses.replace(state, heads=state.heads.put(rows, step.state.heads))
         return dataclasses.replace(step, state=state)
 
     def accept(self, state: TransformerState) -> TransformerState:
         state.cache.advance()
-        return dataclasses.replace(state, fed=None)
+        heads = None if state.heads is None else state.heads.accepted()
+        return dataclasses.replace(state, fed=None, heads=heads)
+
+    def choosing_from(self, threshold: float, state: TransformerState) -> TransformerState:
+        if state.heads is None:
+            raise self.no_mechanism("monotonic")
+        heads = dataclasses.replace(state.heads, threshold=threshold)
+        return dataclasses.replace(state, heads=heads)
 
     def _memory_of(
         self, state: TransformerState, reads: Tensor | None, rows: Tensor | None = None
@@ -159,6 +187,9 @@ class Transformer(TransformerExits):
         if reads is not None and state.source is None:
             # An encoder that sees no later tokens: what has not been read is masked out.
             memory = memory.limited(reads.view(-1, memory.width))
+        if state.heads is not None:
+            heads = state.heads if rows is None else take(state.heads, rows)
+            memory = self._for_heads(memory, heads)
         return state, memory
 
     def _run_blocks(
@@ -171,11 +202,16 @@ class Transformer(TransformerExits):
             assert isinstance(block, DecoderBlock)
             features = block.step(features, state.cache, memory, weights)
         logits = self.classify(self.decoder_norm(features))
-        return Step(logits, state, None if weights is None else self._alignment(weights, memory))
+        alignment = None if weights is None else self._alignment(weights, memory)
+        if not isinstance(memory, MonotonicCache) or state.heads is None:
+            return Step(logits, state, alignment)
+        heads = dataclasses.replace(state.heads, proposed=memory.positions())
+        state = dataclasses.replace(state, heads=heads)
+        return Step(logits, state, alignment, readiness=memory.readiness())
 
     def _attention(self, batch: Batch) -> Tensor:
         weights: list[Tensor] = []
-        memory = self._remember(self._encode(batch.source, batch.source_lengths))
+        memory = self._for_heads(self._remember(self._encode(batch.source, batch.source_lengths)))
         self._decode(batch, memory, weights)
         return self._alignment(weights, memory).float()
 
@@ -202,6 +238,11 @@ class Transformer(TransformerExits):
             3.0 * (blocks + mixtures + classified),
             "the whole source and the whole target prefix",
         )
+
+    def counterparts(self) -> dict[str, str | None]:
+        """Return those of exits, and that monotonic heads stay as drawn."""
+        heads = [name for name in self.state_dict() if name.startswith("monotonic_heads.")]
+        return {**super().counterparts(), **dict.fromkeys(heads)}
 
     def stages(self) -> dict[str, nn.Module]:
         """Return embeddings (0) and blocks (from 1) of both sides; outputs are h_n [B, L, D]."""

@@ -26,6 +26,7 @@ from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.transformer.early_exit import ExitKVProjection, LazySourceCache
 from nmtgrid.layers.transformer.kv_cache import KVCache, StaticKVCache
+from nmtgrid.layers.transformer.monotonic import HeadPositions, MonotonicCache, MonotonicHeads
 from nmtgrid.models.api import ExitModel, PredictionSites, path_of
 from nmtgrid.models.transformer.config import SourceMarker, TransformerConfig
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -167,7 +168,8 @@ class TransformerState:
     it the memory now holds (None: all). `memory` is None where it has to be made first: in a
     stream, whose source the others keep in `stream`. Models with exits keep key and value
     projections of their own (`maps`), and `sentence_exits` [R] (int64), the exits of whole
-    sentences, where the source decides (5.11). `fed` [R] are the tokens of a step that has begun.
+    sentences, where the source decides (5.11). `fed` [R] are the tokens of a step that has begun,
+    `heads` where monotonic heads stand.
     """
 
     memory: SourceCache | None
@@ -178,17 +180,19 @@ class TransformerState:
     maps: ExitKVProjection | None = None
     sentence_exits: Tensor | None = None
     fed: Tensor | None = None
+    heads: HeadPositions | None = None
 
     def to_static(
         self, position: StaticPosition, rows: Tensor, width: int
     ) -> TransformerState | None:
         """Return the static form (layers/static_cache.py) of `rows` [R], `width` of each sentence.
 
-        None before the first token, with exits, in streams and once reads were limited.
+        None before the first token, with exits or monotonic heads, in streams and once reads were
+        limited.
         """
-        # CUDA graphs replay fixed shapes; these three change from step to step.
-        grows = (self.maps, self.stream, self.reads)
-        if self.memory is None or not self.cache.filled or grows != (None, None, None):
+        # CUDA graphs replay fixed shapes; these change from step to step.
+        changes = any(x is not None for x in (self.maps, self.stream, self.reads, self.heads))
+        if self.memory is None or not self.cache.filled or changes:
             return None
         position.move(self.cache.filled)
         memory = self.memory.to_static(rows, width)
@@ -232,6 +236,7 @@ class TransformerSource(ExitModel):
     mixtures: TransparentAttention | None
     encoder_norm: nn.Module
     source_projection: SourceProjection
+    monotonic_heads: MonotonicHeads | None
     halting_map: nn.Linear | None
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> TransformerState:
@@ -240,7 +245,9 @@ class TransformerSource(ExitModel):
         A source of no columns begins a stream: see `extend`.
         """
         cache = KVCache(self.config.decoder_depth)
-        maps = None
+        maps = heads = None
+        if self.monotonic_heads is not None:
+            heads = HeadPositions.at_start(len(source), self.monotonic_heads)
         if self.traits.num_exits > 1:
             blocks = [block for block in self.decoder if isinstance(block, DecoderBlock)]
             maps = ExitKVProjection(blocks)
@@ -248,11 +255,13 @@ class TransformerSource(ExitModel):
             # A bi-directional encoder has nothing to cache: it waits for tokens (`_reread`).
             if self.traits.reencodes:
                 return TransformerState(None, cache, source, maps=maps)
-            caches = KVCache(self.config.encoder_depth), KVCache(self.config.decoder_depth)
+            # Monotonic heads have keys of their own, one more entry for each block.
+            entries = self.config.decoder_depth * (1 if heads is None else 2)
+            caches = KVCache(self.config.encoder_depth), KVCache(entries)
             stream = SourceStream(source.bool(), *caches, self._lead)
             if self.config.source_marker == "begin":
                 stream = self._read_column(source.new_full((len(source),), BEGIN), stream)
-            return TransformerState(None, cache, stream=stream, maps=maps)
+            return TransformerState(None, cache, stream=stream, maps=maps, heads=heads)
         encoded = self._encode(source, source_lengths)
         # With exits some blocks may never run: their keys and values are projected once they do.
         memory = self._remember(encoded, is_lazy=maps is not None).contiguous()
@@ -260,7 +269,7 @@ class TransformerSource(ExitModel):
         exits = None
         if self.config.halting == "sequence":
             exits = self._source_logits(encoded).argmax(1) + 1
-        return TransformerState(memory, cache, tokens, maps=maps, sentence_exits=exits)
+        return TransformerState(memory, cache, tokens, maps=maps, sentence_exits=exits, heads=heads)
 
     def extend(self, tokens: Tensor, state: TransformerState) -> TransformerState:
         """Return the state with one more source token [R]; `<pad>` adds nothing to its row.
@@ -296,11 +305,18 @@ class TransformerSource(ExitModel):
         if is_lazy:
             memory = LazySourceCache.over(self.source_projection, encoded.read, encoded.hidden)
         else:
-            memory = self.source_projection(encoded.read, encoded.hidden)
+            memory = self._project(encoded.read, encoded.hidden)
         if self.config.source_marker == "add-zero":
             # The pair goes in front of the projected keys and values: it is no token.
             return memory.led_by_zero()
         return dataclasses.replace(memory, lead=self._lead)
+
+    def _project(self, states: Tensor | list[Tensor], mask: Tensor | None) -> SourceCache:
+        """Return the keys and values of source states [B, S, D], one for all blocks or each."""
+        memory: SourceCache = self.source_projection(states, mask)
+        if self.monotonic_heads is None:
+            return memory
+        return self.monotonic_heads.with_keys(memory, states)
 
     def _mixed(self, states: list[Tensor]) -> Tensor | list[Tensor]:
         """Return what the decoder's blocks read of h_0 .. h_N [B, S, D], all the same or each."""
@@ -338,7 +354,21 @@ class TransformerSource(ExitModel):
 
     def _memory_for(self, batch: Batch, sites: PredictionSites) -> SourceCache:
         encoded, limited = self._read_for(batch, sites)
-        return limited(self._remember(encoded))
+        return self._for_heads(limited(self._remember(encoded)))
+
+    def _for_heads(
+        self, memory: SourceCache, positions: HeadPositions | None = None
+    ) -> SourceCache:
+        """Return the memory as monotonic heads read it, where the model has them.
+
+        `positions` are theirs in a step; all target positions at once are read by expected
+        alignments in training, and by hard choices, as in a search, in evaluation mode.
+        """
+        heads = self.monotonic_heads
+        if heads is None:
+            return memory
+        is_expected = self.training and positions is None
+        return MonotonicCache.over(memory, heads, is_expected=is_expected, positions=positions)
 
     @property
     def _lead(self) -> int:
@@ -355,7 +385,7 @@ class TransformerSource(ExitModel):
             states.append(block.step(states[-1], stream.encoder, number, window))
         stream.encoder.advance()
         read = self._mixed([state[:, None] for state in states])
-        column: SourceCache = self.source_projection(read, None)
+        column = self._project(read, None)
         is_seen = tokens != PAD
         # The end symbol is read but not seen; the only token of an empty source has to be.
         if self.config.source_marker == "none" and not is_first:

@@ -1,0 +1,393 @@
+"""Monotonic multihead attention with infinite lookback (MMA-IL; Ma et al., ICLR 2020).
+
+Each head of a decoder's attention over the source stands at a source position, moves forward until
+it selects a position (Raffel et al., 2017), and attends to all source tokens up to there
+(Arivazhagan et al., 2019). `MonotonicHeads` has the energies of selection, `MonotonicCache` is the
+source as such heads read it: in training by expected alignments, else by hard choices. The
+Transformer with `model.reader` monotonic is built from both.
+
+Letters: B sentences, R rows, H heads, N blocks, T target positions, S columns of the source, d
+features of a head.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import pad
+
+from nmtgrid.layers.attention import attend, attention_weights
+from nmtgrid.layers.kernels.dropout import dropout as dropped
+from nmtgrid.layers.kernels.linear import apply, linear
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.transformer.attention import inward_projection
+
+CHOSEN_FROM = 0.5
+"""The selection probability from which on a head chooses a position, unless a search sets it."""
+
+
+def expected_alignment(probabilities: Tensor) -> Tensor:
+    """Return alpha [..., T, S]: how likely a head is to stand at each position when it writes.
+
+    probabilities [..., T, S] are those of selecting a position once it is reached. The head begins
+    at the first position, and for each token where it stood for the token before (Raffel et al.,
+    2017): q_{i,j} = (1 - p_{i,j-1}) q_{i,j-1} + alpha_{i-1,j}, alpha_{i,j} = p_{i,j} q_{i,j}. A row
+    sums to at most 1: what is missing selected nothing.
+
+    Departs: the published form divides running sums by running products, and bounds these from
+    below; here all q with the same i + j are computed at once from those of i + j - 1, the
+    distribution over (i, j) after so many READs and WRITEs. Nothing is divided, so nothing
+    overflows, in T + S - 1 steps of sums of positive numbers.
+    """
+    return apply(_ExpectedAlignment, probabilities)
+
+
+class _ExpectedAlignment(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, probabilities: Tensor) -> Tensor:
+        select = _sheared(probabilities)
+        reached = torch.zeros_like(select)
+        reached[0, 0] = 1.0
+        for step in range(1, select.shape[1]):
+            before = reached[:, step - 1]
+            written = select[:, step - 1] * before
+            torch.sub(before, written, out=reached[:, step])
+            reached[1:, step] += written[:-1]
+        ctx.save_for_backward(select, reached)
+        ctx.shape = probabilities.shape
+        return _unsheared(select * reached, probabilities.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        select, reached = ctx.saved_tensors
+        of_alpha = _sheared(gradient)
+        # What a step's `reached` is worth to all later ones, from the last step backwards.
+        worth = torch.zeros_like(of_alpha[:, 0])
+        for step in reversed(range(select.shape[1])):
+            # A WRITE adds to alpha and to the next row, and takes away from its own.
+            of_written = of_alpha[:, step] - worth
+            of_written[:-1] += worth[1:]
+            worth = torch.addcmul(worth, select[:, step], of_written)
+            of_alpha[:, step] = of_written
+        return _unsheared(of_alpha.mul_(reached), ctx.shape)
+
+
+def _sheared(values: Tensor) -> Tensor:
+    """Return [T, T + S - 1, M] with values [..., T, S] at (i, i + j), 0 elsewhere."""
+    rows, columns = values.shape[-2:]
+    flat = values.reshape(-1, rows, columns)
+    padded = flat.new_zeros(rows, columns + rows, len(flat))
+    padded[:, :columns] = flat.permute(1, 2, 0)
+    # A row that is one shorter than its length in memory begins one column later than the last.
+    return padded.flatten(0, 1)[: rows * (columns + rows - 1)].view(rows, -1, len(flat))
+
+
+def _unsheared(sheared: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return [..., T, S] of `shape` from what `_sheared` made."""
+    rows, columns = shape[-2:]
+    padded = pad(sheared.flatten(0, 1), (0, 0, 0, rows)).view(rows, columns + rows, -1)
+    return padded[:, :columns].permute(2, 0, 1).reshape(shape)
+
+
+def lookback_attention(alpha: Tensor, energies: Tensor) -> Tensor:
+    """Return beta [..., T, S], the expected attention to all columns up to where a head stands.
+
+    beta_{i,j} = sum over k >= j of alpha_{i,k} exp(e_{i,j}) / sum over l <= k of exp(e_{i,l})
+    (Arivazhagan et al., 2019), for alpha and energies e [..., T, S]; energies of -inf may stand at
+    the end of a row alone.
+
+    Departs: the sum over k runs backwards from column to column, with the share that the columns
+    before keep of an attention once it sees one more, instead of by quotients of running sums:
+    all numbers stay between 0 and 1, whatever the energies.
+    """
+    norms = energies.logcumsumexp(-1)
+    kept = pad((norms[..., :-1] - norms[..., 1:]).exp(), (1, 0))
+    later = apply(_ScanBackwards, alpha.movedim(-1, 0), kept.movedim(-1, 0)).movedim(0, -1)
+    return (energies - norms).exp() * later
+
+
+class _ScanBackwards(torch.autograd.Function):
+    """u_j = values_j + kept_{j+1} u_{j+1}, for values and kept [S, ...]."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, kept: Tensor) -> Tensor:
+        kept, sums = kept.contiguous(), values.clone(memory_format=torch.contiguous_format)
+        for column in reversed(range(len(sums) - 1)):
+            sums[column].addcmul_(kept[column + 1], sums[column + 1])
+        ctx.save_for_backward(kept, sums)
+        return sums
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        kept, sums = ctx.saved_tensors
+        of_values = gradient.clone(memory_format=torch.contiguous_format)
+        for column in range(1, len(sums)):
+            of_values[column].addcmul_(kept[column], of_values[column - 1])
+        of_kept = torch.zeros_like(kept)
+        torch.mul(of_values[:-1], sums[1:], out=of_kept[1:])
+        return of_values, of_kept
+
+
+def hard_positions(selects: Tensor) -> Tensor:
+    """Return [..., T] (int64): the columns where heads stand, 0-based, for selects [..., T, S].
+
+    For each token the first column that is selected, from where the head stood for the token
+    before; each row must select its last column that may be looked at.
+    """
+    columns = torch.arange(selects.shape[-1], device=selects.device)
+    # The next selected column from each one on, so that the loop below is one look-up per token.
+    following = torch.where(selects, columns, selects.shape[-1]).flip(-1).cummin(-1).values.flip(-1)
+    standing = columns.new_zeros(*selects.shape[:-2], 1)
+    path = []
+    for row in following.unbind(-2):
+        standing = row.gather(-1, standing)
+        path.append(standing)
+    return torch.cat(path, -1)
+
+
+class MonotonicHeads(nn.Module):
+    """The energies by which the heads of all decoder blocks select: e = q k / sqrt(d) + b.
+
+    Queries q are of decoder states, keys k of source states, b [N, H] is a bias for each head.
+    """
+
+    vector_parameters = ("bias",)
+
+    def __init__(
+        self, size: int, heads: int, blocks: int, source_size: int, *, bias: float, noise: float
+    ) -> None:
+        """`bias` is what b begins as, `noise` the deviation of the energies' noise in training."""
+        super().__init__()
+        self.heads, self.blocks, self.noise = heads, blocks, noise
+        self.query_maps = nn.ModuleList(inward_projection(size, 1) for _ in range(blocks))
+        self.key_weight = nn.Parameter(torch.empty(blocks * size, source_size))
+        self.key_bias = nn.Parameter(torch.zeros(blocks * size))
+        self.bias = nn.Parameter(torch.full((blocks, heads), bias))
+        # As the source's other projections are drawn (`SourceProjection`).
+        with torch.no_grad():
+            bound = math.sqrt(6.0 / (source_size + 3 * size))
+            self.key_weight.uniform_(-bound, bound)
+
+    def with_keys(self, memory: SourceCache, states: Tensor | Sequence[Tensor]) -> SourceCache:
+        """Return the cache with the keys of selection behind those of the N blocks.
+
+        `states` are the source's [B, S, D'], one for all blocks or one for each. Entry N + n of
+        the cache is block n's: rows that move take it along. It has no values, its keys stand in.
+        """
+        if isinstance(states, Tensor):
+            parts = linear(states, self.key_weight, self.key_bias).chunk(self.blocks, -1)
+        else:
+            pairs = self.key_weight.chunk(self.blocks), self.key_bias.chunk(self.blocks)
+            parts = tuple(map(linear, states, *pairs))
+        keys = tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        return dataclasses.replace(memory, keys=memory.keys + keys, values=memory.values + keys)
+
+    def energies(self, block: int, features: Tensor, keys: Tensor) -> Tensor:
+        """Return [B, H, T, S] in float32 at least, for features [B, T, D] and keys [B, H, S, d]."""
+        query: Tensor = self.query_maps[block](features)
+        query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        energies: Tensor = (query @ keys.transpose(-1, -2)) / math.sqrt(query.shape[-1])
+        energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
+        return energies + self.bias[block][:, None, None].to(energies.dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class HeadPositions:
+    """Where the heads of a search's rows stand: `columns` [R, N, H] (int64), from 0.
+
+    `proposed` [R, N, H] is where they would stand after the step in progress (None: there is none);
+    `threshold` is the selection probability from which on they choose.
+    """
+
+    columns: Tensor
+    proposed: Tensor | None = None
+    threshold: float = CHOSEN_FROM
+
+    @classmethod
+    def at_start(cls, rows: int, heads: MonotonicHeads) -> HeadPositions:
+        shape = rows, heads.blocks, heads.heads
+        return cls(torch.zeros(shape, dtype=torch.long, device=heads.bias.device))
+
+    def put(self, rows: Tensor, part: HeadPositions) -> HeadPositions:
+        """Return the positions with what was proposed for some rows [R'], those of `part`."""
+        assert part.proposed is not None
+        proposed = self.columns.clone() if self.proposed is None else self.proposed.clone()
+        proposed[rows] = part.proposed
+        return dataclasses.replace(self, proposed=proposed)
+
+    def accepted(self) -> HeadPositions:
+        """Return the positions after the step in progress."""
+        assert self.proposed is not None
+        return dataclasses.replace(self, columns=self.proposed, proposed=None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Selection:
+    """What the heads of a block have selected, each entry for target positions T (W in a step).
+
+    Either alpha [B, H, T, S], expected alignments, or positions [B, H, T] and, in a step, readiness
+    [B, H, W]: the largest selection probability from where a head stood, within what is read.
+    """
+
+    alpha: Tensor | None = None
+    positions: Tensor | None = None
+    readiness: Tensor | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class MonotonicCache(SourceCache):
+    """The source as monotonic heads read it, for one pass over the target or one step.
+
+    A head that selects nothing within what has been read stands at the last column read: at the
+    source's end, as the published systems have it, and likewise in a proposal that could still
+    read on (see `readiness`) or where something else than the heads decides on reading. The next
+    token's search begins there. So predictions with limited reads are those of a source that is
+    cut there, and training along given paths has the same rule: p is 1 in the last column read.
+
+    `is_expected` says whether heads read by expected alignments, `start` [R, N, H] where they stand
+    before a step, with `threshold` (None outside of steps). `selections` has those of the blocks.
+    """
+
+    heads: MonotonicHeads = dataclasses.field(kw_only=True)
+    is_expected: bool = dataclasses.field(default=False, kw_only=True)
+    start: Tensor | None = dataclasses.field(default=None, kw_only=True)
+    threshold: float = dataclasses.field(default=CHOSEN_FROM, kw_only=True)
+    selections: dict[int, Selection] = dataclasses.field(default_factory=dict, kw_only=True)
+
+    @classmethod
+    def over(
+        cls,
+        memory: SourceCache,
+        heads: MonotonicHeads,
+        *,
+        is_expected: bool = False,
+        positions: HeadPositions | None = None,
+    ) -> MonotonicCache:
+        """Return `memory`, which has keys of selection, for these heads."""
+        return cls(
+            memory.keys, memory.values, memory.mask, memory.width, memory.lead, heads=heads,
+            is_expected=is_expected, start=None if positions is None else positions.columns,
+            threshold=CHOSEN_FROM if positions is None else positions.threshold,
+        )  # fmt: skip
+
+    def select(self, block: int, features: Tensor) -> None:
+        """Have the heads of `block` select, for features [B, T, D], or [R, D] in a step."""
+        heads, start = self.heads, self.start
+        if start is not None:
+            features = features.unflatten(0, (-1, self.width))
+        energies = heads.energies(block, features, self.keys[heads.blocks + block])
+        if self.is_expected and heads.noise:
+            energies = energies + heads.noise * torch.randn_like(energies)
+        probabilities = energies.sigmoid()
+        columns = torch.arange(energies.shape[-1], device=energies.device)
+        last = self._last_column(columns)
+        is_last, is_unread = columns == last, columns > last
+        if self.is_expected:
+            limited = probabilities.masked_fill(is_last, 1.0).masked_fill(is_unread, 0.0)
+            self.selections[block] = Selection(expected_alignment(limited))
+            return
+        selects = (probabilities >= self.threshold) | is_last
+        if start is None:
+            self.selections[block] = Selection(positions=hard_positions(selects))
+            return
+        # [R, H] -> [B, H, W]: rows of a sentence stand where target positions do.
+        before = start[:, block].unflatten(0, (-1, self.width)).transpose(1, 2)[..., None]
+        is_ahead = columns >= before
+        positions = torch.where(selects & is_ahead, columns, len(columns)).amin(-1)
+        seen = probabilities.masked_fill(is_unread | ~is_ahead, 0.0)
+        self.selections[block] = Selection(positions=positions, readiness=seen.amax(-1))
+
+    def _last_column(self, columns: Tensor) -> Tensor:
+        """Return the last column that may be looked at, [B, 1, T, 1] or what broadcasts to it."""
+        if self.mask is None:
+            return columns[-1:]
+        return torch.where(self.mask == 0, columns, 0).amax(-1, keepdim=True)
+
+    def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
+        keys, values = self.pair(block)
+        if not self.is_expected:
+            return attend(query, keys, values, self._lookback(block, query), dropout=dropout)
+        weights = dropped(self.weights_all(block, query), dropout, training=dropout > 0)
+        return weights.to(values.dtype) @ values
+
+    def weights_all(self, block: int, query: Tensor) -> Tensor:
+        keys, _ = self.pair(block)
+        alpha = self.selections[block].alpha
+        if alpha is None:
+            return attention_weights(query, keys, self._lookback(block, query))
+        energies = (query @ keys.transpose(-1, -2)) / math.sqrt(query.shape[-1])
+        energies = energies.to(alpha.dtype)
+        if self.mask is not None:
+            energies = energies + self.mask.to(alpha.dtype)
+        return lookback_attention(alpha, energies)
+
+    def attend(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
+        grouped, pair = self._grouped(query), self.pair(block)
+        read = attend(grouped, *pair, self._lookback(block, query), scale=scale)
+        return read.transpose(1, 2).flatten(0, 1)
+
+    def weights(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
+        keys, _ = self.pair(block)
+        mask = self._lookback(block, query)
+        weights = attention_weights(self._grouped(query), keys, mask, scale=scale)
+        return weights.transpose(1, 2).flatten(0, 1)
+
+    def _lookback(self, block: int, like: Tensor) -> Tensor:
+        """Return the additive mask [B, H, T, S] that shows heads what is up to their positions."""
+        positions = self.selections[block].positions
+        assert positions is not None
+        columns = torch.arange(self.keys[block].shape[2], device=positions.device)
+        is_ahead = columns > positions[..., None]
+        mask = like.new_zeros(is_ahead.shape).masked_fill_(is_ahead, -math.inf)
+        return mask if self.mask is None else mask + self.mask.to(mask.dtype)
+
+    def delays(self) -> Tensor:
+        """Return [B, N H, T]: the source tokens read when each head selects, expected or chosen."""
+        parts = []
+        for block in range(self.heads.blocks):
+            selection = self.selections[block]
+            if selection.alpha is None:
+                assert selection.positions is not None
+                parts.append((selection.positions + 1 - self.lead).clamp(min=1).float())
+            else:
+                columns = torch.arange(selection.alpha.shape[-1], device=selection.alpha.device)
+                reads = (columns + 1 - self.lead).clamp(min=1).to(selection.alpha.dtype)
+                parts.append(selection.alpha @ reads)
+        return torch.cat(parts, 1)
+
+    def positions(self) -> Tensor:
+        """Return [R, N, H], where the heads stand after a step."""
+        return torch.stack([self._of_rows(block, "positions") for block in self._blocks()], 1)
+
+    def readiness(self) -> Tensor:
+        """Return [R]: the least over all heads of the largest selection probability in reach.
+
+        It is at least the threshold exactly if every head has chosen. The heads of a block behind
+        one that has not chosen count as 0: their queries depend on what it will choose, and are
+        those of a cut source until then. So readiness does not fall as reads grow.
+        """
+        total: Tensor | None = None
+        for block in self._blocks():
+            least = self._of_rows(block, "readiness").amin(1)
+            if total is not None:
+                has_chosen = total >= self.threshold
+                least = torch.where(has_chosen, torch.minimum(total, least), 0.0)
+            total = least
+        assert total is not None
+        return total.float()
+
+    def _blocks(self) -> range:
+        return range(self.heads.blocks)
+
+    def _of_rows(self, block: int, name: str) -> Tensor:
+        """Return [R, H] of what a selection has as [B, H, W]."""
+        values: Tensor = getattr(self.selections[block], name)
+        return values.transpose(1, 2).flatten(0, 1)

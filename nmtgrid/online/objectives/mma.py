@@ -1,0 +1,127 @@
+"""Monotonic multihead attention: likelihood by expected alignments, and the price of delay (MMA).
+
+The heads' choices are marginalised inside of the network (layers/transformer/monotonic.py), so a
+target token has one prediction, and its gradient reaches the selection probabilities. What that
+loss does not know is time: without a price, heads read everything first.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.rows import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import PredictionSites, TranslationModel
+from nmtgrid.online.policies import MonotonicHeads
+from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.settings import outside
+
+
+def weighted_delays(delays: Tensor) -> Tensor:
+    """Return [B, T]: the mean of the heads' delays [B, K, T], each weighted by its softmax.
+
+    So the slowest heads, which decide when a token is written, learn most.
+    """
+    return (delays.softmax(1) * delays).sum(1)
+
+
+def lagging(delays: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return [B]: the differentiable average lagging of delays [B, T], in source tokens.
+
+    The mean of d'_t - (t - 1) |x| / |y|, where d'_t = max(d_t, d'_{t-1} + |x| / |y|): a token costs
+    at least as much time as an ideal translator takes (Arivazhagan et al., 2019). Lengths count end
+    symbols.
+    """
+    rate = (source_lengths / target_lengths).to(delays.dtype)[:, None]
+    steps = torch.arange(delays.shape[1], device=delays.device)
+    # d'_t - (t - 1) |x| / |y| is the running maximum of d_t - (t - 1) |x| / |y|.
+    lags = (delays - steps * rate).cummax(1).values
+    return _mean_over_target(lags, target_lengths)
+
+
+def head_variance(delays: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return [B]: the variance of the delays [B, K, T] over the heads, its mean over the target."""
+    return _mean_over_target(delays.var(1, unbiased=False), target_lengths)
+
+
+def _mean_over_target(values: Tensor, lengths: Tensor) -> Tensor:
+    counts = is_token(lengths, values.shape[1])
+    return values.masked_fill(~counts, 0.0).sum(1) / lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class MMASettings:
+    """Settings of training monotonic heads."""
+
+    delay_weight: float = 0.1
+    """Lambda_avg, in nats for each source token by which a sentence's translation lags."""
+    variance_weight: float = 0.0
+    """Lambda_var, the weight of the variance of the heads' delays, which keeps heads together."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *outside(self, "objective", "a number from 0 on", "delay_weight", "variance_weight"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+        ]
+
+
+class MMA:
+    """-log p(y | x) + lambda_avg DAL(d) + lambda_var Var(d), a sum over sentences.
+
+    d are the heads' delays: expected ones in training, whose DAL is that of their weighted mean at
+    each target token (Ma et al., 2020, "Monotonic multihead attention"), and the chosen ones in
+    validation, which so judges what a search does. Validation goes by the whole sum, not by the
+    likelihood alone, for which heads that read everything might be best.
+
+    Departs: fairseq's implementation weighs heads by the softmax of their sentences' lagging, not
+    of their delays at each token, and has one weight for both terms; delays here are of the
+    probabilities with which heads also read, the source's last position always being selected.
+    """
+
+    def __init__(self, settings: MMASettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model without monotonic heads."""
+        if model.traits.readiness != "monotonic":
+            raise model.no_mechanism("monotonic")
+
+    def agent(self) -> MonotonicHeads:
+        """Return the policy that writes when all heads have chosen."""
+        return MonotonicHeads()
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropy plus the price of delay, summed."""
+        self.check(model)
+        settings, sites = self.settings, PredictionSites.offline(batch)
+        lengths = batch.source_lengths, batch.target_lengths
+        tokens = int(batch.target_lengths.sum())
+        features, delays = model.features_with_delays(batch, sites)
+        total, nll = SiteTargets.at(batch, sites).cross_entropy(
+            features, model.classifier(), label_smoothing=settings.label_smoothing
+        )
+        lags = lagging(weighted_delays(delays), *lengths)
+        variance = head_variance(delays, lengths[1])
+        price = settings.delay_weight * lags + settings.variance_weight * variance
+        # Shown per target token: means over sentences, each weighted by its length.
+        shown = {"lagging": lags, "foremost": lagging(delays.amax(1), *lengths), "spread": variance}
+        extra = {name: (values.detach() * lengths[1]).sum() for name, values in shown.items()}
+        criterion = None if model.training else nll + price.detach().sum().to(nll.dtype)
+        return LossParts(total + price.sum().to(total.dtype), tokens, nll, extra, criterion)
+
+
+MMA_KIND = ObjectiveKind(
+    "mma",
+    "online: a Transformer with monotonic heads, by expected alignments and a price of delay",
+    MMASettings,
+    MMA,
+    takes_samples=False,
+    takes_two_passes=False,
+)
