@@ -7,7 +7,7 @@ from nmtgrid.adaptive.objectives import EXITS_ALIGNED, EXITS_MIXED
 from nmtgrid.online.objectives.divergence import DIVERGENCE
 from nmtgrid.online.objectives.dynamic import DYNAMIC
 from nmtgrid.online.objectives.marginal import MARGINAL
-from nmtgrid.online.objectives.mma import MMA_KIND
+from nmtgrid.online.objectives.mma import MMA
 from nmtgrid.online.objectives.wait_k import WAIT_K, WAIT_K_AREA, WAIT_K_SAMPLED
 from nmtgrid.smoothing.objectives import smooth
 from nmtgrid.training.api import Objectives
@@ -23,7 +23,7 @@ objectives = Objectives(
         EXITS_MIXED,
         LIKELIHOOD,
         MARGINAL,
-        MMA_KIND,
+        MMA,
         WAIT_K,
         WAIT_K_AREA,
         WAIT_K_SAMPLED,

@@ -346,7 +346,7 @@ class EDAtt(Policy):
 
 
 @dataclasses.dataclass(frozen=True)
-class MonotonicHeads(Policy):
+class Monotonic(Policy):
     """Writes once every monotonic head of the model has chosen a source position (MMA).
 
     Ma et al. (2020), "Monotonic multihead attention". The threshold decides about the heads'

@@ -86,7 +86,7 @@ KINDS: dict[str, PolicyKind] = {
         ),
         PolicyKind(
             "mma", "writes once every monotonic head has chosen a source position",
-            "threshold", "0.3..0.7:0.1", "MonotonicHeads", "p",
+            "threshold", "0.3..0.7:0.1", "Monotonic", "p",
         ),
         PolicyKind(
             "local-agreement", "writes what the translations of n successive prefixes agree on",

@@ -15,7 +15,7 @@ from torch import Tensor
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
-from nmtgrid.online.policies import MonotonicHeads
+from nmtgrid.online.policies import Monotonic
 from nmtgrid.training.api import LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import outside
@@ -72,7 +72,7 @@ class MMASettings:
         ]
 
 
-class MMA:
+class MonotonicLikelihood:
     """-log p(y | x) + lambda_avg DAL(d) + lambda_var Var(d), a sum over sentences.
 
     d are the heads' delays: expected ones in training, whose DAL is that of their weighted mean at
@@ -93,9 +93,9 @@ class MMA:
         if model.traits.readiness != "monotonic":
             raise model.no_mechanism("monotonic")
 
-    def agent(self) -> MonotonicHeads:
+    def agent(self) -> Monotonic:
         """Return the policy that writes when all heads have chosen."""
-        return MonotonicHeads()
+        return Monotonic()
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy plus the price of delay, summed."""
@@ -117,11 +117,11 @@ class MMA:
         return LossParts(total + price.sum().to(total.dtype), tokens, nll, extra, criterion)
 
 
-MMA_KIND = ObjectiveKind(
+MMA = ObjectiveKind(
     "mma",
     "online: a Transformer with monotonic heads, by expected alignments and a price of delay",
     MMASettings,
-    MMA,
+    MonotonicLikelihood,
     takes_samples=False,
     takes_two_passes=False,
 )
