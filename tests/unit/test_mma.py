@@ -222,6 +222,15 @@ def test_the_policy_writes_what_offline_decoding_does(
             assert hypothesis.reads == delays[row, : len(hypothesis.tokens) + 1].tolist()
 
 
+def test_an_ensemble_of_a_model_twice_is_that_model() -> None:
+    model, beam = monotonic(), dataclasses.replace(PLAN, beam=3)
+    for plan in (PLAN, beam):
+        arguments = BATCH.source, BATCH.source_lengths, plan
+        (alone, twice) = (search(m, *arguments, agent=Monotonic()) for m in ([model], [model] * 2))
+        for (first,), (second,) in zip(alone, twice, strict=True):
+            assert (first.tokens, first.reads) == (second.tokens, second.reads)
+
+
 AGENTS = [
     Monotonic(0.4),
     Monotonic(0.6, floor=2, cap=3),

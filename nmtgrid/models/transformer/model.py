@@ -227,6 +227,9 @@ class Transformer(TransformerExits):
         encoder = source * (8.0 * width * width + inner * width) + 4.0 * source * source * width
         decoder = target * (12.0 * size * size + inner * size) + 4.0 * target * target * size
         decoder += source * 4.0 * size * width + 4.0 * target * source * size
+        if self.monotonic_heads is not None:
+            # Queries, keys and energies of selection.
+            decoder += 2.0 * size * (target * size + source * width + target * source)
         mixtures = 0.0
         if config.transparent:
             mixtures = 2.0 * config.decoder_depth * (config.encoder_depth + 1) * source * width

@@ -80,9 +80,8 @@ class MonotonicLikelihood:
     validation, which so judges what a search does. Validation goes by the whole sum, not by the
     likelihood alone, for which heads that read everything might be best.
 
-    Departs: fairseq's implementation weighs heads by the softmax of their sentences' lagging, not
-    of their delays at each token, and has one weight for both terms; delays here are of the
-    probabilities with which heads also read, the source's last position always being selected.
+    Departs: from fairseq's implementation, which weighs heads by the softmax of their sentences'
+    lagging, not of their delays at each token, and has one weight for both terms.
     """
 
     def __init__(self, settings: MMASettings) -> None:
