@@ -91,6 +91,12 @@ class SourceCache:
         mask[rows, :, :, :size] = 0.0 if new.mask is None else new.mask.to(mask.dtype)
         return SourceCache(keys, values, mask, 1, self.lead)
 
+    def select(self, block: int, features: Tensor) -> None:
+        """Choose what the heads of `block` see, for features [B, T, D] ([R, D] in a step).
+
+        Called before the block reads. Nothing is chosen here: all that has been read is seen.
+        """
+
     def attend(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
         """Return [R, H, d]: what the rows' queries [R, H, d] read in a step of `block`."""
         read = attend(self._grouped(query), *self.pair(block), self.mask, scale=scale)

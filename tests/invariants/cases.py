@@ -28,11 +28,11 @@ CROSSED = ("skip", "aggregation")
 """Choices that are tried in all combinations."""
 
 NEEDS: dict[str, tuple[tuple[str, Any], ...]] = {
-    "reader": (("source_causal", True),),
+    "reader": (("source_causal", True), ("encoder", "unidirectional")),
     "reader_detached": (("source_causal", True), ("reader", "shared")),
     "halting": (("exits", "tied"),),
 }
-"""What must be chosen beside a choice of this name."""
+"""What must be chosen beside a choice of this name, of what the architecture has."""
 
 READERS: tuple[tuple[str, tuple[Any, ...]], ...] = (
     ("reader_depth", (3,)),
@@ -64,6 +64,14 @@ ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
     (("skip",), (("source_causal", True),)),
 )
 """Choices of online models that are tried in all combinations, beside fixed ones."""
+
+
+MECHANISMS: tuple[tuple[tuple[str, Any], ...], ...] = (
+    (("reader", "transport"), ("encoder", "window"), ("source_marker", "add-zero"),
+     ("transparent", True), ("norm", "pre")),
+    (("reader", "information"), ("source_marker", "begin"), ("encoder_size", 12)),
+)  # fmt: skip
+"""What reading mechanisms are tried with beside their plain forms."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,7 +122,7 @@ def cases() -> list[Case]:
         ]
         single = {name: values for name, values in choices.items() if name not in CROSSED}
         every += [
-            Case(arch, (*NEEDS.get(name, ()), (name, value)))
+            Case(arch, (*_needs(config, name), (name, value)))
             for name, values in single.items()
             for value in values
             if value != getattr(config(), name)
@@ -124,8 +132,15 @@ def cases() -> list[Case]:
             for name in choices
             if name.startswith("dense_")
         ]
+        if "source_marker" in choices:
+            every += [Case(arch, settings) for settings in MECHANISMS]
         every += _together(arch, choices, {case.changes() for case in every if case.arch == arch})
     return every
+
+
+def _needs(config: type[Any], name: str) -> tuple[tuple[str, Any], ...]:
+    known = {field.name for field in dataclasses.fields(config)}
+    return tuple(need for need in NEEDS.get(name, ()) if need[0] in known)
 
 
 def _together(
