@@ -284,9 +284,9 @@ class Entropy(Policy):
     """Entropy in nats; lower reads more."""
 
     def faults(self) -> list[str]:
-        faults = [*super().faults(), *_not_positive("most", self.most)]
-        if math.isinf(self.most):
-            faults.append("`most` must be a number above 0, but is inf.")
+        faults = super().faults()
+        if not 0 < self.most < math.inf:
+            faults.append(f"`most` must be a number above 0, but is {self.most}.")
         return faults
 
     def decide(self, proposal: Proposal) -> Tensor:
