@@ -63,7 +63,8 @@ class Batch:
     Objectives add `weights` [B] of the sentences in the loss (None: one each) and `soft_targets`
     [B, T, C], the target distributions (None: target_output). Batches of the same sources encode
     them once through `shared`. `r_drop` is alpha, where each sentence is to be predicted in two
-    passes whose predictions are compared (None: one pass).
+    passes whose predictions are compared (None: one pass). `update` is how many updates a training
+    has done before the one that the batch is for (None: it is for none).
     """
 
     source: Tensor
@@ -77,6 +78,7 @@ class Batch:
     soft_targets: SoftTargets | None = None
     shared: SharedSources | None = None
     r_drop: float | None = None
+    update: int | None = None
 
     def __len__(self) -> int:
         return self.source.shape[0]
@@ -158,6 +160,7 @@ class Batch:
             None if self.soft_targets is None else self.soft_targets[rows, :height],
             None if self.shared is None else self.shared.of_rows(rows),
             self.r_drop,
+            self.update,
         )
 
 

@@ -377,6 +377,36 @@ class TranslationModel(nn.Module):
         """
         raise self.no_mechanism("monotonic")
 
+    def features_with_transport(
+        self, batch: Batch, threshold: float | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return features [M, D] of all target positions, transport [B, N, T, S], paths [B, T].
+
+        Each position sees what it takes to receive the information `threshold` (None: all, and the
+        path is the source's length). Transport is 0 on padding of the source, anything on that of
+        the target. Raises ConfigError where `traits.readiness` is not transport.
+        """
+        raise self.no_mechanism("transport")
+
+    def features_with_information(
+        self, batch: Batch, k: float | Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return features [M, D] of all target positions, information [B, S] and [B, T], paths.
+
+        Each position sees the source tokens that it takes to have the information k (a number, or
+        [B]) more than has been written (None: all). Information is that of source and target input
+        tokens, 0 for the begin symbol, anything on padding. Raises ConfigError where
+        `traits.readiness` is not information.
+        """
+        raise self.no_mechanism("information")
+
+    def readiness(self, batch: Batch, path: Tensor) -> Tensor:
+        """Return [B, T]: `Step.readiness` of the true target along the path [B, T].
+
+        Raises ConfigError where `traits.readiness` has no such form.
+        """
+        raise self.no_mechanism("transport")
+
     def reading(self, batch: Batch) -> Tensor:
         """Return logits [B, T, S] of reading on, teacher forced; anything on padding.
 

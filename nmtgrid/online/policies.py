@@ -374,6 +374,52 @@ class Monotonic(Policy):
         return proposal.readiness >= self.threshold
 
 
+@dataclasses.dataclass(frozen=True)
+class ITST(Policy):
+    """Writes once what has been read transports at least the information `delta`.
+
+    Zhang and Feng (2022), "Information-Transport-based Policy for Simultaneous Translation". The
+    readiness is the least information that a decoder block has received for the next token.
+    """
+
+    delta: float = 0.5
+    """Information that the next token has to receive; training makes 1 of all; more reads more."""
+
+    @property
+    def wants_readiness(self) -> Readiness:
+        return "transport"
+
+    def faults(self) -> list[str]:
+        return [*super().faults(), *_not_positive("delta", self.delta)]
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        assert proposal.readiness is not None
+        return proposal.readiness >= self.delta
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitInfo(Policy):
+    """Writes once the source that is read has at least `k` more information than the target.
+
+    Zhang, Guo and Feng (2022), "Wait-info Policy". The readiness is the information of the source
+    tokens read less that of the target tokens written.
+    """
+
+    k: float = 3
+    """Information that the source read has to be ahead, about that of as many tokens."""
+
+    @property
+    def wants_readiness(self) -> Readiness:
+        return "information"
+
+    def faults(self) -> list[str]:
+        return [*super().faults(), *_not_positive("k", self.k)]
+
+    def decide(self, proposal: Proposal) -> Tensor:
+        assert proposal.readiness is not None
+        return proposal.readiness >= self.k
+
+
 _LEAST_LOG = -1e4
 
 
@@ -381,6 +427,10 @@ def _outside_unit(name: str, value: float) -> list[str]:
     if 0 < value < 1:
         return []
     return [f"`{name}` must be above 0 and below 1, but is {value}."]
+
+
+def _not_positive(name: str, value: float) -> list[str]:
+    return [] if value > 0 else [f"`{name}` must be a number above 0, but is {value}."]
 
 
 def _below_one(name: str, value: int) -> list[str]:

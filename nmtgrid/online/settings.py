@@ -89,6 +89,14 @@ KINDS: dict[str, PolicyKind] = {
             "threshold", "0.3..0.7:0.1", "Monotonic", "p",
         ),
         PolicyKind(
+            "itst", "writes once enough information has been transported to the next token",
+            "delta", "0.2,0.4,0.6,0.8,0.95", "ITST", "δ",
+        ),
+        PolicyKind(
+            "wait-info", "writes once the source read has k more information than the target",
+            "k", "1,2,3,5,7", "WaitInfo", "K",
+        ),
+        PolicyKind(
             "local-agreement", "writes what the translations of n successive prefixes agree on",
             "n", "1,2,3", "LocalAgreement", "n", translates_prefixes=True,
         ),

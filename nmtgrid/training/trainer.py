@@ -377,8 +377,12 @@ class Trainer:
         cursor, batches = next(reader)
         rate = self.rate.at(progress.update, self.stopwatch.minutes)
         is_late = share_done(training, progress, self.stopwatch.minutes) >= training.r_drop_from
-        if training.r_drop and is_late:
-            batches = [dataclasses.replace(batch, r_drop=training.r_drop) for batch in batches]
+        alpha = training.r_drop if training.r_drop and is_late else None
+        # What objectives change in the course of a training depends on this number alone, so that
+        # a resumed run finds it again.
+        batches = [
+            dataclasses.replace(batch, r_drop=alpha, update=progress.update) for batch in batches
+        ]
         is_watched = self.watch is not None and self.watch.is_due(progress.update + 1)
         result = self.updater.apply(batches, rate, self.watch if is_watched else None)
         # Only now: an update that fails is not counted, and its batches are read again.

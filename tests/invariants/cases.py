@@ -66,6 +66,14 @@ ONLINE: tuple[tuple[tuple[str, ...], tuple[tuple[str, Any], ...]], ...] = (
 """Choices of online models that are tried in all combinations, beside fixed ones."""
 
 
+MECHANISMS: tuple[tuple[tuple[str, Any], ...], ...] = (
+    (("reader", "transport"), ("encoder", "window"), ("source_marker", "add-zero"),
+     ("transparent", True), ("norm", "pre")),
+    (("reader", "information"), ("source_marker", "begin"), ("encoder_size", 12)),
+)  # fmt: skip
+"""What reading mechanisms are tried with beside their plain forms."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """An architecture with small settings; `dropout` is off unless asked."""
@@ -124,6 +132,8 @@ def cases() -> list[Case]:
             for name in choices
             if name.startswith("dense_")
         ]
+        if "source_marker" in choices:
+            every += [Case(arch, settings) for settings in MECHANISMS]
         every += _together(arch, choices, {case.changes() for case in every if case.arch == arch})
     return every
 

@@ -15,7 +15,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.attention import attend
+from nmtgrid.layers.attention import attend, attention_weights
+from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.kv_cache import KVCache
@@ -56,24 +57,41 @@ class SelfAttention(nn.Module):
         self.input_map = inward_projection(size, 3)
         self.output_map = outward_projection(size, size)
 
-    def forward(self, features: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
-        """Return [B, L, D]; mask is additive (see layers/attention.py)."""
+    def forward(
+        self, features: Tensor, mask: Tensor | None, *, causal: bool, focus: Tensor | None = None
+    ) -> Tensor:
+        """Return [B, L, D]; mask is additive (see layers/attention.py).
+
+        focus [B, L] is added to the score that each token gives itself.
+        """
         # One split of the last axis, whose gradient is one concatenation.
         query, keys, values = (
             part.unflatten(-1, (self.heads, -1)).transpose(1, 2)
             for part in self.input_map(features).split(features.shape[-1], -1)
         )
         rate = self.dropout_rate if self.training else 0.0
-        context = attend(query, keys, values, mask, causal=causal, dropout=rate)
+        if focus is None:
+            context = attend(query, keys, values, mask, causal=causal, dropout=rate)
+        else:
+            # Fused attention has no gradient for its mask.
+            mask = _focused(focus, mask, causal=causal)
+            weights = dropout(attention_weights(query, keys, mask), rate, training=rate > 0)
+            context = weights.to(values.dtype) @ values
         output: Tensor = self.output_map(context.transpose(1, 2).flatten(2))
         return output
 
     def step(
-        self, features: Tensor, cache: KVCache, block: int, window: int | None = None
+        self,
+        features: Tensor,
+        cache: KVCache,
+        block: int,
+        window: int | None = None,
+        focus: Tensor | None = None,
     ) -> Tensor:
         """Return [R, D] for the newest token [R, D] of each row, and store it in `cache`.
 
-        `window` limits what it sees to so many tokens, itself included.
+        `window` limits what it sees to so many tokens, itself included; focus [R] is added to the
+        score that it gives itself.
         """
         # Keys and values lie together in the projection as in the cache: one copy, not two.
         projected = self.input_map(features).view(len(features), 3, self.heads, -1)
@@ -81,8 +99,25 @@ class SelfAttention(nn.Module):
         # Older tokens stay in the cache, but nobody reads them: a window needs no mask in a step.
         if window is not None:
             keys, values = keys[:, :, -window:], values[:, :, -window:]
-        output: Tensor = self.output_map(attend(projected[:, 0, :, None], keys, values).flatten(1))
+        mask = None if focus is None else newest_focus(focus, keys)
+        context = attend(projected[:, 0, :, None], keys, values, mask)
+        output: Tensor = self.output_map(context.flatten(1))
         return output
+
+
+def _focused(focus: Tensor, mask: Tensor | None, *, causal: bool) -> Tensor:
+    """Return the additive mask [B, 1, L, L] with focus [B, L] on its diagonal."""
+    whole = torch.diag_embed(focus)[:, None]
+    if causal:
+        whole = whole + torch.full_like(whole[0, 0], -math.inf).triu_(1)
+    return whole if mask is None else whole + mask
+
+
+def newest_focus(focus: Tensor, keys: Tensor) -> Tensor:
+    """Return the additive mask [R, 1, 1, t] with focus [R] on the last of keys [R, H, t, d]."""
+    mask = keys.new_zeros(len(keys), 1, 1, keys.shape[2])
+    mask[..., -1] = focus.to(mask.dtype)[:, None, None]
+    return mask
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from nmtgrid.layers.transformer.attention import (
     AttentionProjections,
     SelfAttention,
     SourceAttention,
+    newest_focus,
     outward_projection,
 )
 from nmtgrid.layers.transformer.kv_cache import KVCache
@@ -127,25 +128,37 @@ class EncoderBlock(nn.Module):
         self.feed_forward = FeedForward(plan)
         self.add_attention, self.add_feed_forward = AddNorm(plan), AddNorm(plan)
 
-    def forward(self, features: Tensor, mask: Tensor | None, *, causal: bool = False) -> Tensor:
+    def forward(
+        self,
+        features: Tensor,
+        mask: Tensor | None,
+        *,
+        causal: bool = False,
+        focus: Tensor | None = None,
+    ) -> Tensor:
         """Return the next states [B, S, D]; mask [B, 1, 1, S] or [S, S] hides positions, `causal`
-        all that follow.
+        all that follow; focus [B, S] is as in `SelfAttention`.
         """
         features = self.add_attention(
-            features, lambda inner: self.attention(inner, mask, causal=causal)
+            features, lambda inner: self.attention(inner, mask, causal=causal, focus=focus)
         )
         output: Tensor = self.add_feed_forward(features, self.feed_forward)
         return output
 
     def step(
-        self, features: Tensor, cache: KVCache, block: int, window: int | None = None
+        self,
+        features: Tensor,
+        cache: KVCache,
+        block: int,
+        window: int | None = None,
+        focus: Tensor | None = None,
     ) -> Tensor:
         """Return the next state [R, D] of each row's newest token, `block` being this one's index.
 
         Streams read their source so, token by token.
         """
         features = self.add_attention(
-            features, lambda inner: self.attention.step(inner, cache, block, window)
+            features, lambda inner: self.attention.step(inner, cache, block, window, focus)
         )
         output: Tensor = self.add_feed_forward(features, self.feed_forward)
         return output
@@ -173,15 +186,20 @@ class DecoderBlock(nn.Module):
         self.add_feed_forward = AddNorm(plan)
 
     def forward(
-        self, features: Tensor, memory: SourceCache, weights: list[Tensor] | None = None
+        self,
+        features: Tensor,
+        memory: SourceCache,
+        weights: list[Tensor] | None = None,
+        focus: Tensor | None = None,
     ) -> Tensor:
         """Return the next states [B, T, D] of teacher forcing.
 
-        The heads' mean attention over the source is appended to `weights` if that is a list.
+        The heads' mean attention over the source is appended to `weights` if that is a list;
+        focus [B, T] is as in `SelfAttention`.
         """
         # Padding stands behind all real tokens, so causality hides it too.
         features = self.add_self(
-            features, lambda inner: self.self_attention(inner, None, causal=True)
+            features, lambda inner: self.self_attention(inner, None, causal=True, focus=focus)
         )
         features = self.add_source(
             features, lambda inner: self.source_attention(inner, memory, weights)
@@ -197,18 +215,20 @@ class DecoderBlock(nn.Module):
         weights: list[Tensor] | None = None,
         rows: Tensor | None = None,
         projections: AttentionProjections | None = None,
+        focus: Tensor | None = None,
     ) -> Tensor:
         """Return the next state [R, D] of each row's newest token, without gradient and dropout.
 
         With `rows` [R'] and the self-attention's `projections`, return [R', D] for these alone.
         `features` [R, D] are all rows' states even so: rows that left at an earlier block still
-        leave keys and values, of the state that they left with.
+        leave keys and values, of the state that they left with. focus [R] is as in
+        `SelfAttention`.
         """
         # Searches step without gradient already, and a decorator would cost each of their steps.
         if torch.is_grad_enabled():
             with torch.no_grad():
-                return self.step(features, cache, memory, weights, rows, projections)
-        features, context = self._attend_to_prefix(features, cache, rows, projections)
+                return self.step(features, cache, memory, weights, rows, projections, focus)
+        features, context = self._attend_to_prefix(features, cache, rows, projections, focus)
         change = _project(self.self_attention.output_map, context)
         features = self.add_self.after(change, features)
         attention = self.source_attention
@@ -239,6 +259,7 @@ class DecoderBlock(nn.Module):
         cache: KVCache,
         rows: Tensor | None,
         projections: AttentionProjections | None,
+        focus: Tensor | None,
     ) -> tuple[Tensor, Tensor]:
         """Return features [R', D] of the rows that go on, and what their heads read [R', D]."""
         count, heads = len(features), self.self_attention.heads
@@ -257,7 +278,8 @@ class DecoderBlock(nn.Module):
             query = product(inner, projections.query_weight, projections.query_bias)
             query = query.view(len(rows), heads, 1, -1)
             features = features.index_select(0, rows)
-        context = attend(query, keys, values, cache.hidden)
+        mask = cache.hidden if focus is None else newest_focus(focus, keys)
+        context = attend(query, keys, values, mask)
         return features, context.reshape(features.shape)
 
     def points(self) -> dict[str, ProbePoint]:

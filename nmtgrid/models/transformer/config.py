@@ -134,6 +134,7 @@ class TransformerConfig:
         # The exit of the only block would be the model's own output.
         if self.exits != "none" and self.decoder_depth == 1:
             faults.append("`model.exits` needs a `model.decoder_depth` of at least 2, but it is 1.")
+        faults += self._reader_faults()
         if self.reader == "monotonic":
             faults += self._monotonic_faults()
         faults += too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth")
@@ -142,6 +143,22 @@ class TransformerConfig:
     @property
     def source_size(self) -> int:
         return self.encoder_size or self.size
+
+    def _reader_faults(self) -> list[str]:
+        faults = []
+        if self.reader == "transport" and self.encoder == "bidirectional":
+            faults.append(
+                "`model.reader` transport adds up what each source token transports, but with "
+                "`model.encoder` bidirectional each READ changes what the tokens before it do: set "
+                "`model.encoder=unidirectional` (or window)."
+            )
+        if self.reader in ("transport", "information") and self.exits != "none":
+            faults.append(
+                f"`model.reader` {self.reader} is for policies that look at what would be written, "
+                f"with all decoder blocks, but with `model.exits` {self.exits} tokens leave before "
+                "some of them: leave one of the two settings away."
+            )
+        return faults
 
     def _monotonic_faults(self) -> list[str]:
         faults = []

@@ -21,7 +21,9 @@ from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import BlockPlan, DecoderBlock, EncoderBlock
+from nmtgrid.layers.transformer.information import Information, InformationCache
 from nmtgrid.layers.transformer.monotonic import MonotonicCache, MonotonicHeads
+from nmtgrid.layers.transformer.transport import Transport, TransportCache, reading_path
 from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits, numbered
 from nmtgrid.models.config_checks import first_alias, plan_of
 from nmtgrid.models.cost_report import table_report
@@ -70,8 +72,16 @@ class Transformer(TransformerExits):
         self.source_projection = SourceProjection(
             config.size, config.heads, config.decoder_depth, config.source_size
         )
+        self.transport = self.source_information = self.target_information = None
         self.monotonic_heads = None
-        if config.reader == "monotonic":
+        if config.reader == "transport":
+            self.transport = Transport(
+                config.size, config.heads, config.decoder_depth, config.source_size
+            )
+        elif config.reader == "information":
+            self.source_information = Information(config.source_size)
+            self.target_information = Information(config.size)
+        elif config.reader == "monotonic":
             self.monotonic_heads = MonotonicHeads(
                 config.size, config.heads, config.decoder_depth, config.source_size,
                 bias=config.selection_bias, noise=config.selection_noise,
@@ -90,7 +100,7 @@ class Transformer(TransformerExits):
             num_exits=1 if config.exits == "none" else config.decoder_depth,
             halting=config.halting,
             hides_source_end=config.source_marker == "none",
-            readiness="none" if self.monotonic_heads is None else "monotonic",
+            readiness=config.reader,
         )
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
@@ -100,17 +110,77 @@ class Transformer(TransformerExits):
         """
         if sites.depth is not None:
             return self.features_at_depth(batch, sites)
-        return self._features(batch, sites, self._memory_for(batch, sites))
+        features, _ = self._decode(batch, self._memory_for(batch, sites), None)
+        return self._at_sites(features, sites)
 
     def features_with_delays(self, batch: Batch, sites: PredictionSites) -> tuple[Tensor, Tensor]:
-        memory = self._memory_for(batch, sites)
+        features, memory = self._decode(batch, self._memory_for(batch, sites), None)
         if not isinstance(memory, MonotonicCache):
             raise self.no_mechanism("monotonic")
-        features = self._features(batch, sites, memory)
-        return features, memory.delays()
+        return self._at_sites(features, sites), memory.delays()
 
-    def _features(self, batch: Batch, sites: PredictionSites, memory: SourceCache) -> Tensor:
-        features = self._decode(batch, memory, None)
+    def features_with_transport(
+        self, batch: Batch, threshold: float | None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        if self.transport is None:
+            raise self.no_mechanism("transport")
+        sites = PredictionSites.offline(batch)
+        whole = self._memory_for(batch, sites)
+        features, memory = self._decode(batch, whole, None, threshold=threshold)
+        assert isinstance(memory, TransportCache)
+        path = batch.source_lengths[:, None].expand(batch.target_input.shape)
+        if threshold is not None:
+            path = memory.paths[len(self.decoder) - 1]
+        return self._at_sites(features, sites), memory.transported(), path
+
+    def features_with_information(
+        self, batch: Batch, k: float | Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        # One encoding for the path and for what is read along it.
+        batch = batch.with_shared_source()
+        source, written, embedded = self._information(batch)
+        path = batch.source_lengths[:, None].expand(written.shape)
+        sites = PredictionSites.offline(batch)
+        if k is not None:
+            lead = source.detach().cumsum(1)[:, None] - written.detach()[..., None]
+            path = reading_path(lead, k, batch.is_source)
+            sites = PredictionSites.along(batch, path)
+        memory = self._memory_for(batch, sites)
+        features, _ = self._decode(batch, memory, None, embedded)
+        # Of each token its own, that of the begin symbol being none.
+        target = written.diff(dim=1, prepend=written.new_zeros(len(written), 1))
+        return self._at_sites(features, sites), source, target, path
+
+    def readiness(self, batch: Batch, path: Tensor) -> Tensor:
+        if self.config.reader == "transport":
+            sites = PredictionSites.along(batch, path)
+            _, memory = self._decode(batch, self._memory_for(batch, sites), None)
+            assert isinstance(memory, TransportCache)
+            return memory.received()
+        source, written, _ = self._information(batch)
+        return source.cumsum(1).gather(1, path - 1) - written
+
+    def _information(self, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+        """Return [B, S] the source's information, [B, T] what is written, and embeddings.
+
+        The latter [B, T, D] are of the target; what is written before a position is the sum of the
+        target tokens' information up to there.
+        """
+        source = self._source_information(batch)
+        embedded = narrowed(self.target_embedding(batch.target_input))
+        target = self._target_information(embedded)
+        if source is None or target is None:
+            raise self.no_mechanism("information")
+        return source, target.cumsum(1) - 1.0, embedded
+
+    def _target_information(self, embedded: Tensor) -> Tensor | None:
+        """Return [B, T], the information of target tokens; that of the begin symbol is 1."""
+        if self.target_information is None:
+            return None
+        information: Tensor = self.target_information(embedded)
+        return torch.cat([torch.ones_like(information[:, :1]), information[:, 1:]], 1)
+
+    def _at_sites(self, features: Tensor, sites: PredictionSites) -> Tensor:
         # Only the sites are normalised and classified: padding costs nothing from here on.
         cells = sites.sentence * features.shape[1] + sites.position
         normed: Tensor = self.decoder_norm(features.flatten(0, 1).index_select(0, cells))
@@ -125,6 +195,7 @@ class Transformer(TransformerExits):
         align: bool = False,
         halt: Halt | None = None,
     ) -> Step:
+        state = self.feed(tokens, state)
         state, memory = self._memory_of(state, reads)
         if halt is not None:
             # An exit chosen from the source (5.11) needs all of it.
@@ -136,7 +207,14 @@ class Transformer(TransformerExits):
         return dataclasses.replace(step, state=self.accept(step.state))
 
     def feed(self, tokens: Tensor, state: TransformerState) -> TransformerState:
-        return dataclasses.replace(state, fed=tokens)
+        reading = state.reading
+        if reading is not None:
+            latest = None
+            if self.target_information is not None and state.cache.filled:
+                embedded = self.target_embedding(tokens[:, None], state.cache.position)[:, 0]
+                latest = self.target_information(narrowed(embedded))
+            reading = reading.fed(latest)
+        return dataclasses.replace(state, fed=tokens, reading=reading)
 
     def propose(
         self,
@@ -154,10 +232,14 @@ class Transformer(TransformerExits):
         if rows is None:
             return self._run_blocks(tokens, state, memory, align)
         part = dataclasses.replace(
-            state, cache=state.cache.take_rows(rows), heads=take(state.heads, rows)
-        )
+            state, cache=state.cache.take_rows(rows),
+            reading=take(state.reading, rows), heads=take(state.heads, rows),
+        )  # fmt: skip
         step = self._run_blocks(tokens[rows], part, memory, align)
         state.cache.put_newest(rows, part.cache)
+        if state.reading is not None:
+            reading = state.reading.put(rows, step.state.reading)
+            state = dataclasses.replace(state, reading=reading)
         if state.heads is not None:
             state = dataclasses.replace(state, heads=state.heads.put(rows, step.state.heads))
         return dataclasses.replace(step, state=state)
@@ -187,9 +269,6 @@ class Transformer(TransformerExits):
         if reads is not None and state.source is None:
             # An encoder that sees no later tokens: what has not been read is masked out.
             memory = memory.limited(reads.view(-1, memory.width))
-        if state.heads is not None:
-            heads = state.heads if rows is None else take(state.heads, rows)
-            memory = self._for_heads(memory, heads)
         return state, memory
 
     def _run_blocks(
@@ -198,21 +277,38 @@ class Transformer(TransformerExits):
         """Return the step of `tokens` [R], which the cache holds but does not count yet."""
         features = narrowed(self.target_embedding(tokens[:, None], state.cache.position)[:, 0])
         weights: list[Tensor] | None = [] if align else None
+        reading, focus = state.reading, None
+        if state.heads is not None:
+            memory = self._for_reader(memory, None, positions=state.heads)
+        if reading is not None:
+            latest = reading.latest
+            if latest is not None:
+                focus, latest = latest - 1.0, latest.view(-1, memory.width)
+            memory = self._for_reader(memory, latest)
         for block in self.decoder:
             assert isinstance(block, DecoderBlock)
-            features = block.step(features, state.cache, memory, weights)
+            features = block.step(features, state.cache, memory, weights, focus=focus)
         logits = self.classify(self.decoder_norm(features))
         alignment = None if weights is None else self._alignment(weights, memory)
-        if not isinstance(memory, MonotonicCache) or state.heads is None:
+        if isinstance(memory, MonotonicCache) and state.heads is not None:
+            heads = dataclasses.replace(state.heads, proposed=memory.positions())
+            state = dataclasses.replace(state, heads=heads)
+            return Step(logits, state, alignment, readiness=memory.readiness())
+        if reading is None:
             return Step(logits, state, alignment)
-        heads = dataclasses.replace(state.heads, proposed=memory.positions())
-        state = dataclasses.replace(state, heads=heads)
-        return Step(logits, state, alignment, readiness=memory.readiness())
+        if isinstance(memory, TransportCache):
+            readiness = memory.received().flatten().float()
+        else:
+            assert isinstance(memory, InformationCache) and reading.written is not None
+            readiness = memory.read().flatten().float() - reading.written
+        reading = reading.proposed(readiness)
+        state = dataclasses.replace(state, reading=reading)
+        return Step(logits, state, alignment, readiness=reading.readiness)
 
     def _attention(self, batch: Batch) -> Tensor:
         weights: list[Tensor] = []
-        memory = self._for_heads(self._remember(self._encode(batch.source, batch.source_lengths)))
-        self._decode(batch, memory, weights)
+        memory = self._remember(self._encode(batch.source, batch.source_lengths))
+        _, memory = self._decode(batch, memory, weights)
         return self._alignment(weights, memory).float()
 
     def report(self, source_length: float, target_length: float) -> Report:
@@ -227,9 +323,10 @@ class Transformer(TransformerExits):
         encoder = source * (8.0 * width * width + inner * width) + 4.0 * source * source * width
         decoder = target * (12.0 * size * size + inner * size) + 4.0 * target * target * size
         decoder += source * 4.0 * size * width + 4.0 * target * source * size
-        if self.monotonic_heads is not None:
-            # Queries, keys and energies of selection.
-            decoder += 2.0 * size * (target * size + source * width + target * source)
+        if config.reader in ("transport", "monotonic"):
+            # A projection of queries, one of keys, and their products for each pair of tokens.
+            decoder += 2.0 * target * size * size + 2.0 * source * size * width
+            decoder += 2.0 * target * source * size
         mixtures = 0.0
         if config.transparent:
             mixtures = 2.0 * config.decoder_depth * (config.encoder_depth + 1) * source * width
@@ -243,9 +340,10 @@ class Transformer(TransformerExits):
         )
 
     def counterparts(self) -> dict[str, str | None]:
-        """Return those of exits, and that monotonic heads stay as drawn."""
-        heads = [name for name in self.state_dict() if name.startswith("monotonic_heads.")]
-        return {**super().counterparts(), **dict.fromkeys(heads)}
+        """Return those of exits, and that the parts of a reading mechanism stay as drawn."""
+        parts = "transport.", "source_information.", "target_information.", "monotonic_heads."
+        drawn = [name for name in self.state_dict() if name.startswith(parts)]
+        return {**super().counterparts(), **dict.fromkeys(drawn)}
 
     def stages(self) -> dict[str, nn.Module]:
         """Return embeddings (0) and blocks (from 1) of both sides; outputs are h_n [B, L, D]."""
@@ -274,12 +372,28 @@ class Transformer(TransformerExits):
             alias=alias,
         )
 
-    def _decode(self, batch: Batch, memory: SourceCache, weights: list[Tensor] | None) -> Tensor:
-        """Return the last decoder block's states [B, T, D]; attention goes to `weights`."""
-        features = narrowed(self.target_embedding(batch.target_input))
+    def _decode(
+        self,
+        batch: Batch,
+        memory: SourceCache,
+        weights: list[Tensor] | None,
+        embedded: Tensor | None = None,
+        threshold: float | None = None,
+    ) -> tuple[Tensor, SourceCache]:
+        """Return the last decoder block's states [B, T, D]; attention goes to `weights`.
+
+        And the memory as it was read (see `_for_reader`). `embedded` [B, T, D] are the embedded
+        tokens where they are known.
+        """
+        features = embedded
+        if features is None:
+            features = narrowed(self.target_embedding(batch.target_input))
+        information = self._target_information(features)
+        memory = self._for_reader(memory, information, threshold)
+        focus = None if information is None else information - 1.0
         for block in self.decoder:
-            features = block(features, memory, weights)
-        return features
+            features = block(features, memory, weights, focus)
+        return features, memory
 
     def _alignment(self, weights: list[Tensor], memory: SourceCache) -> Tensor:
         """Return the mean of all heads; what goes to a marker before the source is left out."""

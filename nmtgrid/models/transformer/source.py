@@ -25,8 +25,15 @@ from nmtgrid.layers.static_cache import StaticPosition
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock, EncoderBlock
 from nmtgrid.layers.transformer.early_exit import ExitKVProjection, LazySourceCache
+from nmtgrid.layers.transformer.information import (
+    Information,
+    InformationCache,
+    ReadingState,
+    with_information,
+)
 from nmtgrid.layers.transformer.kv_cache import KVCache, StaticKVCache
 from nmtgrid.layers.transformer.monotonic import HeadPositions, MonotonicCache, MonotonicHeads
+from nmtgrid.layers.transformer.transport import Transport, TransportCache
 from nmtgrid.models.api import ExitModel, PredictionSites, path_of
 from nmtgrid.models.transformer.config import SourceMarker, TransformerConfig
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -156,6 +163,21 @@ class ReencodedPrefixes(SourceCache):
         return collected.transpose(1, 2)
 
 
+@dataclasses.dataclass(frozen=True)
+class InformedPrefixes(ReencodedPrefixes, InformationCache):
+    """Prefixes whose readers have information, target [P, W]."""
+
+    @classmethod
+    def of(cls, memory: ReencodedPrefixes, target: Tensor) -> InformedPrefixes:
+        """Return `memory`, which has the source's information, for target tokens [B, T]."""
+        slots = memory.plan.slots
+        spread = target.flatten().index_select(0, slots.flatten()).view(slots.shape)
+        return cls(
+            memory.keys, memory.values, memory.mask, lead=memory.lead, plan=memory.plan,
+            target=spread,
+        )  # fmt: skip
+
+
 ReadLimit = Callable[[SourceCache], SourceCache]
 """Limits a memory to what each target position of a batch has read."""
 
@@ -169,7 +191,7 @@ class TransformerState:
     stream, whose source the others keep in `stream`. Models with exits keep key and value
     projections of their own (`maps`), and `sentence_exits` [R] (int64), the exits of whole
     sentences, where the source decides (5.11). `fed` [R] are the tokens of a step that has begun,
-    `heads` where monotonic heads stand.
+    `reading` what a reading mechanism keeps, and `heads` where monotonic heads stand.
     """
 
     memory: SourceCache | None
@@ -180,6 +202,7 @@ class TransformerState:
     maps: ExitKVProjection | None = None
     sentence_exits: Tensor | None = None
     fed: Tensor | None = None
+    reading: ReadingState | None = None
     heads: HeadPositions | None = None
 
     def to_static(
@@ -187,11 +210,12 @@ class TransformerState:
     ) -> TransformerState | None:
         """Return the static form (layers/static_cache.py) of `rows` [R], `width` of each sentence.
 
-        None before the first token, with exits or monotonic heads, in streams and once reads were
-        limited.
+        None before the first token, with exits or a reading mechanism, in streams and once reads
+        were limited.
         """
         # CUDA graphs replay fixed shapes; these change from step to step.
-        changes = any(x is not None for x in (self.maps, self.stream, self.reads, self.heads))
+        changing = self.maps, self.stream, self.reads, self.reading, self.heads
+        changes = any(value is not None for value in changing)
         if self.memory is None or not self.cache.filled or changes:
             return None
         position.move(self.cache.filled)
@@ -210,7 +234,8 @@ class Encoded:
 
     `read` is what decoder blocks read, the same for all or one for each, and `last` the last
     block's; `hidden` is the additive mask over them or None, `is_seen` [B, S'] what may be looked
-    at, and `is_real` [B, S] the tokens of the source as it came.
+    at, `is_real` [B, S] the tokens of the source as it came, and `information` [B, S'] that of the
+    tokens, in models that have it.
     """
 
     read: Tensor | list[Tensor]
@@ -218,6 +243,7 @@ class Encoded:
     hidden: Tensor | None
     is_seen: Tensor
     is_real: Tensor
+    information: Tensor | None = None
 
     def detached(self) -> Encoded:
         """Return the same without a gradient into the encoder."""
@@ -236,6 +262,8 @@ class TransformerSource(ExitModel):
     mixtures: TransparentAttention | None
     encoder_norm: nn.Module
     source_projection: SourceProjection
+    transport: Transport | None
+    source_information: Information | None
     monotonic_heads: MonotonicHeads | None
     halting_map: nn.Linear | None
 
@@ -245,23 +273,26 @@ class TransformerSource(ExitModel):
         A source of no columns begins a stream: see `extend`.
         """
         cache = KVCache(self.config.decoder_depth)
-        maps = heads = None
+        maps = reading = heads = None
         if self.monotonic_heads is not None:
             heads = HeadPositions.at_start(len(source), self.monotonic_heads)
+        if self.config.reader in ("transport", "information"):
+            informed = self.source_information is not None
+            reading = ReadingState.at_start(len(source), source.device, informed=informed)
         if self.traits.num_exits > 1:
             blocks = [block for block in self.decoder if isinstance(block, DecoderBlock)]
             maps = ExitKVProjection(blocks)
         if not source.shape[1]:
             # A bi-directional encoder has nothing to cache: it waits for tokens (`_reread`).
             if self.traits.reencodes:
-                return TransformerState(None, cache, source, maps=maps)
-            # Monotonic heads have keys of their own, one more entry for each block.
-            entries = self.config.decoder_depth * (1 if heads is None else 2)
-            caches = KVCache(self.config.encoder_depth), KVCache(entries)
+                return TransformerState(None, cache, source, maps=maps, reading=reading)
+            caches = KVCache(self.config.encoder_depth), KVCache(self._entries)
             stream = SourceStream(source.bool(), *caches, self._lead)
             if self.config.source_marker == "begin":
                 stream = self._read_column(source.new_full((len(source),), BEGIN), stream)
-            return TransformerState(None, cache, stream=stream, maps=maps, heads=heads)
+            return TransformerState(
+                None, cache, stream=stream, maps=maps, reading=reading, heads=heads
+            )
         encoded = self._encode(source, source_lengths)
         # With exits some blocks may never run: their keys and values are projected once they do.
         memory = self._remember(encoded, is_lazy=maps is not None).contiguous()
@@ -269,7 +300,9 @@ class TransformerSource(ExitModel):
         exits = None
         if self.config.halting == "sequence":
             exits = self._source_logits(encoded).argmax(1) + 1
-        return TransformerState(memory, cache, tokens, maps=maps, sentence_exits=exits, heads=heads)
+        return TransformerState(
+            memory, cache, tokens, maps=maps, sentence_exits=exits, reading=reading, heads=heads
+        )
 
     def extend(self, tokens: Tensor, state: TransformerState) -> TransformerState:
         """Return the state with one more source token [R]; `<pad>` adds nothing to its row.
@@ -294,29 +327,85 @@ class TransformerSource(ExitModel):
             mask = None  # Padding stands behind all real tokens, so causality hides it too.
         elif self.config.encoder == "window":
             mask = window_mask(marked.shape[1], self.config.window, states[0])
+        information = None
+        if self.source_information is not None:
+            information = self.source_information(states[0])
+        focus = None if information is None else information - 1.0
         for block in self.encoder:
-            states.append(block(states[-1], mask, causal=causal))
+            states.append(block(states[-1], mask, causal=causal, focus=focus))
         read = self._mixed(states)
         last = read if isinstance(read, Tensor) else self.encoder_norm(states[-1])
-        return Encoded(read, last, hidden, is_seen, is_source)
+        return Encoded(read, last, hidden, is_seen, is_source, information)
 
     def _remember(self, encoded: Encoded, *, is_lazy: bool = False) -> SourceCache:
         memory: SourceCache
         if is_lazy:
             memory = LazySourceCache.over(self.source_projection, encoded.read, encoded.hidden)
         else:
-            memory = self._project(encoded.read, encoded.hidden)
+            memory = self._project(encoded.read, encoded.hidden, encoded.information)
         if self.config.source_marker == "add-zero":
             # The pair goes in front of the projected keys and values: it is no token.
             return memory.led_by_zero()
         return dataclasses.replace(memory, lead=self._lead)
 
-    def _project(self, states: Tensor | list[Tensor], mask: Tensor | None) -> SourceCache:
+    def _project(
+        self, states: Tensor | list[Tensor], mask: Tensor | None, information: Tensor | None
+    ) -> SourceCache:
         """Return the keys and values of source states [B, S, D], one for all blocks or each."""
         memory: SourceCache = self.source_projection(states, mask)
-        if self.monotonic_heads is None:
+        if self.transport is not None:
+            return self.transport.with_keys(memory, states)
+        if self.monotonic_heads is not None:
+            return self.monotonic_heads.with_keys(memory, states)
+        return memory if information is None else with_information(memory, information)
+
+    @property
+    def _entries(self) -> int:
+        """How many pairs of keys and values `_project` returns."""
+        blocks = self.config.decoder_depth
+        if self.transport is not None or self.monotonic_heads is not None:
+            return 2 * blocks
+        return blocks + (self.source_information is not None)
+
+    def _source_information(self, batch: Batch) -> Tensor | None:
+        """Return [B, S], the source tokens' information, 0 for those that are not seen."""
+        if self.source_information is None:
+            return None
+        marked, is_seen = _marked(batch.source, batch.is_source, self.config.source_marker)
+        if self.traits.reencodes:
+            # It is of embeddings: no prefix changes it, so none has to be encoded.
+            information = self.source_information(narrowed(self.source_embedding(marked)))
+        else:
+            information = batch.encode_source(self._encode).information
+        assert information is not None
+        whole: Tensor = information * is_seen
+        return whole[:, marked.shape[1] - batch.source.shape[1] :]
+
+    def _for_reader(
+        self,
+        memory: SourceCache,
+        target: Tensor | None,
+        threshold: float | None = None,
+        positions: HeadPositions | None = None,
+    ) -> SourceCache:
+        """Return the memory as the model's reading mechanism, if it has one, lets it be read.
+
+        target [B, T] is the information of the tokens that read, [B, width] in a step; `threshold`
+        is as in `TransportCache`. `positions` are those of monotonic heads in a step; all target
+        positions at once are read by expected alignments in training, and by hard choices, as in a
+        search, in evaluation mode.
+        """
+        heads = self.monotonic_heads
+        if heads is not None:
+            is_expected = self.training and positions is None
+            return MonotonicCache.over(memory, heads, is_expected=is_expected, positions=positions)
+        if self.transport is not None:
+            return TransportCache.over(memory, self.transport, threshold)
+        if target is None:
             return memory
-        return self.monotonic_heads.with_keys(memory, states)
+        if isinstance(memory, ReencodedPrefixes):
+            return InformedPrefixes.of(memory, target)
+        return InformationCache.over(memory, target)
 
     def _mixed(self, states: list[Tensor]) -> Tensor | list[Tensor]:
         """Return what the decoder's blocks read of h_0 .. h_N [B, S, D], all the same or each."""
@@ -354,21 +443,7 @@ class TransformerSource(ExitModel):
 
     def _memory_for(self, batch: Batch, sites: PredictionSites) -> SourceCache:
         encoded, limited = self._read_for(batch, sites)
-        return self._for_heads(limited(self._remember(encoded)))
-
-    def _for_heads(
-        self, memory: SourceCache, positions: HeadPositions | None = None
-    ) -> SourceCache:
-        """Return the memory as monotonic heads read it, where the model has them.
-
-        `positions` are theirs in a step; all target positions at once are read by expected
-        alignments in training, and by hard choices, as in a search, in evaluation mode.
-        """
-        heads = self.monotonic_heads
-        if heads is None:
-            return memory
-        is_expected = self.training and positions is None
-        return MonotonicCache.over(memory, heads, is_expected=is_expected, positions=positions)
+        return limited(self._remember(encoded))
 
     @property
     def _lead(self) -> int:
@@ -380,12 +455,16 @@ class TransformerSource(ExitModel):
         states = [narrowed(self.source_embedding(tokens[:, None], stream.encoder.filled)[:, 0])]
         is_first = stream.encoder.filled == 0
         window = self.config.window if self.config.encoder == "window" else None
+        information = focus = None
+        if self.source_information is not None:
+            information = self.source_information(states[0])[:, None]
+            focus = information[:, 0] - 1.0
         for number, block in enumerate(self.encoder):
             assert isinstance(block, EncoderBlock)
-            states.append(block.step(states[-1], stream.encoder, number, window))
+            states.append(block.step(states[-1], stream.encoder, number, window, focus))
         stream.encoder.advance()
         read = self._mixed([state[:, None] for state in states])
-        column = self._project(read, None)
+        column = self._project(read, None, information)
         is_seen = tokens != PAD
         # The end symbol is read but not seen; the only token of an empty source has to be.
         if self.config.source_marker == "none" and not is_first:

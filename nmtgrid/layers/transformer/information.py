@@ -1,0 +1,131 @@
+"""Information of source and target tokens (Wait-info; Zhang, Guo and Feng, 2022).
+
+`Information` gives every token a number I in (0, 2). A token's attention to itself grows with its
+information, the attention over the source prefers tokens of like information (`InformationCache`),
+and a token is written once what has been read has K more than what has been written. The
+Transformer with `model.reader` information is built from both.
+
+Letters: B sentences, R rows, N blocks, T target positions, S columns of the source, D features.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.transformer.transport import LEAST_FACTOR, WeightedCache
+
+
+class Information(nn.Module):
+    """I = 2 sigmoid(v tanh(W tanh(x))) for embedded tokens x, those of a side."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.inner, self.outer = nn.Linear(size, size, bias=False), nn.Linear(size, 1, bias=False)
+
+    def forward(self, embedded: Tensor) -> Tensor:
+        """Return [...] in float32 at least, for embeddings [..., D]."""
+        scores = self.outer(self.inner(embedded.tanh()).tanh())[..., 0]
+        information: Tensor = scores.to(torch.promote_types(scores.dtype, torch.float32)).sigmoid()
+        return 2.0 * information
+
+
+def with_information(memory: SourceCache, information: Tensor) -> SourceCache:
+    """Return the cache with the source's information [B, S] behind the N blocks' keys and values.
+
+    As one entry more, each of whose features is the information: rows that move take it along.
+    """
+    like = memory.keys[0]
+    entry = information.to(like.dtype)[:, None, :, None].expand_as(like)
+    return dataclasses.replace(memory, keys=(*memory.keys, entry), values=(*memory.values, entry))
+
+
+def consistency(target: Tensor, source: Tensor) -> Tensor:
+    """Return [B, T, S], 2 - |I_t - I_s|, which multiplies attention; in (0, 2]."""
+    return (2.0 - (target[..., None] - source[:, None]).abs()).clamp(min=LEAST_FACTOR)
+
+
+@dataclasses.dataclass(frozen=True)
+class InformationCache(WeightedCache):
+    """The source as read by attention that is consistent with the information of both sides.
+
+    target [B, T] ([B, width] in a step) is the information of the target tokens that read.
+    """
+
+    target: Tensor = dataclasses.field(kw_only=True)
+
+    @classmethod
+    def over(cls, memory: SourceCache, target: Tensor) -> InformationCache:
+        """Return `memory`, which has the source's information, for these target tokens."""
+        return cls(
+            memory.keys, memory.values, memory.mask, memory.width, memory.lead, target=target
+        )
+
+    def select(self, block: int, features: Tensor) -> None:
+        """Give `block` the factors of all blocks."""
+        if 0 not in self.biases:
+            self.biases[0] = consistency(self.target, self.source()).log()[:, None]
+        self.biases[block] = self.biases[0]
+
+    def source(self) -> Tensor:
+        """Return [B, S], the information of the source's columns."""
+        return self.keys[-1][:, 0, :, 0].to(self.target.dtype)
+
+    def read(self) -> Tensor:
+        """Return [B, T] ([B, width] in a step): the sum over the source tokens that are read."""
+        is_seen = self.is_seen().expand(-1, self.target.shape[1], -1)
+        return (self.source()[:, None] * is_seen).sum(-1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ReadingState:
+    """What models with a reading mechanism keep of R rows beside keys and values.
+
+    Of information `latest` [R] is that of the newest target token and `written` [R] that of all,
+    the begin symbol counting 0. `readiness` [R] is the largest of the step's proposals so far.
+    """
+
+    readiness: Tensor
+    latest: Tensor | None = None
+    written: Tensor | None = None
+
+    @classmethod
+    def at_start(cls, rows: int, device: torch.device, *, informed: bool) -> ReadingState:
+        """Return the state before the begin symbol; `informed` where tokens have information."""
+        zeros = torch.zeros(rows, device=device)
+        return cls(zeros - torch.inf, *((zeros, zeros) if informed else ()))
+
+    def fed(self, latest: Tensor | None) -> ReadingState:
+        """Return the state of a step that begins, with the information of its tokens [R].
+
+        None for the begin symbol, whose information is 1 and is not written.
+        """
+        fresh = torch.full_like(self.readiness, -torch.inf)
+        if self.written is None:
+            return ReadingState(fresh)
+        if latest is None:
+            return ReadingState(fresh, torch.ones_like(fresh), self.written)
+        return ReadingState(fresh, latest, self.written + latest)
+
+    def proposed(self, readiness: Tensor) -> ReadingState:
+        """Return the state with what a proposal says [R], which a later one does not undo."""
+        return dataclasses.replace(self, readiness=torch.maximum(self.readiness, readiness))
+
+    def put(self, rows: Tensor, part: ReadingState) -> ReadingState:
+        """Return the state with the readiness of some rows [R'], that of `part`."""
+        return dataclasses.replace(
+            self, readiness=self.readiness.index_copy(0, rows, part.readiness)
+        )
+
+
+def sum_penalty(information: Tensor, is_counted: Tensor, needed: Tensor) -> Tensor:
+    """Return [B]: |sum of I - needed| over the tokens [B, L] that are counted.
+
+    Departs: the authors' code (github.com/ictnlp/Wait-info) has the Euclidean distance from the
+    information to itself scaled to that sum, over all tokens of a batch; a sum over sentences does
+    not depend on the batch.
+    """
+    return ((information * is_counted).sum(1) - needed).abs()

@@ -1,0 +1,205 @@
+"""Information transport (ITST; Zhang and Feng, EMNLP 2022), and attention weighted by factors.
+
+`Transport` says how much information goes from each source token to each target token, in every
+decoder block: the matrices T [T, S], whose rows training brings to sums of 1. The block's attention
+is multiplied by its matrix, and a token is written once what has been read transports enough to it.
+`WeightedCache` is a source that is read by attention times factors, those of `TransportCache` or of
+layers/transformer/information.py. The Transformer with `model.reader` is built from them.
+
+Letters: B sentences, R rows, H heads, N blocks, T target positions, S columns of the source, d
+features of a head.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.layers.attention import attend, attention_weights
+from nmtgrid.layers.kernels.dropout import dropout as dropped
+from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.transformer.attention import inward_projection
+
+LEAST_FACTOR = 1e-4
+"""No attention is multiplied by less: a row whose factors were all 0 could not be normalised."""
+
+
+def reading_path(
+    received: Tensor, needed: float | Tensor, is_source: Tensor, before: Tensor | None = None
+) -> Tensor:
+    """Return the path [B, T]: the fewest reads with which `received` [B, T, S] reaches `needed`.
+
+    received[b, t, j] is what token t has with column j read and those before it, and does not fall
+    along j; `needed` is a number or [B]. is_source [B, S] is True on the columns that count, which
+    stand together; reads count these. A path never falls, is nowhere left of wait-1 nor of `before`
+    [B, T], and ends with the source.
+    """
+    if isinstance(needed, Tensor):
+        needed = needed[:, None, None]
+    counts = is_source[:, None].expand_as(received)
+    reads = ((received < needed) & counts).sum(-1) + 1
+    steps = torch.arange(1, reads.shape[1] + 1, device=reads.device)
+    reads = torch.maximum(reads, steps) if before is None else torch.maximum(reads, before)
+    return torch.minimum(reads.cummax(1).values, is_source.sum(1, keepdim=True))
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightedCache(SourceCache):
+    """The source as read by softmax(e) f / sum(softmax(e) f), which is softmax(e + log f).
+
+    `biases` has log f [B, 1, T, S] of each block (T is `width` in a step), as `select` made them.
+    """
+
+    biases: dict[int, Tensor] = dataclasses.field(default_factory=dict, kw_only=True)
+
+    def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
+        # Fused attention has no gradient for its mask.
+        weights = dropped(self._weights(block, query), dropout, training=dropout > 0)
+        _, values = self.pair(block)
+        return weights.to(values.dtype) @ values
+
+    def weights_all(self, block: int, query: Tensor) -> Tensor:
+        return self._weights(block, query)
+
+    def attend(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
+        bias = self._bias(block)
+        read = attend(self._grouped(query), *self.pair(block), bias, scale=scale)
+        return read.transpose(1, 2).flatten(0, 1)
+
+    def weights(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
+        weights = self._weights(block, self._grouped(query), scale)
+        return weights.transpose(1, 2).flatten(0, 1)
+
+    def _weights(self, block: int, query: Tensor, scale: float | None = None) -> Tensor:
+        """Return [B, H, T, S] for queries [B, H, T, d]."""
+        return attention_weights(query, self.pair(block)[0], self._bias(block), scale=scale)
+
+    def _bias(self, block: int) -> Tensor:
+        bias = self.biases[block]
+        return bias if self.mask is None else bias + self.mask.to(bias.dtype)
+
+    def is_seen(self) -> Tensor:
+        """Return [B, T, S], or what broadcasts to it: True on source tokens that may be seen.
+
+        What stands before the source is none of its tokens.
+        """
+        columns = torch.arange(self.keys[0].shape[2], device=self.keys[0].device)
+        is_token = (columns >= self.lead)[None, None]
+        return is_token if self.mask is None else is_token & (self.mask[:, 0] == 0)
+
+
+class Transport(nn.Module):
+    """The transport matrices of all decoder blocks: T = sigmoid(q k / sqrt(D)) + 1e-4.
+
+    Queries q [D] are projected from decoder states, keys k [D] from source states; all heads of a
+    block have one matrix.
+
+    Departs: the authors' code (github.com/ictnlp/ITST) divides the product of D features by
+    the root of a head's d.
+    """
+
+    def __init__(self, size: int, heads: int, blocks: int, source_size: int) -> None:
+        super().__init__()
+        self.heads, self.blocks = heads, blocks
+        self.query_maps = nn.ModuleList(inward_projection(size, 1) for _ in range(blocks))
+        self.key_weight = nn.Parameter(torch.empty(blocks * size, source_size))
+        self.key_bias = nn.Parameter(torch.zeros(blocks * size))
+        # As the source's other projections are drawn (`SourceProjection`).
+        with torch.no_grad():
+            bound = math.sqrt(6.0 / (source_size + 3 * size))
+            self.key_weight.uniform_(-bound, bound)
+
+    def with_keys(self, memory: SourceCache, states: Tensor | Sequence[Tensor]) -> SourceCache:
+        """Return the cache with the keys of transport behind those of the N blocks.
+
+        `states` are the source's [B, S, D'], one for all blocks or one for each. Entry N + n of
+        the cache is block n's: rows that move take it along. It has no values, its keys stand in.
+        """
+        if isinstance(states, Tensor):
+            parts = linear(states, self.key_weight, self.key_bias).chunk(self.blocks, -1)
+        else:
+            pairs = self.key_weight.chunk(self.blocks), self.key_bias.chunk(self.blocks)
+            parts = tuple(map(linear, states, *pairs))
+        # In heads for the cache's sake alone: their products are summed.
+        keys = tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
+        return dataclasses.replace(memory, keys=memory.keys + keys, values=memory.values + keys)
+
+    def matrix(self, block: int, features: Tensor, keys: Tensor) -> Tensor:
+        """Return T [B, T, S] in float32 at least, for features [B, T, D], keys [B, H, S, d]."""
+        query: Tensor = self.query_maps[block](features) / math.sqrt(features.shape[-1])
+        query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        product = (query @ keys.transpose(-1, -2)).sum(1)
+        product = product.to(torch.promote_types(product.dtype, torch.float32))
+        return product.sigmoid() + LEAST_FACTOR
+
+
+@dataclasses.dataclass(frozen=True)
+class TransportCache(WeightedCache):
+    """The source as information is transported from it, for one pass over the target or one step.
+
+    With a `threshold` (training's), each block sees no more than the reads with which it, and every
+    block before it, has received as much information: `paths` [B, T] of the blocks. `matrices`
+    [B, T, S] have what all columns would transport, read or not.
+
+    Departs: in the authors' code a block's reads do not depend on those of the blocks before it,
+    and it sees one column beyond its threshold, the next token's too, because in decoding the last
+    column that was read does not count yet. Here a decoding row, whose blocks all see the
+    same, writes as soon as all that it has read is enough.
+    """
+
+    network: Transport = dataclasses.field(kw_only=True)
+    threshold: float | None = dataclasses.field(default=None, kw_only=True)
+    matrices: dict[int, Tensor] = dataclasses.field(default_factory=dict, kw_only=True)
+    paths: dict[int, Tensor] = dataclasses.field(default_factory=dict, kw_only=True)
+
+    @classmethod
+    def over(
+        cls, memory: SourceCache, network: Transport, threshold: float | None = None
+    ) -> TransportCache:
+        """Return `memory`, which has keys of transport, for this network."""
+        return cls(
+            memory.keys, memory.values, memory.mask, memory.width, memory.lead, network=network,
+            threshold=threshold,
+        )  # fmt: skip
+
+    def select(self, block: int, features: Tensor) -> None:
+        """Compute the matrix of `block` for features [B, T, D], or [R, D] in a step."""
+        if features.dim() == 2:
+            features = features.unflatten(0, (-1, self.width))
+        matrix = self.network.matrix(block, features, self.keys[self.network.blocks + block])
+        self.matrices[block] = matrix
+        bias = matrix.log()[:, None]
+        if self.threshold is not None:
+            path = self._path(block, matrix.detach(), self.threshold)
+            self.paths[block] = path
+            columns = torch.arange(matrix.shape[2], device=path.device)
+            is_unread = columns >= (path + self.lead)[..., None]
+            bias = bias.masked_fill(is_unread[:, None], -math.inf)
+        self.biases[block] = bias
+
+    def _path(self, block: int, matrix: Tensor, threshold: float) -> Tensor:
+        is_source = self.is_seen()[:, 0].expand(len(matrix), -1)
+        received = (matrix * is_source[:, None]).cumsum(-1)
+        return reading_path(received, threshold, is_source, self.paths.get(block - 1))
+
+    def transported(self) -> Tensor:
+        """Return [B, N, T, S], the blocks' matrices, 0 on columns that are no source tokens.
+
+        With a mask of padding alone.
+        """
+        whole = torch.stack([self.matrices[block] for block in range(self.network.blocks)], 1)
+        return whole * self.is_seen()[:, None]
+
+    def received(self) -> Tensor:
+        """Return [B, T] ([B, width] in a step): the information received from what is read.
+
+        The least of all blocks: each of them has to have as much, as in the authors' code.
+        """
+        is_seen = self.is_seen()
+        blocks = [(matrix * is_seen).sum(-1) for matrix in self.matrices.values()]
+        return torch.stack(blocks).amin(0)

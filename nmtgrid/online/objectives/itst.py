@@ -1,0 +1,157 @@
+"""Information transport (ITST): likelihood under a falling threshold, and the price of transport.
+
+The matrices of layers/transformer/transport.py say how much information goes from source to target
+tokens. They are trained by the attention that they weigh; two losses bring each row to a sum of 1
+and near to the diagonal, and a threshold that falls in the course of the training hides what a
+policy at that threshold would not have read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.rows import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import PredictionSites, TranslationModel
+from nmtgrid.online.objectives.dynamic import read_share
+from nmtgrid.online.policies import ITST as Policy
+from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.settings import outside
+
+
+def latency_cost(transport: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return [B]: what transport [B, N, T, S] costs away from the diagonal, the blocks' mean.
+
+    The sum over t, j of C_tj times the share of the row t that comes from j, where
+    C_tj = max(|j - t |x| / |y|| - 1, 0) / (|x| |y|), t and j counting from 1. Lengths count end
+    symbols.
+    """
+    sizes = [
+        lengths.to(transport.dtype)[:, None, None] for lengths in (source_lengths, target_lengths)
+    ]
+    source, target = sizes
+    rows, columns = (
+        torch.arange(1, size + 1, device=transport.device) for size in transport.shape[2:]
+    )
+    distance = (columns - rows[:, None] * source / target).abs() - 1.0
+    costs = distance.clamp(min=0.0) / (source * target)
+    shares = transport / transport.sum(-1, keepdim=True)
+    return _over_target((shares * costs[:, None]).sum(-1), target_lengths)
+
+
+def norm_cost(transport: Tensor, target_lengths: Tensor) -> Tensor:
+    """Return [B]: the sum over t of |1 - the sum of row t| of transport [B, N, T, S].
+
+    The blocks' mean.
+    """
+    return _over_target((transport.sum(-1) - 1.0).abs(), target_lengths)
+
+
+def _over_target(values: Tensor, lengths: Tensor) -> Tensor:
+    """Return [B]: the mean over blocks of the sums over target positions of values [B, N, T]."""
+    counts = is_token(lengths, values.shape[2])[:, None]
+    return values.masked_fill(~counts, 0.0).sum(2).mean(1)
+
+
+@dataclasses.dataclass(frozen=True)
+class ITSTSettings:
+    """Settings of training information transport."""
+
+    whole_source_updates: int = 4000
+    """So many updates see the whole source; then the threshold begins to limit it."""
+    threshold_decay: float = 100_000
+    """Updates in which the threshold falls from 1 by 63% of the way to `least_threshold`."""
+    least_threshold: float = 0.5
+    """Information at which the threshold ends."""
+    latency_weight: float = 1.0
+    """Weight of transport away from the diagonal."""
+    norm_weight: float = 1.0
+    """Weight of rows whose information does not sum to 1."""
+    validate_delta: float = 0.5
+    """The threshold of validation, for translations and for the loss."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *outside(self, "objective", "a number from 0 on", "whole_source_updates"),
+            *outside(self, "objective", "a number above 0", "threshold_decay", "validate_delta"),
+            *outside(self, "objective", "from 0 to 1", "least_threshold"),
+            *outside(self, "objective", "a number from 0 on", "latency_weight", "norm_weight"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+        ]
+
+    def threshold(self, update: int) -> float | None:
+        """Return the threshold after so many updates; None where all of the source is seen."""
+        if update < self.whole_source_updates:
+            return None
+        share = math.exp(-update / self.threshold_decay)
+        return self.least_threshold + (1.0 - self.least_threshold) * share
+
+
+class TransportLikelihood:
+    """Likelihood with the source limited by a falling threshold, plus the prices of transport.
+
+    A target token sees, in each decoder block, the source tokens that it takes to receive the
+    information delta = `least_threshold` + (1 - `least_threshold`) exp(-u / `threshold_decay`),
+    u being the updates done (Zhang and Feng, 2022, "Information-Transport-based Policy for
+    Simultaneous Translation"). In validation delta is `validate_delta`, and weights are chosen by
+    the likelihood plus the prices.
+
+    Departs: the authors' code (github.com/ictnlp/ITST) measures rows that do not sum to 1 by the
+    Euclidean distance between a batch's matrices and their normalised form, and distances from the
+    diagonal by the batch's padded lengths; here both are sums over sentences, whatever the batch.
+    See `TransportCache` for how a threshold limits the blocks.
+    """
+
+    def __init__(self, settings: ITSTSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model without information transport."""
+        if model.traits.readiness != "transport":
+            raise model.no_mechanism("transport")
+
+    def agent(self) -> Policy:
+        """Return the policy at `validate_delta`."""
+        return Policy(self.settings.validate_delta)
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropy plus the prices, summed over the sentences."""
+        self.check(model)
+        settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
+        tokens = int(batch.target_lengths.sum())
+        threshold: float | None = settings.validate_delta
+        if model.training:
+            threshold = settings.threshold(batch.update or 0)
+        features, transport, paths = model.features_with_transport(batch, threshold)
+        total, nll = SiteTargets.at(batch, PredictionSites.offline(batch)).cross_entropy(
+            features, model.classifier(), label_smoothing=settings.label_smoothing
+        )
+        latency = latency_cost(transport, *lengths).sum()
+        norm = norm_cost(transport, lengths[1]).sum()
+        price = settings.latency_weight * latency + settings.norm_weight * norm
+        extra = {
+            "latency_loss": latency.detach(),
+            "norm_loss": norm.detach(),
+            "information": _over_target(transport.detach().sum(-1), lengths[1]).sum(),
+            "reads": read_share(paths, batch),
+        }
+        criterion = None if model.training else nll + price.detach().to(nll.dtype)
+        return LossParts(total + price.to(total.dtype), tokens, nll, extra, criterion)
+
+
+ITST = ObjectiveKind(
+    "itst",
+    "online: a Transformer with information transport, its source limited by a falling threshold",
+    ITSTSettings,
+    TransportLikelihood,
+    takes_samples=False,
+    takes_two_passes=False,
+)

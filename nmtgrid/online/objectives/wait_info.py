@@ -1,0 +1,112 @@
+"""Information of tokens (Wait-info): likelihood with the source limited to be K ahead.
+
+The information of layers/transformer/information.py is trained by the attention that it weighs,
+and by a constraint on its sums, without which the K of a policy would have no unit: the source and
+the target of a sentence have the same information, that of a token being 1 on average.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.rows import is_token
+from nmtgrid.data.batches import Batch
+from nmtgrid.layers.transformer.information import sum_penalty
+from nmtgrid.models.api import PredictionSites, TranslationModel
+from nmtgrid.online.objectives.dynamic import read_share
+from nmtgrid.online.paths import sample_k
+from nmtgrid.online.policies import WaitInfo
+from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.likelihood import SiteTargets
+from nmtgrid.training.settings import outside
+
+
+@dataclasses.dataclass(frozen=True)
+class WaitInfoSettings:
+    """Settings of training the information of tokens."""
+
+    whole_source_updates: int = 4000
+    """So many updates see the whole source; then sampled K limit it."""
+    sum_weight: float = 0.3
+    """Weight of sums of information that are not the mean length of both sides."""
+    validate_k: float = 3
+    """The K of validation, for translations and for the loss."""
+    label_smoothing: float = 0.1
+    """Probability mass spread over all types."""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values."""
+        return [
+            *outside(self, "objective", "a number from 0 on", "whole_source_updates", "sum_weight"),
+            *outside(self, "objective", "a number above 0", "validate_k"),
+            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
+        ]
+
+
+class InformationLikelihood:
+    """Likelihood with the source limited by sampled K, plus the price of sums of information.
+
+    A target token sees the source tokens that it takes to have K more information than the target
+    tokens before it, K drawn from [1..|x|] (Zhang, Guo and Feng, 2022, "Wait-info Policy"). The
+    sums of both sides' information are brought to the mean of both lengths, end symbols left out.
+    In validation K is `validate_k`, and weights are chosen by the likelihood plus that price.
+
+    Departs: in the authors' code (github.com/ictnlp/Wait-info) all sentences of a batch have one
+    K, drawn up to the length of the longest; the begin symbol is among the target's tokens instead
+    of the last one; and a token sees at least one source token more than wait-1 does.
+    """
+
+    def __init__(self, settings: WaitInfoSettings) -> None:
+        self.settings = settings
+
+    def check(self, model: TranslationModel) -> None:
+        """Raise ConfigError for a model without information."""
+        if model.traits.readiness != "information":
+            raise model.no_mechanism("information")
+
+    def agent(self) -> WaitInfo:
+        """Return the policy at `validate_k`."""
+        return WaitInfo(self.settings.validate_k)
+
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        """Return the label-smoothed cross-entropy plus the price, summed over the sentences."""
+        self.check(model)
+        settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
+        tokens = int(batch.target_lengths.sum())
+        k: float | Tensor | None = settings.validate_k
+        if model.training:
+            # From the global generator, whose state checkpoints hold.
+            is_limited = (batch.update or 0) >= settings.whole_source_updates
+            k = sample_k(lengths[0]) if is_limited else None
+        features, source, target, paths = model.features_with_information(batch, k)
+        total, nll = SiteTargets.at(batch, PredictionSites.offline(batch)).cross_entropy(
+            features, model.classifier(), label_smoothing=settings.label_smoothing
+        )
+        # Without the end symbols; the target's begin symbol has no information.
+        needed = (lengths[0] + lengths[1] - 2) / 2
+        is_word = is_token(lengths[0] - 1, source.shape[1])
+        penalties = torch.stack([
+            sum_penalty(source, is_word, needed).sum(),
+            sum_penalty(target, batch.is_target, needed).sum(),
+        ])  # fmt: skip
+        price = settings.sum_weight * penalties.sum()
+        extra = {
+            "source_sum_loss": penalties[0].detach(),
+            "target_sum_loss": penalties[1].detach(),
+            "reads": read_share(paths, batch),
+        }
+        criterion = None if model.training else nll + price.detach().to(nll.dtype)
+        return LossParts(total + price.to(total.dtype), tokens, nll, extra, criterion)
+
+
+WAIT_INFO = ObjectiveKind(
+    "wait-info",
+    "online: a Transformer whose tokens have information, the source K ahead of the target",
+    WaitInfoSettings,
+    InformationLikelihood,
+    takes_samples=False,
+    takes_two_passes=False,
+)
