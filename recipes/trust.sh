@@ -10,7 +10,8 @@
 # ONLY="kills disk flips pairs readers checkpoints commands mutants", SEED=1; rounds of each:
 # KILL_ROUNDS=75, DISK_ROUNDS=25, FLIP_ROUNDS=20, PAIR_ROUNDS=40; READERS=1600 cases of each reader,
 # CHECKPOINTS=500, COMMANDS=6000, MUTANTS=400 of all that can be planted in MUTATED="base search online
-# adaptive training", on any of TESTS="tests/unit tests/invariants". RUNS=runs is where results go.
+# adaptive training", on any of TESTS=tests/unit, and what these let live on TESTS_AGAIN=tests/invariants (none:
+# on no others). RUNS=runs is where results go.
 # SMALL=1: a few cases of each.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
@@ -20,7 +21,7 @@ no_arguments "$@"
 if [ "$SMALL" = 1 ]; then
     : "${KILL_ROUNDS:=1}" "${DISK_ROUNDS:=1}" "${FLIP_ROUNDS:=1}" "${PAIR_ROUNDS:=1}"
     : "${READERS:=20}" "${CHECKPOINTS:=20}" "${COMMANDS:=30}" "${MUTANTS:=10}"
-    : "${MUTATED:=search/select.py}" "${TESTS:=tests/unit/test_select.py}"
+    : "${MUTATED:=search/select.py}" "${TESTS:=tests/unit/test_select.py}" "${TESTS_AGAIN:=tests/unit/test_engine.py}"
 fi
 SEED="${SEED:-1}"
 HERE="$RUNS/trust"
@@ -43,12 +44,18 @@ for series in ${ONLY:-kills disk flips pairs readers checkpoints commands mutant
         program=(mutants --sample "${MUTANTS:-400}" --seconds 60)
         for part in ${MUTATED:-base search online adaptive training}; do program+=("nmtgrid/$part"); done
         # shellcheck disable=SC2206
-        program+=(--tests ${TESTS:-tests/unit tests/invariants})
+        again=("${program[@]}" --again "$out" --tests ${TESTS_AGAIN:-tests/invariants})
+        # shellcheck disable=SC2206
+        program+=(--tests ${TESTS:-tests/unit})
         ;;
     *) fail "ONLY has no series $series" ;;
     esac
     run rm -f "$out"
     run python -m "tests.${program[0]}" "${program[@]:1}" --seed "$SEED" --json "$out" || true
+    # What the quicker tests let live, others may notice.
+    if [ "$series" = mutants ] && [ "${TESTS_AGAIN:-some}" != none ]; then
+        run python -m "tests.${again[0]}" "${again[@]:1}" --seed "$SEED" --json "$out" || true
+    fi
 done
 run python "$PROJECT/recipes/trust_table.py" "$HERE" --out "$HERE/table"
 record trust "Faults on purpose" "$HERE/table.json"

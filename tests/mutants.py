@@ -1,15 +1,15 @@
 """Plants faults in the code, one at a time, and counts how many of them the tests notice.
 
     python -m tests.mutants nmtgrid/search [MORE...] [--tests tests/unit ...] [--sample N]
-        [--seed S] [--workers N] [--seconds N] [--json FILE] [--survivors FILE]
+        [--seed S] [--workers N] [--seconds N] [--json FILE] [--again FILE]
 
 The tests, but for those that are marked slow, are collected once and run once, to learn which of
 them enter which function. Then a process is forked for each fault: it exchanges the function's
 code and runs the tests that enter it, the quickest first, until one fails. A fault that all of them
 let pass, or all that fit into `--seconds`, has survived. Tests that start a process of their own
 see nothing of it there, so the count errs on the low side; a fault that changes nothing that anyone
-could see counts as one that survived. `--survivors` plants only those that survived in an earlier
-`--json FILE`, as after adding tests.
+could see counts as one that survived. `--again` plants only those that no test noticed in an
+earlier `--json FILE`, for other tests or new ones, and counts them anew among all of that file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ import signal
 import sys
 import time
 import types
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -60,11 +60,12 @@ class Fault:
     function: str
     first_line: int
     line: int
+    column: int
     change: str
     code: types.CodeType
 
     def __str__(self) -> str:
-        return f"{self.path}:{self.line}: {self.change} in {self.function}"
+        return f"{self.path}:{self.line}:{self.column}: {self.change} in {self.function}"
 
 
 def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
@@ -138,7 +139,7 @@ def faults_of(path: Path) -> list[Fault]:
                         faults.append(
                             Fault(
                                 path.relative_to(ROOT).as_posix(), name, code.co_firstlineno, line,
-                                change, code,
+                                getattr(node, "col_offset", 0), change, code,
                             )
                         )  # fmt: skip
     return faults
@@ -330,19 +331,27 @@ def _passes(item: pytest.Item) -> bool:
     return all(report.passed or report.skipped for report in reports)
 
 
-def report(mutator: Mutator) -> dict[str, Any]:
-    """Return the counts, and each fault that survived."""
-    counts = {name: len(faults) for name, faults in mutator.outcomes.items()}
-    tried = counts["noticed"] + counts["survived"]
+def report(mutator: Mutator, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the counts, and each fault that survived or that no test entered."""
+    names = {name: {str(fault) for fault in faults} for name, faults in mutator.outcomes.items()}
+    survivors, unentered = names["survived"], names["not entered"]
+    count, planted = len(mutator.outcomes["noticed"]), len(mutator.faults)
+    if earlier is not None:
+        # What these tests do not enter may have survived earlier ones.
+        before = set(earlier["survivors"])
+        survivors, unentered = survivors | (unentered & before), unentered - before
+        planted = earlier["planted"]
+        count = planted - len(survivors) - len(unentered)
+    tried = planted - len(unentered)
     return {
         "possible": mutator.possible,
-        "planted": len(mutator.faults),
-        **counts,
-        "share_noticed": counts["noticed"] / tried if tried else None,
-        "survivors": [
-            str(fault)
-            for fault in sorted(mutator.outcomes["survived"], key=lambda one: (one.path, one.line))
-        ],
+        "planted": planted,
+        "noticed": count,
+        "survived": len(survivors),
+        "not entered": len(unentered),
+        "share_noticed": count / tried if tried else None,
+        "survivors": sorted(survivors),
+        "never entered": sorted(unentered),
     }
 
 
@@ -355,7 +364,7 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=120.0, help="of tests for each fault")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--survivors", type=Path)
+    parser.add_argument("--again", type=Path)
     options = parser.parse_args()
     os.chdir(ROOT)
     paths = [
@@ -363,13 +372,14 @@ def main() -> int:
         for root in options.paths
         for path in (sorted(root.rglob("*.py")) if root.is_dir() else [root])
     ]
-    only = None
-    if options.survivors is not None:
-        only = json.loads(options.survivors.read_text(encoding="utf-8"))["survivors"]
+    earlier, only = None, None
+    if options.again is not None:
+        earlier = json.loads(options.again.read_text(encoding="utf-8"))
+        only = {*earlier["survivors"], *earlier["never entered"]}
     mutator = Mutator(paths, options.sample, options.seed, options.workers, options.seconds, only)
     arguments = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow", *options.tests]
     pytest.main(arguments, plugins=[mutator])
-    values = report(mutator)
+    values = report(mutator, earlier)
     text = json.dumps(values, indent=1)
     print(text)
     if options.json is not None:
