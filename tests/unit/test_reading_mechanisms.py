@@ -339,7 +339,7 @@ def test_a_loss_is_likelihood_and_prices(reader: str) -> None:
     if reader == "transport":
         features, transport, _ = model.features_with_transport(batch, 0.5)
         price = latency_cost(transport, batch.source_lengths, batch.target_lengths).sum()
-        price = price + norm_cost(transport, batch.target_lengths).sum()
+        price = price + 0.05 * norm_cost(transport, batch.target_lengths).sum()
         prefixes: tuple[str, ...] = ("transport.",)
     else:
         features, source, target, _ = model.features_with_information(batch, 3)
