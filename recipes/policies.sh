@@ -8,9 +8,10 @@
 #
 # Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
 # along paths of random k (wait-k-sampled). Readers of Pervasive Attention: `marginal` and `dynamic`, for each
-# delay weight of LAMBDAS, and `divergence` without a change of the model. Beside the Transformer one with
-# monotonic heads (`mma`), trained as long. The table has BLEU and latencies of
-# each setting, means and deviations over the seeds, and the area between each curve and wait-k's; another one
+# delay weight of LAMBDAS, and `divergence` without a change of the model. Beside the Transformer three that
+# decide on reading within the model, trained as long: monotonic heads (`mma`) and those that learn how much
+# tokens tell (`itst`, `wait-info`). The table has BLEU and latencies of each setting, means and deviations over
+# the seeds, and the area between each curve and wait-k's; another one
 # the processor time of each policy beside wait-k's (ROUNDS=7 in turn).
 # Device hours: 0.3 (toy), 3 (Multi30k), of one CPU core, for each seed.
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
@@ -59,6 +60,18 @@ reader() {
     evaluate "$1" "$2" --k "$K" --thresholds "$THRESHOLDS"
 }
 
+# `mechanism POLICY READER SEED OPTION...`: train a Transformer with that reader by the objective of the
+# policy's name, from the start, and evaluate it.
+mechanism() {
+    train_model "$HERE/$1-seed$3" transformer "$PRESET" "$3" "$UPDATES" "$MINUTES" --objective "$1" \
+        --set model.encoder=unidirectional --set "model.reader=$2" "${@:4}"
+    evaluate "$1" "$3" --k "$K" --policy "$1"
+    results+=("$HERE/eval/$1-seed$3")
+}
+
+# After so many updates they see no more of the source than their policies would have read.
+WHOLE=$((UPDATES ? UPDATES / 4 : 300))
+
 results=()
 for seed in ${SEEDS:-1 2 3}; do
     for arch in ${ARCHS:-pervasive transformer}; do
@@ -70,11 +83,10 @@ for seed in ${SEEDS:-1 2 3}; do
         evaluate "$arch" "$seed" --k "$K,inf" --policies "$POLICIES"
         results+=("$HERE/eval/$arch-seed$seed")
         if [ "$arch" = transformer ]; then
-            # Monotonic heads decide inside of the decoder; the model is trained from the start, for as long.
-            train_model "$HERE/mma-seed$seed" transformer "$PRESET" "$seed" "$UPDATES" "$MINUTES" \
-                --set model.encoder=unidirectional --set model.reader=monotonic --objective mma
-            evaluate mma "$seed" --k "$K" --policy mma
-            results+=("$HERE/eval/mma-seed$seed")
+            mechanism mma monotonic "$seed"
+            mechanism itst transport "$seed" --set "objective.whole_source_updates=$WHOLE" \
+                --set "objective.threshold_decay=$((WHOLE + 1))"
+            mechanism wait-info information "$seed" --set "objective.whole_source_updates=$WHOLE"
         fi
         [ "$arch" = pervasive ] || continue
         for weight in ${LAMBDAS:-0.5 1}; do

@@ -47,6 +47,12 @@ def check(model: TranslationModel) -> Transformer:
             "mixture of the encoder's states, but in CTranslate2 all blocks read the last one.",
             advice,
         )
+    if model.traits.readiness != "none":
+        raise ConfigError(
+            f"A Transformer with `model.reader={model.traits.readiness}` cannot be exported: its "
+            "reading mechanism is a part of attention that CTranslate2 does not have.",
+            "Decode it with nmtgrid itself.",
+        )
     config = model.config
     if config.encoder != "bidirectional" or config.source_marker != "end":
         raise ConfigError(

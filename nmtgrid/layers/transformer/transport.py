@@ -188,12 +188,9 @@ class TransportCache(WeightedCache):
         return reading_path(received, threshold, is_source, self.paths.get(block - 1))
 
     def transported(self) -> Tensor:
-        """Return [B, N, T, S], the blocks' matrices, 0 on columns that are no source tokens.
-
-        With a mask of padding alone.
-        """
+        """Return [B, N, T, S], the blocks' matrices without `lead` columns, 0 on hidden ones."""
         whole = torch.stack([self.matrices[block] for block in range(self.network.blocks)], 1)
-        return whole * self.is_seen()[:, None]
+        return (whole * self.is_seen()[:, None])[..., self.lead :]
 
     def received(self) -> Tensor:
         """Return [B, T] ([B, width] in a step): the information received from what is read.

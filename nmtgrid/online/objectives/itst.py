@@ -70,8 +70,8 @@ class ITSTSettings:
     """Information at which the threshold ends."""
     latency_weight: float = 1.0
     """Weight of transport away from the diagonal."""
-    norm_weight: float = 1.0
-    """Weight of rows whose information does not sum to 1."""
+    norm_weight: float = 0.05
+    """Weight of rows whose information does not sum to 1; too much has it come from one token."""
     validate_delta: float = 0.5
     """The threshold of validation, for translations and for the loss."""
     label_smoothing: float = 0.1
@@ -106,8 +106,11 @@ class TransportLikelihood:
 
     Departs: the authors' code (github.com/ictnlp/ITST) measures rows that do not sum to 1 by the
     Euclidean distance between a batch's matrices and their normalised form, and distances from the
-    diagonal by the batch's padded lengths; here both are sums over sentences, whatever the batch.
-    See `TransportCache` for how a threshold limits the blocks.
+    diagonal by the batch's padded lengths; here both are sums over sentences, whatever the batch,
+    and the first has a weight below the code's 1: it counts every token in full, where a Euclidean
+    distance grows with the root of their number, and before attention has learnt where to look
+    its gradient would lead all transport to one source token. See `TransportCache` for how a
+    threshold limits the blocks.
     """
 
     def __init__(self, settings: ITSTSettings) -> None:
