@@ -69,7 +69,7 @@ mechanism() {
     results+=("$HERE/eval/$1-seed$3")
 }
 
-# After so many updates they see no more of the source than their policies would have read.
+# After so many updates `itst` and `wait-info` see no more of the source than their policies would have read.
 WHOLE=$((UPDATES ? UPDATES / 4 : 300))
 
 results=()

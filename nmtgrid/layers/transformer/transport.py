@@ -147,9 +147,9 @@ class TransportCache(WeightedCache):
     [B, T, S] have what all columns would transport, read or not.
 
     Departs: in the authors' code a block's reads do not depend on those of the blocks before it,
-    and it sees one column beyond its threshold, the next token's too, because in decoding the last
-    column that was read does not count yet. Here a decoding row, whose blocks all see the
-    same, writes as soon as all that it has read is enough.
+    though in decoding all blocks see the same; it sees one column beyond the one that reaches the
+    threshold, for in decoding the last column that was read does not count; and one more than
+    wait-1 at least. Here all that has been read counts.
     """
 
     network: Transport = dataclasses.field(kw_only=True)
