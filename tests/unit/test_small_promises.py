@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from nmtgrid.adaptive.halting_objective import predicted_exits
+from nmtgrid.base import console
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io import atomic, lock
 from nmtgrid.base.io.atomic import CHECKSUM, with_checksum, write_json
@@ -19,10 +20,12 @@ from nmtgrid.online.evaluate import Decoded, Outcome, measure
 from nmtgrid.online.policies import WaitK
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import StreamTranslator
-from nmtgrid.search import long_sources
+from nmtgrid.search import engine, long_sources
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.training.events import Progress
 from nmtgrid.training.settings import TrainingSettings
+from tests.unit.table_model import TableModel, batch
 from tests.unit.tiny_online import sentence, translator
 from tests.unit.tiny_run import Sentences, trainer
 
@@ -98,6 +101,21 @@ def test_alignments_of_pieces_stand_along_the_diagonal() -> None:
     # The first piece's end symbol is none of the whole, its column is that of the source's end.
     expected = [[0.9, 0.0, 0.1], [0.0, 0.7, 0.3], [0.0, 0.4, 0.6]]
     assert torch.equal(whole, torch.tensor(expected))
+    alone = long_sources._diagonal([first])
+    assert alone is not None and torch.equal(alone, first)
+
+
+def test_messages_are_printed_to_the_letter(capsys: pytest.CaptureFixture[str]) -> None:
+    console.say("a file named [red]x[/red]")
+    assert capsys.readouterr().err == "a file named [red]x[/red]\n"
+
+
+def test_samples_of_neighbouring_lines_have_nothing_in_common() -> None:
+    """Nor does the second sample of a line with the first of the next one."""
+    plan = SearchPlan(sample=True, nbest=3, seed=2, min_length=8)
+    drawn = engine.search([TableModel(17, types=30)], *batch(*[[3, 4, 5]] * 4), plan)
+    texts = [tuple(hypothesis.tokens) for line in drawn for hypothesis in line]
+    assert len(set(texts)) == len(texts) == 12
 
 
 def test_limits_are_at_least_one_unit() -> None:
