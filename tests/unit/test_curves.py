@@ -188,6 +188,15 @@ def test_pictures_are_whole_and_reproducible(tmp_path: Path) -> None:
     assert (tmp_path / "empty.png").is_file()
 
 
+@pytest.mark.parametrize("loss", [3.0, 800.0, 2.0**63])
+def test_losses_without_a_perplexity_are_drawn(tmp_path: Path, loss: float) -> None:
+    """The axis of perplexities is left out where a double has none."""
+    line = Line("run", [1.0, 2.0], [2.0, loss], 0)
+    panel = Panel("loss", "updates", "nats", [line], exponential="perplexity")
+    draw_panels([panel], tmp_path / "losses.png")
+    assert (tmp_path / "losses.png").stat().st_size > 1000
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, second = str(log(tmp_path / "a")), f"other={log(tmp_path / 'b')}"
     report, page = tmp_path / "r.json", tmp_path / "new" / "page.png"

@@ -40,6 +40,8 @@ _FEW = 7
 # Published curves that have room for a label at each point.
 _FEW_REFERENCES = 4
 _SMALL = 7.0
+# What a double has an exponential of.
+_MOST_EXPONENT = 700.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +152,8 @@ def _draw_lines(axes: Axes, panel: Panel) -> None:
     axes.grid(axis="y")
     if panel.level is not None and least < panel.level < most:
         axes.axhline(panel.level, color=AXIS, linewidth=0.8, zorder=1)
-    if panel.exponential:
+    # Beyond that there is no perplexity to show; no real loss is there.
+    if panel.exponential and -_MOST_EXPONENT < least < most < _MOST_EXPONENT:
 
         def logarithm(values: Any) -> Any:
             # Before its limits are set, a scale asks for the logarithm of zero.
