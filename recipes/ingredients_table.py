@@ -19,6 +19,7 @@ from typing import Any
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import spread
+from recipes.distill_table import write_lines
 from recipes.results import write_table
 
 Row = dict[str, Any]
@@ -83,8 +84,7 @@ def main() -> None:
     table.add_argument("--out", required=True)
     options = parser.parse_args()
     if options.command == "references":
-        lines = Dataset.open(options.data).split("test").raw_target()
-        options.file.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_lines(options.file, Dataset.open(options.data).split("test").raw_target())
         return
     seeds = options.seeds.split()
     rows = [row_of(step, seeds, options.beam) for step in options.steps]

@@ -42,7 +42,8 @@ def rows_of(
             (decoded,) = decoder.run(sentences, [setting])
             seconds[setting].append(time.process_time() - began)
             tokens[setting] = decoded.target_tokens
-            latencies = sentence_latencies(sentences, decoded.outcomes, "@@")
+            joiner = translator.pipeline.target_joiner
+            latencies = sentence_latencies(sentences, decoded.outcomes, joiner)
             delays[setting] = latencies["token", "thesis"].mean().dal
     cost = {s: 1000 * statistics.median(seconds[s]) / max(tokens[s], 1) for s in settings}
     wait_k = [setting for setting in settings if setting.policy == "wait-k"]

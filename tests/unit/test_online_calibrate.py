@@ -31,7 +31,7 @@ from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset,
 from nmtgrid.online.settings import Setting, named_policies, read_policy, read_settings
 from nmtgrid.online.simuleval_agent import add_arguments, make_translator
 from nmtgrid.training.prepare import clear_folder
-from tests.unit.tiny_online import toy_home
+from tests.unit.tiny_online import online, refused, report, toy_home
 
 MEANS = {9: 0.002, 7: 0.01, 5: 0.045, 4: 0.055, 3: 0.08, 1: 0.4}
 """The expected loss of wait-k, by k: k = 4 is a little above a bound of 5 percent."""
@@ -287,21 +287,6 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(files, "SUFFIXES", ())
     (home / "grid" / "policies.json").unlink(missing_ok=True)
     return home
-
-
-def online(*arguments: object) -> int:
-    return main(["online-eval", *map(str, arguments), "--device", "cpu"])
-
-
-def report(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    assert online(*arguments) == 2
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return " ".join(message.split())
 
 
 def test_from_a_calibration_to_a_stream(

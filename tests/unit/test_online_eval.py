@@ -18,7 +18,7 @@ from nmtgrid.online.evaluate import Decoded, OnlineDecoder
 from nmtgrid.online.published import curves
 from nmtgrid.online.simuleval import read_log
 from nmtgrid.search.traces import read_traces
-from tests.unit.tiny_online import toy_home
+from tests.unit.tiny_online import online, refused, report, toy_home
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "grid": ("pervasive", {"reader": "shared"}),
@@ -40,22 +40,6 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(home)
     monkeypatch.setattr(files, "SUFFIXES", ())  # no pictures: they take most of the time
     return home
-
-
-def online(*arguments: object) -> int:
-    return main(["online-eval", *map(str, arguments), "--device", "cpu"])
-
-
-def report(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
-
-
-def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
-    """Run what must be refused; return the message."""
-    assert online(*arguments) == 2
-    message = capsys.readouterr().err
-    assert "Traceback" not in message
-    return " ".join(message.split())
 
 
 def test_models_are_evaluated_as_they_were_trained(

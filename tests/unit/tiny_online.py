@@ -1,12 +1,15 @@
 """Small online models over a made-up language, and sentences for them; not a test itself."""
 
+import json
 import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
+from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import LoadedModel, save_model
@@ -93,3 +96,19 @@ def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) 
         search = {"max_length_a": 5.0, "max_length_b": 1.0, "beam": 4}
         save_model(folder / name, model, pipeline, {"search": search})
     return folder
+
+
+def online(*arguments: object) -> int:
+    return main(["online-eval", *map(str, arguments), "--device", "cpu"])
+
+
+def report(path: Path) -> Any:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    """Run what must be refused; return the message."""
+    assert online(*arguments) == 2
+    message = capsys.readouterr().err
+    assert "Traceback" not in message
+    return " ".join(message.split())

@@ -183,7 +183,7 @@ class SourceProjection(nn.Module):
                 for state, weight, bias in zip(states, weights, biases, strict=True)
                 for part in linear(state, weight, bias).chunk(2, -1)
             )
-        heads = tuple(self._split_heads(part) for part in parts)
+        heads = tuple(_in_heads(part, self.heads) for part in parts)
         return SourceCache(heads[0::2], heads[1::2], mask)
 
     def of_block(self, block: int, states: Tensor) -> tuple[Tensor, Tensor]:
@@ -191,8 +191,46 @@ class SourceProjection(nn.Module):
         size = len(self.weight) // self.blocks
         rows = slice(block * size, (block + 1) * size)
         keys, values = linear(states, self.weight[rows], self.bias[rows]).chunk(2, -1)
-        return self._split_heads(keys), self._split_heads(values)
+        return _in_heads(keys, self.heads), _in_heads(values, self.heads)
 
-    def _split_heads(self, features: Tensor) -> Tensor:
-        heads: Tensor = features.unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        return heads
+
+class SourceSelection(nn.Module):
+    """Queries of decoder states and keys of source states beside those of attention, in heads.
+
+    Projections [d, d] of N blocks, the keys' in one, by which a reading mechanism weighs what
+    source tokens a target token sees.
+    """
+
+    def __init__(self, size: int, heads: int, blocks: int, source_size: int) -> None:
+        super().__init__()
+        self.heads, self.blocks = heads, blocks
+        self.query_maps = nn.ModuleList(inward_projection(size, 1) for _ in range(blocks))
+        self.key_weight = nn.Parameter(torch.empty(blocks * size, source_size))
+        self.key_bias = nn.Parameter(torch.zeros(blocks * size))
+        # As the source's other projections are drawn (`SourceProjection`).
+        with torch.no_grad():
+            bound = math.sqrt(6.0 / (source_size + 3 * size))
+            self.key_weight.uniform_(-bound, bound)
+
+    def with_keys(self, memory: SourceCache, states: Tensor | Sequence[Tensor]) -> SourceCache:
+        """Return the cache with these keys behind those of the N blocks.
+
+        `states` are the source's [B, S, D'], one for all blocks or one for each. Entry N + n of
+        the cache is block n's: rows that move take it along. It has no values, its keys stand in.
+        """
+        if isinstance(states, Tensor):
+            parts = linear(states, self.key_weight, self.key_bias).chunk(self.blocks, -1)
+        else:
+            pairs = self.key_weight.chunk(self.blocks), self.key_bias.chunk(self.blocks)
+            parts = tuple(map(linear, states, *pairs))
+        keys = tuple(_in_heads(part, self.heads) for part in parts)
+        return dataclasses.replace(memory, keys=memory.keys + keys, values=memory.values + keys)
+
+    def queries(self, block: int, features: Tensor) -> Tensor:
+        """Return [B, H, T, d] for the decoder states [B, T, D] of `block`."""
+        return _in_heads(self.query_maps[block](features), self.heads)
+
+
+def _in_heads(features: Tensor, heads: int) -> Tensor:
+    split: Tensor = features.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return split

@@ -24,9 +24,9 @@ from torch.nn.functional import pad
 
 from nmtgrid.layers.attention import attend, attention_weights
 from nmtgrid.layers.kernels.dropout import dropout as dropped
-from nmtgrid.layers.kernels.linear import apply, linear
+from nmtgrid.layers.kernels.linear import apply
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.layers.transformer.attention import inward_projection
+from nmtgrid.layers.transformer.attention import SourceSelection
 
 CHOSEN_FROM = 0.5
 """The selection probability from which on a head chooses a position, unless a search sets it."""
@@ -153,7 +153,7 @@ def hard_positions(selects: Tensor) -> Tensor:
     return torch.cat(path, -1)
 
 
-class MonotonicHeads(nn.Module):
+class MonotonicHeads(SourceSelection):
     """The energies by which the heads of all decoder blocks select: e = q k / sqrt(d) + b.
 
     Queries q are of decoder states, keys k of source states, b [N, H] is a bias for each head.
@@ -165,35 +165,13 @@ class MonotonicHeads(nn.Module):
         self, size: int, heads: int, blocks: int, source_size: int, *, bias: float, noise: float
     ) -> None:
         """`bias` is what b begins as, `noise` the deviation of the energies' noise in training."""
-        super().__init__()
-        self.heads, self.blocks, self.noise = heads, blocks, noise
-        self.query_maps = nn.ModuleList(inward_projection(size, 1) for _ in range(blocks))
-        self.key_weight = nn.Parameter(torch.empty(blocks * size, source_size))
-        self.key_bias = nn.Parameter(torch.zeros(blocks * size))
+        super().__init__(size, heads, blocks, source_size)
+        self.noise = noise
         self.bias = nn.Parameter(torch.full((blocks, heads), bias))
-        # As the source's other projections are drawn (`SourceProjection`).
-        with torch.no_grad():
-            bound = math.sqrt(6.0 / (source_size + 3 * size))
-            self.key_weight.uniform_(-bound, bound)
-
-    def with_keys(self, memory: SourceCache, states: Tensor | Sequence[Tensor]) -> SourceCache:
-        """Return the cache with the keys of selection behind those of the N blocks.
-
-        `states` are the source's [B, S, D'], one for all blocks or one for each. Entry N + n of
-        the cache is block n's: rows that move take it along. It has no values, its keys stand in.
-        """
-        if isinstance(states, Tensor):
-            parts = linear(states, self.key_weight, self.key_bias).chunk(self.blocks, -1)
-        else:
-            pairs = self.key_weight.chunk(self.blocks), self.key_bias.chunk(self.blocks)
-            parts = tuple(map(linear, states, *pairs))
-        keys = tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        return dataclasses.replace(memory, keys=memory.keys + keys, values=memory.values + keys)
 
     def energies(self, block: int, features: Tensor, keys: Tensor) -> Tensor:
         """Return [B, H, T, S] in float32 at least, for features [B, T, D] and keys [B, H, S, d]."""
-        query: Tensor = self.query_maps[block](features)
-        query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        query = self.queries(block, features)
         energies: Tensor = (query @ keys.transpose(-1, -2)) / math.sqrt(query.shape[-1])
         energies = energies.to(torch.promote_types(energies.dtype, torch.float32))
         return energies + self.bias[block][:, None, None].to(energies.dtype)

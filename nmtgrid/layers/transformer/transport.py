@@ -14,16 +14,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmtgrid.layers.attention import attend, attention_weights
 from nmtgrid.layers.kernels.dropout import dropout as dropped
-from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.layers.transformer.attention import inward_projection
+from nmtgrid.layers.transformer.attention import SourceSelection
 
 LEAST_FACTOR = 1e-4
 """No attention is multiplied by less: a row whose factors were all 0 could not be normalised."""
@@ -93,7 +91,7 @@ class WeightedCache(SourceCache):
         return is_token if self.mask is None else is_token & (self.mask[:, 0] == 0)
 
 
-class Transport(nn.Module):
+class Transport(SourceSelection):
     """The transport matrices of all decoder blocks: T = sigmoid(q k / sqrt(D)) + 1e-4.
 
     Queries q [D] are projected from decoder states, keys k [D] from source states; all heads of a
@@ -103,36 +101,10 @@ class Transport(nn.Module):
     the root of a head's d.
     """
 
-    def __init__(self, size: int, heads: int, blocks: int, source_size: int) -> None:
-        super().__init__()
-        self.heads, self.blocks = heads, blocks
-        self.query_maps = nn.ModuleList(inward_projection(size, 1) for _ in range(blocks))
-        self.key_weight = nn.Parameter(torch.empty(blocks * size, source_size))
-        self.key_bias = nn.Parameter(torch.zeros(blocks * size))
-        # As the source's other projections are drawn (`SourceProjection`).
-        with torch.no_grad():
-            bound = math.sqrt(6.0 / (source_size + 3 * size))
-            self.key_weight.uniform_(-bound, bound)
-
-    def with_keys(self, memory: SourceCache, states: Tensor | Sequence[Tensor]) -> SourceCache:
-        """Return the cache with the keys of transport behind those of the N blocks.
-
-        `states` are the source's [B, S, D'], one for all blocks or one for each. Entry N + n of
-        the cache is block n's: rows that move take it along. It has no values, its keys stand in.
-        """
-        if isinstance(states, Tensor):
-            parts = linear(states, self.key_weight, self.key_bias).chunk(self.blocks, -1)
-        else:
-            pairs = self.key_weight.chunk(self.blocks), self.key_bias.chunk(self.blocks)
-            parts = tuple(map(linear, states, *pairs))
-        # In heads for the cache's sake alone: their products are summed.
-        keys = tuple(part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in parts)
-        return dataclasses.replace(memory, keys=memory.keys + keys, values=memory.values + keys)
-
     def matrix(self, block: int, features: Tensor, keys: Tensor) -> Tensor:
         """Return T [B, T, S] in float32 at least, for features [B, T, D], keys [B, H, S, d]."""
-        query: Tensor = self.query_maps[block](features) / math.sqrt(features.shape[-1])
-        query = query.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        # In heads for the cache's sake alone: their products are summed.
+        query = self.queries(block, features) / math.sqrt(features.shape[-1])
         product = (query @ keys.transpose(-1, -2)).sum(1)
         product = product.to(torch.promote_types(product.dtype, torch.float32))
         return product.sigmoid() + LEAST_FACTOR
