@@ -35,8 +35,9 @@ class Registry(Generic[Thing]):
     module was imported first.
     """
 
-    def __init__(self, kind: str) -> None:
-        self.kind = kind
+    def __init__(self, kind: str, advice: str = "") -> None:
+        """`advice` is given after the nearest name where a name is not known."""
+        self.kind, self.advice = kind, advice
         self._things: dict[str, Thing] = {}
 
     def add(self, name: str, thing: Thing) -> Thing:
@@ -49,7 +50,8 @@ class Registry(Generic[Thing]):
     def get(self, name: str) -> Thing:
         """Return the thing under `name`. Raises ConfigError naming the nearest known name."""
         if name not in self._things:
-            raise ConfigError(f"There is no {self.kind} `{name}`.", nearest(name, self._things))
+            advice = f"{nearest(name, self._things)} {self.advice}".strip()
+            raise ConfigError(f"There is no {self.kind} `{name}`.", advice)
         return self._things[name]
 
     def __iter__(self) -> Iterator[str]:

@@ -1,36 +1,58 @@
-"""Python files of the user, which define what is named as FILE.py:Name on the command line."""
+"""Python files of the user: `--import FILE` runs them, and what they define is known by its name.
+
+Architectures and objectives are registered by the file itself (`zoo.register`, `objectives.add`);
+reading policies and latency metrics are looked up here, by the names of classes and functions.
+"""
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import shortened
 
+ADVICE = "If it is your own, name the file that defines it: `--import FILE`, or `imports=[FILE]`."
+"""What to do about a name that is not known, on the command line and in Python."""
+_modules: dict[Path, ModuleType] = {}
 
-def own_module(text: str, form: str, example: str) -> tuple[Path, str, ModuleType]:
-    """Return the file of FILE.py:Name, the name, and the file's module, which is run once.
 
-    `form` is what the text should look like, `example` an option that does. Raises ConfigError
-    for another form, and for a file that cannot be read or fails.
+def import_files(files: Iterable[str | Path]) -> None:
+    """Run each file once in this process.
+
+    Raises ConfigError for what is no Python file, cannot be read, or fails.
     """
-    file, _, name = text.rpartition(":")
-    path = Path(file)
-    if not path.name.endswith(".py") or not name:
-        what = form.partition(":")[2].lower()
-        raise ConfigError(
-            f"`{shortened(text)}` is not of the form {form}.",
-            f"Name the {what} after a colon: `{example}`.",
-        )
-    return path, name, _module(path.resolve())
+    if isinstance(files, (str, bytes, Path)):
+        raise ConfigError(f"imports must be a list of files: `imports=[{str(files)!r}]`.")
+    for file in files:
+        if not isinstance(file, (str, Path)) or Path(file).suffix != ".py":
+            raise ConfigError(
+                f"`{shortened(str(file))}` cannot be imported: it is not the name of a .py file.",
+                "Name a Python file: `--import my_model.py`, or `imports=['my_model.py']`.",
+            )
+        path = Path(file).resolve()
+        if path not in _modules:
+            _modules[path] = _run(path)
 
 
-@functools.cache
-def _module(path: Path) -> ModuleType:
+def own_definitions(accepts: Callable[[Any], bool]) -> dict[str, Any]:
+    """Return what the imported files define and `accepts` takes, by name.
+
+    What a file has imported from elsewhere is not its own.
+    """
+    return {
+        name: value
+        for module in _modules.values()
+        for name, value in vars(module).items()
+        if getattr(value, "__module__", "") == module.__name__ and accepts(value)
+    }
+
+
+def _run(path: Path) -> ModuleType:
     name = f"nmtgrid_own_{len(sys.modules)}_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -39,12 +61,21 @@ def _module(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
+    except FileNotFoundError as error:
+        del sys.modules[name]
+        if path.exists():  # the file's own code looks for another
+            raise _failed(path, error) from error
+        raise ConfigError(f"There is no file {path} to import.") from error
     except Exception as error:
         del sys.modules[name]
-        line = getattr(error, "lineno", None)
-        where = f"{path}:{line}" if line else str(path)
-        raise ConfigError(
-            f"{where}: this file failed: {type(error).__name__}: {error}",
-            "It is Python, and runs as a part of nmtgrid.",
-        ) from error
+        raise _failed(path, error) from error
     return module
+
+
+def _failed(path: Path, error: Exception) -> ConfigError:
+    line = getattr(error, "lineno", None)
+    where = f"{path}:{line}" if line else str(path)
+    return ConfigError(
+        f"{where}: this file failed: {type(error).__name__}: {error}",
+        "It is Python, and runs as a part of nmtgrid.",
+    )

@@ -20,6 +20,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any, NoReturn
 
@@ -29,6 +30,7 @@ import typer.core
 from nmtgrid import __version__
 from nmtgrid.base import console
 from nmtgrid.base.errors import NmtgridError, nearest
+from nmtgrid.base.own_code import import_files
 from nmtgrid.cli.options import PIPE_CLOSED, Leave
 
 COMMANDS = {
@@ -44,6 +46,8 @@ COMMANDS = {
 }
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"
+_IMPORT = "NMTGRID_IMPORT"
+"""The environment variable that names files of `--import`, with colons between."""
 _NOT_LOADED = (
     "failed to map segment", "cannot allocate memory", "cannot map zero-fill pages",
     "cannot create shared object descriptor", "cannot allocate", "out of memory",
@@ -72,24 +76,45 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     if sys.stderr is None:  # closed by whoever called, as by `2>&-`
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
-    end = words.index("--") if "--" in words else len(words)
-    debug = "--debug" in words[:end]
-    words = [word for word in words[:end] if word != "--debug"] + words[end:]
+    words, debug, imports = general_options(words)
     signals: list[int] = []
     try:
         with _interruptible(signals), warnings.catch_warnings(), _checked_limit():
             # What is wrong, without where in the code it was noticed.
             warnings.showwarning = lambda message, *_, **__: console.warn(str(message))
-            return _attempt(words, debug, signals)
+            return _attempt(words, debug, imports, signals)
     except KeyboardInterrupt:  # at any point, also while a fault is reported
         pass
     console.say("Interrupted.")
     return 128 + signals[0] if signals else INTERRUPTED
 
 
-def _attempt(words: list[str], debug: bool, signals: list[int]) -> int:
+def general_options(words: list[str]) -> tuple[list[str], bool, list[str]]:
+    """Return the words without the options that may stand anywhere, and what these say.
+
+    That is whether `--debug` is among them, and the files of `--import` and `NMTGRID_IMPORT`.
+    """
+    debug, rest = False, []
+    imports = [file for file in os.environ.get(_IMPORT, "").split(os.pathsep) if file]
+    remaining = iter(words)
+    for word in remaining:
+        if word == "--":
+            rest += [word, *remaining]
+        elif word == "--debug":
+            debug = True
+        elif word == "--import":
+            imports.append(next(remaining, ""))
+        elif word.startswith("--import="):
+            imports.append(word.partition("=")[2])
+        else:
+            rest.append(word)
+    return rest, debug, imports
+
+
+def _attempt(words: list[str], debug: bool, imports: list[str], signals: list[int]) -> int:
     """Run the command line and report its faults; return the exit code."""
     try:
+        import_files(imports)
         code = _run(words)
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -230,7 +255,6 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         cls=_InOrder,
         name=_PROGRAM,
         help="Neural machine translation, from raw parallel text to scored translations.",
-        epilog="`--debug`, anywhere on the line, shows the traceback of an error.",
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
@@ -250,8 +274,22 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")
     ] = False,
+    imports: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--import",
+            metavar="FILE",
+            help="Run this Python file first: architectures, objectives, reading policies and "
+            "latency metrics that it defines are known then. Anywhere on the line; may be "
+            f"repeated. `{_IMPORT}` names files too.",
+        ),
+    ] = None,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show the traceback of an error. Anywhere on the line."),
+    ] = False,
 ) -> None:
-    """Run before every subcommand."""
+    """Hold the general options for `--help`; `main` takes the last two off the line."""
 
 
 def _run(words: list[str]) -> int:

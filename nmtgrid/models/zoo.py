@@ -9,6 +9,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from nmtgrid.base import own_code
 from nmtgrid.base.config import Registry, from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.models.api import TranslationModel
@@ -49,7 +50,7 @@ class Architecture:
 
 
 # Filled at the end of this module; own architectures are added by `register` (docs).
-_ARCHITECTURES: Registry[Architecture] = Registry("architecture")
+_ARCHITECTURES: Registry[Architecture] = Registry("architecture", own_code.ADVICE)
 
 
 def register(

@@ -17,10 +17,11 @@ from pathlib import Path
 
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.records import Percent, Positive, Probability
+from nmtgrid.base.own_code import ADVICE
 from nmtgrid.metrics.risk_control import Risk
 from nmtgrid.models.directory import POLICIES, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
-from nmtgrid.online.settings import ALL, KINDS, Setting, SourceText, read_policy
+from nmtgrid.online.settings import ALL, KINDS, Setting, SourceText, own_policies, read_policy
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,11 +111,6 @@ POLICY_FILE = SettingsFile(
 def check_policy_name(name: str) -> None:
     """Raise ConfigError for a name that a text of `--policy` could not tell from a policy."""
     check_name(name, "A reading policy's settings", [ALL, *KINDS])
-    if ".py" in name:
-        raise ConfigError(
-            f"A reading policy's settings cannot be named `{name}`.",
-            "A file of Python is a policy of one's own: leave out `.py`.",
-        )
 
 
 def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], list[PolicyPreset]]:
@@ -127,7 +123,7 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
     expanded, used = [], []
     for text in texts:
         name, *changes = text.split() or [""]
-        if not name or name in KINDS or ".py" in name:
+        if not name or name in KINDS or name in own_policies():
             expanded.append(text)
             continue
         stored = {key: each for folder in folders for key, each in POLICY_FILE.load(folder).items()}
@@ -135,7 +131,7 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
             # In the problem itself: whoever collects faults leaves out advice.
             raise ConfigError(
                 f"There is no reading policy `{name}`, nor is one kept under this name. "
-                f"{nearest(name, [*KINDS, *stored])}"
+                f"{nearest(name, [*KINDS, *stored, *own_policies()])} {ADVICE}"
             )
         faults = []
         if len(folders) > 1:

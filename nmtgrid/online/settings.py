@@ -1,8 +1,9 @@
 """READ/WRITE policies by name, their settings and sweeps, as the command line reads them.
 
 `KINDS` has every policy that has a name; the classes are those of online/policies.py and
-online/retranslation.py, imported only when a policy is made. `FILE.py:Class` is a policy of one's
-own. A `Setting` is one point of a sweep: a policy with the value of each of its settings.
+online/retranslation.py, imported only when a policy is made. A policy of the user's own is called
+by its class's name (`own_policies`). A `Setting` is one point of a sweep: a policy with the value
+of each of its settings.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtgrid.base.errors import ConfigError, nearest
-from nmtgrid.base.own_code import own_module
+from nmtgrid.base.own_code import ADVICE, own_definitions
 from nmtgrid.base.spans import Bounds, decimals, shortened, whole_numbers
 
 if TYPE_CHECKING:
@@ -117,7 +118,7 @@ KINDS: dict[str, PolicyKind] = {
 class Setting:
     """A policy and its settings; `value` is that of the swept one, `parameter` its name.
 
-    Of a policy of one's own `policy` is FILE.py:Class. `options` are the other settings.
+    Of a policy of one's own `policy` is the name of its class. `options` are the other settings.
     """
 
     policy: str
@@ -135,6 +136,7 @@ class Setting:
     def label(self) -> str:
         """What the policy is called beside its curve."""
         kind = KINDS.get(self.policy)
+        # Results of older versions have FILE.py:Class.
         return self.policy.rpartition(":")[2] if kind is None else kind.label
 
     @property
@@ -227,45 +229,35 @@ def _written(value: Any) -> str:
 
 
 def policy_class(name: str) -> Any:
-    """Return the class of a policy's name, or of FILE.py:Class.
-
-    Raises ConfigError for a name or a class that there is not, and for a file that fails.
-    """
-    if ".py" in name:
-        return _own_class(name)
+    """Return the class of a policy's name. Raises ConfigError for a name that there is not."""
     if name not in KINDS:
-        raise ConfigError(
-            f"There is no reading policy `{name}`.",
-            nearest(name, KINDS) or "One of your own is FILE.py:Class.",
-        )
+        return _own_class(name)
     from nmtgrid.online import policies, retranslation
 
     module = retranslation if KINDS[name].translates_prefixes else policies
     return getattr(module, KINDS[name].make)
 
 
-def _own_class(text: str) -> Any:
-    path, class_name, module = own_module(text, "FILE.py:Class", "--policy mine.py:Margin")
+def own_policies() -> dict[str, Any]:
+    """Return the classes of policies in the files that were imported, by name."""
     from nmtgrid.online.policies import Policy
 
-    own = {
-        name: value
-        for name, value in vars(module).items()
-        if isinstance(value, type)
-        and issubclass(value, Policy)
-        and value.__module__ == module.__name__
-    }
-    if class_name not in own:
-        problem = f"{path} has no policy `{class_name}`."
-        if class_name in vars(module):
-            problem = (
-                f"`{class_name}` in {path} is not a subclass of nmtgrid.online.policies.Policy."
-            )
-        raise ConfigError(problem, nearest(class_name, own))
-    chosen = own[class_name]
+    return own_definitions(lambda value: isinstance(value, type) and issubclass(value, Policy))
+
+
+def _own_class(name: str) -> Any:
+    own = own_policies()
+    if name not in own:
+        raise ConfigError(
+            f"There is no reading policy `{shortened(name)}`.",
+            f"{nearest(name, [*KINDS, *own])} {ADVICE}",
+        )
+    from nmtgrid.online.policies import Policy
+
+    chosen = own[name]
     if chosen.decide is Policy.decide and chosen.next_reads is Policy.next_reads:
         raise ConfigError(
-            f"`{class_name}` in {path} decides nothing.",
+            f"The reading policy `{name}` decides nothing.",
             "Give it a method `decide(self, proposal)` that returns a tensor [R] of bools: write.",
         )
     return chosen

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
+from nmtgrid.base.own_code import import_files
 from nmtgrid.base.spans import real_number
 from nmtgrid.text.incremental import IncrementalWords
 
@@ -82,6 +83,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     from nmtgrid.search.long_sources import SourceLimits
     from nmtgrid.search.translate import default_plan
 
+    import_files(arguments.imports)
     presets: list[PolicyPreset] = []
     if arguments.policy is not None:
         (text,), presets = expand([arguments.policy], [Path(arguments.model)])
@@ -129,8 +131,12 @@ def add_arguments(parser: ArgumentParser) -> None:
         "--threshold", type=real_number, help="The model's agent reads on above this."
     )
     parser.add_argument(
-        "--policy", help="A reading policy, `confidence threshold=0.8`, or your own, FILE.py:Class."
+        "--policy", help="A reading policy, `confidence threshold=0.8`, or the class of your own."
     )
+    parser.add_argument(
+        "--import", dest="imports", action="append", default=[], metavar="FILE",
+        help="Run this Python file first, which defines a policy or an architecture.",
+    )  # fmt: skip
     parser.add_argument(
         "--finish-reading", action="store_true", help="No end before all has been read."
     )

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from nmtgrid.base import own_code
 from nmtgrid.base.config import Registry
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
@@ -92,7 +93,7 @@ class Objectives(Registry[ObjectiveKind]):
     """
 
     def __init__(self, kinds: Iterable[ObjectiveKind], wrap: Wrapper) -> None:
-        super().__init__("objective")
+        super().__init__("objective", own_code.ADVICE)
         self.wrap = wrap
         for kind in kinds:
             self.add(kind.name, kind)

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
-from nmtgrid.base.config import describe, from_json, override, to_json
-from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError, nearest
+from nmtgrid.base.config import Registry, describe, from_json, override, to_json
+from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.base.io.atomic import link_target, reason, remove_folder
 from nmtgrid.base.io.lock import NAME as LOCK
 from nmtgrid.base.io.lock import FolderLock
@@ -162,10 +162,12 @@ def _kind(
 ) -> type[RunSettings] | None:
     """Return the settings' type for these names, or None with the faults entered."""
     known = zoo.architectures()
-    if arch not in known:
-        faults.append(f"There is no architecture `{arch}`. {nearest(arch, known)}")
-    if objective not in objectives:
-        faults.append(f"There is no objective `{objective}`. {nearest(objective, objectives)}")
+    registries: tuple[tuple[Registry[Any], str], ...] = ((known, arch), (objectives, objective))
+    for registry, name in registries:
+        try:
+            registry.get(name)
+        except ConfigError as fault:
+            faults.append(str(fault))
     if faults:
         return None
     return settings_type(known.get(arch).config, objectives.get(objective).settings)

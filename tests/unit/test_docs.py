@@ -101,7 +101,7 @@ def test_every_page_can_be_reached_and_tutorials_are_in_order() -> None:
 def _parse(words: list[str]) -> Any:
     """Parse a command line without running it; options and arguments must exist and fit."""
     command: Any = typer.main.get_command(app.assemble([words[0]])).commands[words[0]]  # type: ignore[attr-defined]
-    rest = words[1:]
+    rest = app.general_options(words)[0][1:]
     if hasattr(command, "commands"):
         command, rest = command.commands[rest[0]], rest[1:]
     with command.make_context("nmtgrid", rest) as context:
@@ -113,7 +113,7 @@ def test_commands_can_be_called(page: str, words: list[str]) -> None:
     assert words[0] in app.COMMANDS and _parse(words)
     with pytest.raises(Exception, match="--no-such"):
         _parse([*words, "--no-such", "1"])
-    if words[0] == "train" and "--list" not in words:
+    if words[0] == "train" and not {"--list", "--import"} & {*words}:
         kept = [f"--{name}" for name in ("arch", "preset", "objective")]
         plan = [w for key in kept for w in _values_of(words, key)] + _values_of(words, "--set")
         sizes = ["--source-vocab-size", "99", "--target-vocab-size", "99"]
@@ -217,23 +217,32 @@ def run(home: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_the_page_of_80_lines_trains_and_translates(home: Path) -> None:
+def test_the_page_of_80_lines_trains_and_translates(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = (home / "my_model.py").read_text(encoding="utf-8").splitlines()
     assert 60 < len(lines) <= 80 and max(map(len, lines)) <= 100
     # As they stand there, in a folder of their own, with fewer pairs and updates.
     text = PAGE.read_text(encoding="utf-8")
-    commands = re.findall(r"^    python my_model\.py (.*)$", text, re.MULTILINE)
+    commands = re.findall(r"^    nmtgrid (.*)$", text, re.MULTILINE)
     assert [line.split()[0] for line in commands] == ["preprocess", "bpe", "train", "decode"]
     for line in commands:
-        for word in ("DATA", "MODEL"):
+        for word in ("DATA", "MODEL", "my_model.py"):
             line = line.replace(word, str(home / word))
         words = line.replace("2000", "100").replace("updates 300", "updates 4").split()
         if words[0] in ("preprocess", "bpe"):  # they know no architecture
             assert app.main(words) == 0
         else:
-            done = run(home, str(home / "my_model.py"), *words)
+            done = run(home, "-m", "nmtgrid", *words)
             assert done.returncode == 0, done.stderr
     assert (home / "MODEL" / "model.safetensors").is_file()
+    # Here nothing was imported, which the message says how to do.
+    for words in (["decode", str(home / "MODEL")], ["train", str(home / "DATA"), "--out", "no",
+                                                    "--arch", "mean"]):  # fmt: skip
+        assert app.main(words) == 2
+        message = " ".join(capsys.readouterr().err.split())
+        assert "There is no architecture `mean`." in message
+        assert "name the file that defines it: `--import FILE`, or `imports=[FILE]`" in message
 
 
 def test_the_invariant_tests_run_over_it(home: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.own_code import import_files
 from nmtgrid.metrics.latency import (
     METRICS,
     Convention,
@@ -225,20 +226,21 @@ number = 3
 def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(OWN, encoding="utf-8")
-    (late,) = read_metrics([f"{path}:late"]).values()
+    with pytest.raises(ConfigError, match=r"no latency metric `late`.*--import FILE"):
+        read_metrics(["late"])
+    import_files([path])
+    (late,) = read_metrics(["late"]).values()
     assert late([1.0], 1, 1) == 1
     for text, message in (
-        (f"{path}:lat", "has no function `lat`.*`late`"),
-        (f"{path}:number", "is not a function"),
-        (f"{path}:broken", "`broken` failed at a trial.*ZeroDivisionError"),
-        (f"{path}:words", "failed at a trial.*ValueError"),
-        (f"{path}:endless", "infinite"),
-        (f"{path}:al", "two latency metrics `al`"),
-        (f"{path}", "not of the form FILE.py:function.*Name the function after"),
-        (f"{tmp_path / 'no.py'}:late", "FileNotFoundError"),
+        ("lat", "no latency metric `lat`.*`late`"),
+        ("number", "no latency metric `number`"),
+        ("broken", "`broken` failed at a trial.*ZeroDivisionError"),
+        ("words", "failed at a trial.*ValueError"),
+        ("endless", "infinite"),
+        ("al", "two latency metrics `al`"),
     ):
         with pytest.raises(ConfigError, match=f"(?s){message}") as caught:
-            read_metrics([f"{path}:late", text, f"{path}:late"])
+            read_metrics(["late", text, "late"])
         assert len(caught.value.faults) == 2, "that there are two of `late` too"
     broken = {"broken": lambda delays, source, target: 1 / (source - 4)}
     with pytest.raises(ConfigError, match="`broken` failed at sentence 2: ZeroDivisionError"):

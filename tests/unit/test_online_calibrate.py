@@ -201,8 +201,8 @@ def test_presets_are_kept_and_checked(tmp_path: Path) -> None:
     assert expand(["k", "fast", "wait-k k=3"][1:], [tmp_path]) == (
         [FAST.policy, "wait-k k=3"], [FAST]
     )  # fmt: skip
-    # Names of policies, and files, are looked up nowhere.
-    assert expand(["confidence", "mine.py:A x=1", ""], [tmp_path / "no"])[1] == []
+    # Names of policies are looked up nowhere.
+    assert expand(["confidence", "wait-k k=1", ""], [tmp_path / "no"])[1] == []
     said: list[str] = []
     good = Conditions(finish_reading=True)
     FAST.check(_loaded(tmp_path), good, said.append)
@@ -256,7 +256,6 @@ GOOD: dict[str, Any] = {name: value for name, value in dataclasses.asdict(FAST).
         ("7", GOOD, ConfigError, "cannot be named"),
         ("wait-k", GOOD, ConfigError, "cannot be named"),
         ("all", GOOD, ConfigError, "cannot be named"),
-        ("a.py", GOOD, ConfigError, "cannot be named"),
     ],
 )
 def test_damaged_presets(
@@ -380,9 +379,9 @@ def test_policies_that_cannot_be_kept_or_left_out(
         "    def decide(self, proposal):\n        return proposal.reads % 2 == 0\n"
     )
     file = tmp_path / "r.json"
-    assert online("grid", *OPTIONS, "--policy", "mine.py:Even", "--json", file) == 0
+    assert online("grid", *OPTIONS, "--import", "mine.py", "--policy", "Even", "--json", file) == 0
     calibrated = report(file)["calibrated"]
-    assert calibrated["setting"] == "mine.py:Even" and calibrated["stored"] is None
+    assert calibrated["setting"] == "Even" and calibrated["stored"] is None
     assert "the setting is not kept" in " ".join(capsys.readouterr().err.split())
     tried: list[set[str]] = []
 

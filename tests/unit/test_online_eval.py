@@ -143,14 +143,14 @@ def test_our_own_log_scores_as_we_do(
     logs, file, own = tmp_path / "logs", tmp_path / "r.json", tmp_path / "own.py"
     # By hand, AP in SimulEval's convention.
     own.write_text("def share(delays, source, target): return sum(delays) / source / target\n")
-    metric = ("--metric", f"{own}:share")
+    metric = ("--metric", "share", "--import", own)
     command = ("blocks", "--data", "data", "--sentences", 6, "--k", "2", "--simuleval", logs)
     assert online(*command, "--convention", "simuleval", "--json", file, *metric) == 0
     assert " share " in capsys.readouterr().err
     ours = report(file)["settings"][0]
     assert (ours["unit"], ours["convention"]) == ("word", "simuleval")
     assert ours["own"] == {"share": pytest.approx(ours["ap"])}
-    scoring = ("--log", str(logs / "k-2"), "--json", str(file), *metric)
+    scoring = ("--log", str(logs / "k-2"), "--json", str(file), *map(str, metric))
     assert main(["online-eval", *scoring]) == 0
     assert " share " in capsys.readouterr().err
     theirs = report(file)
@@ -201,8 +201,9 @@ def test_areas_against_wait_k(
 def test_faults_of_own_metrics_are_told_with_all_others(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = refused(capsys, "grid", "--data", "data", "--metric", "no.py:f", "--beam", 0)
-    assert "no.py: this file failed: FileNotFoundError" in message and "--beam" in message
+    message = refused(capsys, "grid", "--data", "data", "--metric", "late", "--beam", 0)
+    assert "There is no latency metric `late`" in message and "--import FILE" in message
+    assert "--beam" in message
 
 
 def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:

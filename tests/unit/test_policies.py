@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.own_code import import_files
 from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.online.evaluate import OnlineDecoder
 from nmtgrid.online.policies import AlignAtt, Confidence, EDAtt, Entropy, Policy, Threshold, WaitK
@@ -203,21 +204,22 @@ class Other:
 def own(tmp_path: Path) -> Path:
     path = tmp_path / "own.py"
     path.write_text(OWN, encoding="utf-8")
+    import_files([path])
     return path
 
 
 def test_a_policy_of_ones_own(own: Path) -> None:
-    settings = read_policy(f"{own}:Margin margin=0.2,0.3 cap=4")
+    settings = read_policy("Margin margin=0.2,0.3 cap=4")
     assert [setting.title for setting in settings] == [
         "Margin margin = 0.2, cap = 4", "Margin margin = 0.3, cap = 4",
     ]  # fmt: skip
     writes = [_made(setting).writes(propose([HALF], [1])).tolist() for setting in settings]
     assert writes == [[True], [False]]  # it leads by a quarter
-    assert [setting.value for setting in read_policy(f"{own}:Margin")] == [0.4]
+    assert [setting.value for setting in read_policy("Margin")] == [0.4]
     # One without settings is one point, and no offline one.
-    (even,) = read_policy(f"{own}:Even")
+    (even,) = read_policy("Even")
     assert (even.title, even.slug, even.is_offline) == ("Even", "Even", False)
-    assert even.values() == {"policy": f"{own}:Even", "parameter": "", "value": 0.0}
+    assert even.values() == {"policy": "Even", "parameter": "", "value": 0.0}
 
 
 def test_the_policy_of_the_docs(project: Path, tmp_path: Path) -> None:
@@ -226,7 +228,8 @@ def test_the_policy_of_the_docs(project: Path, tmp_path: Path) -> None:
     assert len(code.splitlines()) <= 40
     path = tmp_path / "margin.py"
     path.write_text(code, encoding="utf-8")
-    setting = Setting(f"{path}:Margin", 0.2, (), "margin")
+    import_files([path])
+    setting = Setting("Margin", 0.2, (), "margin")
     online, pairs = translator("pervasive"), sentences()
     (decoded,) = OnlineDecoder(online).run(pairs, [setting])
     streams = StreamTranslator(online.models, online.pipeline, setting.make(), online.plan)
@@ -238,7 +241,7 @@ def test_the_policy_of_the_docs(project: Path, tmp_path: Path) -> None:
         assert line.target == outcome.units
         assert not pair.source or line.hypothesis().reads == outcome.reads
     with pytest.raises(ConfigError, match="`margin` must be from 0 to below 1"):
-        read_policy(f"{path}:Margin margin=1.5")
+        read_policy("Margin margin=1.5")
 
 
 def _made(setting: Setting) -> Agent:
@@ -247,27 +250,22 @@ def _made(setting: Setting) -> Agent:
     return policy
 
 
-def _decide(own: Path, name: str) -> Tensor:
-    return _made(read_policy(f"{own}:{name}")[0]).writes(propose([HALF, HALF], [1, 1]))
+def _decide(name: str) -> Tensor:
+    return _made(read_policy(name)[0]).writes(propose([HALF, HALF], [1, 1]))
 
 
 def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
     for text, message in (
-        ("Margn", "has no policy `Margn`.*`Margin`"),
-        ("Other", "not a subclass"),
+        ("Margn", "no reading policy `Margn`.*`Margin`.*--import FILE"),
+        ("Other", "no reading policy `Other`"),
         ("Mute", "decides nothing"),
     ):
         with pytest.raises(ConfigError, match=f"(?s){message}"):
-            read_policy(f"{own}:{text}")
+            read_policy(text)
     with pytest.raises(ConfigError, match="`Broken` failed at target token 1: AttributeError"):
-        _decide(own, "Broken")
+        _decide("Broken")
     with pytest.raises(ConfigError, match=r"tensor of bools \[2\].*returned \[2, 4\]"):
-        _decide(own, "Shapeless")
-    with pytest.raises(ConfigError, match="FileNotFoundError"):
-        read_policy(f"{own.with_name('no.py')}:Margin")
-    own.write_text("def\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"other\.py:1: this file failed: SyntaxError"):
-        read_policy(f"{own.rename(own.with_name('other.py'))}:Margin")
+        _decide("Shapeless")
 
 
 def test_results_are_read_back(tmp_path: Path) -> None:

@@ -84,7 +84,7 @@ class DecodeArguments(CommandArguments):
     k: str | None = option("Streams: stay N source units behind; `inf` waits for all.", "N")
     threshold: float | None = option("Streams: the model's agent reads on above this.", "TAU")
     policy: str | None = option(
-        "Streams: a reading policy, `confidence threshold=0.8 floor=2`, your own, `FILE.py:Class`, "
+        "Streams: a reading policy, `confidence threshold=0.8 floor=2`, your own (`--import`), "
         "or the NAME of one that `online-eval --allow-loss` kept; see there.",
         "TEXT",
     )

@@ -69,7 +69,7 @@ class OnlineEvalArguments(CommandArguments):
     )
     policy: list[str] | None = option(
         "A policy with its settings, all combinations of their values: `confidence "
-        "threshold=0.5..0.9:0.1 floor=2`; or your own, `FILE.py:Class`; or one that `--allow-loss` "
+        "threshold=0.5..0.9:0.1 floor=2`; or your own (`--import`); or one that `--allow-loss` "
         "kept under NAME; may be repeated.",
         "TEXT",
     )
@@ -117,8 +117,8 @@ class OnlineEvalArguments(CommandArguments):
     )
     metric: list[str] | None = option(
         "A latency metric of your own, `f(delays, source_length, target_length)` for each "
-        "sentence: `FILE.py:function`; may be repeated.",
-        "FILE",
+        "sentence, by its name in the file of `--import`; may be repeated.",
+        "NAME",
     )
     beam: int = option(
         "Width of the beam; 1 is greedy. With more nothing is final before the end: "

@@ -248,10 +248,10 @@ def _tuning_lines() -> list[Line]:
         if kind.make
         for setting in (kind.sweep, "floor", "cap")
     )
-    policy = {"--data": ["data"], "--sentences": ["2"], "--policy": ["own.py:Sure least=0.5"],
-              "--metric": ["own.py:lag"], "--clock": [], "--device": ["cpu"]}  # fmt: skip
+    policy = {"--data": ["data"], "--sentences": ["2"], "--policy": ["Sure least=0.5"], "--import": ["own.py"],
+              "--metric": ["lag"], "--clock": [], "--device": ["cpu"]}  # fmt: skip
     stream: dict[str, list[str]] = {
-        "--stream": [], "--policy": ["own.py:Sure"], "--device": ["cpu"]
+        "--stream": [], "--policy": ["Sure"], "--import": ["own.py"], "--device": ["cpu"]
     }  # fmt: skip
     certified = {"--data": ["data"], "--split": ["test"], "--allow-loss": ["90"],
                  "--confidence": ["0.1"], "--k": ["1,3"], "--json": ["new.json"],
