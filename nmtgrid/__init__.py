@@ -27,17 +27,24 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from nmtgrid.base.errors import NmtgridError as NmtgridError
+
 if TYPE_CHECKING:
+    from nmtgrid.online.simultaneous import simultaneous as simultaneous
     from nmtgrid.search.translate import load as load
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load"]
+__all__ = ["NmtgridError", "__version__", "load", "simultaneous"]
 
 
 def __getattr__(name: str) -> Any:
-    # `import nmtgrid` and `nmtgrid --help` must stay quick: torch is loaded only for `load`.
+    # `import nmtgrid` and `nmtgrid --help` must stay quick: torch is loaded only for these two.
     if name == "load":
         from nmtgrid.search.translate import load
 
         return load
+    if name == "simultaneous":
+        from nmtgrid.online.simultaneous import simultaneous
+
+        return simultaneous
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -15,14 +15,11 @@ action. This module loads without SimulEval; only the class needs it, and
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.base.own_code import import_files
 from nmtgrid.base.spans import real_number
 from nmtgrid.text.incremental import IncrementalWords
 
@@ -74,49 +71,19 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
     # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
-    from nmtgrid.base.devices import find_device
-    from nmtgrid.models.directory import load_model
-    from nmtgrid.online.objectives.wait_k import trained_k
-    from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
-    from nmtgrid.online.settings import Setting, read_policy
-    from nmtgrid.online.stream import StreamTranslator
-    from nmtgrid.search.long_sources import SourceLimits
-    from nmtgrid.search.translate import default_plan
+    from nmtgrid.online.simultaneous import simultaneous
+    from nmtgrid.search.translate import load
 
-    import_files(arguments.imports)
-    presets: list[PolicyPreset] = []
-    if arguments.policy is not None:
-        (text,), presets = expand([arguments.policy], [Path(arguments.model)])
-        settings = read_policy(text)
+    policy: str | None = arguments.policy
+    if arguments.k is not None:
+        policy = f"wait-k k={arguments.k:g}"
     elif arguments.threshold is not None:
-        settings = [Setting("threshold", arguments.threshold)]
-    else:
-        k = trained_k(arguments.model) if arguments.k is None else arguments.k
-        if k is None:
-            raise ConfigError(
-                "Give one of `--k`, `--threshold` and `--policy`: the model was not trained with "
-                "one k."
-            )
-        settings = [Setting("wait-k", k)]
-    if len(settings) > 1:
-        raise ConfigError(
-            "`--policy` must have one value for each setting: `confidence threshold=0.8`."
-        )
-    agent = settings[0].make(arguments.finish_reading)
-    device = find_device(arguments.device)
-    loaded = load_model(arguments.model, device, arguments.weights)
-    for preset in presets:
-        conditions = Conditions(finish_reading=arguments.finish_reading)
-        preset.check(loaded, conditions, console.warn)
-    plan = dataclasses.replace(
-        default_plan(loaded), beam=1, nbest=1, sample=False, coverage_penalty=0.0
-    )
-    limits = SourceLimits.of([loaded.lengths], None)
-    translator = StreamTranslator(
-        [loaded.model], loaded.pipeline, agent, plan, device, limits=limits
-    )
-    translator.begin()  # a model that cannot stream is an error before the first sentence
-    return translator
+        policy = f"threshold threshold={arguments.threshold:.15g}"
+    model = load(
+        arguments.model, device=arguments.device, weights=arguments.weights, warn=console.warn,
+        imports=arguments.imports,
+    )  # fmt: skip
+    return simultaneous(model, policy, finish_reading=arguments.finish_reading)
 
 
 def add_arguments(parser: ArgumentParser) -> None:

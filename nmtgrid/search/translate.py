@@ -1,18 +1,21 @@
 """Raw text in, raw text out: the whole way from lines to their translations, in order.
 
-`nmtgrid.load("runs/toy/model", beam=5).translate(["Guten Morgen!"])` is all that it takes. The
-commands `decode` and `online-eval` use the `Translator` too.
+`nmtgrid.load("runs/toy/model", beam=5).translate(["Guten Morgen!"])` is all that it takes; the page
+docs/python.md shows the rest. The commands `decode` and `online-eval` use the `Translator` too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import itertools
+import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy
 import torch
@@ -23,6 +26,7 @@ from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import find_device, free_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
+from nmtgrid.base.own_code import import_files
 from nmtgrid.data.batches import collate, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
 from nmtgrid.models.api import TranslationModel
@@ -54,6 +58,8 @@ _MOST_PIECES = 1 << 16
 """Pieces of a line that have sampling keys of their own."""
 _SHOWN = 40
 """Characters of a wrong argument that an error message shows."""
+Item = TypeVar("Item")
+Precision = Literal["fp32", "bf16"]
 
 
 def check_text(model: TranslationModel) -> None:
@@ -112,13 +118,27 @@ def _with_prefixes(lines: Iterable[str], prefixes: Iterable[str]) -> Iterator[tu
         yield line, prefix
 
 
-def _check_lines(lines: Iterable[object], what: str) -> None:
-    """Raise TypeError for one string: its letters would be taken for lines."""
+def _checked(lines: Iterable[Item], what: str) -> Iterator[Item]:
+    """Return an iterator over `lines`, which must be strings where `what` says so.
+
+    Raises TypeError at once for what is not iterable and for one string, whose letters would be
+    taken for lines; on the way for an item that is no string.
+    """
     if isinstance(lines, (str, bytes)):
         raise TypeError(
             f"{what} must be several strings, not one: its letters would be taken for lines. "
             f"Pass a list, also of one line: [{_short(lines)}]."
         )
+    if not isinstance(lines, Iterable):
+        raise TypeError(f"{what} must be a list or another iterable, but is {_short(lines)}.")
+    return iter(lines) if what in ("pairs", "pictures") else _strings(lines, what)
+
+
+def _strings(lines: Iterable[Item], what: str) -> Iterator[Item]:
+    for number, line in enumerate(lines, start=1):
+        if not isinstance(line, str):
+            raise TypeError(f"{what} must be strings, but number {number:,} is {_short(line)}.")
+        yield line
 
 
 def _short(value: object) -> str:
@@ -171,40 +191,55 @@ class Translator:
         options: TranslationOptions | None = None,
         *,
         device: torch.device | str = "cpu",
-        precision: Literal["fp32", "bf16"] = "fp32",
-        warn: Callable[[str], None] = lambda text: None,
+        precision: Precision = "fp32",
+        warn: Callable[[str], None] | None = None,
         halt: Halt | None = None,
     ) -> None:
-        """`plan` defaults to the first model's settings; `warn` gets messages on long lines.
+        """`plan` defaults to the first model's settings.
 
-        `halt` says where tokens leave the decoder early (None: nowhere). Raises ConfigError for
-        faulty plans, ModelError when the models' vocabularies differ.
+        `warn` gets messages on long lines (None: they are Python warnings), `halt` says where
+        tokens leave the decoder early (None: nowhere). Raises ConfigError for faulty plans,
+        ModelError when the models' vocabularies differ.
         """
         check_ensemble(loaded)
+        self.loaded = tuple(loaded)
         self.pipeline: Pipeline = loaded[0].pipeline
         self.plan = default_plan(loaded[0]) if plan is None else plan
         self.options = TranslationOptions() if options is None else options
         check_config(self.plan)
         check_config(self.options)
-        self.device, self.bf16, self.warn = torch.device(device), precision == "bf16", warn
+        self.device, self.bf16 = torch.device(device), precision == "bf16"
+        self.warn = warn or (lambda text: warnings.warn(text, stacklevel=2))
         self.models = [member.model.to(self.device).eval() for member in loaded]
         self.halt = halt
         known = [member.lengths for member in loaded]
         self.limits = SourceLimits.of(known, self.options.max_source)
         self.features = self.models[0].traits.source_features  # of a region; 0: text
-        # Only a GPU gains from recorded steps.
+        # Only a GPU gains from recorded steps. These have memory of their own, so that one search
+        # runs at a time; elsewhere a search shares nothing that it writes to.
         self.graphs = Graphs(Recorder(self.device)) if self.device.type == "cuda" else None
+        self._turn = contextlib.nullcontext() if self.graphs is None else threading.Lock()
         # Unknown words are replaced along the alignment, so the models must have one.
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
+
+    def with_search(self, **search: Any) -> Translator:
+        """Return a translator with other settings of the search (beam=5, nbest=3, ...).
+
+        Models and text are shared, so that it costs nothing. Raises ConfigError for faulty ones.
+        """
+        other = copy.copy(self)
+        other.plan = _changed(self.plan, search)
+        engine.check(self.models, other.plan, self.options.replace_unknown, halt=self.halt)
+        return other
 
     def translate(
         self, lines: Iterable[str], *, prefixes: Iterable[str] | None = None
     ) -> list[str]:
         """Return the translations of raw `lines`, one for each; empty lines stay empty.
 
-        `prefixes` and what is raised: as in `stream`.
+        `prefixes` and what is raised: as in `translations`.
         """
-        return [translation.text for translation in self.stream(lines, prefixes=prefixes)]
+        return [translation.text for translation in self.translations(lines, prefixes=prefixes)]
 
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
         """Return the log-probability of each raw (source, target), end symbol included.
@@ -212,9 +247,8 @@ class Translator:
         Raises TypeError for what is no list of pairs of strings.
         """
         check_text(self.models[0])
-        _check_lines(pairs, "pairs")
         encoded = []
-        for number, pair in enumerate(pairs, start=1):
+        for number, pair in enumerate(_checked(pairs, "pairs"), start=1):
             is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
             if not (is_pair and all(isinstance(side, str) for side in pair)):
                 raise TypeError(
@@ -229,13 +263,13 @@ class Translator:
         sizes = [len(source) + len(target) for source, target in encoded]
         for indices in self._batches(sizes, 1):
             batch = collate(*zip(*(encoded[index] for index in indices), strict=True))
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            with self._autocast():
                 values = forced_log_probabilities(self.models, batch.to(self.device))
             for index, value in zip(indices, values.sum(1).tolist(), strict=True):
                 scores[index] = value
         return scores
 
-    def stream(
+    def translations(
         self,
         lines: Iterable[str],
         *,
@@ -245,21 +279,19 @@ class Translator:
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order, with one window of lines in memory.
 
-        `advance` is called after each batch with the lines, parts of lines in pieces among them,
-        and the target tokens that it has finished.
+        `align` asks for the alignments of the hypotheses. `advance` is called after each batch with
+        the lines, parts of lines in pieces among them, and the target tokens that it has finished.
         `prefixes` are raw text that the translation of each line must begin with, in whole words,
         perhaps none; of a line in pieces the first one does. Raises ConfigError at once when
-        `align` is set and the model does not align, TypeError for one string instead of
-        several; InputError on the way unless there are as many prefixes as lines, of at most 1,024
-        units.
+        `align` is set and the model does not align, TypeError for what are not strings;
+        InputError on the way unless there are as many prefixes as lines, of at most 1,024 units.
         """
-        _check_lines(lines, "lines")
-        _check_lines(prefixes or (), "prefixes")
+        lines = _checked(lines, "lines")
         engine.check(self.models, self.plan, align)
         check_text(self.models[0])
         pairs: Iterator[tuple[str, str]] = zip(lines, itertools.repeat(""), strict=False)
         if prefixes is not None:
-            pairs = _with_prefixes(lines, prefixes)
+            pairs = _with_prefixes(lines, _checked(prefixes, "prefixes"))
         # A generator of its own: what is checked above is raised here, not at the first line.
         return self._translations(pairs, align, advance)
 
@@ -274,6 +306,7 @@ class Translator:
 
         Raises ConfigError at once where the model cannot, DataError for features of another size.
         """
+        pictures = _checked(pictures, "pictures")
         engine.check(self.models, self.plan, align)
         check_pictures(self.models[0])
         return self._captions(pictures, align, advance)
@@ -397,7 +430,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         constraints = [ForcedPrefix(prefixes, self.device)] if any(prefixes) else []
         # One autocast around the whole search: the cast weights are then kept from step to step.
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+        with self._turn, self._autocast():
             return engine.search(
                 self.models,
                 source.to(self.device),
@@ -409,6 +442,9 @@ class Translator:
                 halt=self.halt,
                 graphs=self.graphs,
             )
+
+    def _autocast(self) -> torch.autocast:
+        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def _batches(self, sizes: list[int], width: int | None = None) -> Iterator[list[int]]:
         """Yield indices in order of size, so many that rows x longest stay within the limit."""
@@ -478,24 +514,48 @@ def default_plan(loaded: LoadedModel) -> SearchPlan:
         raise ModelError(problem, "Restore a copy.") from fault
 
 
+def _changed(plan: SearchPlan, search: Mapping[str, Any]) -> SearchPlan:
+    """Return `plan` with the settings that Python names. Raises ConfigError."""
+    try:
+        return override(plan, search)
+    except ConfigError as fault:
+        # In Python they are arguments.
+        problems = [problem.replace("`--set ", "`") for problem in fault.faults]
+        raise ConfigError(problems, fault.advice) from fault
+
+
 def load(
     folder: str | Path,
     *more: str | Path,
     device: str = "auto",
-    precision: Literal["fp32", "bf16"] = "fp32",
-    weights: str = "best",
+    precision: Precision = "fp32",
+    weights: Literal["best", "last", "average"] = "best",
     options: TranslationOptions | None = None,
     warn: Callable[[str], None] | None = None,
+    imports: Iterable[str | Path] = (),
     **search: Any,
 ) -> Translator:
     """Return a translator for the model directory `folder`, or for several averaged ones.
 
-    `warn` gets messages on long lines (None: Python's `warnings`). `search` changes settings of the
-    plan (beam=5, length_penalty=0.6, ...). Raises ModelError for what is missing or does not fit,
-    ConfigError for faulty settings, DeviceError for a device that is not there.
+    `warn` gets messages on long lines (None: they are Python warnings), `imports` are Python files
+    that define what the model needs, such as its architecture. `search` changes settings of the
+    search (beam=5, length_penalty=0.6, ...). Raises ModelError for what is missing or does not fit,
+    ConfigError for faulty settings, DeviceError for a device that is not there, TypeError for
+    arguments of another type.
     """
+    for path in (folder, *more):
+        if not isinstance(path, (str, Path)):
+            raise TypeError(f"A model directory is named by its path, not by {_short(path)}.")
+    if not isinstance(device, str):
+        raise TypeError(f"device must be a name such as 'cpu' or 'auto', but is {_short(device)}.")
+    if warn is not None and not callable(warn):
+        raise TypeError(f"warn must be a function of one text, but is {_short(warn)}.")
+    if options is not None and not isinstance(options, TranslationOptions):
+        raise TypeError(f"options must be TranslationOptions, but are {_short(options)}.")
+    if precision not in get_args(Precision):
+        raise ConfigError(f"precision must be 'fp32' or 'bf16', but is {_short(precision)}.")
+    import_files(imports)
     torch_device = find_device(device)
     loaded = [load_model(path, torch_device, weights) for path in (folder, *more)]
-    plan = override(default_plan(loaded[0]), search)
-    warn = warn or (lambda text: warnings.warn(text, stacklevel=2))
+    plan = _changed(default_plan(loaded[0]), search)
     return Translator(loaded, plan, options, device=torch_device, precision=precision, warn=warn)

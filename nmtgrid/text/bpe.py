@@ -93,13 +93,14 @@ class Codes:
             segments = self._cache.get(word)
             if segments is None:
                 segments = []
+                # subword-nmt caches each word for ever; ours serves, and is emptied when full. A
+                # new cache, for another thread may still be reading the old one.
+                self._bpe.cache = {}
                 # The time grows with the square of the length: longer words are cut first.
                 for part in word_parts(word):
                     if segments:
                         segments[-1] += JOINER
                     segments += self._bpe.segment_tokens([part])
-                # subword-nmt caches each word for ever; ours serves, and is emptied when full.
-                self._bpe.cache.clear()
                 if len(self._cache) >= _LARGEST_CACHE:
                     self._cache.clear()
                 self._cache[word] = segments

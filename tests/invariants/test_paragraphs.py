@@ -55,9 +55,9 @@ WARNINGS: list[str] = []
 def test_a_line_is_its_sentences(case: Case, beam: int) -> None:
     translator = _translator(case, beam=beam)
     WARNINGS.clear()
-    alone = list(translator.stream(SENTENCES[:4]))
+    alone = list(translator.translations(SENTENCES[:4]))
     assert not WARNINGS
-    (line,) = translator.stream([" ".join(SENTENCES[:4])])
+    (line,) = translator.translations([" ".join(SENTENCES[:4])])
     assert [warning.split(":")[0] for warning in WARNINGS] == ["long-line"]
     best = line.hypotheses[0]
     parts = [translation.hypotheses[0] for translation in alone]

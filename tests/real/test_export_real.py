@@ -60,7 +60,8 @@ def test_same_tokens_on_real_sentences(home: Path, beam: int, penalty: float) ->
     sources = [loaded.pipeline.source_tokens(line) for line in lines]
     limit = 60
     plan = SearchPlan(beam=beam, length_penalty=penalty, max_length_a=limit, max_length_b=0.0)
-    ours = [translation.hypotheses[0] for translation in Translator([loaded], plan).stream(lines)]
+    translations = Translator([loaded], plan).translations(lines)
+    ours = [translation.hypotheses[0] for translation in translations]
     theirs = ctranslate2.Translator(str(home / "out"), intra_threads=1).translate_batch(
         sources, beam_size=beam, length_penalty=penalty, max_batch_size=32, return_end_token=True,
         min_decoding_length=0, max_decoding_length=limit + 1,

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.own_code import import_files
 from nmtgrid.base.io.atomic import with_checksum, write_json
+from nmtgrid.base.own_code import import_files
 from nmtgrid.online.evaluate import OnlineDecoder
 from nmtgrid.online.policies import AlignAtt, Confidence, EDAtt, Entropy, Policy, Threshold, WaitK
 from nmtgrid.online.settings import KINDS, Setting, named_policies, read_policy, read_settings

@@ -26,7 +26,7 @@ def test_translations_begin_with_their_prefixes(tmp_path: Path, beam: int) -> No
     if beam == 1:
         assert loaded.translate(lines, prefixes=own) == free
     forced = ["f a", "c", "", "e e e", free[4]]
-    translations = list(loaded.stream(lines, prefixes=iter(forced)))
+    translations = list(loaded.translations(lines, prefixes=iter(forced)))
     assert [translation.text for translation in translations][1:3] == ["", free[2]], (
         "an empty line stays empty"
     )
@@ -40,7 +40,7 @@ def test_translations_begin_with_their_prefixes(tmp_path: Path, beam: int) -> No
 
 def test_prefixes_are_raw_text_in_pieces_and_may_be_longer_than_the_search_goes() -> None:
     loaded = Translator([copier("h@@ e@@ l@@ o", bpe=True)], SearchPlan(max_length_b=0))
-    (translation,) = loaded.stream(["hello"], prefixes=["ole " * 7])
+    (translation,) = loaded.translations(["hello"], prefixes=["ole " * 7])
     assert translation.text.startswith("ole " * 6 + "ole") and translation.target[:3] == [
         "o@@",
         "l@@",

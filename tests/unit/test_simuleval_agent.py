@@ -229,9 +229,9 @@ def test_the_class_that_simuleval_drives(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
-        ([], "one of `--k`, `--threshold` and `--policy`"),
+        ([], "not trained with one k: name a policy"),
         (["--k", "1", "--threshold", "0.5"], "one of `--k`, `--threshold` and `--policy`"),
-        (["--k", "0.5"], "`k` must be a whole number"),
+        (["--k", "0.5"], "is not a whole number"),
         (["--threshold", "1"], "above 0 and below 1"),
         (["--threshold", "0.5"], "has no reader"),
     ],

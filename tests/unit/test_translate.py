@@ -57,7 +57,7 @@ def test_windows_are_read_only_when_needed() -> None:
             read.append(number)
             yield "a"
 
-    stream = translator(copier(WORDS), window=3).stream(lines())
+    stream = translator(copier(WORDS), window=3).translations(lines())
     assert next(stream).text == "a"
     assert read == [0, 1, 2]
 
@@ -67,7 +67,7 @@ def test_long_lines() -> None:
     options = TranslationOptions(max_source=4)
     system = Translator([copier(WORDS)], SearchPlan(beam=2), options, warn=warnings.append)
     line = "a b . c d , a b c d a"
-    translations = list(system.stream(["a", line, "b"], align=True))
+    translations = list(system.translations(["a", line, "b"], align=True))
     assert [translation.text for translation in translations] == ["a", line, "b"]
     assert len(warnings) == 1
     assert warnings[0].startswith("long-line") and "2 (11)" in warnings[0]
@@ -84,7 +84,7 @@ def test_long_lines() -> None:
     assert len(warnings) == 1 and "cut" in warnings[0] and "1 (6)" in warnings[0]
     # Its table would have more cells than memory has bytes.
     line = " ".join("abcd"[index % 4] for index in range(3000))
-    (translation,) = translator(copier(WORDS), max_source=100).stream([line], align=True)
+    (translation,) = translator(copier(WORDS), max_source=100).translations([line], align=True)
     assert translation.text == line
     assert translation.hypotheses[0].alignment is None
 
@@ -175,7 +175,7 @@ def test_progress_is_shown_while_a_long_line_is_translated() -> None:
     done: list[float] = []
     system = translator(copier("x@@ x", bpe=True), max_source=10, batch_tokens=500)
     raw = "x" * 3000
-    stream = system.stream(["x", raw, ""], advance=lambda lines, tokens: done.append(lines))
+    stream = system.translations(["x", raw, ""], advance=lambda lines, tokens: done.append(lines))
     _, text, _ = (translation.text for translation in stream)
     assert len(done) > 5 and max(done) < 1.5 and sum(done) == pytest.approx(3)
     assert text.replace(" ", "") == raw, "nothing is lost"
@@ -187,7 +187,7 @@ def test_unknown_words_can_be_copied_and_units_become_words() -> None:
     assert translator(loaded, replace_unknown=True).translate(["a Zebra b"]) == ["a Zebra b"]
     with pytest.raises(ConfigError, match="alignments"):
         translator(copier(WORDS, aligns=False), replace_unknown=True)
-    (translation,) = translator(copier("h@@ e@@ l@@ o", bpe=True)).stream(["hello hello"])
+    (translation,) = translator(copier("h@@ e@@ l@@ o", bpe=True)).translations(["hello hello"])
     assert translation.source == translation.target == ["h@@", "e@@", "l@@", "l@@", "o"] * 2
     assert translation.text == translation.tokenized == "hello hello"
     assert whole_word(translation.source, 7) == "hello"
@@ -195,7 +195,7 @@ def test_unknown_words_can_be_copied_and_units_become_words() -> None:
 
 def test_faulty_options_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="alignments"):
-        translator(copier(WORDS, aligns=False)).stream(["a"], align=True)
+        translator(copier(WORDS, aligns=False)).translations(["a"], align=True)
     with pytest.raises(ConfigError, match="batch_tokens"):
         translator(copier(WORDS), batch_tokens=0)
     with pytest.raises(ConfigError, match="Did you mean `beam`"):
@@ -227,7 +227,7 @@ def test_what_is_no_pair_is_refused(pairs: Any, words: str) -> None:
     with pytest.raises(TypeError, match=r"not one: its letters .* Pass a list.*: \['a b c'\]"):
         system.translate("a b c")
     with pytest.raises(TypeError, match="not one"):
-        system.stream("a b c")
+        system.translations("a b c")
 
 
 def saved(folder: Path, seed: int = 0) -> Path:
@@ -268,7 +268,7 @@ def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
         system.plan.max_length_b,
     ) == (3, 0.5, 1.0)
     lines = ["a b c", "", "f", "d e d e d"]
-    translations = list(system.stream(lines))
+    translations = list(system.translations(lines))
     assert system.translate(lines) == [translation.text for translation in translations]
     check_scores(system, lines, translations)
     assert system.score([]) == []
@@ -297,7 +297,7 @@ def test_ensembles_average_probabilities(tmp_path: Path) -> None:
     ]
     # One token, the end symbol: its probability is the mean of the two.
     assert math.exp(values[1]) == pytest.approx(sum(map(math.exp, single)) / 2, rel=1e-4)
-    translations = next(both.stream(["a b"])).hypotheses[0]
+    translations = next(both.translations(["a b"])).hypotheses[0]
     text = both.pipeline.restore(translations.tokens)
     assert both.score([("a b", text)])[0] == pytest.approx(translations.log_probability, abs=1e-4)
 
@@ -310,6 +310,6 @@ def test_samples_do_not_depend_on_window_or_batch(tmp_path: Path) -> None:
         system = nmtgrid.load(
             folder, device="cpu", options=options, sample=True, beam=1, nbest=2, seed=3
         )
-        texts.append([translation.texts for translation in system.stream(lines)])
+        texts.append([translation.texts for translation in system.translations(lines)])
     assert texts[0] == texts[1]
     assert texts[0][1] != texts[0][2], "equal lines must be drawn apart"

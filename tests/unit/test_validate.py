@@ -62,7 +62,7 @@ def test_bleu_is_that_of_the_command_that_decodes(data: Dataset, model: Translat
     split = data.split("valid")
     loaded = LoadedModel(model.eval(), data.pipeline, {}, Path())
     translator = Translator([loaded], SearchPlan(), TranslationOptions())
-    lines = [score.tokenized for score in translator.stream(split.raw_source())]
+    lines = [score.tokenized for score in translator.translations(split.raw_source())]
     references = split.tokenized_target()
     score = validator(data, 300).quality(model)
     assert score.bleu == pytest.approx(bleu(lines, references, "none").value)

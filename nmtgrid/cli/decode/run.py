@@ -132,7 +132,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
     # Filled while lines are read, and complete when all are.
     notes: Counter[str] = Counter()
     prefixes = None if arguments.prefix is None else _read_prefixes(arguments.prefix, total)
-    begin = functools.partial(translator.stream, read_lines(source, notes), prefixes=prefixes)
+    begin = functools.partial(translator.translations, read_lines(source, notes), prefixes=prefixes)
     report, _ = _write_translations(translator, begin, total, arguments)
     for name, count in notes.items():
         if count:
@@ -154,7 +154,7 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
         lines = split.raw_source()
         total = len(lines)
         prefixes = None if arguments.prefix is None else _read_prefixes(arguments.prefix, total)
-        begin = functools.partial(translator.stream, lines, prefixes=prefixes)
+        begin = functools.partial(translator.translations, lines, prefixes=prefixes)
     report, translations = _write_translations(translator, begin, total, arguments)
     if isinstance(split, PictureSplit):
         words = [caption.tokenized for caption in translations]

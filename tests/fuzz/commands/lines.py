@@ -248,8 +248,9 @@ def _tuning_lines() -> list[Line]:
         if kind.make
         for setting in (kind.sweep, "floor", "cap")
     )
-    policy = {"--data": ["data"], "--sentences": ["2"], "--policy": ["Sure least=0.5"], "--import": ["own.py"],
-              "--metric": ["lag"], "--clock": [], "--device": ["cpu"]}  # fmt: skip
+    policy = {"--data": ["data"], "--sentences": ["2"], "--policy": ["Sure least=0.5"],
+              "--import": ["own.py"], "--metric": ["lag"], "--clock": [],
+              "--device": ["cpu"]}  # fmt: skip
     stream: dict[str, list[str]] = {
         "--stream": [], "--policy": ["Sure"], "--import": ["own.py"], "--device": ["cpu"]
     }  # fmt: skip

@@ -1,0 +1,71 @@
+"""`nmtgrid.simultaneous`: a loaded model and a reading policy translate words as they arrive.
+
+The page docs/python.md shows how it is used.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.online.objectives.wait_k import trained_k
+from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
+from nmtgrid.online.retranslation import PrefixPolicy
+from nmtgrid.online.settings import Setting, read_policy
+from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.search.api import Agent
+from nmtgrid.search.translate import Translator
+
+
+def simultaneous(
+    model: Translator,
+    policy: str | Agent | PrefixPolicy | None = None,
+    *,
+    finish_reading: bool = False,
+) -> StreamTranslator:
+    """Return what translates lines whose words arrive one by one, greedily: see `begin`.
+
+    `policy` decides when to read: a text such as "wait-k k=3" or "confidence threshold=0.8 floor=2"
+    (as `decode --policy` takes it, also a name that the model's directory keeps), or a policy; None
+    is the k that the model was trained with. With `finish_reading` no translation ends before its
+    source has been read (a policy object has a setting of its own for that).
+
+    Raises ConfigError for faulty policies and where the model cannot follow them, TypeError for
+    arguments of another type.
+    """
+    if not isinstance(model, Translator):
+        raise TypeError(f"model must be what `nmtgrid.load` returns, but is {model!r}.")
+    if policy is not None and not isinstance(policy, (str, Agent, PrefixPolicy)):
+        raise TypeError(f"policy must be a text such as 'wait-k k=3', but is {policy!r}.")
+    presets: list[PolicyPreset] = []
+    first = model.loaded[0]
+    agent: Agent | PrefixPolicy
+    if policy is None:
+        k = trained_k(first.folder)
+        if k is None:
+            raise ConfigError(
+                "The model was not trained with one k: name a policy, such as 'wait-k k=3'."
+            )
+        agent = Setting("wait-k", k).make(finish_reading)
+    elif isinstance(policy, str):
+        (text,), presets = expand([policy], [first.folder])
+        settings = read_policy(text)
+        if len(settings) > 1:
+            raise ConfigError(
+                f"`{policy}` names {len(settings)} settings, not one: give one value for each, as "
+                f"in `{settings[0].text}`."
+            )
+        agent = settings[0].make(finish_reading)
+    else:
+        agent = policy
+    conditions = Conditions(finish_reading=finish_reading, ensemble=len(model.models) > 1)
+    for preset in presets:
+        preset.check(first, conditions, model.warn)
+    # The model's own width and penalties are for whole sentences: no word is taken back here.
+    plan = dataclasses.replace(model.plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
+    translator = StreamTranslator(
+        model.models, model.pipeline, agent, plan, model.device, model.bf16, model.halt,
+        model.limits,
+    )  # fmt: skip
+    translator.begin()  # what the model cannot do is an error now, not at the first line
+    return translator
