@@ -31,7 +31,7 @@ from nmtgrid import __version__
 from nmtgrid.base import console
 from nmtgrid.base.errors import NmtgridError, nearest
 from nmtgrid.base.own_code import import_files
-from nmtgrid.cli.options import PIPE_CLOSED, Leave
+from nmtgrid.cli.options import PIPE_CLOSED, Leave, add_command
 
 COMMANDS = {
     "preprocess": "nmtgrid.cli.preprocess",
@@ -266,7 +266,7 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         if hasattr(module, "app"):
             app.add_typer(module.app, name=name)
         else:
-            app.command(name)(module.command)
+            add_command(app, name, module.command)
     return app
 
 

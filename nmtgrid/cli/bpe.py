@@ -6,16 +6,19 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from typer import Argument, Option, Typer
+from typer import Typer
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     CommandArguments,
     Excludes,
     JsonFile,
     Workers,
+    add_command,
     argument,
     check_outputs,
     check_rules,
@@ -26,9 +29,6 @@ from nmtgrid.cli.options import (
 )
 
 app = Typer(help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True)
-
-_Input = Annotated[Path, Option("--input", metavar="FILE", help="`-`: standard input.")]
-_Output = Annotated[Path, Option("--out", metavar="FILE", help="`-`: standard output.")]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,16 @@ _INEFFECTIVE = "{option} has no effect with {other}: leave it out."
 RULES = [Excludes("merges", "words codes", _INEFFECTIVE), Excludes("joint", "words", _INEFFECTIVE)]
 
 
-@app.command("learn")
-@takes(LearnArguments)
+@takes(
+    LearnArguments,
+    {
+        "Merges": "merges joint codes words",
+        "Vocabularies": "joint_vocabulary min_count vocab_source vocab_target",
+        GENERAL: "workers json",
+    },
+    "nmtgrid bpe learn DATA --merges 10000",
+    "nmtgrid bpe learn DATA --codes codes.de --codes codes.en --separate",
+)
 def learn(arguments: LearnArguments) -> None:
     """Learn merges and vocabularies from the training text and encode all splits of DATA."""
     codes = arguments.codes or []
@@ -147,13 +155,28 @@ def _print_facts(facts: dict[str, Any], merges: int) -> None:
     console.table("Lengths in units, end symbol not counted", headings, rows)
 
 
-@app.command("apply")
-def apply(
-    codes: Annotated[Path, Argument(metavar="CODES", help="A codes file.")],
-    source: _Input = Path("-"),
-    out: _Output = Path("-"),
-    workers: Workers = 1,
-) -> None:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UndoArguments(CommandArguments):
+    """The arguments of `bpe undo`."""
+
+    input: Path = option("`-`: standard input.", "FILE", default=Path("-"))
+    out: Path = option("`-`: standard output.", "FILE", default=Path("-"))
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ApplyArguments(UndoArguments):
+    """The arguments of `bpe apply`."""
+
+    codes: Path = argument("A codes file.", "CODES")
+    workers: Workers = 1
+
+
+@takes(
+    ApplyArguments,
+    {INPUT_OUTPUT: "input out", GENERAL: "workers"},
+    "nmtgrid bpe apply DATA/bpe.codes < words > units",
+)
+def apply(arguments: ApplyArguments) -> None:
     """Cut the words of tokenised text into units.
 
     One process writes each line as soon as it has come, several write many lines at once.
@@ -163,7 +186,8 @@ def apply(
     from nmtgrid.text.bpe import Codes
     from nmtgrid.text.shards import read_shards, segment_lines
 
-    bpe, processes = Codes.load(codes), count_workers(workers)
+    source, out = arguments.input, arguments.out
+    bpe, processes = Codes.load(arguments.codes), count_workers(arguments.workers)
     if processes == 1:
         # Line by line, so that a program at the other end of a pipe gets each at once.
         _map_lines(source, out, lambda line: " ".join(bpe.segment(line.split())))
@@ -174,12 +198,12 @@ def apply(
             file.write(lines)
 
 
-@app.command("undo")
-def undo(source: _Input = Path("-"), out: _Output = Path("-")) -> None:
+@takes(UndoArguments, {INPUT_OUTPUT: "input out"}, "nmtgrid bpe undo < units > words")
+def undo(arguments: UndoArguments) -> None:
     """Join units to words again."""
     from nmtgrid.text.bpe import remove_bpe as join
 
-    _map_lines(source, out, join)
+    _map_lines(arguments.input, arguments.out, join)
 
 
 def _map_lines(source: Path, out: Path, function: Callable[[str], str]) -> None:
@@ -189,3 +213,8 @@ def _map_lines(source: Path, out: Path, function: Callable[[str], str]) -> None:
     with open_writer(out) as file:
         for line in read_lines(source):
             file.write(function(line).encode("utf-8") + b"\n")
+
+
+add_command(app, "learn", learn)
+add_command(app, "apply", apply)
+add_command(app, "undo", undo)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
+    GENERAL,
     REQUIRED,
     CommandArguments,
     JsonFile,
@@ -39,7 +40,11 @@ class ExportArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(ExportArguments)
+@takes(
+    ExportArguments,
+    {"Output": "to out quantization", GENERAL: "weights json"},
+    "nmtgrid export MODEL --to ctranslate2 --quantization int8 --out DIR",
+)
 def command(arguments: ExportArguments) -> None:
     """Write MODEL for another program: for CTranslate2, a fast engine for Transformers.
 

@@ -9,6 +9,8 @@ from typing import Literal
 from nmtgrid.base import console
 from nmtgrid.base.config import to_json
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
     JsonFile,
@@ -42,7 +44,16 @@ class ImportArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(ImportArguments)
+@takes(
+    ImportArguments,
+    {
+        INPUT_OUTPUT: "dict_source dict_target codes codes_target out",
+        "Text": "source_lang target_lang tokenize lowercase",
+        GENERAL: "json",
+    },
+    "nmtgrid import-fairseq checkpoint_best.pt --dict-source dict.de.txt "
+    "--dict-target dict.en.txt --codes bpe.codes --lowercase --out MODEL",
+)
 def command(arguments: ImportArguments) -> None:
     """Take over a Transformer, ConvS2S, LSTM or Pervasive Attention model of fairseq or attn2d.
 

@@ -3,9 +3,11 @@
 A command declares a frozen dataclass of its arguments, whose fields are annotated as Typer's
 parameters are, a table of rules on which of them go together, and a function:
 
-    @takes(DecodeArguments)
+    @takes(DecodeArguments, {"Search": "beam nbest", GENERAL: "json"}, "nmtgrid decode MODEL FILE")
     def command(arguments: DecodeArguments) -> None:
         check_rules(arguments, RULES)
+
+The help shows the options in panels, most used first, and ends with the examples.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ from typing import (
 )
 
 import typer
-from typer.models import ArgumentInfo
+import typer.core
+from typer.models import ArgumentInfo, OptionInfo
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError
@@ -118,11 +121,37 @@ def flag(name: str, help: str) -> Any:
 Arguments = TypeVar("Arguments", bound=CommandArguments)
 
 
-def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Callable[..., None]]:
+INPUT_OUTPUT, GENERAL = "Input and output", "General"
+"""The panels of options that most commands have; what no panel names is in the last one."""
+
+
+class Command(typer.core.TyperCommand):
+    """A command whose help has no panel for `--help` alone."""
+
+    def get_help_option(self, ctx: Any) -> Any:
+        """Return `--help`, in the last panel."""
+        help_option: Any = super().get_help_option(ctx)
+        if help_option is not None:
+            help_option.rich_help_panel = GENERAL
+        return help_option
+
+
+def add_command(app: typer.Typer, name: str, command: Callable[..., None]) -> None:
+    """Enter a command that `takes` has made."""
+    # In Markdown, whose items alone are lines of their own in every version of Typer.
+    examples = [f"* `{example}`" for example in vars(command).get("examples", ())]
+    epilog = "\n\n".join(["Examples:" if len(examples) > 1 else "Example:", *examples])
+    app.command(name, cls=Command, epilog=epilog)(command)
+
+
+def takes(
+    kind: type[Arguments], panels: Mapping[str, str], *examples: str
+) -> Callable[[Callable[[Arguments], None]], Callable[..., None]]:
     """Turn a function of one dataclass of arguments into a command for Typer.
 
     Each field becomes a parameter with the field's type and default. The function's docstring is
-    the help.
+    the help. `panels` are the titles of groups of options, with the names of the fields in each,
+    separated by spaces; `examples` are command lines.
     """
     # Resolved against the module that declares the fields, whose annotations are strings.
     hints = get_type_hints(kind, include_extras=True)
@@ -130,6 +159,20 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
         if field.metadata:
             hints[field.name] = Annotated[hints[field.name], field.metadata["typer"]]
     parameters = list(inspect.signature(kind).parameters.values())
+    order = [(panel, name) for panel, names in panels.items() for name in names.split()]
+    if unknown := [name for _, name in order if name not in hints]:
+        raise ValueError(f"{kind.__name__} has no {', '.join(unknown)}")
+    # In the order of the panels; what they do not name stays behind, and arguments before.
+    places = {name: number for number, (_, name) in enumerate(order)}
+    is_option = {name: isinstance(hint.__metadata__[0], OptionInfo) for name, hint in hints.items()}
+    parameters.sort(
+        key=lambda each: (is_option[each.name], places.get(each.name, len(places)))
+    )
+    panel_of = {name: panel for panel, name in order}
+    for name in filter(is_option.__getitem__, hints):
+        annotation, info = get_args(hints[name])[0], copy.copy(hints[name].__metadata__[0])
+        info.rich_help_panel = panel_of.get(name, GENERAL)
+        hints[name] = Annotated[annotation, info]
     numbers: dict[str, _NumberOption] = {}
     names = option_names(kind)
     for index, parameter in enumerate(parameters):
@@ -145,6 +188,7 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
             function(kind(**_with_numbers(values, numbers)))
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
+        command.examples = examples  # type: ignore[attr-defined]
         # Typer, and the reference of commands in docs/, read these instead of `**values`.
         command.__annotations__ = hints
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]

@@ -11,6 +11,8 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.text import NOTES
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
     Excludes,
@@ -102,7 +104,19 @@ class PreprocessArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(PreprocessArguments)
+@takes(
+    PreprocessArguments,
+    {
+        INPUT_OUTPUT: "source_lang target_lang train valid test out xml overwrite",
+        "Tokenisation and filters": "tokenize lowercase max_words max_ratio valid_every",
+        "Toy corpus": "toy toy_difficulty toy_seed",
+        "Captions of pictures": "captions features restval toy_pictures",
+        GENERAL: "workers json",
+    },
+    "nmtgrid preprocess --source-lang de --target-lang en --train corpus/train "
+    "--valid corpus/valid --test corpus/test --lowercase --out DATA",
+    "nmtgrid preprocess --toy 10000 --out DATA",
+)
 def command(arguments: PreprocessArguments) -> None:
     """Tokenise and filter parallel text and put it into a dataset directory.
 

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from nmtgrid.cli.adaptive_tune.arguments import RESULTS_RULES, AdaptiveTuneArguments, check
+from nmtgrid.cli.adaptive_tune.arguments import PANELS, RESULTS_RULES, AdaptiveTuneArguments, check
 from nmtgrid.cli.options import check_outputs, check_rules, takes
 
 
-@takes(AdaptiveTuneArguments)
+@takes(
+    AdaptiveTuneArguments,
+    PANELS,
+    "nmtgrid adaptive-tune MODEL --data DATA --test-split test --out DIR",
+    "nmtgrid adaptive-tune MODEL --data DATA --allow-loss 1 --confidence 0.95",
+)
 def command(arguments: AdaptiveTuneArguments) -> None:
     """Choose where tokens may leave the decoder; show BLEU against average exit, FLOPs and seconds.
 

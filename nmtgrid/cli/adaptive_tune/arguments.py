@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     LARGEST_SEED,
     Alone,
     CommandArguments,
@@ -120,6 +122,13 @@ class AdaptiveTuneArguments(CommandArguments):
         return self.out / "results.json", self.out / "curve.png"
 
 
+PANELS = {
+    INPUT_OUTPUT: "data split test_split sentences baselines results out",
+    "Thresholds": "samples budget finalists mechanism judge only seed name keep",
+    "Guaranteed loss": "allow_loss risk confidence candidates",
+    "Decoding and timing": "beam batch repeats clock",
+    GENERAL: "weights precision device json",
+}
 RESULTS_RULES = [
     Alone(
         "results",

@@ -5,17 +5,18 @@ from __future__ import annotations
 import typer
 
 from nmtgrid.cli.analyze import align, models, quality, report, traces
+from nmtgrid.cli.options import add_command
 
 app = typer.Typer(help="Look into translations and models.", no_args_is_help=True)
-app.command("activations")(models.activations)
-app.command("align")(align.align)
-app.command("alignments")(traces.alignments)
-app.command("buckets")(quality.buckets)
-app.command("compare")(quality.compare)
-app.command("curves")(models.curves)
-app.command("difficulty")(quality.difficulty)
-app.command("exits")(traces.exits)
-app.command("latency")(models.latency)
-app.command("lengths")(quality.lengths)
-app.command("paths")(traces.paths)
-app.command("report")(report.report)
+add_command(app, "activations", models.activations)
+add_command(app, "align", align.align)
+add_command(app, "alignments", traces.alignments)
+add_command(app, "buckets", quality.buckets)
+add_command(app, "compare", quality.compare)
+add_command(app, "curves", models.curves)
+add_command(app, "difficulty", quality.difficulty)
+add_command(app, "exits", traces.exits)
+add_command(app, "latency", models.latency)
+add_command(app, "lengths", quality.lengths)
+add_command(app, "paths", traces.paths)
+add_command(app, "report", report.report)

@@ -13,6 +13,8 @@ import typer
 from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     CommandArguments,
     JsonFile,
     argument,
@@ -63,7 +65,15 @@ class AlignArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(AlignArguments)
+@takes(
+    AlignArguments,
+    {
+        INPUT_OUTPUT: "out train gold",
+        "Aligner": "heuristic iterations null tension concentration",
+        GENERAL: "json",
+    },
+    "nmtgrid analyze align test.de test.en --train train.de train.en --out links",
+)
 def align(arguments: AlignArguments) -> None:
     """Align the words of two files, in the spirit of fast-align: `i-j`, from 0 (Pharaoh format).
 

@@ -10,6 +10,8 @@ from nmtgrid.base import console
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.show import Format, Out, check_out, is_file, show
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
     Device,
@@ -47,7 +49,11 @@ class ActivationsArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(ActivationsArguments)
+@takes(
+    ActivationsArguments,
+    {INPUT_OUTPUT: "data split sentences point out picture", GENERAL: "weights device json"},
+    "nmtgrid analyze activations residual=MODEL1 dense=MODEL2 --data DATA --out DIR",
+)
 def activations(arguments: ActivationsArguments) -> None:
     """Show how large activations are along trained networks: mean and deviation at each point.
 
@@ -110,7 +116,11 @@ class CurvesArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(CurvesArguments)
+@takes(
+    CurvesArguments,
+    {INPUT_OUTPUT: "out picture against", GENERAL: "json"},
+    "nmtgrid analyze curves deep=MODEL1 shallow=MODEL2 --out curves.png",
+)
 def curves(arguments: CurvesArguments) -> None:
     """Show how trainings went: losses, perplexity, BLEU, speed; draw their curves side by side.
 
@@ -187,7 +197,15 @@ RULES = [
 ]
 
 
-@takes(LatencyArguments)
+@takes(
+    LatencyArguments,
+    {
+        INPUT_OUTPUT: "out picture title published",
+        "Latency": "metric unit convention",
+        GENERAL: "json",
+    },
+    "nmtgrid analyze latency ours=DIR1 theirs=DIR2 --metric dal --out curve.png",
+)
 def latency(arguments: LatencyArguments) -> None:
     """Compare online evaluations: BLEU against latency, one curve a system and policy."""
     named = [split_label(text) for text in arguments.results]

@@ -23,6 +23,8 @@ from nmtgrid.cli.analyze.show import (
     show,
 )
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
     JsonFile,
@@ -78,7 +80,16 @@ class BucketsArguments(CommandArguments):
         return ["reference-length", *([] if self.source is None else ["length-ratio"])]
 
 
-@takes(BucketsArguments)
+@takes(
+    BucketsArguments,
+    {
+        INPUT_OUTPUT: "reference source difficulty out picture",
+        "Buckets": "by edges metric",
+        "Scores": "tokenize lowercase",
+        GENERAL: "json",
+    },
+    "nmtgrid analyze buckets ours=ours.en theirs=theirs.en -r test.en -s test.de --out DIR",
+)
 def buckets(arguments: BucketsArguments) -> None:
     """Show where systems are better: BLEU, sentence BLEU or chrF in buckets of sentences."""
     systems, reference, source = arguments.systems, arguments.reference, arguments.source
@@ -170,7 +181,17 @@ class CompareArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(CompareArguments)
+@takes(
+    CompareArguments,
+    {
+        INPUT_OUTPUT: "reference source train out picture",
+        "Significance": "bootstrap randomisation seed",
+        "Scores": "ter tokenize lowercase",
+        "Examples": "ngrams examples",
+        GENERAL: "json",
+    },
+    "nmtgrid analyze compare ours=ours.en theirs=theirs.en -r test.en --bootstrap 1000",
+)
 def compare(arguments: CompareArguments) -> None:
     """Compare systems with the first: scores and tests, words, n-grams, sentences."""
     systems, reference, source = arguments.systems, arguments.reference, arguments.source
@@ -219,7 +240,16 @@ class DifficultyArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(DifficultyArguments)
+@takes(
+    DifficultyArguments,
+    {
+        INPUT_OUTPUT: "reference source difficulty_out alignments_out out picture",
+        "Word alignments": "alignments train heuristic",
+        "Scores": "edges tokenize lowercase",
+        GENERAL: "json",
+    },
+    "nmtgrid analyze difficulty ours=ours.en -r test.en -s test.de --train train.de train.en",
+)
 def difficulty(arguments: DifficultyArguments) -> None:
     """Show how far one must lag behind each source to write its reference, and who does it well.
 
@@ -287,7 +317,11 @@ class LengthsArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(LengthsArguments)
+@takes(
+    LengthsArguments,
+    {INPUT_OUTPUT: "reference out picture", "Scores": "tokenize lowercase", GENERAL: "json"},
+    "nmtgrid analyze lengths ours=ours.en theirs=theirs.en -r test.en --out lengths.png",
+)
 def lengths(arguments: LengthsArguments) -> None:
     """Show how translations' lengths differ from the references', sentence by sentence."""
     systems, reference = arguments.systems, arguments.reference

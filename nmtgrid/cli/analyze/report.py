@@ -12,6 +12,8 @@ from nmtgrid.base.io.text import check_file
 from nmtgrid.cli.analyze.align import Train, aligning, trained
 from nmtgrid.cli.analyze.show import Lowercase, Source, Tokenize, line_faults
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
     Excludes,
@@ -98,7 +100,18 @@ RULES = [
 ]
 
 
-@takes(ReportArguments)
+@takes(
+    ReportArguments,
+    {
+        INPUT_OUTPUT: "out reference source title text line",
+        "Scores": "bootstrap tokenize lowercase",
+        "Word alignments": "alignments train",
+        "Further sections": "latency depth curves activations data split",
+        GENERAL: "json",
+    },
+    "nmtgrid analyze report ours=ours.jsonl theirs=theirs.en -r test.en -s test.de "
+    "--out report.html",
+)
 def report(arguments: ReportArguments) -> None:
     """Lay out all analyses of some systems on one page that can be sent to a colleague.
 

@@ -15,6 +15,8 @@ from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
 from nmtgrid.cli.analyze.show import Format, Out, check_out, line_faults, show
 from nmtgrid.cli.options import (
+    GENERAL,
+    INPUT_OUTPUT,
     CommandArguments,
     Excludes,
     JsonFile,
@@ -74,7 +76,15 @@ ALIGNMENTS_RULES = [
 ]
 
 
-@takes(AlignmentsArguments)
+@takes(
+    AlignmentsArguments,
+    {
+        INPUT_OUTPUT: "line words out picture",
+        "Links": "pharaoh threshold gold",
+        GENERAL: "json",
+    },
+    "nmtgrid analyze alignments grid=grid.jsonl other=other.jsonl --line 3 --out DIR",
+)
 def alignments(arguments: AlignmentsArguments) -> None:
     """Show how sharp alignments are and what they cover; draw them as heat maps side by side.
 
@@ -124,7 +134,11 @@ class ExitsArguments(CommandArguments):
     json: JsonFile = None
 
 
-@takes(ExitsArguments)
+@takes(
+    ExitsArguments,
+    {INPUT_OUTPUT: "reference line examples out picture", GENERAL: "json"},
+    "nmtgrid analyze exits early=early.jsonl --reference test.en --out DIR",
+)
 def exits(arguments: ExitsArguments) -> None:
     """Show where tokens leave a decoder that has many exits, and what that goes with.
 
@@ -179,7 +193,15 @@ PATHS_RULES = [
 ]
 
 
-@takes(PathsArguments)
+@takes(
+    PathsArguments,
+    {
+        INPUT_OUTPUT: "reference line words out picture",
+        "Word alignments": "alignments attention train heuristic",
+        GENERAL: "json",
+    },
+    "nmtgrid analyze paths wait3=wait3.jsonl oracle=oracle.jsonl --line 3 --words --out DIR",
+)
 def paths(arguments: PathsArguments) -> None:
     """Show when online systems read and write: their paths over word alignments, side by side.
 

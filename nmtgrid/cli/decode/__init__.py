@@ -5,11 +5,17 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from nmtgrid.cli.decode.arguments import RULES, STREAM_RULES, DecodeArguments
+from nmtgrid.cli.decode.arguments import PANELS, RULES, STREAM_RULES, DecodeArguments
 from nmtgrid.cli.options import check_outputs, check_rules, takes, write_report
 
 
-@takes(DecodeArguments)
+@takes(
+    DecodeArguments,
+    PANELS,
+    "nmtgrid decode MODEL input.de --beam 5 --out output.en",
+    "nmtgrid decode MODEL --data DATA --split test --beam 5",
+    'echo "Guten Morgen!" | nmtgrid decode MODEL --stream --k 3',
+)
 def command(arguments: DecodeArguments) -> None:
     """Translate raw text line for line, or score the translations of a dataset's split.
 

@@ -8,6 +8,8 @@ from typing import Literal
 
 from nmtgrid.cli.options import (
     EXIT_EXCLUDES_ENSEMBLE,
+    GENERAL,
+    INPUT_OUTPUT,
     CommandArguments,
     Device,
     Ensemble,
@@ -95,6 +97,15 @@ class DecodeArguments(CommandArguments):
     json: JsonFile = None
 
 
+PANELS = {
+    INPUT_OUTPUT: "out prefix traces alignments max_source long_lines",
+    "Search": "beam length_penalty coverage_penalty nbest ensemble replace_unknown changes",
+    "Translating a split": "data split ter forced energies",
+    "Sampling": "sample temperature top_k top_p seed",
+    "Streaming": "stream k threshold policy finish_reading",
+    "Early exit": "exit",
+    GENERAL: "weights batch_tokens precision device json",
+}
 RULES = [
     Excludes("source", "data", "Give INPUT or `--data`, not both."),
     Requires("forced", "data", "`--forced` needs references: name a dataset with `--data`."),

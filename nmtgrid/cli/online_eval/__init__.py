@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from nmtgrid.cli.online_eval.arguments import LOG_RULES, OnlineEvalArguments, check, own_metrics
+from nmtgrid.cli.online_eval.arguments import (
+    LOG_RULES,
+    PANELS,
+    OnlineEvalArguments,
+    check,
+    own_metrics,
+)
 from nmtgrid.cli.options import check_outputs, check_rules, takes
 
 
-@takes(OnlineEvalArguments)
+@takes(
+    OnlineEvalArguments,
+    PANELS,
+    "nmtgrid online-eval MODEL --data DATA --k 1..9 --out DIR",
+    "nmtgrid online-eval MODEL --data DATA --policy 'confidence threshold=0.5..0.9:0.1 floor=2'",
+    "nmtgrid online-eval MODEL --data DATA --policies confidence --allow-loss 2",
+)
 def command(arguments: OnlineEvalArguments) -> None:
     """Translate a split as if its source came word by word; show BLEU against latency.
 

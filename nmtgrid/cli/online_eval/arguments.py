@@ -12,6 +12,8 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.options import (
     EXIT_EXCLUDES_ENSEMBLE,
+    GENERAL,
+    INPUT_OUTPUT,
     LARGEST_SEED,
     Alone,
     CommandArguments,
@@ -196,6 +198,15 @@ class OnlineEvalArguments(CommandArguments):
         return self.unit or ("word" if self.convention == "simuleval" else "token")
 
 
+PANELS = {
+    INPUT_OUTPUT: "data split sentences out simuleval lines published",
+    "Reading policies": "k thresholds policies policy oracle oracle_cost finish_reading",
+    "Search": "beam ensemble exit source",
+    "Latency": "unit convention metric bootstrap clock words_per_minute",
+    "Guaranteed loss": "allow_loss risk confidence latency test_split name keep seed",
+    "Log of another program": "log sacrebleu_tokenizer",
+    GENERAL: "weights batch_tokens precision device json",
+}
 LOG_RULES = [
     Alone(
         "log",

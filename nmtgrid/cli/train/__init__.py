@@ -7,10 +7,16 @@ from pathlib import Path
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import Leave, check_outputs, check_rules, takes, write_report
-from nmtgrid.cli.train.arguments import RULES, SETTINGS, TrainArguments
+from nmtgrid.cli.train.arguments import PANELS, RULES, SETTINGS, TrainArguments
 
 
-@takes(TrainArguments)
+@takes(
+    TrainArguments,
+    PANELS,
+    "nmtgrid train DATA --arch pervasive --preset multi30k --max-minutes 60 --out MODEL",
+    "nmtgrid train DATA --set model.depth=8 --set training.learning_rate=0.001 --out MODEL",
+    "nmtgrid train --list --arch pervasive",
+)
 def command(arguments: TrainArguments) -> None:
     """Train a model on DATA into the model directory OUT.
 

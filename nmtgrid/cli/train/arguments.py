@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtgrid.cli.options import (
+    GENERAL,
     CommandArguments,
     Device,
     Excludes,
@@ -59,6 +60,13 @@ class TrainArguments(CommandArguments):
     json: JsonFile = None
 
 
+PANELS = {
+    "Model and objective": "arch preset objective changes init",
+    "Run": "out seed seeds resume overwrite",
+    "End of the run": "max_minutes max_updates max_epochs average",
+    "Instead of training": "list_ dry_run source_vocab_size target_vocab_size",
+    GENERAL: "device precision json",
+}
 SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "average")
 """Options that are settings `training.*`, as `--set` takes them."""
 _SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
