@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.other_names import setting_hint
 from nmtgrid.base.spans import shortened
 
 Config = TypeVar("Config")
@@ -173,7 +174,8 @@ def _assign(kind: type[Any], values: Any, path: str, value: Any, faults: list[st
         is_group = isinstance(hint, type) and dataclasses.is_dataclass(hint)
         hint = _hints(hint).get(name) if is_group else None
         if hint is None:
-            close = nearest(shortened(path), [name for name, _ in describe(kind)])
+            known = [name for name, _ in describe(kind)]
+            close = setting_hint(path, known) or nearest(shortened(path), known)
             faults.append(f"`--set {shortened(path)}`: there is no such setting. {close}")
             return
         group, below = below, below[name]

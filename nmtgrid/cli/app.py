@@ -30,6 +30,7 @@ import typer.core
 from nmtgrid import __version__
 from nmtgrid.base import console
 from nmtgrid.base.errors import NmtgridError, nearest
+from nmtgrid.base.other_names import option_hint
 from nmtgrid.base.own_code import import_files
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, add_command
 
@@ -337,7 +338,10 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
         console.error(fault.problem.replace("\n", "\n       "), fault.advice)
     elif hasattr(fault, "format_message"):
         usage = f"`{_command_path(words)} --help` shows how it is used."
-        console.error(fault.format_message(), usage)
+        hint = option_hint(words[0] if words else "", getattr(fault, "option_name", ""))
+        # What another toolkit means is a better guess than a similar spelling.
+        message = f"No such option: {fault.option_name}" if hint else fault.format_message()
+        console.error(message, f"{hint} {usage}".strip())
     elif isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" {fault.filename} could not be written." if fault.filename else ""
         console.error(f"The disk is full.{where}", "Free some space and run the command again.")
