@@ -21,9 +21,12 @@ def commands() -> str:
     """Return the page of all commands, with every argument and option."""
     parts = [
         "# Commands\n",
-        "Generated from the command line; `nmtgrid COMMAND --help` shows the same. `--debug`, "
-        "anywhere on the line, shows the traceback of an error. Exit codes: 0 done, 2 something to "
-        "mend (it is said what), 1 a fault of the program's, 130 interrupted.\n",
+        "Generated from the command line; `nmtgrid COMMAND --help` shows the same. Two options may "
+        "stand anywhere on the line of every command: `--import FILE` (may be repeated; the "
+        "environment variable `NMTGRID_IMPORT` names files too, with colons between) runs a Python "
+        "file first, so that the architectures, objectives, reading policies and latency metrics "
+        "that it defines are known; `--debug` shows the traceback of an error. Exit codes: 0 done, "
+        "2 something to mend (it is said what), 1 a fault of the program's, 130 interrupted.\n",
     ]
     for name, place in app.COMMANDS.items():
         module = importlib.import_module(place)
@@ -42,7 +45,8 @@ def commands() -> str:
 def _command(name: str, function: Callable[..., Any], level: int) -> str:
     """Return the section of one command."""
     hints = typing.get_type_hints(function, include_extras=True)
-    arguments, options = [], []
+    arguments: list[tuple[str, str, str]] = []
+    panels: dict[str, list[tuple[str, str, str]]] = {}
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if not hasattr(hint, "__metadata__"):
@@ -58,12 +62,15 @@ def _command(name: str, function: Callable[..., Any], level: int) -> str:
             arguments.append((code(metavar), plain(info.help or ""), shown))
         else:
             words = _option(parameter.name, info, _plain_type(hint))
-            options.append((words, plain(info.help or ""), shown))
+            rows = panels.setdefault(info.rich_help_panel, [])
+            rows.append((words, plain(info.help or ""), shown))
     usage = " ".join([name, *(row[0].strip("`") for row in arguments), "[OPTIONS]"])
     parts = [f"{'#' * level} `{name}`\n", f"    {usage}\n", f"{_text(function.__doc__)}\n"]
-    for title, rows in (("argument", arguments), ("option", options)):
+    for title, rows in (("Arguments", arguments), *panels.items()):
         if rows:
             parts.append(table((title, "meaning", "default"), rows))
+    examples = "\n".join(f"    {example}" for example in vars(function)["examples"])
+    parts.append(f"For example:\n\n{examples}\n")
     return "\n".join(parts)
 
 

@@ -29,6 +29,9 @@ from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import RunClock, TrainingSettings
 from nmtgrid.training.update import UpdateResult
 
+_LEAST_UPDATES, _LEAST_MINUTES = 20, 0.5
+"""Between two validations that a share of the run has brought about."""
+
 
 @dataclasses.dataclass
 class Progress:
@@ -88,7 +91,23 @@ def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bo
     by_epochs = settings.validate_epochs and epochs >= settings.validate_epochs
     wait = settings.validate_minutes
     by_minutes = wait and minutes - progress.validated_minutes >= wait
-    return bool(by_updates or by_epochs or by_minutes)
+    by_share = _is_part_done(settings, progress, minutes)
+    return bool(by_updates or by_epochs or by_minutes or by_share)
+
+
+def _is_part_done(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
+    """Return whether `validate_share` of the run is over, in an epoch that may outlast the run."""
+    by_epochs_alone = settings.validate_epochs and not (
+        settings.validate_updates or settings.validate_minutes or settings.counting_validations
+    )
+    if not by_epochs_alone or not settings.validate_share or progress.cursor.epoch:
+        return False
+    updates, share = progress.update - progress.checkpoint_update, settings.validate_share
+    passed = minutes - progress.validated_minutes
+    return bool(
+        (settings.max_updates and updates >= max(_LEAST_UPDATES, share * settings.max_updates))
+        or (settings.max_minutes and passed >= max(_LEAST_MINUTES, share * settings.max_minutes))
+    )
 
 
 def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -> str:
@@ -425,6 +444,9 @@ class MetricsLog:
             return
         values: dict[str, Any] = {"event": type(event).__name__.lower()}
         values |= dataclasses.asdict(event)
+        if isinstance(event, Validated):
+            # `losses` has been their name from the beginning, though nothing is smoothed in them.
+            values["nlls"] = values["losses"]
         # Of the likelihood, whatever the objective adds to its loss.
         nll = values.get("nll", values.get("best_nll"))
         if nll is not None:

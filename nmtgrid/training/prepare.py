@@ -44,7 +44,7 @@ from nmtgrid.training.trainer import Trainer, seed_process
 from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
-METRICS = "metrics.jsonl"
+METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
 _CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
@@ -522,6 +522,8 @@ def clear_folder(folder: Path) -> None:
         Checkpoints(folder).clear()
         for name in _CLEARED[1:]:
             link_target(folder / name).unlink(missing_ok=True)
+        if (folder / TENSORBOARD).exists():
+            remove_folder(link_target(folder / TENSORBOARD))
     except OSError as fault:
         raise StorageError(
             f"{fault.filename or folder} could not be removed: {reason(fault)}.",

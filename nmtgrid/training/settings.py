@@ -240,6 +240,10 @@ class TrainingSettings:
     """Minutes between validations."""
     validate_epochs: int = 1
     """Epochs between validations."""
+    validate_share: float = 0.2
+    """Part of the run, by updates or minutes, between validations in the first epoch, where epochs
+    alone say when to validate: a run that is shorter than an epoch is validated too (0: only at its
+    end)."""
     validate_bleu: bool = True
     """Whether validation translates, for BLEU and, of captions, CIDEr-D."""
     validate_sentences: int = 1000
@@ -278,7 +282,7 @@ class TrainingSettings:
         )  # fmt: skip
         faults += outside(self, group, "at least 0 and below 1", *below_one)
         faults += outside(self, group, "a number from 0 on", "r_drop")
-        faults += outside(self, group, "at least 0 and below 1", "r_drop_from")
+        faults += outside(self, group, "at least 0 and below 1", "r_drop_from", "validate_share")
         if not 0 <= self.final_learning_rate <= 1:
             faults.append(
                 "`training.final_learning_rate` is a part of learning_rate: it must be from 0 "

@@ -62,7 +62,11 @@ def command(arguments: TrainArguments) -> None:
         write_report(arguments.json, print_plan(settings, arguments.data, sizes))
         return
     from nmtgrid.base.devices import find_device
+    from nmtgrid.cli.train.tensorboard import import_tensorboard
     from nmtgrid.training.distributed import local_device, process_group
+
+    if arguments.tensorboard:
+        import_tensorboard()  # a package that is missing is an error now, not after the first epoch
 
     name = arguments.device if processes.count == 1 else local_device(arguments.device)
     device = find_device(name)

@@ -53,6 +53,9 @@ class TrainArguments(CommandArguments):
     average: int | None = option(
         "Also try the mean of the last N checkpoints.", "N", show_default="the preset's, or 0"
     )
+    tensorboard: bool = flag(
+        "--tensorboard", "Write events for TensorBoard too, into OUT/tensorboard."
+    )
     dry_run: bool = flag("--dry-run", "Show the plan and its cost; train nothing.")
     list_: bool = flag("--list", "Show architectures, presets, objectives, settings.")
     source_vocab_size: int | None = option("For `--dry-run` without data.", "N")
@@ -62,7 +65,7 @@ class TrainArguments(CommandArguments):
 
 PANELS = {
     "Model and objective": "arch preset objective changes init",
-    "Run": "out seed seeds resume overwrite",
+    "Run": "out seed seeds resume overwrite tensorboard",
     "End of the run": "max_minutes max_updates max_epochs average",
     "Instead of training": "list_ dry_run source_vocab_size target_vocab_size",
     GENERAL: "device precision json",

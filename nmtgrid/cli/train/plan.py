@@ -99,12 +99,13 @@ def print_list(
     trained = objectives.get("likelihood" if objective is None else objective)
     registry = zoo.architectures()
     kinds = [registry.get(name) for name in ([arch] if arch else registry)]
-    print_table("architectures", ["name", ""], [[kind.name, kind.summary] for kind in kinds])
+    summaries = [[kind.name, kind.summary] for kind in kinds]
+    print_table("architectures (--arch)", ["name", "meaning"], summaries)
     presets: list[dict[str, Any]] = []
     for kind in kinds:
         own = list(zoo.presets(kind.name).values())
         rows = [[preset.name, preset.description] for preset in own]
-        print_table(f"presets of {kind.name} (--preset)", ["name", ""], rows)
+        print_table(f"presets of {kind.name} (--preset)", ["name", "meaning"], rows)
         presets += [
             {
                 "arch": kind.name,
@@ -116,20 +117,15 @@ def print_list(
             for preset in own
         ]
     descriptions = [(name, objectives.get(name).description) for name in objectives]
-    print_table("objectives (--objective)", ["name", ""], descriptions)
+    print_table("objectives (--objective)", ["name", "meaning"], descriptions)
     settings = {}
     for kind in kinds:
         root = settings_type(kind.config, trained.settings)
         settings[kind.name] = _describe_settings(root, kind.name)
         if arch:
-            print_table(
-                f"settings of {kind.name}, objective {trained.name} (--set)",
-                ["name", "type", "default"],
-                [
-                    [setting["name"], setting["type"], _format_value(setting["default"])]
-                    for setting in settings[kind.name]
-                ],
-            )
+            for group, rows in _settings_by_group(settings[kind.name]).items():
+                title = f"settings of {kind.name}, objective {trained.name}: --set {group}.NAME="
+                print_table(title, ["name", "default", "meaning"], rows)
     if not arch:
         console.say(
             "`--list --arch NAME` shows the settings of an architecture, with `--objective NAME` "
@@ -157,6 +153,21 @@ def _describe_settings(kind: type[RunSettings], arch: str) -> list[dict[str, Any
         # Without a dot: names that are options, such as the architecture's.
         if "." in name
     ]
+
+
+def _settings_by_group(settings: list[dict[str, Any]]) -> dict[str, list[list[str]]]:
+    """Return name, default and meaning of each setting, those of a group together.
+
+    Choices, and types that neither default nor meaning shows, stand behind the meaning.
+    """
+    groups: dict[str, list[list[str]]] = {}
+    for setting in settings:
+        group, _, name = setting["name"].partition(".")
+        default, meaning = setting["default"], setting["meaning"]
+        if default is None or not meaning or "|" in setting["type"]:
+            meaning = f"{meaning} ({setting['type']})".strip()
+        groups.setdefault(group, []).append([name, _format_value(default), meaning])
+    return groups
 
 
 def _vocabulary_sizes(

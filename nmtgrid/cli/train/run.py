@@ -17,6 +17,7 @@ from nmtgrid.base.spans import whole_numbers
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.cli.options import Leave
 from nmtgrid.cli.train.arguments import TrainArguments
+from nmtgrid.cli.train.tensorboard import TensorBoard
 from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
@@ -24,6 +25,7 @@ from nmtgrid.training.distributed import Processes, check_shared_folder
 from nmtgrid.training.events import MetricsLog, StopRequest, perplexity
 from nmtgrid.training.prepare import (
     METRICS,
+    TENSORBOARD,
     Request,
     check_folder,
     prepare,
@@ -99,12 +101,23 @@ def _train(
         processes=processes,
     )
     # What fails outside of the run, such as its log, must not leave the folder locked.
-    with contextlib.closing(trainer):
-        return _follow(trainer, MetricsLog(out / METRICS), arguments.data, stop, processes)
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(trainer))
+        board = None
+        if arguments.tensorboard and processes.is_first:
+            board = TensorBoard(out / TENSORBOARD, trainer.progress.update)
+            stack.enter_context(contextlib.closing(board))
+        log = MetricsLog(out / METRICS)
+        return _follow(trainer, log, board, arguments.data, stop, processes)
 
 
 def _follow(
-    trainer: Trainer, log: MetricsLog, data: Path, stop: StopRequest, processes: Processes
+    trainer: Trainer,
+    log: MetricsLog,
+    board: TensorBoard | None,
+    data: Path,
+    stop: StopRequest,
+    processes: Processes,
 ) -> tuple[int, dict[str, Any]]:
     """Run a training, print and log its events; return what `_train` does."""
     settings, out = trainer.settings, log.path.parent
@@ -127,6 +140,8 @@ def _follow(
         for event in trainer.run():
             if processes.is_first:
                 log.write(event)
+                if board is not None:
+                    board.write(event)
                 print_event(event, bar, gradient_ratio)
             if isinstance(event, events.Gradients):
                 gradient_ratio = event.gradient_ratio
@@ -147,6 +162,7 @@ def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
         "best": finished.best,
         "best_update": finished.best_update,
         "valid_loss": finished.best_nll,
+        "valid_nll": finished.best_nll,
         "valid_criterion": finished.best_criterion,
         "valid_perplexity": None if finished.best_nll is None else perplexity(finished.best_nll),
         "valid_bleu": finished.bleu,
@@ -172,32 +188,36 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
     """
     match event:
         case events.Started():
-            skipped = f" ({event.skipped:,} skipped for their length)" if event.skipped else ""
             begun = f"Going on from update {event.update:,}" if event.update else "Training"
             shared = f", {event.processes} processes" if event.processes > 1 else ""
             anew = (
-                "\nIt goes on with another number of processes than before: the same batches, "
-                "dealt anew, and other random numbers."
+                "\nThe number of processes has changed: the batches are the same, redistributed, "
+                "with other random numbers."
             )
             console.say(
-                f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs{skipped}, "
+                f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs, "
                 f"{event.device}{shared}, {event.precision}."
                 f"{anew if event.world_size_changed else ''}"
             )
+            if event.skipped:
+                console.say(f"{event.skipped:,} pairs exceed `batches.max_length`: skipped.")
         case events.Updated():
             # Without a limit on time or updates the end is unknown, and the bar stays empty.
-            share, left = 0.0, ""
+            share, minutes = 0.0, _format_minutes(event.minutes)
             if event.minutes_left is not None:
-                share = event.minutes / max(event.minutes + event.minutes_left, 1e-9)
-                left = f", {event.minutes_left:.1f} min left"
-            ratio = "" if gradient_ratio is None else f"h1/hN {gradient_ratio:.2g}  "
-            speed = f"{event.tokens_per_second:,.0f} tokens/s"
+                total = event.minutes + event.minutes_left
+                share = event.minutes / max(total, 1e-9)
+                minutes = f"{minutes}/{_format_minutes(total)}"
+            rate = event.tokens_per_second
+            speed = f"{rate / 1000:.0f}k tok/s" if rate >= 10_000 else f"{rate:,.0f} tok/s"
+            norm = event.gradient_norm
             bar.update(bar.task_ids[0], completed=100 * share, note=speed)
+            # `loss` is the objective's, smoothed; `ppl` is of the likelihood alone.
             console.say(
-                f"update {event.update:,}  epoch {event.epoch + 1}  {event.minutes:.1f} min  "
-                f"loss {event.loss:.3f}  ppl {perplexity(event.nll):.2f}  "
-                f"lr {event.learning_rate:.2e}  |g| {event.gradient_norm:.2f}  {ratio}"
-                f"{speed}  {event.cells_per_second:,.0f} cells/s{left}"
+                f"update {event.update:,}  epoch {event.epoch + 1}  {minutes} min  "
+                f"loss {event.loss:.3f}  ppl {perplexity(event.nll):.3g}  "
+                f"lr {event.learning_rate:.1e}  |g| {norm:.{0 if norm >= 10 else 2}f}  "
+                + (speed if gradient_ratio is None else f"h1/hN {gradient_ratio:.2g}")
             )
         case events.Split():
             exact = "halves are normalised each by itself"
@@ -209,14 +229,14 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
             )
         case events.Validated():
             losses = ", ".join(
-                f"{name} {loss:.4f} (ppl {perplexity(loss):.2f})"
+                f"{loss:.4f}" if name == "last" else f"{name} {loss:.4f}"
                 for name, loss in event.losses.items()
             )
             best = "  best so far" if event.is_best else ""
             console.say(
-                f"validation at update {event.update:,}, {event.minutes:.1f} min: loss {losses}"
+                f"validation {event.update:,}  {_format_minutes(event.minutes)} min  nll {losses}  "
+                f"ppl {perplexity(event.nll):.2f}"
                 f"{_format_scores(event.criterion, event.bleu, event.cider, '  ')}{best}"
-                f"  ({event.seconds:.0f} s)"
             )
         case events.Finished():
             _print_finished(event)
@@ -228,16 +248,19 @@ def _print_finished(event: events.Finished) -> None:
         console.say(f"{text} There was no validation: model.safetensors holds the last weights.")
         return
     weights = {
-        "last": "the weights",
-        "ema": "the running average of the weights",
-        "average": "the mean of the last checkpoints' weights",
+        "last": "",
+        "ema": " (running average)",
+        "average": " (mean of checkpoints)",
     }[event.best]
     scores = _format_scores(event.best_criterion, event.bleu, event.cider, ", ")
     console.say(
-        f"{text}\nBest on validation, now in model.safetensors: {weights} of update "
-        f"{event.best_update:,}, loss {event.best_nll:.4f}, "
-        f"ppl {perplexity(event.best_nll):.2f}{scores}."
+        f"{text}\nBest: update {event.best_update:,}{weights}, "
+        f"nll {event.best_nll:.4f}, ppl {perplexity(event.best_nll):.2f}{scores}"
     )
+
+
+def _format_minutes(minutes: float) -> str:
+    return f"{minutes:.1f}" if minutes < 100 else f"{minutes:.0f}"
 
 
 def _format_scores(
@@ -246,11 +269,11 @@ def _format_scores(
     """Return what validation measured beside the loss, each score after `separator`."""
     text = ""
     if criterion is not None:
-        text = f", chosen by the objective's criterion {criterion:.4f}"
+        text = f"{separator}criterion {criterion:.4f}"
     if bleu is not None:
-        text += f"{separator}greedy BLEU {bleu:.2f}"
+        text += f"{separator}BLEU {bleu:.2f}"
     if cider is not None:
-        text += f"{separator}greedy CIDEr-D {cider:.2f}"
+        text += f"{separator}CIDEr-D {cider:.2f}"
     return text
 
 
