@@ -78,7 +78,6 @@ _EVERYWHERE = {
 }
 _PATHS = {
     "the argument MODEL": "path model models checkpoint model-dir model-path checkpoint-path",
-    "the argument DATA": "data dataset data-dir data-bin",
 }
 OPTIONS = {
     "preprocess": _by_name({

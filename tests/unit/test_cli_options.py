@@ -44,7 +44,7 @@ def run(*words: str) -> Arguments:
     """Return what the command line of `words` makes."""
     results: list[Arguments] = []
 
-    @takes(Arguments)
+    @takes(Arguments, {})
     def command(arguments: Arguments) -> None:
         """Do nothing."""
         results.append(arguments)
@@ -122,3 +122,20 @@ def test_rules_name_fields(kind: type[CommandArguments], rules: list[Rule]) -> N
     for rule in rules:
         words = f"{rule.options} {rule.others} {rule.unless}".split()
         assert set(words) <= set(option_names(kind))
+
+
+def test_panels_order_options_behind_arguments() -> None:
+    @takes(Arguments, {"Speed": "fast", "Choice": "weights top_k"}, "nmtgrid x")
+    def command(arguments: Arguments) -> None:
+        """Do nothing."""
+
+    hints = command.__annotations__
+    panels = {name: hints[name].__metadata__[0].rich_help_panel for name in hints}
+    assert panels == {
+        "model": None, "fast": "Speed", "weights": "Choice", "top_k": "Choice", "names": "General",
+        "seed": "General",
+    }  # fmt: skip
+    order = [*inspect.signature(command).parameters]
+    assert order == ["model", "fast", "weights", "top_k", "names", "seed"]
+    with pytest.raises(ValueError, match="Arguments has no quick"):
+        takes(Arguments, {"Speed": "fast quick"})
