@@ -98,7 +98,7 @@ def _option(name: str, info: Any, kind: Any) -> str:
     shown = " ".join(code(one) for one in names)
     if kind is bool:
         return shown
-    if typing.get_origin(kind) is typing.Literal:
+    if typing.get_origin(kind) is typing.Literal and not info.metavar:
         return f"{shown} {code(', '.join(map(str, typing.get_args(kind))))}"
     return f"{shown} {code(info.metavar or _TYPES.get(kind, 'PATH'))}"
 

@@ -121,6 +121,7 @@ def flag(name: str, help: str) -> Any:
 Arguments = TypeVar("Arguments", bound=CommandArguments)
 
 
+_WIDEST_CHOICES = 20
 INPUT_OUTPUT, GENERAL = "Input and output", "General"
 """The panels of options that most commands have; what no panel names is in the last one."""
 
@@ -172,6 +173,12 @@ def takes(
     for name in filter(is_option.__getitem__, hints):
         annotation, info = get_args(hints[name])[0], copy.copy(hints[name].__metadata__[0])
         info.rich_help_panel = panel_of.get(name, GENERAL)
+        choices = [str(choice) for choice in _choices(annotation)]
+        if len("|".join(choices)) > _WIDEST_CHOICES and not info.metavar:
+            # Broken in the column of types, they could not be read.
+            text, mark, default = info.help.partition("  [default")
+            info.metavar, names = "CHOICE", ", ".join(f"`{choice}`" for choice in choices)
+            info.help = f"{text} One of {names}.{mark}{default}"
         hints[name] = Annotated[annotation, info]
     numbers: dict[str, _NumberOption] = {}
     names = option_names(kind)
@@ -239,6 +246,13 @@ def _number_kind(annotation: Any) -> type[int] | type[float] | None:
     if annotation in (int, float):
         return cast(type[int] | type[float], annotation)
     return next(filter(None, map(_number_kind, get_args(annotation))), None)
+
+
+def _choices(annotation: Any) -> tuple[Any, ...]:
+    """Return the choices of annotations such as `Literal["a", "b"] | None`, none for others."""
+    if get_origin(annotation) is Literal:
+        return get_args(annotation)
+    return next(filter(None, map(_choices, get_args(annotation))), ())
 
 
 def _as_text(annotation: Any) -> Any:

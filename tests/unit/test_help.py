@@ -66,6 +66,7 @@ def test_help_fits_the_screen(
         assert app.main([*path, "--help"]) == 0
         shown = capsys.readouterr().out
         assert max(map(len, shown.splitlines())) <= width and "…" not in shown
+        assert not re.search(r"<[\w|-]+\s", shown), f"choices are broken: {path}"
         for option in command.params:
             # Names are never broken between lines.
             assert all(name in shown for name in option.opts if name.startswith("--")), path
