@@ -124,7 +124,7 @@ def print_list(
         settings[kind.name] = _describe_settings(root, kind.name)
         if arch:
             for group, rows in _settings_by_group(settings[kind.name]).items():
-                title = f"settings of {kind.name}, objective {trained.name}: --set {group}.NAME="
+                title = f"settings of {kind.name}, objective {trained.name}: {group} (--set)"
                 print_table(title, ["name", "default", "meaning"], rows)
     if not arch:
         console.say(
@@ -156,17 +156,17 @@ def _describe_settings(kind: type[RunSettings], arch: str) -> list[dict[str, Any
 
 
 def _settings_by_group(settings: list[dict[str, Any]]) -> dict[str, list[list[str]]]:
-    """Return name, default and meaning of each setting, those of a group together.
+    """Return name, default and meaning of each setting, those of a group by themselves.
 
     Choices, and types that neither default nor meaning shows, stand behind the meaning.
     """
     groups: dict[str, list[list[str]]] = {}
     for setting in settings:
-        group, _, name = setting["name"].partition(".")
+        group = setting["name"].partition(".")[0]
         default, meaning = setting["default"], setting["meaning"]
         if default is None or not meaning or "|" in setting["type"]:
             meaning = f"{meaning} ({setting['type']})".strip()
-        groups.setdefault(group, []).append([name, _format_value(default), meaning])
+        groups.setdefault(group, []).append([setting["name"], _format_value(default), meaning])
     return groups
 
 
