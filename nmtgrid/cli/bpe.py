@@ -28,7 +28,11 @@ from nmtgrid.cli.options import (
     write_report,
 )
 
-app = Typer(help="Learn units for a dataset; apply and undo BPE on text.", no_args_is_help=True)
+app = Typer(
+    help="Learn units for a dataset; apply and undo BPE on text.",
+    epilog="`nmtgrid bpe COMMAND --help` shows the options of each, with examples.",
+    no_args_is_help=True,
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

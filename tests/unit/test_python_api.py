@@ -18,6 +18,7 @@ import nmtgrid
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.own_code import import_files
 from nmtgrid.cli.app import main
+from nmtgrid.cli.objectives import objectives
 from nmtgrid.metrics.latency import latency
 from nmtgrid.online.policies import WaitK
 from nmtgrid.search.translate import TranslationOptions, Translator
@@ -277,3 +278,26 @@ def test_own_code_is_imported_once_and_by_name(
         broken.write_text(code, encoding="utf-8")
         with pytest.raises(ConfigError, match=message):
             import_files([broken])
+
+
+OBJECTIVE = """
+import dataclasses
+from nmtgrid.cli.objectives import objectives
+from nmtgrid.training.likelihood import LIKELIHOOD
+
+objectives.add("mine", dataclasses.replace(LIKELIHOOD, name="mine", description="by one's own"))
+"""
+
+
+def test_own_objectives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(objectives, "_things", {**objectives._things})
+    file, report = tmp_path / "mine.py", tmp_path / "list.json"
+    file.write_text(OBJECTIVE, encoding="utf-8")
+    assert train("--dry-run", "--objective", "mine") == 2
+    message = " ".join(capsys.readouterr().err.split())
+    assert "There is no objective `mine`" in message and "`--import FILE`" in message
+    assert train("--list", "--import", file, "--objective", "mine", "--json", report) == 0
+    listed = json.loads(report.read_text(encoding="utf-8"))["objectives"]
+    assert {"name": "mine", "description": "by one's own"} in listed

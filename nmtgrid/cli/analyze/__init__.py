@@ -7,7 +7,11 @@ import typer
 from nmtgrid.cli.analyze import align, models, quality, report, traces
 from nmtgrid.cli.options import add_command
 
-app = typer.Typer(help="Look into translations and models.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look into translations and models.",
+    epilog="`nmtgrid analyze COMMAND --help` shows the options of each, with examples.",
+    no_args_is_help=True,
+)
 add_command(app, "activations", models.activations)
 add_command(app, "align", align.align)
 add_command(app, "alignments", traces.alignments)
