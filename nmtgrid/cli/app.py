@@ -339,9 +339,10 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
         console.error(fault.problem.replace("\n", "\n       "), fault.advice)
     elif hasattr(fault, "format_message"):
         usage = f"`{_command_path(words)} --help` shows how it is used."
-        hint = option_hint(words[0] if words else "", getattr(fault, "option_name", ""))
+        option = getattr(fault, "option_name", "")
+        hint = option_hint(words[0] if words else "", option)
         # What another toolkit means is a better guess than a similar spelling.
-        message = f"No such option: {fault.option_name}" if hint else fault.format_message()
+        message = f"No such option: {option}" if hint else fault.format_message()
         console.error(message, f"{hint} {usage}".strip())
     elif isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" {fault.filename} could not be written." if fault.filename else ""

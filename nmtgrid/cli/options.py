@@ -177,8 +177,8 @@ def takes(
         if len("|".join(choices)) > _WIDEST_CHOICES and not info.metavar:
             # Broken in the column of types, they could not be read.
             text, mark, default = info.help.partition("  [default")
-            info.metavar, names = "CHOICE", ", ".join(f"`{choice}`" for choice in choices)
-            info.help = f"{text} One of {names}.{mark}{default}"
+            listed = ", ".join(f"`{choice}`" for choice in choices)
+            info.metavar, info.help = "CHOICE", f"{text} One of {listed}.{mark}{default}"
         hints[name] = Annotated[annotation, info]
     numbers: dict[str, _NumberOption] = {}
     names = option_names(kind)

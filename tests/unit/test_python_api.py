@@ -25,6 +25,8 @@ from nmtgrid.search.translate import TranslationOptions, Translator
 from tests.unit.tiny_online import toy_home
 from tests.unit.train_command import TINY_MODEL, train
 
+NOTHING: Any = None
+NUMBER: Any = 3
 LINES = ["Er roltet volend.", "", "Gol ime, dole.", "Er gol volend ime roltet dole ime ime."]
 
 
@@ -78,7 +80,7 @@ def test_nbest_scores_alignments_and_prefixes(model: Translator) -> None:
     plain, forced = model.translate(LINES), model.translate(LINES, prefixes=["ba", "", "", "ba"])
     assert [text.startswith("ba") for text in forced] == [True, False, False, True]
     assert forced[1:3] == plain[1:3]
-    assert model.translate([]) == model.score([]) == []
+    assert (model.translate([]), model.score([])) == ([], [])
     assert model.translate(iter(LINES)) == plain
 
 
@@ -99,14 +101,14 @@ def test_nbest_scores_alignments_and_prefixes(model: Translator) -> None:
         (lambda m: m.with_search(beem=2), ConfigError, "`beem`: there is no such.*`beam`"),
         (lambda m: m.with_search(beam=None), ConfigError, "^`beam` must be a whole number"),
         (lambda m: m.with_search(nbest=9), ConfigError, "nbest"),
-        (lambda m: nmtgrid.simultaneous(None), TypeError, "what `nmtgrid.load` returns"),
+        (lambda m: nmtgrid.simultaneous(NOTHING), TypeError, "what `nmtgrid.load` returns"),
         (lambda m: nmtgrid.simultaneous(m), ConfigError, "not trained with one k"),
-        (lambda m: nmtgrid.simultaneous(m, 3), TypeError, "policy must be a text .* but is 3"),
+        (lambda m: nmtgrid.simultaneous(m, NUMBER), TypeError, "policy must be a text .* is 3"),
         (lambda m: nmtgrid.simultaneous(m, ""), ConfigError, "needs a name"),
         (lambda m: nmtgrid.simultaneous(m, "wait"), ConfigError, "no reading policy `wait`"),
         (lambda m: nmtgrid.simultaneous(m, "wait-k"), ConfigError, "names 5 settings, not one"),
         (lambda m: nmtgrid.simultaneous(m, "threshold threshold=0.5"), ConfigError, "reader"),
-        (lambda m: nmtgrid.load(None), TypeError, "by its path, not by None"),
+        (lambda m: nmtgrid.load(NOTHING), TypeError, "by its path, not by None"),
         (lambda m: nmtgrid.load("no/such"), nmtgrid.NmtgridError, "no model directory no/such"),
     ],
 )

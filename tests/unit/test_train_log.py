@@ -127,7 +127,7 @@ def test_tensorboard_has_the_figures_of_the_log(tmp_path: Path) -> None:
     read = accumulator.EventAccumulator(str(out / "tensorboard"))
     read.Reload()
 
-    def scalars(name: str) -> list[tuple[int, float]]:
+    def scalars(name: str) -> Any:
         return [(each.step, each.value) for each in read.Scalars(name)]
 
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
