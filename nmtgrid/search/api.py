@@ -13,6 +13,7 @@ from torch import Tensor
 
 from nmtgrid.models.api import Halt as Halt
 from nmtgrid.models.api import Readiness
+from nmtgrid.models.api import Verified as Verified
 
 
 @dataclasses.dataclass(frozen=True)
@@ -115,7 +116,9 @@ class Hypothesis:
     counted; None where the whole source was there from the start. With early exit, `exits` (T + 1)
     are the blocks behind which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
     was decided from where that is chi (5.20) or the largest probability (5.18), else None; NaN
-    where nothing was computed. `num_exits` are the N blocks that there are.
+    where nothing was computed. `num_exits` are the N blocks that there are. With verified exits,
+    `exits` are the exit of each token that was drafted there and stood, else N, and `passes` the
+    tokens drafted and the positions verified in each pass of the full stack.
     """
 
     tokens: list[int]
@@ -127,6 +130,7 @@ class Hypothesis:
     exits: list[int] | None = None
     exit_scores: Tensor | None = None
     num_exits: int | None = None
+    passes: list[tuple[int, int]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -30,7 +30,7 @@ from nmtgrid.layers.transformer.attention import (
     newest_focus,
     outward_projection,
 )
-from nmtgrid.layers.transformer.kv_cache import KVCache
+from nmtgrid.layers.transformer.kv_cache import DraftKVCache, KVCache
 
 Norm = Literal["post", "pre"]
 
@@ -247,7 +247,39 @@ class DecoderBlock(nn.Module):
             if weights is not None:
                 weights.append(memory.of_rows(self.index, rows).weights(0, query).mean(1))
         change = _project(attention.output_map, context.reshape(features.shape))
-        features = self.add_source.after(change, features)
+        return self._feed_forward(self.add_source.after(change, features))
+
+    def step_several(
+        self,
+        features: Tensor,
+        cache: DraftKVCache,
+        memory: SourceCache,
+        mask: Tensor | None,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Return the next states [R, Q, D] of each row's newest Q tokens, without gradient.
+
+        The cache counts these tokens already; mask [R, 1, Q, t] is its `mask_of`. Attention over
+        the source, [R, Q, S], is appended to `weights` if that is a list.
+        """
+        rows, count, _ = features.shape
+        flat, heads = features.flatten(0, 1), self.self_attention.heads
+        inner = self.add_self.before(flat)
+        fused = _project(self.self_attention.input_map, inner).view(rows, count, 3, heads, -1)
+        keys, values = cache.push_several(self.index, fused[:, :, 1:])
+        context = attend(fused[:, :, 0].transpose(1, 2), keys, values, mask)
+        context = context.transpose(1, 2).reshape(flat.shape)
+        flat = self.add_self.after(_project(self.self_attention.output_map, context), flat)
+        attention = self.source_attention
+        query = _project(attention.query_map, self.add_source.before(flat))
+        query = query.view(rows, count, heads, -1).transpose(1, 2)
+        context = memory.attend_all(self.index, query).transpose(1, 2).reshape(flat.shape)
+        if weights is not None:
+            weights.append(memory.weights_all(self.index, query).mean(1))
+        flat = self.add_source.after(_project(attention.output_map, context), flat)
+        return self._feed_forward(flat).view(features.shape)
+
+    def _feed_forward(self, features: Tensor) -> Tensor:
         inner = self.add_feed_forward.before(features)
         hidden = torch.relu_(_project(self.feed_forward.widen, inner))
         change = _project(self.feed_forward.narrow, hidden)
