@@ -96,9 +96,9 @@ class Halt(Protocol):
 class Verified:
     """Decoding that drafts tokens at an early exit and verifies them with the full stack.
 
-    The translations are those of the full stack (search/verified.py). At most `drafts` tokens are
-    drafted before each verification, from the first `types` of the vocabulary (None: all), which
-    are the most frequent ones.
+    The translations are those of the full stack (search/verified.py). At most `drafts` tokens of a
+    row are drafted before each verification, from the first `types` of the vocabulary (None: all),
+    which are the most frequent ones.
     """
 
     exit: int = 1
@@ -123,10 +123,11 @@ class Drafts(Protocol):
         """
         ...
 
-    def verify(self) -> tuple[Tensor, Tensor | None]:
-        """Run the other blocks over the Q tokens [R, Q] that were fed since the last `keep`.
+    def verify(self, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run the other blocks over those of the Q tokens fed since the last `keep` in `wanted`.
 
-        Returns the last exit's logits [R Q, V] of what follows each, and alignments [R Q, S].
+        wanted [R, Q] (bool) are the first few of each row, M in all. Returns the last exit's
+        logits [M, V] of what follows each, and alignments [R, Q, S].
         """
         ...
 

@@ -117,8 +117,9 @@ class Hypothesis:
     are the blocks behind which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
     was decided from where that is chi (5.20) or the largest probability (5.18), else None; NaN
     where nothing was computed. `num_exits` are the N blocks that there are. With verified exits,
-    `exits` are the exit of each token that was drafted there and stood, else N, and `passes` the
-    tokens drafted and the positions verified in each pass of the full stack.
+    `exits` are the exit of each token that was drafted there and stood, else N, and `passes` say
+    of each verification how many tokens were fed to the exit's blocks, how many the exit predicted,
+    and how many positions the other blocks ran.
     """
 
     tokens: list[int]
@@ -130,7 +131,7 @@ class Hypothesis:
     exits: list[int] | None = None
     exit_scores: Tensor | None = None
     num_exits: int | None = None
-    passes: list[tuple[int, int]] | None = None
+    passes: list[tuple[int, int, int]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

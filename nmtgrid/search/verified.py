@@ -27,12 +27,12 @@ from nmtgrid.models.api import Drafts, ExitModel, TranslationModel, Verified, wi
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.constraints import Banned, Constraint, MinLength, constrain
 from nmtgrid.search.select import stable_max
-from nmtgrid.text.vocabulary import BEGIN, END
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 _WORTH = 0.5
 """The last draft of a row should stand with at least this probability."""
-_PRIOR = 4.0, 5.0
-"""Drafts that stood, of those that were looked at, before any was."""
+_PRIOR = 4.0, 5.0, -2.0
+"""Drafts that stood, of those that were looked at, and the sum of their log p, before any was."""
 _MEMORY = 0.9
 """What earlier verifications count, with each one that follows."""
 
@@ -60,35 +60,50 @@ def check_verified(model: TranslationModel, verified: Verified, plan: SearchPlan
 
 
 class DraftLength:
-    """How many tokens are drafted next, from how many of the latest drafts stood.
+    """How many tokens a row drafts, from its confidence and from how many of the latest stood.
 
-    Of a running rate alpha of drafts that stand, k drafts all stand with probability alpha^k: k is
-    the most for which that is at least one half, from 1 to `most`.
+    Of drafts with probabilities p_1 .. p_k at their exit, all stand with probability (p_1 .. p_k)^c,
+    so it is taken, where c makes the last drafts stand as often as they did. A row drafts on as
+    long as that is at least one half.
     """
 
-    def __init__(self, most: int) -> None:
-        self.most = most
-        self._stood, self._seen = _PRIOR
+    def __init__(self) -> None:
+        self._stood, self._seen, self._logs = _PRIOR
 
-    def add(self, stood: int, seen: int) -> None:
-        """Count drafts that were looked at and those of them that stood."""
+    def add(self, stood: int, seen: int, logs: float) -> None:
+        """Count drafts that were looked at, those of them that stood, and the sum of log p."""
         self._stood = _MEMORY * self._stood + stood
         self._seen = _MEMORY * self._seen + seen
+        self._logs = _MEMORY * self._logs + logs
 
-    def __int__(self) -> int:
-        rate = self._stood / self._seen
-        if rate >= 1:
-            return self.most
-        if rate <= _WORTH:
-            return 1
-        return min(self.most, int(math.log(_WORTH) / math.log(rate)))
+    @property
+    def least(self) -> float:
+        """The sum of log p down to which a row drafts on."""
+        # All stood, or all were certain: then nothing limits a row's drafts.
+        rate = math.log(self._stood / self._seen) if self._stood < self._seen else 0.0
+        return math.log(_WORTH) * self._logs / (self._seen * rate) if rate else -math.inf
+
+
+class _Drafts(NamedTuple):
+    """What R rows drafted: tokens and log-probabilities [R, K], of which the first `counts` [R].
+
+    The exit's blocks were fed `fed` tokens, its classifier `predicted` ones. `needed` [R] are the
+    positions to verify: one more than drafts, unless the last is the end symbol.
+    """
+
+    tokens: Tensor
+    logs: Tensor
+    counts: Tensor
+    needed: Tensor
+    fed: int
+    predicted: int
 
 
 class _Pass(NamedTuple):
     """One verification of R rows: their sentences, what Q positions hold, and how many count.
 
-    tokens and log_probabilities [R, Q]; `written` and `stood` [R] are the tokens, end symbol
-    counted, that the rows got, and how many of them had been drafted, of K = `drafts`.
+    tokens and log_probabilities [R, Q] (0 where nothing was verified), alignments [R, Q, S]; `written` and `stood` [R] are the
+    tokens, end symbol counted, that the rows got, and how many of them had been drafted.
     """
 
     sentence: Tensor
@@ -97,7 +112,7 @@ class _Pass(NamedTuple):
     alignments: Tensor | None
     written: Tensor
     stood: Tensor
-    drafts: int
+    drafts: _Drafts
 
 
 class VerifiedSearch:
@@ -118,9 +133,9 @@ class VerifiedSearch:
         # Read once: no row can be at its limit before.
         self.min_limit = int(limits.min())
         self.types = model.classifier().weight.shape[0]
-        # Only these look at none but special symbols, which are the first types.
+        # These look at none but special symbols, which are the first types.
         self.is_plain = all(isinstance(rule, Banned | MinLength) for rule in constraints)
-        self.length = DraftLength(verified.drafts)
+        self.most, self.length = verified.drafts, DraftLength()
         self.sentence = torch.arange(count, device=device)
         self.tokens = torch.full((count,), BEGIN, device=device)
         self.written = torch.zeros(count, dtype=torch.long, device=device)
@@ -130,27 +145,38 @@ class VerifiedSearch:
         """Write all translations."""
         while len(self.sentence):
             remaining = int((self.limits[self.sentence] - self.written).max())
-            drafted = self._draft(min(int(self.length), remaining))
-            self._verify(drafted)
+            self._verify(self._draft(min(self.most, remaining)))
 
-    def _draft(self, count: int) -> Tensor:
-        """Feed the last tokens and what is drafted, up to `count`; return the drafts [R, K]."""
-        last, drafts, token = int(self.written.max()) + count, [], self.tokens
-        is_over = torch.zeros_like(token, dtype=torch.bool)
-        for step in range(count):
+    def _draft(self, most: int) -> _Drafts:
+        """Feed the last tokens and draft up to `most` in each row, feeding the drafts too."""
+        last, least, token = int(self.written.max()) + most, self.length.least, self.tokens
+        counts, total = torch.zeros_like(token), torch.zeros(len(token), device=token.device)
+        goes_on = torch.ones_like(token, dtype=torch.bool)
+        is_over = torch.zeros_like(goes_on)
+        drafts: list[tuple[Tensor, Tensor]] = []
+        for step in range(most):
             logits = self.state.feed(token, self.written + step, last, predict=True)
             assert logits is not None
-            token = self._likeliest(logits, self.written + step, last)
-            drafts.append(token)
-            is_over |= token == END
-            # Nothing follows the end symbol; on a GPU looking would cost more than it saves.
-            if token.device.type == "cpu" and bool(is_over.all()):
-                return torch.stack(drafts, 1)
-        self.state.feed(token, self.written + count, last, predict=False)
-        return torch.stack(drafts, 1) if drafts else token.new_empty(len(token), 0)
+            token, log = self._likeliest(logits, self.written + step, last)
+            drafts.append((token, log))
+            total = total + log
+            goes_on = goes_on & (total >= least)
+            counts = counts + goes_on
+            is_over = is_over | (goes_on & (token == END))
+            # Nothing follows the end symbol.
+            goes_on = goes_on & ~is_over
+            if not bool(goes_on.any()):
+                break
+        else:
+            self.state.feed(token, self.written + most, last, predict=False)
+        fed = int((counts + ~is_over).max())
+        if not drafts:
+            drafts.append((token, total))
+        tokens, logs = (torch.stack(parts, 1) for parts in zip(*drafts, strict=True))
+        return _Drafts(tokens, logs, counts, counts + ~is_over, fed, min(fed, most))
 
-    def _likeliest(self, logits: Tensor, step: Tensor, last: int) -> Tensor:
-        """Return the draft [R] of logits [R, V'], as the constraints will have it.
+    def _likeliest(self, logits: Tensor, step: Tensor, last: int) -> tuple[Tensor, Tensor]:
+        """Return drafts [R] and their log-probabilities, of logits [R, V'] and the constraints.
 
         `step` [R] tokens stand in the rows, `last` at most.
         """
@@ -158,35 +184,47 @@ class VerifiedSearch:
         if missing and not self.is_plain:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
         limits = self.limits if last >= self.min_limit else None
-        logits = constrain(logits, step, self.sentence, self.constraints, limits)
-        return stable_max(logits)[1]
+        logits = constrain(logits.float(), step, self.sentence, self.constraints, limits)
+        value, token = stable_max(logits)
+        return token, value - logits.logsumexp(1)
 
-    def _verify(self, drafts: Tensor) -> None:
-        """Write what the full stack finds, as far as each row's drafts [R, K] agree with it."""
-        logits, alignments = self.state.verify()
-        rows, count = len(drafts), len(logits) // len(drafts)
-        steps = (self.written[:, None] + torch.arange(count, device=drafts.device)).flatten()
-        sentence = self.sentence.repeat_interleave(count)
-        values = logits.float().log_softmax(1)
+    def _verify(self, drafts: _Drafts) -> None:
+        """Write what the full stack finds, as far as each row's drafts agree with it."""
+        columns = torch.arange(drafts.fed, device=drafts.tokens.device)
+        wanted = columns < drafts.needed[:, None]
+        logits, alignments = self.state.verify(wanted)
+        steps = (self.written[:, None] + columns)[wanted]
+        sentence = self.sentence.repeat_interleave(drafts.needed)
         limits = self.limits if int(steps.max()) >= self.min_limit else None
-        values = constrain(values, steps, sentence, self.constraints, limits)
-        value, token = (column.view(rows, count) for column in stable_max(values))
-        stood = accepted(drafts, token)
+        values = constrain(
+            logits.float().log_softmax(1), steps, sentence, self.constraints, limits
+        )
+        value, token = stable_max(values)
+        tokens = torch.full(wanted.shape, PAD, device=token.device)
+        tokens[wanted] = token
+        log_probabilities = value.new_zeros(wanted.shape)
+        log_probabilities[wanted] = value
+        stood = accepted(drafts.tokens, drafts.counts, tokens)
         # One token more than stood: the correction, or what follows the last draft.
-        written = (stood + 1).clamp(max=count)
-        is_end = token == END
-        first_end = torch.where(is_end.any(1), is_end.int().argmax(1), count)
+        written = (stood + 1).minimum(drafts.needed)
+        is_end = tokens == END
+        first_end = torch.where(is_end.any(1), is_end.int().argmax(1), drafts.fed)
         is_done = first_end < written
         written = torch.where(is_done, first_end + 1, written)
+        self._count(drafts, stood)
         stood = stood.minimum(written)
-        shares = None if alignments is None else alignments.view(rows, count, -1)
         self.passes.append(
-            _Pass(self.sentence, token, value, shares, written, stood, drafts.shape[1])
+            _Pass(self.sentence, tokens, log_probabilities, alignments, written, stood, drafts)
         )
-        wrong = (stood < written) & (stood < drafts.shape[1])
-        stood_now = int(stood.sum())
-        self.length.add(stood_now, stood_now + int(wrong.sum()))
-        self._go_on(token.gather(1, written[:, None] - 1)[:, 0], written, is_done)
+        last = tokens.gather(1, written[:, None] - 1)[:, 0]
+        self._go_on(last, written, is_done)
+
+    def _count(self, drafts: _Drafts, stood: Tensor) -> None:
+        """Count the drafts that stood, and the first of each row that did not."""
+        seen = (stood + 1).minimum(drafts.counts)
+        is_seen = torch.arange(drafts.tokens.shape[1], device=seen.device) < seen[:, None]
+        logs = drafts.logs.masked_fill(~is_seen, 0.0).sum()
+        self.length.add(int(stood.sum()), int(seen.sum()), float(logs))
 
     def _go_on(self, tokens: Tensor, written: Tensor, is_done: Tensor) -> None:
         """Go on with the rows that are not done, from the last of what was `written` [R]."""
@@ -206,6 +244,7 @@ class VerifiedSearch:
         """
         columns = [_Columns() for _ in lengths]
         for part in self.passes:
+            needed = part.drafts.needed.tolist()
             rows = zip(
                 part.sentence.tolist(), part.tokens.tolist(), part.log_probabilities.tolist(),
                 part.written.tolist(), part.stood.tolist(), strict=True,
@@ -215,7 +254,7 @@ class VerifiedSearch:
                 column.tokens += tokens[:written]
                 column.log_probabilities += values[:written]
                 column.exits += [self.exit] * stood + [self.num_exits] * (written - stood)
-                column.passes.append((part.drafts, part.tokens.shape[1]))
+                column.passes.append((part.drafts.fed, part.drafts.predicted, needed[row]))
                 if part.alignments is not None:
                     column.alignments.append(part.alignments[row, :written].cpu())
         return [
@@ -224,12 +263,14 @@ class VerifiedSearch:
         ]
 
 
-def accepted(drafts: Tensor, tokens: Tensor) -> Tensor:
-    """Return [R]: how many of the drafts [R, K] are what the full stack has there, tokens [R, Q].
+def accepted(drafts: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
+    """Return [R]: how many drafts [R, K], the first `counts` [R], are what tokens [R, Q] has there.
 
     Up to the first that is not.
     """
-    agrees = drafts == tokens[:, : drafts.shape[1]]
+    length = min(drafts.shape[1], tokens.shape[1])
+    agrees = drafts[:, :length] == tokens[:, :length]
+    agrees &= torch.arange(length, device=counts.device) < counts[:, None]
     return agrees.long().cumprod(1).sum(1)
 
 
@@ -240,7 +281,7 @@ class _Columns:
     tokens: list[int] = dataclasses.field(default_factory=list)
     log_probabilities: list[float] = dataclasses.field(default_factory=list)
     exits: list[int] = dataclasses.field(default_factory=list)
-    passes: list[tuple[int, int]] = dataclasses.field(default_factory=list)
+    passes: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
     alignments: list[Tensor] = dataclasses.field(default_factory=list)
 
     def hypothesis(self, plan: SearchPlan, num_exits: int, length: int) -> Hypothesis | None:

@@ -16,13 +16,17 @@ from nmtgrid.base.rows import take
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear, working_dtype
 from nmtgrid.layers.source_cache import SourceCache, without_lead
-from nmtgrid.layers.transformer.blocks import DecoderBlock
+from nmtgrid.layers.transformer.blocks import Cells, DecoderBlock
 from nmtgrid.layers.transformer.kv_cache import DraftKVCache
 from nmtgrid.models.api import Classifier, Verified
 from nmtgrid.models.transformer.source import narrowed
 
 if TYPE_CHECKING:
     from nmtgrid.models.transformer.exits import TransformerExits
+
+
+_WORTH_SELECTING = 0.9
+"""Share of the positions from which on all of them are run rather than copied."""
 
 
 class TransformerDrafts:
@@ -61,14 +65,21 @@ class TransformerDrafts:
         normed = self.model.normed(features, self.exit)
         return linear(normed, self.classifier.weight, self.classifier.bias)
 
-    def verify(self) -> tuple[Tensor, Tensor | None]:
-        features, count = torch.stack(self._fed, 1), len(self._fed)
-        mask = self.cache.mask_of(count)
+    def verify(self, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        features, rows, count = torch.stack(self._fed, 1).flatten(0, 1), *wanted.shape
+        indices: Tensor | None = wanted.flatten().nonzero()[:, 0]
+        if indices is not None and len(indices) > _WORTH_SELECTING * len(features):
+            indices = None
+        cells = Cells(rows, indices, self.cache.mask_of(count))
+        if indices is not None:
+            features = features.index_select(0, indices)
         weights: list[Tensor] | None = [] if self.is_aligned else None
         for block in self.blocks[self.exit :]:
-            features = block.step_several(features, self.cache, self.memory, mask, weights)
-        normed = self.model.normed(features.flatten(0, 1), len(self.blocks))
-        return self.model.classify(normed), None if weights is None else self._alignment(weights)
+            features = block.step_several(features, self.cache, self.memory, cells, weights)
+        if indices is None and not bool(wanted.all()):
+            features = features[wanted.flatten()]
+        logits = self.model.classify(self.model.normed(features, len(self.blocks)))
+        return logits, None if weights is None else self._alignment(weights)
 
     def keep(self, kept: Tensor) -> None:
         self.cache.keep(kept, len(self._fed))
@@ -78,9 +89,9 @@ class TransformerDrafts:
         self.cache, self.memory = take(self.cache, rows), take(self.memory, rows)
 
     def _alignment(self, weights: list[Tensor]) -> Tensor:
-        """Return [R Q, S], what steps through all blocks return."""
+        """Return [R, Q, S], what steps through all blocks return."""
         shares = weights[-1]
         if self.takes_mean:
             drafted = torch.stack(self._shares, 1)
             shares = (torch.stack(weights).sum(0) + drafted) / len(self.blocks)
-        return without_lead(shares.flatten(0, 1), self.memory.lead)
+        return without_lead(shares, self.memory.lead)
