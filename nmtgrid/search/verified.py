@@ -31,6 +31,8 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 _WORTH = 0.5
 """The last draft of a row should stand with at least this probability."""
+_GOING = 0.6
+"""Share of the rows up to which all stop drafting: the others would wait for a few."""
 _PRIOR = 4.0, 5.0, -2.0
 """Drafts that stood, of those that were looked at, and the sum of their log p, before any was."""
 _MEMORY = 0.9
@@ -165,15 +167,17 @@ class VerifiedSearch:
             is_over = is_over | (goes_on & (token == END))
             # Nothing follows the end symbol.
             goes_on = goes_on & ~is_over
-            if not bool(goes_on.any()):
+            if int(goes_on.sum()) <= _GOING * len(goes_on):
+                fed = step + 1
                 break
         else:
             self.state.feed(token, self.written + most, last, predict=False)
-        fed = int((counts + ~is_over).max())
+            fed = most + 1
         if not drafts:
             drafts.append((token, total))
         tokens, logs = (torch.stack(parts, 1) for parts in zip(*drafts, strict=True))
-        return _Drafts(tokens, logs, counts, counts + ~is_over, fed, min(fed, most))
+        needed = (counts + ~is_over).clamp(max=fed)
+        return _Drafts(tokens, logs, counts, needed, fed, min(fed, most))
 
     def _likeliest(self, logits: Tensor, step: Tensor, last: int) -> tuple[Tensor, Tensor]:
         """Return drafts [R] and their log-probabilities, of logits [R, V'] and the constraints.
