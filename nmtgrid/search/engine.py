@@ -36,7 +36,7 @@ from nmtgrid.search.constraints import (
 from nmtgrid.search.cuda_graphs import Graphs
 from nmtgrid.search.select import Beam, Continuations, Greedy, Sample, Select, stable_topk
 from nmtgrid.search.verified import VerifiedSearch, check_verified
-from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.text.vocabulary import BEGIN, PAD
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
@@ -125,9 +125,9 @@ def search(
     averaged in probability. `keys` [B] (int64) tell sentences apart in sampling and to `halt`, so
     that draws do not depend on the batch (None: their positions in it). `agent` says how much of
     the source each write may look at (None: all of it), `halt` when a row may leave the decoder
-    (None: never early), or that tokens are drafted at an exit and verified. Without both, steps are replayed from `graphs` (None: each is computed
-    anew). Where a model is not shown the source's end, translations are as long as their sources
-    (see `length_bounds`).
+    (None: never early), or how tokens are drafted and verified (search/verified.py). Without both,
+    steps are replayed from `graphs` (None: each is computed anew). Where a model is not shown the
+    source's end, translations are as long as their sources (see `length_bounds`).
 
     Raises ConfigError when alignments, limited reads or exits are needed that a model does not
     have, ModelError when the models' vocabularies differ in size and where nothing can be written,

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.models.api import Drafts, ExitModel, TranslationModel, Verified, with_exits
-from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.api import Hypothesis, SearchPlan, VerifiedPass
 from nmtgrid.search.constraints import Banned, Constraint, MinLength, constrain
 from nmtgrid.search.select import stable_max
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -64,9 +64,9 @@ def check_verified(model: TranslationModel, verified: Verified, plan: SearchPlan
 class DraftLength:
     """How many tokens a row drafts, from its confidence and from how many of the latest stood.
 
-    Of drafts with probabilities p_1 .. p_k at their exit, all stand with probability (p_1 .. p_k)^c,
-    so it is taken, where c makes the last drafts stand as often as they did. A row drafts on as
-    long as that is at least one half.
+    k drafts with probabilities p_1 .. p_k at their exit are taken to stand, all of them, with
+    probability (p_1 .. p_k)^c, where c makes the latest drafts stand as often as they did. A row
+    drafts on as long as that is at least one half.
     """
 
     def __init__(self) -> None:
@@ -104,8 +104,9 @@ class _Drafts(NamedTuple):
 class _Pass(NamedTuple):
     """One verification of R rows: their sentences, what Q positions hold, and how many count.
 
-    tokens and log_probabilities [R, Q] (0 where nothing was verified), alignments [R, Q, S]; `written` and `stood` [R] are the
-    tokens, end symbol counted, that the rows got, and how many of them had been drafted.
+    tokens and log_probabilities [R, Q] (0 where nothing was verified), alignments [R, Q, S];
+    `written` and `stood` [R] are the tokens, end symbol counted, that the rows got, and how many of
+    them had been drafted.
     """
 
     sentence: Tensor
@@ -258,7 +259,8 @@ class VerifiedSearch:
                 column.tokens += tokens[:written]
                 column.log_probabilities += values[:written]
                 column.exits += [self.exit] * stood + [self.num_exits] * (written - stood)
-                column.passes.append((part.drafts.fed, part.drafts.predicted, needed[row]))
+                ran = part.drafts.fed, part.drafts.predicted, needed[row]
+                column.passes.append(VerifiedPass(*ran, written))
                 if part.alignments is not None:
                     column.alignments.append(part.alignments[row, :written].cpu())
         return [
@@ -285,7 +287,7 @@ class _Columns:
     tokens: list[int] = dataclasses.field(default_factory=list)
     log_probabilities: list[float] = dataclasses.field(default_factory=list)
     exits: list[int] = dataclasses.field(default_factory=list)
-    passes: list[tuple[int, int, int]] = dataclasses.field(default_factory=list)
+    passes: list[VerifiedPass] = dataclasses.field(default_factory=list)
     alignments: list[Tensor] = dataclasses.field(default_factory=list)
 
     def hypothesis(self, plan: SearchPlan, num_exits: int, length: int) -> Hypothesis | None:
