@@ -178,7 +178,10 @@ class DraftKVCache(KVCache):
     def take_rows(self, rows: Tensor) -> DraftKVCache:
         taken = DraftKVCache(self.blocks, self.capacity)
         taken.filled = self.filled
-        taken.buffer = None if self.buffer is None else self.buffer.index_select(0, rows)
+        if self.buffer is not None:
+            taken.buffer = self.buffer.new_empty(len(rows), *self.buffer.shape[1:])
+            filled = (..., slice(self.filled), slice(None))
+            torch.index_select(self.buffer[filled], 0, rows, out=taken.buffer[filled])
         taken._holes = None if self._holes is None else self._holes.index_select(0, rows)
         taken._show()
         return taken
