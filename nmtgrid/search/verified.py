@@ -201,9 +201,7 @@ class VerifiedSearch:
         steps = (self.written[:, None] + columns)[wanted]
         sentence = self.sentence.repeat_interleave(drafts.needed)
         limits = self.limits if int(steps.max()) >= self.min_limit else None
-        values = constrain(
-            logits.float().log_softmax(1), steps, sentence, self.constraints, limits
-        )
+        values = constrain(logits.float().log_softmax(1), steps, sentence, self.constraints, limits)
         value, token = stable_max(values)
         tokens = torch.full(wanted.shape, PAD, device=token.device)
         tokens[wanted] = token

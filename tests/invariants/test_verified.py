@@ -1,9 +1,11 @@
 """Laws of verified exits: what is written is what the full stack writes, whatever was drafted."""
 
 import functools
+import math
 
 import pytest
 import torch
+from torch import Tensor
 
 from nmtgrid.adaptive.measure import DecoderSizes, blocks_run, verified_flops
 from nmtgrid.adaptive.objectives import Aligned, AlignedSettings
@@ -27,6 +29,7 @@ from tests.invariants.helpers import (
 
 SOURCES = (6, 2, 0, 9, 4, 7, 1, 3)
 PLAN = SearchPlan(max_length_a=5, max_length_b=0.7)
+LEAST = SearchPlan(max_length_a=5, max_length_b=0.7, min_length=3)
 TIED = Case("transformer", (("decoder_depth", 4), ("exits", "tied"), ("norm", "pre")))
 
 
@@ -50,33 +53,35 @@ def rows(batch: Batch, *indices: int) -> Batch:
 @every_exit_case
 def test_what_is_verified_is_the_full_stack(case: Case) -> None:
     model, batch = exits_and_batch(case, SOURCES, (4,) * 8)
-    enliven(model)
     count = model.traits.num_exits
-    full = search_batch([model], batch, PLAN, align=True)
+    rules = [InTurns()]
+    full = search_batch([model], batch, LEAST, align=True, constraints=rules)
     assert len({token for (one,) in full for token in one.tokens}) > 1
     for exit in range(1, count):
         for drafts in {exit, 6 - exit}:
             halt = Verified(exit, drafts, types=None if exit == 1 else 6)
-            assert_same(search_batch([model], batch, PLAN, halt=halt, align=True), full, count)
+            found = search_batch([model], batch, LEAST, halt=halt, align=True, constraints=rules)
+            assert_same(found, full, count)
     for group in ((0, 1, 2), (3,)):
         halt = Verified(1, 3)
-        some = search_batch([model], rows(batch, *group), PLAN, halt=halt)
+        some = search_batch([model], rows(batch, *group), LEAST, halt=halt, constraints=rules)
         assert_same(some, [[one] for row in group for one in full[row]], count)
 
 
-def enliven(model: ExitModel) -> None:
-    """Make a drawn model write more than one token over and over."""
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.startswith("decoder.") and parameter.dim() > 1:
-                parameter.mul_(4)
+class InTurns:
+    """Lets one token in three be written, others at each step: drawn models repeat themselves."""
+
+    def apply(self, values: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
+        types = torch.arange(values.shape[1])
+        column = step[:, None] if isinstance(step, Tensor) else step
+        return values.masked_fill(((types + column) % 3 > 0) & (types > END), -math.inf)
 
 
 @functools.cache
-def trained(norm: str) -> ExitModel:
+def trained(exits: str) -> ExitModel:
     """Return a tiny model that has half learnt to copy, so that exits agree here and there."""
     torch.manual_seed(3)
-    settings = (("decoder_depth", 4), ("exits", "tied"), ("norm", norm))
+    settings = (("decoder_depth", 4), ("exits", exits), ("norm", "pre"))
     model = build(Case("transformer", settings)).train()
     types = model.classifier().weight.shape[0]
     objective = Aligned(AlignedSettings())
@@ -89,9 +94,9 @@ def trained(norm: str) -> ExitModel:
     return model.eval()
 
 
-@pytest.mark.parametrize("norm", ["pre", "post"])
-def test_a_trained_model_writes_the_same_and_its_drafts_stand(norm: str) -> None:
-    model = trained(norm)
+@pytest.mark.parametrize("exits", ["tied", "separate"])
+def test_a_trained_model_writes_the_same_and_its_drafts_stand(exits: str) -> None:
+    model = trained(exits)
     types = model.classifier().weight.shape[0]
     sources = [torch.randint(4, types, (length,)).tolist() for length in (5, 1, 4, 2, 3, 5, 4, 2)]
     batch = collate(sources, sources)
@@ -108,7 +113,7 @@ def test_a_trained_model_writes_the_same_and_its_drafts_stand(norm: str) -> None
             stood += sum(value == exit for exits in every for value in exits)
             ends_drafted += sum(exits[-1] == exit for exits in every)
     # The test would show little were nothing drafted, or no end symbol.
-    assert stood > 100 and ends_drafted > 10
+    assert stood > 40 and ends_drafted > 3
 
 
 def test_constraints_act_alike() -> None:
@@ -126,11 +131,11 @@ def test_constraints_act_alike() -> None:
 
 def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """What accepts every draft writes what the exit would, not what the full stack does."""
-    model = trained("pre")
+    model = trained("tied")
     batch = batch_for(model, (5, 4, 5, 3), (1,) * 4)
     full = search_batch([model], batch, PLAN)
 
-    def every_draft(drafts: torch.Tensor, counts: torch.Tensor, tokens: torch.Tensor) -> object:
+    def every_draft(drafts: Tensor, counts: Tensor, tokens: Tensor) -> object:
         tokens[:, : drafts.shape[1]] = drafts[:, : tokens.shape[1]]
         return counts
 
