@@ -17,6 +17,7 @@
 #   bash recipes/adaptive.sh 5.11          exits by place, confidence and source length of three variants
 #                                          (and 5.12); 5.13: of Seq-LL for two lambdas
 #   bash recipes/adaptive.sh promise       thresholds that lose at most ALLOW percent (1; toy 10)
+#   bash recipes/adaptive.sh speed         seconds of fixed, confident, free, predicted and verified exits
 #   bash recipes/adaptive.sh --dry-run ... prints the commands alone
 #
 # Data: ON=multi30k, or toy, iwslt14-de-en (both downloaded, or from NMTGRID_DATA=DIR), wmt14-en-fr (from
@@ -264,6 +265,16 @@ promise() {
     record promise "Thresholds with a promise" "$HERE/eval/promise-seed$SEED/results.json"
 }
 
+speed() {
+    variant Tok-LL-geometric "${LAMBDAS%% *}" 0
+    if [ ! -s "$HERE/speed-seed$SEED.json" ]; then
+        run python "$PROJECT/recipes/adaptive_speed.py" "aligned=$HERE/aligned-seed$SEED" \
+            "geometric=$HERE/$ONE-seed$SEED" --data "$DATA" --sentences "${SENTENCES:-256}" \
+            --out "$HERE/speed-seed$SEED.json"
+    fi
+    record speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
+}
+
 for figure in "$@"; do
     case "$figure" in
     5.[2-5]) "table_${figure//./_}" ;;
@@ -271,6 +282,7 @@ for figure in "$@"; do
     5.9 | 5.10) figure_5_9 "$figure" ;;
     5.11 | 5.12) figure_5_11 "$figure" ;;
     promise) promise ;;
-    *) fail "there is no table or figure $figure here: 5.2 to 5.13 promise" ;;
+    speed) aligned && speed ;;
+    *) fail "there is no table or figure $figure here: 5.2 to 5.13 promise speed" ;;
     esac
 done

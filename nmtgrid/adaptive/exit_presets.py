@@ -27,13 +27,15 @@ from nmtgrid.adaptive.halting import (
 )
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.records import Finite, NonNegative, Percent
-from nmtgrid.base.spans import is_whole_number, whole_number
-from nmtgrid.models.api import TranslationModel, with_exits
+from nmtgrid.base.spans import is_whole_number, shortened, whole_number
+from nmtgrid.models.api import TranslationModel, Verified, with_exits
 from nmtgrid.models.directory import EXITS, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
 
 AUTO = "auto"
 """Stands for a name: the model's own exit predictor, untuned."""
+VERIFIED = "verified"
+"""Stands for a name: drafts of an early exit, verified by the full stack."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,8 +53,8 @@ class ExitSettings:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for a name or thresholds that cannot be."""
-        # `--exit` takes a number, "auto" or a name: a name must be neither of the others.
-        check_name(self.name, "Settings of early exit", [AUTO])
+        # `--exit` takes a number, a word or a name: a name must be none of the others.
+        check_name(self.name, "Settings of early exit", [AUTO, VERIFIED])
         if self.mechanism in ("multinomial", "sequence") and self.thresholds:
             raise ConfigError(f"A `{self.mechanism}` predictor has no thresholds.")
         self.halt()
@@ -100,15 +102,18 @@ def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
     return preset
 
 
-def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> AnyHalt:
-    """Return what `choice` asks for: an exit's number, "auto", or the name of stored settings.
+def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> AnyHalt | Verified:
+    """Return what `choice` asks for: an exit's number, a word, or the name of stored settings.
 
-    "auto" is the model's own exit predictor, which stops where that is likelier than not, or at the
-    likeliest exit. Raises ConfigError for what is not there or does not fit, and where stored
-    settings were tuned on other weights; see `SettingsFile.check_weights`.
+    "verified" may have settings, as in `verified exit=2 drafts=5`; "auto" is the model's own exit
+    predictor, which stops where that is likelier than not, or at the likeliest exit. Raises
+    ConfigError for what is not there or does not fit, and where stored settings were tuned on other
+    weights; see `SettingsFile.check_weights`.
     """
     model = loaded.model
     with_exits(model)
+    if choice.split()[:1] == [VERIFIED]:
+        return verified_of(choice)
     if not is_whole_number(choice) and choice != AUTO:
         stored = load_exit(loaded.folder, choice, model)
         EXIT_FILE.check_weights(stored, loaded, warn)
@@ -130,3 +135,21 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
         halt = halt_by(halting, (0.5,) * (model.traits.num_exits - 1))
     check_halt(halt, model)
     return halt
+
+
+def verified_of(choice: str) -> Verified:
+    """Return what `verified`, perhaps with settings, asks for. Raises ConfigError for faults."""
+    names = [field.name for field in dataclasses.fields(Verified)]
+    values, faults = {}, []
+    for word in choice.split()[1:]:
+        name, equals, text = word.partition("=")
+        if name not in names or not equals:
+            faults.append(f"`--exit verified` takes {', '.join(names)}, not `{shortened(word)}`.")
+            continue
+        try:
+            values[name] = whole_number(text)
+        except ValueError as fault:
+            faults.append(f"`--exit verified {name}=`: {fault}")
+    if faults:
+        raise ConfigError(faults, "Write, for example, `--exit 'verified exit=2 drafts=5'`.")
+    return Verified(**values)

@@ -23,7 +23,7 @@ from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.quality import bleu
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import engine
-from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.api import Hypothesis, SearchPlan, Verified, VerifiedPass
 from nmtgrid.text.pipeline import Pipeline
 
 FlopsMechanism = Literal["none", "confidence", "geometric", "multinomial", "sequence"]
@@ -116,6 +116,33 @@ def corpus_flops(
     return float(token_flops(sizes, source_lengths, exits, mechanism).sum() / steps)
 
 
+def verified_flops(
+    sizes: DecoderSizes, source_length: int, verified: Verified, passes: Sequence[VerifiedPass]
+) -> float:
+    """Return the operations of a translation by verified exits, drafts that fell included.
+
+    `source_length` are the states that the decoder attends to. Blocks up to the exit run for all
+    tokens that are fed to them, the others for the positions that are verified.
+    """
+    exit, types = verified.exit, min(verified.types or sizes.types, sizes.types)
+    behind = sizes.blocks - exit
+    # Every block comes to have the source's keys and values.
+    total = 4.0 * sizes.blocks * source_length * sizes.size * sizes.encoder_size
+    before = 0
+    for ran in passes:
+        steps = [sizes.block(source_length, before + step) for step in range(1, ran.fed + 1)]
+        total += exit * sum(steps) + behind * sum(steps[: ran.verified])
+        total += 2.0 * types * sizes.size * ran.predicted + sizes.output * ran.verified
+        before += ran.written
+    return total
+
+
+def blocks_run(verified: Verified, num_exits: int, passes: Sequence[VerifiedPass]) -> int:
+    """Return how many blocks ran for a translation by verified exits."""
+    behind = num_exits - verified.exit
+    return sum(verified.exit * ran.fed + behind * ran.verified for ran in passes)
+
+
 def average_exit(exits: Tensor) -> float:
     """Return the mean exit over all tokens, end symbols counted (section 5.4.3)."""
     return float(exits.double().sum() / (exits > 0).sum().clamp(min=1))
@@ -173,7 +200,7 @@ class System:
 
     name: str
     model: TranslationModel
-    halt: AnyHalt | None = None
+    halt: AnyHalt | Verified | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -207,7 +234,8 @@ class Measured:
 
     `flops_per_token` are the decoder's, of one row; None where they are not known. `average_exit`
     is NaN, and there are no shares, where nothing was written or the decoder has no blocks; else
-    `shares` are those of the tokens that left at each exit, from the first on.
+    `shares` are those of the tokens that left at each exit, from the first on. With verified exits
+    the average is of the blocks that ran, for drafts that fell as well.
     """
 
     decoded: Decoded
@@ -296,12 +324,22 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
     exits, lengths = _exits(decoded, samples, model, count)
     sizes = DecoderSizes.of(model) if model.architecture == "transformer" else None
     halt = decoded.system.halt
-    kind = "none" if halt is None or halt.needs == "nothing" else halt.needs
-    mean, shares = math.nan, []
-    if len(written := exits[exits > 0]):
+    mean, shares, flops = math.nan, [], None
+    written = exits[exits > 0]
+    if len(written):
         mean = average_exit(exits)
         shares = [float((written == n).double().mean()) for n in range(1, count + 1)]
-    flops = None if sizes is None else corpus_flops(sizes, lengths, exits, kind)
+    if isinstance(halt, Verified):
+        passes = [best.passes or [] for best in decoded.hypotheses if best is not None]
+        tokens = max(len(written), 1)
+        mean = sum(blocks_run(halt, count, part) for part in passes) / tokens
+        if sizes is not None:
+            pairs = zip(lengths.tolist(), passes, strict=True)
+            flops = sum(verified_flops(sizes, length, halt, part) for length, part in pairs)
+            flops /= tokens
+    elif sizes is not None:
+        kind = "none" if halt is None or halt.needs == "nothing" else halt.needs
+        flops = corpus_flops(sizes, lengths, exits, kind)
     return Measured(decoded, score.value, score.signature, mean, shares, flops)
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
+from nmtgrid.layers.kernels.linear_loss import Teacher
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets, both_passes
@@ -60,13 +61,16 @@ class AlignedSettings:
     1; 0 leaves gradients as they are."""
     gradient_form: Literal["exact", "printed"] = "exact"
     """How that is done; "printed", algorithm 2, is an ablation that leaves the ratio as it is."""
+    distillation: float = 0.0
+    """What the last exit's prediction, held fixed, counts as the target of each earlier exit beside
+    the true token: the weight of KL(last || earlier)."""
     label_smoothing: float = 0.1
     """Probability mass spread over all types."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
         return [
-            *outside(self, "objective", "a number from 0 on", "gradient_ratio"),
+            *outside(self, "objective", "a number from 0 on", "gradient_ratio", "distillation"),
             *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
         ]
 
@@ -92,7 +96,8 @@ class _WithoutPredictor:
 class Aligned(_WithoutPredictor):
     """The weighted mean of all exits' likelihoods. Eq. (5.4), (5.5).
 
-    `nll` is that of the last exit; `nll_exit_1` .. `nll_exit_N` tell of all.
+    With `distillation` the earlier exits also learn from the last one's predictions, which get no
+    gradient from that. `nll` is that of the last exit; `nll_exit_1` .. `nll_exit_N` tell of all.
 
     Departs: block n's gradient gets gamma_n - 1 times that of NLL(n) beside the loss's, with
     everything but block n held fixed, so that the ratio is what is asked for; that changes
@@ -120,7 +125,9 @@ class Aligned(_WithoutPredictor):
         targets = SiteTargets.at(batch, sites)
         weights = exit_weights(settings.weights, count)
         smoothing = settings.label_smoothing
-        total, sums = aligned_loss(model, states[:count], targets, weights, smoothing)
+        total, sums = aligned_loss(
+            model, states[:count], targets, weights, smoothing, settings.distillation
+        )
         # "exact": each block's own exit already counts once in `total`, so gamma_n - 1 is added.
         if len(states) > count:
             shares = [w * (scale - 1) for w, scale in zip(weights, scales, strict=True)]
@@ -190,15 +197,24 @@ def aligned_loss(
     targets: SiteTargets,
     weights: Sequence[float],
     label_smoothing: float,
+    distillation: float = 0.0,
 ) -> tuple[Tensor, list[Tensor]]:
     """Return the weighted sum of the exits' losses, and each one's negative log-likelihood.
 
-    states are N tensors [M, D], of exits 1 to N.
+    states are N tensors [M, D], of exits 1 to N; `distillation` is what the last exit's prediction
+    counts as a target of the others.
     """
     total, sums = torch.zeros((), device=targets.tokens.device), []
+    teacher = None
+    if distillation:
+        last = detached(model.classifier(len(states)))
+        teacher = Teacher(states[-1].detach(), last.weight, last.bias, distillation)
     for exit, (state, weight) in enumerate(zip(states, weights, strict=True), 1):
         classifier = classifier_of(model, exit)
-        loss, likelihood = targets.cross_entropy(state, classifier, label_smoothing=label_smoothing)
+        loss, likelihood = targets.cross_entropy(
+            state, classifier, label_smoothing=label_smoothing,
+            teacher=teacher if exit < len(states) else None,
+        )  # fmt: skip
         total = total + weight * loss
         sums.append(likelihood)
     return total, sums

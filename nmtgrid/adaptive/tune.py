@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.adaptive.halting import no_predictor
-from nmtgrid.adaptive.measure import System
+from nmtgrid.adaptive.measure import Measured, System
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear import linear
@@ -328,3 +328,23 @@ class Choice:
     system: System
     thresholds: tuple[float, ...] = ()
     replayed: Finalist | None = None
+
+
+Objective = Literal["exits", "flops", "seconds"]
+"""What a way to decode costs."""
+
+
+def cost(measured: Measured, objective: Objective) -> float:
+    """Return the cost of what was measured, infinite where it is not known."""
+    value = {
+        "exits": measured.average_exit,
+        "flops": measured.flops_per_token,
+        "seconds": measured.decoded.seconds,
+    }[objective]
+    return math.inf if value is None or math.isnan(value) else value
+
+
+def beats(one: Measured, other: Measured, objective: Objective) -> bool:
+    """Return whether `one` is at least as good as `other` and costs no more, and not the same."""
+    gains = one.bleu - other.bleu, cost(other, objective) - cost(one, objective)
+    return min(gains) >= 0 and max(gains) > 0

@@ -63,16 +63,27 @@ class Embedding(nn.Module):
 
     def forward(self, tokens: Tensor, first_position: Position = 0) -> Tensor:
         """Return [..., L, d] for tokens [..., L] that stand at `first_position` and after."""
-        # The alias costs a pass over ids, not over vectors, and shares gradients too.
-        if self.alias is not None:
-            tokens = tokens.masked_fill(tokens == self.alias[0], self.alias[1])
-        vectors = nn.functional.embedding(tokens, self.weight, padding_idx=self.padding)
+        vectors = self._vectors(tokens)
         if self.positions == "none":
             vectors = vectors * self.scale
         else:
             positions = self._position_vectors(first_position, tokens.shape[-1], vectors)
             vectors = torch.add(positions, vectors, alpha=self.scale)
         return dropout(vectors, self.dropout_rate, self.training)
+
+    def at(self, tokens: Tensor, positions: Tensor, last: int) -> Tensor:
+        """Return [R, d] for tokens [R] at `positions` [R], none beyond `last`; without dropout."""
+        vectors = self._vectors(tokens)
+        if self.positions == "none":
+            return vectors * self.scale
+        table = self._position_vectors(0, last + 1, vectors)
+        return torch.add(table.index_select(0, positions), vectors, alpha=self.scale)
+
+    def _vectors(self, tokens: Tensor) -> Tensor:
+        # The alias costs a pass over ids, not over vectors, and shares gradients too.
+        if self.alias is not None:
+            tokens = tokens.masked_fill(tokens == self.alias[0], self.alias[1])
+        return nn.functional.embedding(tokens, self.weight, padding_idx=self.padding)
 
     def _position_vectors(self, first: Position, count: int, like: Tensor) -> Tensor:
         if self.position_weight is not None:

@@ -195,3 +195,12 @@ class SourceCache:
     def _grouped(self, query: Tensor) -> Tensor:
         # Rows of a sentence become target positions, so one product reads their shared keys.
         return query.reshape(-1, self.width, *query.shape[1:]).transpose(1, 2)
+
+
+def without_lead(shares: Tensor, lead: int) -> Tensor:
+    """Return shares [..., S] of the source without its first `lead` columns, which count as one."""
+    if not lead:
+        return shares
+    # All attention may have gone to the marker: 0 / tiny is 0, not NaN.
+    shares = shares[..., lead:]
+    return shares / shares.sum(-1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)

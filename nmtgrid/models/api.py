@@ -93,6 +93,54 @@ class Halt(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
+class Verified:
+    """Decoding that drafts tokens at an early exit and verifies them with the full stack.
+
+    The translations are those of the full stack (search/verified.py). At most `drafts` tokens of a
+    row are drafted before each verification, from the first `types` of the vocabulary (None: all),
+    which are the most frequent ones.
+    """
+
+    exit: int = 1
+    drafts: int = 8
+    types: int | None = 1024
+
+    def __post_init__(self) -> None:
+        """Raise ConfigError for numbers below 1."""
+        for name in ("exit", "drafts", "types"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ConfigError(f"`{name}` of verified exits must be at least 1, but is {value}.")
+
+
+class Drafts(Protocol):
+    """The state of R rows whose tokens are drafted at an early exit, and verified by the others."""
+
+    def feed(self, tokens: Tensor, positions: Tensor, last: int, *, predict: bool) -> Tensor | None:
+        """Feed tokens [R] at positions [R], none beyond `last`, to the blocks up to the exit.
+
+        Returns the exit's logits [R, V'] of the vocabulary's first V' types, if asked to `predict`.
+        """
+        ...
+
+    def verify(self, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run the other blocks over those of the Q tokens fed since the last `keep` in `wanted`.
+
+        wanted [R, Q] (bool) are the first few of each row, M in all. Returns the last exit's
+        logits [M, V] of what follows each, and alignments [R, Q, S].
+        """
+        ...
+
+    def keep(self, kept: Tensor) -> None:
+        """Keep the first `kept` [R] of the Q tokens, 1 at least, and forget the others."""
+        ...
+
+    def take_rows(self, rows: Tensor) -> None:
+        """Go on with `rows` [R'] alone."""
+        ...
+
+
+@dataclasses.dataclass(frozen=True)
 class PredictionSites:
     """Which predictions are computed: M of them, one for each entry.
 
@@ -579,6 +627,13 @@ class ExitModel(TranslationModel):
         raise NotImplementedError
 
     def check_halt(self, halt: Halt, *, has_whole_source: bool = True) -> None:
+        raise NotImplementedError
+
+    def drafts(self, state: Any, verified: Verified, align: bool) -> Drafts:
+        """Return the state that `begin` made, for drafts; with alignments of all tokens if asked.
+
+        The state that was passed in must not be used again.
+        """
         raise NotImplementedError
 
     def step(

@@ -35,7 +35,7 @@ from nmtgrid.data.batches import cut_by_length, pad
 from nmtgrid.metrics.erasure import common_prefix, erased_tokens, final_delays
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
+from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan, Verified
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import Graphs
 from nmtgrid.search.translate import check_text
@@ -292,7 +292,7 @@ class PrefixDecoder:
         *,
         device: torch.device | str = "cpu",
         bf16: bool = False,
-        halt: Halt | None = None,
+        halt: Halt | Verified | None = None,
         graphs: Graphs | None = None,
         batch_tokens: int = 4000,
     ) -> None:
@@ -448,7 +448,7 @@ class PrefixStream(Written):
         *,
         device: torch.device | str = "cpu",
         bf16: bool = False,
-        halt: Halt | None = None,
+        halt: Halt | Verified | None = None,
     ) -> None:
         """Take what `PrefixDecoder` takes. Raises ConfigError as it does, and for revisions."""
         if not isinstance(policy, CommitPolicy):

@@ -25,7 +25,7 @@ from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
 from nmtgrid.online.retranslation import PrefixPolicy, PrefixStream
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan
+from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.text.bpe import remove_bpe
@@ -48,7 +48,7 @@ class TokenStream:
         *,
         device: torch.device | str = "cpu",
         bf16: bool = False,
-        halt: Halt | None = None,
+        halt: Halt | Verified | None = None,
     ) -> None:
         """`models` are in evaluation mode, on `device`; of the plan only lengths count.
 
@@ -62,6 +62,7 @@ class TokenStream:
         self._device, self._bf16 = torch.device(device), bf16
         # A batched search knows the source's length; `Bounded` makes both decide alike without it.
         self._agent = Bounded(agent, plan, self._end_is_hidden)
+        assert not isinstance(halt, Verified), "refused by the check"
         self._halt = halt
         self._first = torch.zeros(1, dtype=torch.long, device=self._device)
         empty = torch.zeros(1, 0, dtype=torch.long, device=self._device)
@@ -292,7 +293,7 @@ class StreamTranslator:
     plan: SearchPlan
     device: torch.device | str = "cpu"
     bf16: bool = False
-    halt: Halt | None = None
+    halt: Halt | Verified | None = None
     limits: SourceLimits = dataclasses.field(default_factory=SourceLimits)
 
     def begin(self) -> LineStream:

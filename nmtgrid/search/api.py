@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from nmtgrid.models.api import Halt as Halt
 from nmtgrid.models.api import Readiness
+from nmtgrid.models.api import Verified as Verified
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +105,17 @@ def _named(name: str) -> str:
     return f"`search.{name}`{option}"
 
 
+class VerifiedPass(NamedTuple):
+    """One verification of a translation: tokens fed to the draft exit's blocks, tokens that the
+    exit predicted, positions that the other blocks ran, and tokens written, end symbol counted.
+    """
+
+    fed: int
+    predicted: int
+    verified: int
+    written: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Hypothesis:
     """One translation of one sentence.
@@ -115,7 +128,9 @@ class Hypothesis:
     counted; None where the whole source was there from the start. With early exit, `exits` (T + 1)
     are the blocks behind which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
     was decided from where that is chi (5.20) or the largest probability (5.18), else None; NaN
-    where nothing was computed. `num_exits` are the N blocks that there are.
+    where nothing was computed. `num_exits` are the N blocks that there are. With verified exits,
+    `exits` are the exit of each token that was drafted there and stood, else N, and `passes` the
+    verifications.
     """
 
     tokens: list[int]
@@ -127,6 +142,7 @@ class Hypothesis:
     exits: list[int] | None = None
     exit_scores: Tensor | None = None
     num_exits: int | None = None
+    passes: list[VerifiedPass] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -24,11 +24,12 @@ about that."""
 class Constraint(Protocol):
     """A rule on the next token, for all rows of a search at once."""
 
-    def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
+    def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
         """Return log-probabilities [R, V] where each token that is ruled out has -inf.
 
-        `step` tokens stand already in each row; `sentence` [R] is the row's position in the batch
-        that is searched. The tensor may be changed in place.
+        `step` tokens stand already in each row, a tensor [R] where rows differ (verified exits);
+        `sentence` [R] is the row's position in the batch that is searched. The tensor may be
+        changed in place.
         """
 
 
@@ -38,7 +39,7 @@ class Banned:
 
     tokens: tuple[int, ...]
 
-    def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
+    def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
         """Strike the banned tokens out."""
         # One by one: a list as index would be copied to a GPU, which waits for it.
         for token in self.tokens:
@@ -52,10 +53,23 @@ class MinLength:
 
     lengths: Tensor
 
-    def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
+    def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
         """Strike the end symbol out of rows that are too short."""
         is_short = step < self.lengths[sentence]
         log_probabilities[:, END] = log_probabilities[:, END].masked_fill(is_short, -math.inf)
+        return log_probabilities
+
+
+@dataclasses.dataclass(frozen=True)
+class NotYet:
+    """No end symbol in rows [R] where `is_early`."""
+
+    is_early: Tensor
+
+    def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
+        """Strike the end symbol out of these rows."""
+        end = log_probabilities[:, END].masked_fill(self.is_early, -math.inf)
+        log_probabilities[:, END] = end
         return log_probabilities
 
 
@@ -69,18 +83,44 @@ class ForcedPrefix:
         """
         self.lengths = torch.tensor([*map(len, prefixes)], dtype=torch.long, device=device)
         self.longest = max(map(len, prefixes), default=0)
-        rows = [[*prefix, *[PAD] * (self.longest - len(prefix))] for prefix in prefixes]
+        # One column more, of padding, for steps beyond all prefixes.
+        rows = [[*prefix, *[PAD] * (self.longest + 1 - len(prefix))] for prefix in prefixes]
         self._tokens = torch.tensor(rows, dtype=torch.long, device=device)
 
-    def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
+    def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
         """Leave only the prefix's token in rows that are still inside it."""
-        if step >= self.longest:
+        if isinstance(step, Tensor):
+            step = step.clamp(max=self.longest)
+        elif step >= self.longest:
             return log_probabilities
         # Rows whose prefix is over have padding here and stay free.
         token = self._tokens[sentence, step][:, None]
         only_token = torch.full_like(log_probabilities, -math.inf)
         only_token.scatter_(1, token, log_probabilities.gather(1, token))
         return torch.where(token == PAD, log_probabilities, only_token)
+
+
+def constrain(
+    log_probabilities: Tensor,
+    step: int | Tensor,
+    sentence: Tensor,
+    constraints: Sequence[Constraint],
+    limits: Tensor | None,
+) -> Tensor:
+    """Return log-probabilities [R, V] with what must not follow ruled out, changed in place.
+
+    A row that has reached its sentence's limit, of `limits` [B] (None: none can have), ends
+    whatever the rules say. `step` and `sentence` are as in `Constraint`.
+    """
+    # Kept before the rules change it in place; no copy while no row can be at its limit.
+    end = None if limits is None else log_probabilities[:, END].clone()
+    for constraint in constraints:
+        log_probabilities = constraint.apply(log_probabilities, step, sentence)
+    if end is None or limits is None:
+        return log_probabilities
+    only_end = torch.full_like(log_probabilities, -math.inf)
+    only_end[:, END] = end
+    return torch.where((limits[sentence] <= step)[:, None], only_end, log_probabilities)
 
 
 def length_bounds(

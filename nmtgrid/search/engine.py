@@ -22,18 +22,21 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
-from nmtgrid.models.api import Step, TranslationModel, with_exits
-from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan
+from nmtgrid.models.api import ExitModel, Step, TranslationModel, with_exits
+from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.constraints import (
     Banned,
     Constraint,
     ForcedPrefix,
     MinLength,
+    NotYet,
+    constrain,
     length_bounds,
 )
 from nmtgrid.search.cuda_graphs import Graphs
 from nmtgrid.search.select import Beam, Continuations, Greedy, Sample, Select, stable_topk
-from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.search.verified import VerifiedSearch, check_verified
+from nmtgrid.text.vocabulary import BEGIN, PAD
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
@@ -48,7 +51,7 @@ def check(
     plan: SearchPlan,
     align: bool = False,
     agent: Agent | None = None,
-    halt: Halt | None = None,
+    halt: Halt | Verified | None = None,
 ) -> None:
     """Raise ConfigError or ModelError when `models` do not support such a search."""
     if halt is not None:
@@ -57,7 +60,16 @@ def check(
                 f"Early exit decodes one model at a time, but {len(models)} are averaged here.",
                 "Leave `--exit` or `--ensemble` away.",
             )
-        with_exits(models[0]).check_halt(halt, has_whole_source=agent is None)
+        if not isinstance(halt, Verified):
+            with_exits(models[0]).check_halt(halt, has_whole_source=agent is None)
+        elif agent is not None:
+            raise ConfigError(
+                "Verified exits decode offline: drafts would have to be verified with what had "
+                "been read when each was written.",
+                "Leave `--exit verified` away, or leave early at an exit or by thresholds.",
+            )
+        else:
+            check_verified(models[0], halt, plan)
     for model in models if agent is not None else ():
         if not model.traits.prefix_safe:
             raise model.refusal()
@@ -103,7 +115,7 @@ def search(
     constraints: Sequence[Constraint] = (),
     keys: Tensor | None = None,
     agent: Agent | None = None,
-    halt: Halt | None = None,
+    halt: Halt | Verified | None = None,
     graphs: Graphs | None = None,
 ) -> list[list[Hypothesis]]:
     """Return for each sentence its best hypotheses, best first.
@@ -113,15 +125,18 @@ def search(
     averaged in probability. `keys` [B] (int64) tell sentences apart in sampling and to `halt`, so
     that draws do not depend on the batch (None: their positions in it). `agent` says how much of
     the source each write may look at (None: all of it), `halt` when a row may leave the decoder
-    (None: never early). Without both, steps are replayed from `graphs` (None: each is computed
-    anew). Where a model is not shown the source's end, translations are as long as their sources
-    (see `length_bounds`).
+    (None: never early), or how tokens are drafted and verified (search/verified.py). Without both,
+    steps are replayed from `graphs` (None: each is computed anew). Where a model is not shown the
+    source's end, translations are as long as their sources (see `length_bounds`).
 
     Raises ConfigError when alignments, limited reads or exits are needed that a model does not
     have, ModelError when the models' vocabularies differ in size and where nothing can be written,
     as with scores that are no numbers.
     """
     check(models, plan, align, agent, halt)
+    if isinstance(halt, Verified):
+        exit_model = with_exits(models[0])
+        return _search_verified(exit_model, source, lengths, plan, align, constraints, halt)
     # A recorded step has neither limited reads nor rows that leave it early.
     if agent is not None or halt is not None:
         graphs = None
@@ -133,11 +148,7 @@ def search(
             break
     hypotheses = run.tree.hypotheses(run.finished, run.lengths)
     if not all(hypotheses):
-        raise ModelError(
-            "The model gives no token that may follow a probability above zero.",
-            "Its weights are damaged, or its training diverged (NaN), or constraints of your own "
-            "strike all tokens out.",
-        )
+        raise _nothing_to_write()
     # Each sample of a sentence was searched as a group of its own.
     score = operator.attrgetter("score")
     return [
@@ -152,6 +163,52 @@ def begin(model: TranslationModel, source: Tensor, lengths: Tensor, agent: Agent
     if agent is None or agent.chooses_from is None:
         return state
     return model.choosing_from(agent.chooses_from, state)
+
+
+def _rules(
+    models: Sequence[TranslationModel],
+    plan: SearchPlan,
+    lengths: Tensor,
+    constraints: Sequence[Constraint],
+    is_text: bool,
+) -> tuple[list[Constraint], Tensor]:
+    """Return all constraints of a search and the most tokens [B] of each translation."""
+    # Not shown where the source ends, a model cannot know when to end either (appendix C).
+    hides_end = any(model.traits.hides_source_end for model in models)
+    least, limits = length_bounds(plan, lengths, end_is_hidden=hides_end, of_pictures=not is_text)
+    for constraint in constraints:
+        if isinstance(constraint, ForcedPrefix):
+            # Else the search would end in the middle of a long prefix.
+            limits = limits.maximum(constraint.lengths)
+    shortest = [MinLength(least)] if plan.min_length or hides_end else []
+    return [Banned((PAD, BEGIN)), *shortest, *constraints], limits
+
+
+def _search_verified(
+    model: ExitModel,
+    source: Tensor,
+    lengths: Tensor,
+    plan: SearchPlan,
+    align: bool,
+    constraints: Sequence[Constraint],
+    verified: Verified,
+) -> list[list[Hypothesis]]:
+    rules, limits = _rules([model], plan, lengths, constraints, source.dim() == 2)
+    drafts = model.drafts(model.begin(source, lengths), verified, align)
+    run = VerifiedSearch(model, drafts, verified, rules, limits)
+    run.run()
+    hypotheses = run.hypotheses(plan, lengths.tolist())
+    if None in hypotheses:
+        raise _nothing_to_write()
+    return [[hypothesis] for hypothesis in hypotheses if hypothesis is not None]
+
+
+def _nothing_to_write() -> ModelError:
+    return ModelError(
+        "The model gives no token that may follow a probability above zero.",
+        "Its weights are damaged, or its training diverged (NaN), or constraints of your own "
+        "strike all tokens out.",
+    )
 
 
 class PrefixTree:
@@ -343,19 +400,9 @@ class _Run:
         count = len(source) * self.copies
         self.groups = torch.arange(count, device=device)
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
-        # Not shown where the source ends, a model cannot know when to end either (appendix C).
-        hides_end = any(model.traits.hides_source_end for model in models)
-        least, self.limits = length_bounds(
-            plan, lengths, end_is_hidden=hides_end, of_pictures=not is_text
-        )
-        for constraint in constraints:
-            if isinstance(constraint, ForcedPrefix):
-                # Else the search would end in the middle of a long prefix.
-                self.limits = self.limits.maximum(constraint.lengths)
+        self.constraints, self.limits = _rules(models, plan, lengths, constraints, is_text)
         # Read once: a comparison with Python numbers later needs no wait for the device.
         self.min_limit, self.max_steps = int(self.limits.min()), int(self.limits.max()) + 1
-        shortest = [MinLength(least)] if plan.min_length or hides_end else []
-        self.constraints: list[Constraint] = [Banned((PAD, BEGIN)), *shortest, *constraints]
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
         self.select: Select = Greedy() if plan.beam == 1 else Beam(plan.beam)
         if plan.sample:
@@ -496,18 +543,12 @@ class _Run:
 
     def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Rule out what must not follow; a row at its limit can end whatever the rules say."""
-        # Kept before the rules change it in place; no copy while no row can be at its limit.
-        end = log_probabilities[:, END].clone() if step >= self.min_limit else None
+        constraints = self.constraints
         if self.reads is not None and self.agent is not None and self.agent.finish_reading:
             is_early = self.reads < self.source_lengths[sentence]
-            log_probabilities[:, END] = log_probabilities[:, END].masked_fill(is_early, -math.inf)
-        for constraint in self.constraints:
-            log_probabilities = constraint.apply(log_probabilities, step, sentence)
-        if end is None:
-            return log_probabilities
-        only_end = torch.full_like(log_probabilities, -math.inf)
-        only_end[:, END] = end
-        return torch.where((self.limits[sentence] <= step)[:, None], only_end, log_probabilities)
+            constraints = [NotYet(is_early), *constraints]
+        limits = self.limits if step >= self.min_limit else None
+        return constrain(log_probabilities, step, sentence, constraints, limits)
 
     def _advance_rows(self, following: Continuations, step: int) -> bool:
         """Make the rows that follow the live ones, without the sentences that are done."""

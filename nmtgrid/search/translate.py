@@ -32,7 +32,7 @@ from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
-from nmtgrid.search.api import Halt, Hypothesis, SearchPlan, Translation
+from nmtgrid.search.api import Halt, Hypothesis, SearchPlan, Translation, Verified
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.forced import forced_log_probabilities
@@ -193,7 +193,7 @@ class Translator:
         device: torch.device | str = "cpu",
         precision: Precision = "fp32",
         warn: Callable[[str], None] | None = None,
-        halt: Halt | None = None,
+        halt: Halt | Verified | None = None,
     ) -> None:
         """`plan` defaults to the first model's settings.
 

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from nmtgrid.base import console
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.linear_loss import linear_cross_entropy
+from nmtgrid.layers.kernels.linear_loss import Teacher, linear_cross_entropy
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
 from nmtgrid.training.api import LossParts, ObjectiveKind
@@ -61,6 +61,7 @@ class SiteTargets:
         classifier: Classifier,
         weights: Tensor | None = None,
         label_smoothing: float = 0.0,
+        teacher: Teacher | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return the sums (loss, negative log-likelihood) for features [M, D] at the sites.
 
@@ -72,6 +73,7 @@ class SiteTargets:
         return linear_cross_entropy(
             features, classifier.weight, classifier.bias, self.tokens, weights,
             label_smoothing=label_smoothing, soft_targets=self.soft_targets, r_drop=self.r_drop,
+            teacher=teacher,
         )  # fmt: skip
 
 

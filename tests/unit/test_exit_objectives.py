@@ -178,6 +178,23 @@ def test_aligned_is_the_weighted_sum(exits: str, norm: str, weights: Weighting) 
 
 
 @pytest.mark.parametrize("exits", ["tied", "separate"])
+def test_earlier_exits_learn_from_the_last_which_is_held_fixed(exits: str) -> None:
+    network = model(exits=exits)
+    settings = AlignedSettings(weights="linear", label_smoothing=0.2, distillation=0.6)
+    parts = Aligned(settings).loss(network, BATCH)
+    values = log_p(network)
+    shares = torch.tensor(exit_weights("linear", EXITS))
+    fixed = values[:, -1:].detach()
+    divergence = (fixed.exp() * (fixed - values)).sum(2)
+    assert bool((divergence[:, :-1] > 1e-6).all())
+    divergence = divergence[:, :-1] @ shares[:-1]
+    expected = (costs(values, 0.2) @ shares).sum() + 0.6 * divergence.sum()
+    torch.testing.assert_close(parts.total, expected)
+    every = parameters_of(network)
+    assert_same(gradients(parts.total, every), gradients(expected, every))
+
+
+@pytest.mark.parametrize("exits", ["tied", "separate"])
 @pytest.mark.parametrize("norm", ["pre", "post"])
 @pytest.mark.parametrize("ratio", [0.5, 1.1])
 @pytest.mark.parametrize("weights", ["uniform", "linear"])

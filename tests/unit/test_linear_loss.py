@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtgrid.layers.kernels.linear_loss import (
+    Teacher,
     linear_cross_entropy,
     linear_nll,
 )
@@ -304,3 +305,31 @@ def test_r_drop_needs_both_passes() -> None:
         linear_cross_entropy(features, weight, bias, targets, r_drop=1.0)
     with pytest.raises(ValueError, match="1 for each target, but are 4 for 2"):
         linear_cross_entropy(features, weight, bias, targets[:2])
+
+
+@pytest.mark.parametrize("r_drop", [None, 2.0])
+@pytest.mark.parametrize("biased", [False, True])
+def test_a_teacher_adds_its_divergence(r_drop: float | None, biased: bool) -> None:
+    """Value and gradients of alpha KL(q || p) by autograd, q fixed, beside the rest of the loss."""
+    torch.manual_seed(5)
+    passes = 1 if r_drop is None else 2
+    features = torch.randn(passes * 7, 4, dtype=torch.float64, requires_grad=True)
+    weight = torch.randn(9, 4, dtype=torch.float64, requires_grad=True)
+    bias = torch.randn(9, dtype=torch.float64, requires_grad=True) if biased else None
+    known = torch.randn(passes * 7, 3, dtype=torch.float64)
+    teacher = Teacher(known, torch.randn(9, 3, dtype=torch.float64), None, 0.7)
+    targets, weights = torch.randint(9, (7,)), torch.rand(7, dtype=torch.float64)
+    arguments = features, weight, bias, targets, weights, 0.1, 2
+    leaves = [leaf for leaf in (features, weight, bias) if leaf is not None]
+    without, _ = linear_cross_entropy(*arguments, r_drop=r_drop)
+    log_p = (features @ weight.t() + (0 if bias is None else bias)).log_softmax(1)
+    q = (known @ teacher.weight.t()).softmax(1)
+    divergence = (q * (q.log() - log_p)).sum(1).view(passes, 7).mean(0) @ weights
+    expected = without + 0.7 * divergence
+    loss, _ = linear_cross_entropy(*arguments, r_drop=r_drop, teacher=teacher)
+    assert loss.item() == pytest.approx(expected.item(), rel=1e-10)
+    for ours, theirs in zip(
+        torch.autograd.grad(loss, leaves), torch.autograd.grad(expected, leaves), strict=True
+    ):
+        torch.testing.assert_close(ours, theirs)
+    assert known.grad is None and teacher.weight.grad is None

@@ -47,6 +47,12 @@ class AdaptiveTuneArguments(CommandArguments):
     mechanism: Literal["confidence", "geometric", "multinomial", "sequence"] | None = option(
         "What decides.  [default: the model's own predictor, else confidence]"
     )
+    objective: Literal["exits", "flops", "seconds"] = option(
+        "What costs: the average exit, the decoder's operations, or seconds on this machine; of "
+        "equally good points the cheaper is kept, and none that another beats. With "
+        "`--allow-loss` the cheapest that is certified; but for exits, fixed exits are tried too.",
+        default="exits",
+    )
     judge: Literal["full", "references"] = option(
         "What is forced and compared when thresholds are replayed: the full stack's own "
         "translations, or the references.",

@@ -28,7 +28,10 @@ from nmtgrid.adaptive.tune import (
     Budgets,
     Choice,
     Finalist,
+    Objective,
     Records,
+    beats,
+    cost,
     draw_thresholds,
     finalists,
     frontier,
@@ -48,7 +51,7 @@ from nmtgrid.cli.options import check_same_text, check_vocabularies
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.risk_control import Guarantee, Tested, agreement_losses, bleu_losses, halves
-from nmtgrid.models.api import with_exits
+from nmtgrid.models.api import Verified, with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.translate import Translator, default_plan
 
@@ -97,6 +100,9 @@ def _tune(
     if arguments.only != "points":
         # The last exit is the full stack.
         beside = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
+        if arguments.beam == 1:
+            verified = map(Verified, range(1, count))
+            beside += [System(f"verified {way.exit}", model, way) for way in verified]
         beside.append(System("random exits", model, RandomExit(count, arguments.seed)))
     tuning.measure([tuning.full, *beside, *others], chosen)
     # Presets that cannot be kept must not cost the results: the fault is raised after those.
@@ -190,29 +196,41 @@ class _Tuning:
 
         Raises ConfigError where there are too few sentences for any to be.
         """
+        arguments = self.arguments
         # The promise needs fresh sentences: candidates are chosen on one half, tested on the other.
         usable = [sample for sample in self.samples[0] if sample.source]
-        first, second = halves(usable, self.arguments.seed)
+        first, second = halves(usable, arguments.seed)
         # Refused before the slow part: with too few sentences no test can ever pass.
         guarantee.check(len(second))
         candidates = [self.choice()]
         records = self.recorded(first)
         if records is not None:
-            most = self.arguments.guarantee_candidates
+            most = arguments.guarantee_candidates
             best_vectors = frontier(records, self.drawn, most, truth=self.truth)
             candidates = list(map(self.choice, best_vectors))
+            if arguments.objective != "exits":
+                candidates = self.with_fixed(candidates, records)
         # The full stack is decoded once, and every candidate is compared with that.
         theirs = decode([self.full], second, self.setup)[0]
+        costs: dict[int, float] = {}
         with progress("testing candidates", len(candidates)) as go:
 
             def losses(choice: Choice) -> NDArray[Any]:
                 go(1)
-                return self.losses(theirs, decode([choice.system], second, self.setup)[0], second)
+                decoded = decode([choice.system], second, self.setup)[0]
+                measured = measure(decoded, second, self.loaded.pipeline)
+                costs[id(choice)] = cost(measured, arguments.objective)
+                return self.losses(theirs, decoded, second)
 
             calibration = guarantee.test(candidates, losses, len(second))
-        # Every candidate that passed carries the guarantee, so speed alone decides.
-        best = min(calibration.passed, key=_speed, default=None)
-        values = calibration.values(best, lambda choice: {"thresholds": list(choice.thresholds)})
+        # Every candidate that passed carries the guarantee, so its cost alone decides.
+        if arguments.objective == "exits":
+            best = min(calibration.passed, key=_speed, default=None)
+        else:
+            best = min(
+                calibration.passed, key=lambda result: costs[id(result.candidate)], default=None
+            )
+        values = calibration.values(best, _describe)
         self.report.calibrated = values
         if best is None:
             print_uncertified(values, "thresholds", "the full stack")
@@ -224,6 +242,19 @@ class _Tuning:
             losses_of_tests = self.losses(decoded[0], decoded[1], tests)
             values["test"] = guarantee.outside(self.arguments.test_split, losses_of_tests)
         return best.candidate
+
+    def with_fixed(self, candidates: Sequence[Choice], records: Records) -> list[Choice]:
+        """Return the candidates and all fixed exits but the last, those that agree best first."""
+        shares = records.agrees.mean(0).tolist()[:-1]
+        fixed = [
+            Choice(System(f"exit {n}", self.model, FixedExit(n)), (), Finalist((), float(n), share))
+            for n, share in enumerate(shares, 1)
+        ]
+        # The order of the tests is that of the half on which candidates are chosen.
+        return sorted(
+            [*candidates, *fixed],
+            key=lambda choice: -(choice.replayed.agreement if choice.replayed else 0.0),
+        )
 
     def losses(self, full: Decoded, early: Decoded, samples: Sequence[Sample]) -> NDArray[Any]:
         """Return the loss of each sentence that has a source."""
@@ -267,7 +298,7 @@ class _Tuning:
             again = self.measured([choice.system for choice in more])
             ran += zip(more, map(Row, again), strict=True)
         report.finalists = ran
-        report.points = _best(ran, self.budgets)
+        report.points = _best(ran, self.budgets, self.arguments.objective)
         rows = [report.full, *report.beside, *(row for _, row in report.points)]
         shown = [row.tuned.decoded.system for row in rows]
         if len(ran) > len(chosen):
@@ -287,6 +318,9 @@ class _Tuning:
         report, loaded = self.report, self.loaded
         presets = []
         for choice, row in report.points:
+            if isinstance(choice.system.halt, FixedExit):
+                row.stored = str(choice.system.halt.number)
+                continue
             row.stored = report.stored_name(row)
             presets.append(
                 ExitSettings(
@@ -310,6 +344,11 @@ class _Tuning:
                     row.stored = None
                 return error
         return None
+
+
+def _describe(choice: Choice) -> dict[str, Any]:
+    fixed = {"exit": choice.system.halt.number} if isinstance(choice.system.halt, FixedExit) else {}
+    return {"thresholds": list(choice.thresholds), **fixed}
 
 
 def _speed(result: Tested[Choice]) -> float:
@@ -379,15 +418,28 @@ def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, 
     return shifts
 
 
-def _best(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> list[tuple[Choice, Row]]:
-    """Return the best of each budget that decoding truly kept to; the faster on equal BLEU."""
+def _best(
+    ran: Sequence[tuple[Choice, Row]], budgets: Budgets, objective: Objective
+) -> list[tuple[Choice, Row]]:
+    """Return the best of each budget that decoding truly kept to; the cheaper on equal BLEU.
+
+    Of costs other than exits, none that another one beats.
+    """
     best: dict[int, tuple[Choice, Row]] = {}
     # Decoding may have moved a vector to another budget, so its decoded depth counts.
-    for choice, row in sorted(ran, key=lambda pair: pair[1].tuned.average_exit):
+    for choice, row in sorted(ran, key=lambda pair: cost(pair[1].tuned, objective)):
         interval = budgets.place(row.tuned.average_exit)
         if interval not in best or row.tuned.bleu > best[interval][1].tuned.bleu:
             best[interval] = choice, row
-    return list(best.values())
+    points = sorted(best.values(), key=lambda pair: pair[1].tuned.average_exit)
+    if objective == "exits":
+        return points
+    rows = [row.tuned for _, row in points]
+    return [
+        point
+        for point in points
+        if not any(beats(row, point[1].tuned, objective) for row in rows)
+    ]
 
 
 @contextlib.contextmanager

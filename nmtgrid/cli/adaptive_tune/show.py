@@ -15,7 +15,7 @@ from typing import Any
 
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
-from nmtgrid.adaptive.tune import Budgets, Choice, lost_budgets
+from nmtgrid.adaptive.tune import Budgets, Choice, beats, lost_budgets
 from nmtgrid.analysis.plotting.lines import draw_tradeoff
 from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base import console
@@ -24,9 +24,10 @@ from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.analyze.show import check_out, show
 from nmtgrid.cli.guarantees import print_certified
 from nmtgrid.cli.options import write_report
+from nmtgrid.models.api import Verified
 
 _MEGA = 1e6
-_OPTIONS = ("samples", "budget", "judge", "beam", "batch", "clock", "precision")
+_OPTIONS = ("samples", "budget", "objective", "judge", "beam", "batch", "clock", "precision")
 """Those that stand in the results as they are."""
 
 
@@ -117,6 +118,9 @@ def values_of(report: Report) -> dict[str, Any]:
         "finalists": [_point(report, choice, row) for choice, row in report.finalists],
         "fixed": [{"exit": n, **row.values()} for n, row in enumerate(fixed, 1)],
         "full": full.values(),
+        "verified": [
+            {"exit": n, **row.values()} for n, row in enumerate(report.of_kind(Verified), 1)
+        ],
         "uniform": random[0].values() if random else None,
         "baselines": [
             {
@@ -184,18 +188,24 @@ def draw(values: dict[str, Any], path: Path) -> None:
 def _show(report: Report) -> None:
     assert report.full is not None
     arguments, full = report.arguments, report.full.shown
-    rows = [_line(f"budget {report.budget(row):g}", full, row.shown) for _, row in report.points]
-    rows += [_line(row.shown.decoded.system.name, full, row.shown) for row in report.beside]
-    rows.append(_line("full stack", full, full))
+    beaten = beaten_by(report)
+    named = [(f"budget {report.budget(row):g}", row) for _, row in report.points]
+    named += [(row.shown.decoded.system.name, row) for row in report.beside]
+    named.append(("full stack", report.full))
+    rows = [
+        [*_line(name, full, row.shown), other]
+        for (name, row), other in zip(named, beaten, strict=True)
+    ]
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     # The last split is the test split where there is one: what people should compare.
     console.table(
         f"{report.name}, {report.splits[-1]}: {report.counts[-1]:,} sentences, {how}; BLEU "
         "tokenised (percent);\naverage exit in blocks per token; MFLOPs of the decoder per token; "
         f"batches of {arguments.batch}",
-        ["", "BLEU", "exit", "MFLOPs", "seconds", "speed-up"],
+        ["", "BLEU", "exit", "MFLOPs", "seconds", "speed-up", "beaten by"],
         rows,
     )
+    print_verdict(report, beaten)
     console.say(f"signature of BLEU: {full.signature}")
     for choice, row in report.points:
         thresholds = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
@@ -209,6 +219,34 @@ def _show(report: Report) -> None:
         )
     if report.calibrated is not None and report.calibrated["certified"]:
         print_certified(report.calibrated)
+
+
+def beaten_by(report: Report) -> list[str]:
+    """Return for each point, each row beside and the full stack what beats it on this machine.
+
+    A fixed exit, a verified one or the full stack that is as good and as fast, and better in one of
+    both; of several the fastest, none ("-") where there is none.
+    """
+    assert report.full is not None
+    rivals = [*report.of_kind(FixedExit), *report.of_kind(Verified), report.full]
+    names = []
+    for row in [*(row for _, row in report.points), *report.beside, report.full]:
+        better = [rival.shown for rival in rivals if beats(rival.shown, row.shown, "seconds")]
+        fastest = min(better, key=lambda measured: measured.decoded.seconds, default=None)
+        names.append("-" if fastest is None else fastest.decoded.system.name)
+    return names
+
+
+def print_verdict(report: Report, beaten: Sequence[str]) -> None:
+    """Say plainly where no exit that is decided token by token pays, and what does."""
+    assert report.full is not None
+    points = beaten[: len(report.points)]
+    if not points or "-" in points or report.arguments.only == "points":
+        return
+    console.say(
+        f"No tuned exits ({report.mechanism}) pay on this machine. As good and faster: "
+        f"{', '.join(sorted(set(points)))}."
+    )
 
 
 def _line(name: str, full: Measured, measured: Measured) -> list[Any]:

@@ -37,7 +37,7 @@ from nmtgrid.metrics.quality import caption_scores
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
-from nmtgrid.search.api import Halt, SearchPlan, Translation
+from nmtgrid.search.api import Halt, SearchPlan, Translation, Verified
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import (
@@ -107,8 +107,8 @@ def _explicit_fields(
     return {field.name: getattr(arguments, field.name) for field in fields if field.name in names}
 
 
-def choose_halt(choice: str, loaded: LoadedModel) -> Halt | None:
-    """Return where tokens leave the decoder, as `--exit` has it: a preset, a block or "auto".
+def choose_halt(choice: str, loaded: LoadedModel) -> Halt | Verified | None:
+    """Return where tokens leave the decoder, as `--exit` has it (see `halt_of`).
 
     None where the model cannot decide. Raises ConfigError where `choice` does not fit.
     """

@@ -13,6 +13,9 @@ All training objectives end here; benchmarks/kernels.py compares it with the nai
 # R-Drop has two predictions p and q of each site, whose rows are in the same chunk. With
 # d = log p - log q and K = sum_v p_v d_v the gradient of KL(p||q) + KL(q||p) for the logits of p is
 # `p_v (d_v - K) + p_v - q_v`; that for q is the same with p and q exchanged.
+#
+# A teacher's prediction q of each site is computed chunk by chunk too, and has no gradient: that of
+# KL(q||p) for the logits of p is `p_v - q_v`.
 
 from __future__ import annotations
 
@@ -33,6 +36,32 @@ DEVICE_LOGITS = 2**26
 """Logits of one chunk: on a CPU few enough for its caches, elsewhere enough to fill it."""
 
 
+Rows = slice | Tensor
+"""The features of a chunk."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Teacher:
+    """Predictions that others are to come near: features [M, D'] (detached) and their classifier.
+
+    `share` is what KL(teacher || prediction) counts beside the cross-entropy.
+    """
+
+    features: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    share: float
+
+    def divergence(self, rows: Rows, log_probs: Tensor) -> tuple[Tensor, Tensor]:
+        """Return KL(q || p) [m] of predictions log p [m, V], and the teacher's q [m, V]."""
+        part, dtype = self.features[rows], working_dtype(self.features)
+        bias = None if self.bias is None else self.bias.to(dtype)
+        logits = product(part.to(dtype), self.weight.to(dtype), bias).to(log_probs.dtype)
+        log_q = logits.log_softmax(1)
+        q = log_q.exp()
+        return (q * log_q.sub_(log_probs)).sum(1), q
+
+
 def linear_cross_entropy(
     features: Tensor,
     weight: Tensor,
@@ -43,6 +72,7 @@ def linear_cross_entropy(
     chunk: int | None = None,
     soft_targets: SoftTargets | None = None,
     r_drop: float | None = None,
+    teacher: Teacher | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return the weighted sums (loss with gradient, negative log-likelihood without).
 
@@ -61,6 +91,8 @@ def linear_cross_entropy(
     Departs: that is half of the printed R-Drop loss, which is the sum over the passes; so alpha is
     the printed one, and the loss is on the scale of one pass.
 
+    A `teacher` has as many features; what it counts is added to the loss.
+
     Raises: ValueError for smoothing outside [0, 1), a chunk below 1, or another number of features.
     """
     if not 0.0 <= label_smoothing < 1.0:
@@ -76,7 +108,8 @@ def linear_cross_entropy(
         targets, weights = targets.repeat(2), weights.repeat(2) / 2
         soft_targets = None if soft_targets is None else soft_targets.repeat(2)
     dtype, chunk = dtype_and_chunk(features, weight, chunk)
-    run = _Pass(dtype, label_smoothing, chunk, torch.is_grad_enabled(), soft_targets, r_drop)
+    learns = torch.is_grad_enabled()
+    run = _Pass(dtype, label_smoothing, chunk, learns, soft_targets, r_drop, teacher)
     sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
         features, weight, bias, targets, weights, run
     )
@@ -106,10 +139,6 @@ def linear_nll(
             if predictions is not None:
                 torch.argmax(logits, 1, out=predictions[rows])
     return nll
-
-
-Rows = slice | Tensor
-"""The features of a chunk."""
 
 
 def _slices(count: int, chunk: int) -> Iterator[slice]:
@@ -152,6 +181,7 @@ class _Pass:
     may_need_gradients: bool
     soft_targets: SoftTargets | None
     r_drop: float | None = None
+    teacher: Teacher | None = None
     of_features: Tensor | None = None
     of_weight: Tensor | None = None
     of_bias: Tensor | None = None
@@ -173,7 +203,8 @@ class _Pass:
         shift = None if bias is None else bias.to(self.dtype)
         mean_row = weight.mean(0, dtype=total)
         mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
-        uniform, likelihood, against, divergence = features.new_zeros(4, dtype=total).unbind()
+        sums = features.new_zeros(5, dtype=total).unbind()
+        uniform, likelihood, against, divergence, distilled = sums
         count = len(features)
         chunks: Iterable[Rows] = _slices(count, self.chunk)
         if self.r_drop is not None:
@@ -194,6 +225,11 @@ class _Pass:
                 # Before the probabilities are overwritten.
                 distance, slope = _divergence(logits - normaliser[:, None], probs, learns)
                 divergence += distance @ share[: len(distance)]
+            pull = None
+            if self.teacher is not None:
+                distance, q = self.teacher.divergence(rows, logits - normaliser[:, None])
+                distilled += distance @ share
+                pull = torch.sub(probs, q, out=q) if learns else None
             errors = probs if learns else None
             if self.soft_targets is not None:
                 against += self._soft_loss(rows, errors, logits, normaliser) @ share
@@ -203,6 +239,8 @@ class _Pass:
             if errors is not None:
                 if slope is not None:
                     errors.add_(slope, alpha=0.5 * (self.r_drop or 0.0))
+                if pull is not None and self.teacher is not None:
+                    errors.add_(pull, alpha=self.teacher.share)
                 self._add_gradients(rows, part, share, errors, matrix)
         if self.smoothing and learns:
             self._add_smoothing(features, weights, mean_row)
@@ -213,6 +251,8 @@ class _Pass:
             loss = likelihood * (1.0 - self.smoothing) + loss
         if self.r_drop is not None:
             loss = loss + 0.5 * self.r_drop * divergence
+        if self.teacher is not None:
+            loss = loss + self.teacher.share * distilled
         return loss, likelihood
 
     def _soft_loss(

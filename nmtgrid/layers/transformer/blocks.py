@@ -30,7 +30,7 @@ from nmtgrid.layers.transformer.attention import (
     newest_focus,
     outward_projection,
 )
-from nmtgrid.layers.transformer.kv_cache import KVCache
+from nmtgrid.layers.transformer.kv_cache import DraftKVCache, KVCache
 
 Norm = Literal["post", "pre"]
 
@@ -170,6 +170,31 @@ class EncoderBlock(nn.Module):
         }
 
 
+@dataclasses.dataclass(frozen=True)
+class Cells:
+    """Which M of the newest Q tokens of R rows are computed: their `indices` into R Q, None: all.
+
+    `mask` [R or 1, 1, Q, t] hides later tokens and what rows have not kept.
+    """
+
+    rows: int
+    indices: Tensor | None
+    mask: Tensor | None
+
+    def spread(self, features: Tensor) -> Tensor:
+        """Return [R, Q, D] of features [M, D], zero elsewhere; Q is that of `mask`, else 1."""
+        count = 1 if self.mask is None else self.mask.shape[2]
+        if self.indices is not None:
+            spread = features.new_zeros(self.rows * count, features.shape[1])
+            features = spread.index_copy_(0, self.indices, features)
+        return features.view(self.rows, count, -1)
+
+    def collect(self, context: Tensor) -> Tensor:
+        """Return [M, D] of what heads have read, [R, H, Q, d]."""
+        flat = context.transpose(1, 2).flatten(2).flatten(0, 1)
+        return flat if self.indices is None else flat.index_select(0, self.indices)
+
+
 class DecoderBlock(nn.Module):
     """Self-attention over the prefix, attention over the source, the feed-forward network."""
 
@@ -247,7 +272,40 @@ class DecoderBlock(nn.Module):
             if weights is not None:
                 weights.append(memory.of_rows(self.index, rows).weights(0, query).mean(1))
         change = _project(attention.output_map, context.reshape(features.shape))
-        features = self.add_source.after(change, features)
+        return self._feed_forward(self.add_source.after(change, features))
+
+    def step_several(
+        self,
+        features: Tensor,
+        cache: DraftKVCache,
+        memory: SourceCache,
+        cells: Cells,
+        weights: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Return the next states [M, D] of some of each row's newest Q tokens, without gradient.
+
+        `cells` say which; the cache counts all of them already. Attention over the source,
+        [R, Q, S], is appended to `weights` if that is a list.
+        """
+        heads = self.self_attention.heads
+        inner = self.add_self.before(features)
+        # Attention is over all cells, everything else over those that are asked for.
+        fused = cells.spread(_project(self.self_attention.input_map, inner))
+        fused = fused.view(*fused.shape[:2], 3, heads, -1)
+        keys, values = cache.push_several(self.index, fused[:, :, 1:])
+        context = attend(fused[:, :, 0].transpose(1, 2), keys, values, cells.mask)
+        change = _project(self.self_attention.output_map, cells.collect(context))
+        features = self.add_self.after(change, features)
+        attention = self.source_attention
+        query = cells.spread(_project(attention.query_map, self.add_source.before(features)))
+        query = query.view(*query.shape[:2], heads, -1).transpose(1, 2)
+        context = memory.attend_all(self.index, query)
+        if weights is not None:
+            weights.append(memory.weights_all(self.index, query).mean(1))
+        change = _project(attention.output_map, cells.collect(context))
+        return self._feed_forward(self.add_source.after(change, features))
+
+    def _feed_forward(self, features: Tensor) -> Tensor:
         inner = self.add_feed_forward.before(features)
         hidden = torch.relu_(_project(self.feed_forward.widen, inner))
         change = _project(self.feed_forward.narrow, hidden)

@@ -1,7 +1,8 @@
 """Key-value caches: keys and values of the target tokens so far, for all blocks of a decoder.
 
-`KVCache` grows; `StaticKVCache` keeps its place in memory (layers/static_cache.py). Used by the
-steps of Transformer blocks, and for the source in streams (models/transformer/source.py).
+`KVCache` grows; `StaticKVCache` keeps its place in memory (layers/static_cache.py); the rows of a
+`DraftKVCache` keep different numbers of the tokens that were written. Used by the steps of
+Transformer blocks, and for the source in streams (models/transformer/source.py).
 """
 
 from __future__ import annotations
@@ -124,6 +125,75 @@ class KVCache:
             grown[..., : self.filled, :] = self.buffer
             self.buffer = grown
         return self.buffer
+
+
+class DraftKVCache(KVCache):
+    """Keys and values of drafts: rows keep different numbers of the newest tokens.
+
+    All rows write into the same columns. `keep` hides the columns of what a row does not keep, and
+    columns that no row keeps are written again.
+    """
+
+    _holes: Tensor | None = None
+    """The additive mask [R, 1, 1, capacity] over columns of tokens that were not kept."""
+
+    def advance(self) -> None:
+        super().advance()
+        self._show()
+
+    def push_several(self, block: int, pairs: Tensor) -> tuple[Tensor, Tensor]:
+        """Write the newest Q keys and values [R, Q, 2, H, d] of `block`, which are counted.
+
+        Returns those of all tokens, [R, H, t, d] each.
+        """
+        assert self.buffer is not None, "the first block has not been run"
+        rows, count, _, heads, size = pairs.shape
+        live = self.buffer[:, :, block, : self.filled]
+        newest = live[:, :, -count:].view(rows, heads, count, 2, size)
+        newest.copy_(pairs.permute(0, 3, 1, 2, 4))
+        return live[..., :size], live[..., size:]
+
+    def mask_of(self, count: int) -> Tensor | None:
+        """Return the additive mask [R or 1, 1, Q, t] of the newest Q tokens; None: all is seen."""
+        if count == 1:
+            return None if self._holes is None else self._holes[..., : self.filled]
+        assert self.buffer is not None
+        shape = count, self.filled
+        later = self.buffer.new_full(shape, -math.inf).triu_(self.filled - count + 1)
+        return later[None, None] if self._holes is None else later + self._holes[..., : self.filled]
+
+    def keep(self, kept: Tensor, count: int) -> None:
+        """Keep the first `kept` [R] of each row's newest `count` tokens, 1 at least."""
+        assert self.buffer is not None
+        most = int(kept.max())
+        self.filled -= count - most
+        if bool((kept < most).any()):
+            if self._holes is None:
+                self._holes = self.buffer.new_zeros(len(kept), 1, 1, self.buffer.shape[3])
+            columns = torch.arange(most, device=kept.device)
+            hidden = self._holes[:, 0, 0, self.filled - most : self.filled]
+            hidden.masked_fill_(columns >= kept[:, None], -math.inf)
+        self._show()
+
+    def take_rows(self, rows: Tensor) -> DraftKVCache:
+        taken = DraftKVCache(self.blocks, self.capacity)
+        taken.filled = self.filled
+        if self.buffer is not None:
+            taken.buffer = self.buffer.new_empty(len(rows), *self.buffer.shape[1:])
+            filled = (..., slice(self.filled), slice(None))
+            torch.index_select(self.buffer[filled], 0, rows, out=taken.buffer[filled])
+        taken._holes = None if self._holes is None else self._holes.index_select(0, rows)
+        taken._show()
+        return taken
+
+    def _show(self) -> None:
+        """Set the mask of the next token."""
+        if self._holes is None:
+            return
+        missing = self.filled + 1 - self._holes.shape[3]
+        if missing > 0:
+            self._holes = pad(self._holes, (0, max(missing, self.filled)))
+        self.hidden = self._holes[..., : self.filled + 1]
 
 
 class StaticKVCache(KVCache):

@@ -19,10 +19,20 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.source_cache import SourceCache, without_lead
 from nmtgrid.layers.transformer.attention import outward_projection
 from nmtgrid.layers.transformer.blocks import DecoderBlock
-from nmtgrid.models.api import Classifier, Halt, PredictionSites, Step, check_depth, depths_of
+from nmtgrid.models.api import (
+    Classifier,
+    Drafts,
+    Halt,
+    PredictionSites,
+    Step,
+    Verified,
+    check_depth,
+    depths_of,
+)
+from nmtgrid.models.transformer.drafts import TransformerDrafts
 from nmtgrid.models.transformer.source import TransformerSource, TransformerState, narrowed
 
 
@@ -181,6 +191,10 @@ class TransformerExits(TransformerSource):
                 "confidence, or at a fixed exit.",
             )
 
+    def drafts(self, state: TransformerState, verified: Verified, align: bool) -> Drafts:
+        assert state.memory is not None, "streams write token by token"
+        return TransformerDrafts(self, state.memory, verified, align)
+
     def normed(self, features: Tensor, exit: int, *, learns: bool = True) -> Tensor:
         """Return features [M, D] of block `exit` as its classifier reads them.
 
@@ -228,15 +242,6 @@ class TransformerExits(TransformerSource):
 def _scaled(features: Tensor, factor: float) -> Tensor:
     """Return `features` with their gradient multiplied by `factor`. Algorithm 2."""
     return features * factor + features.detach() * (1.0 - factor)
-
-
-def without_lead(shares: Tensor, lead: int) -> Tensor:
-    """Return shares [..., S] of the source without its first `lead` columns, which count as one."""
-    if not lead:
-        return shares
-    # All attention may have gone to the marker: 0 / tiny is 0, not NaN.
-    shares = shares[..., lead:]
-    return shares / shares.sum(-1, keepdim=True).clamp(min=torch.finfo(shares.dtype).tiny)
 
 
 class HaltingStep:

@@ -18,7 +18,7 @@ from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.normalisation import PositionNorm
-from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.source_cache import SourceCache, without_lead
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import BlockPlan, DecoderBlock, EncoderBlock
 from nmtgrid.layers.transformer.information import Information, InformationCache
@@ -28,7 +28,7 @@ from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, 
 from nmtgrid.models.config_checks import first_alias, plan_of
 from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.transformer.config import TransformerConfig
-from nmtgrid.models.transformer.exits import HaltingStep, TransformerExits, without_lead
+from nmtgrid.models.transformer.exits import HaltingStep, TransformerExits
 from nmtgrid.models.transformer.source import TransformerState, TransparentAttention, narrowed
 from nmtgrid.text.vocabulary import PAD
 

@@ -1,0 +1,305 @@
+"""Greedy decoding by verified exits: an early exit drafts tokens, the full stack verifies them.
+
+Self-speculative decoding (Zhang et al., 2024; Elhoushi et al., 2024): blocks up to the exit draft a
+few tokens, one after the other; the blocks behind it then run once over all drafted positions of
+all rows. A draft stands as long as it is what the full stack, at the same position and under the
+same constraints, finds likeliest; the first that is not is replaced by that token. Rows advance by
+different numbers of tokens. Called by engine.py.
+
+The translations are those of greedy search with the full stack, ties broken alike. Sums are taken
+in another order where several positions run at once, as they are in batches of another size: where
+the two likeliest tokens are nearer to each other than that rounding (some 1e-6 of a log-probability
+in float32, 1e-2 in bfloat16), either may be written.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.models.api import Drafts, ExitModel, TranslationModel, Verified, with_exits
+from nmtgrid.search.api import Hypothesis, SearchPlan, VerifiedPass
+from nmtgrid.search.constraints import Banned, Constraint, MinLength, constrain
+from nmtgrid.search.select import stable_max
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
+
+_WORTH = 0.5
+"""The last draft of a row should stand with at least this probability."""
+_GOING = 0.6
+"""Share of the rows up to which all stop drafting: the others would wait for a few."""
+_PRIOR = 4.0, 5.0, -2.0
+"""Drafts that stood, of those that were looked at, and the sum of their log p, before any was."""
+_MEMORY = 0.9
+"""What earlier verifications count, with each one that follows."""
+
+
+def check_verified(model: TranslationModel, verified: Verified, plan: SearchPlan) -> None:
+    """Raise ConfigError where `verified` does not fit the model or the search."""
+    count = with_exits(model).traits.num_exits
+    faults = []
+    if verified.exit >= count:
+        faults.append(
+            f"Verified exits draft at an exit before the last, from 1 to {count - 1}, but "
+            f"{verified.exit} is asked for."
+        )
+    if plan.beam > 1:
+        faults.append(
+            f"Verified exits decode greedily, but the beam is {plan.beam} wide: a draft stands "
+            "where it is the one likeliest token, which a beam does not look for (`--beam 1`)."
+        )
+    if plan.sample:
+        faults.append("Verified exits decode greedily: what is drawn cannot be verified.")
+    if plan.coverage_penalty:
+        faults.append("Verified exits know no `search.coverage_penalty`: set it to 0.")
+    if faults:
+        raise ConfigError(faults)
+
+
+class DraftLength:
+    """How many tokens a row drafts, from its confidence and from how many of the latest stood.
+
+    k drafts with probabilities p_1 .. p_k at their exit are taken to stand, all of them, with
+    probability (p_1 .. p_k)^c, where c makes the latest drafts stand as often as they did. A row
+    drafts on as long as that is at least one half.
+    """
+
+    def __init__(self) -> None:
+        self._stood, self._seen, self._logs = _PRIOR
+
+    def add(self, stood: int, seen: int, logs: float) -> None:
+        """Count drafts that were looked at, those of them that stood, and the sum of log p."""
+        self._stood = _MEMORY * self._stood + stood
+        self._seen = _MEMORY * self._seen + seen
+        self._logs = _MEMORY * self._logs + logs
+
+    @property
+    def least(self) -> float:
+        """The sum of log p down to which a row drafts on."""
+        # All stood, or all were certain: then nothing limits a row's drafts.
+        rate = math.log(self._stood / self._seen) if self._stood < self._seen else 0.0
+        return math.log(_WORTH) * self._logs / (self._seen * rate) if rate else -math.inf
+
+
+class _Drafts(NamedTuple):
+    """What R rows drafted: tokens and log-probabilities [R, K], of which the first `counts` [R].
+
+    The exit's blocks were fed `fed` tokens, its classifier `predicted` ones. `needed` [R] are the
+    positions to verify: one more than drafts, unless the last is the end symbol.
+    """
+
+    tokens: Tensor
+    logs: Tensor
+    counts: Tensor
+    needed: Tensor
+    fed: int
+    predicted: int
+
+
+class _Pass(NamedTuple):
+    """One verification of R rows: their sentences, what Q positions hold, and how many count.
+
+    tokens and log_probabilities [R, Q] (0 where nothing was verified), alignments [R, Q, S];
+    `written` and `stood` [R] are the tokens, end symbol counted, that the rows got, and how many of
+    them had been drafted.
+    """
+
+    sentence: Tensor
+    tokens: Tensor
+    log_probabilities: Tensor
+    alignments: Tensor | None
+    written: Tensor
+    stood: Tensor
+    drafts: _Drafts
+
+
+class VerifiedSearch:
+    """One greedy search under way."""
+
+    def __init__(
+        self,
+        model: ExitModel,
+        state: Drafts,
+        verified: Verified,
+        constraints: Sequence[Constraint],
+        limits: Tensor,
+    ) -> None:
+        """`limits` [B] are the most tokens that each sentence's translation may have."""
+        count, device = len(limits), limits.device
+        self.exit, self.num_exits = verified.exit, model.traits.num_exits
+        self.state, self.constraints, self.limits = state, constraints, limits
+        # Read once: no row can be at its limit before.
+        self.min_limit = int(limits.min())
+        self.types = model.classifier().weight.shape[0]
+        # These look at none but special symbols, which are the first types.
+        self.is_plain = all(isinstance(rule, Banned | MinLength) for rule in constraints)
+        self.most, self.length = verified.drafts, DraftLength()
+        self.sentence = torch.arange(count, device=device)
+        self.tokens = torch.full((count,), BEGIN, device=device)
+        self.written = torch.zeros(count, dtype=torch.long, device=device)
+        self.passes: list[_Pass] = []
+
+    def run(self) -> None:
+        """Write all translations."""
+        while len(self.sentence):
+            remaining = int((self.limits[self.sentence] - self.written).max())
+            self._verify(self._draft(min(self.most, remaining)))
+
+    def _draft(self, most: int) -> _Drafts:
+        """Feed the last tokens and draft up to `most` in each row, feeding the drafts too."""
+        last, least, token = int(self.written.max()) + most, self.length.least, self.tokens
+        counts, total = torch.zeros_like(token), torch.zeros(len(token), device=token.device)
+        goes_on = torch.ones_like(token, dtype=torch.bool)
+        is_over = torch.zeros_like(goes_on)
+        drafts: list[tuple[Tensor, Tensor]] = []
+        for step in range(most):
+            logits = self.state.feed(token, self.written + step, last, predict=True)
+            assert logits is not None
+            token, log = self._likeliest(logits, self.written + step, last)
+            drafts.append((token, log))
+            total = total + log
+            goes_on = goes_on & (total >= least)
+            counts = counts + goes_on
+            is_over = is_over | (goes_on & (token == END))
+            # Nothing follows the end symbol.
+            goes_on = goes_on & ~is_over
+            if int(goes_on.sum()) <= _GOING * len(goes_on):
+                fed = step + 1
+                break
+        else:
+            self.state.feed(token, self.written + most, last, predict=False)
+            fed = most + 1
+        if not drafts:
+            drafts.append((token, total))
+        tokens, logs = (torch.stack(parts, 1) for parts in zip(*drafts, strict=True))
+        needed = (counts + ~is_over).clamp(max=fed)
+        return _Drafts(tokens, logs, counts, needed, fed, min(fed, most))
+
+    def _likeliest(self, logits: Tensor, step: Tensor, last: int) -> tuple[Tensor, Tensor]:
+        """Return drafts [R] and their log-probabilities, of logits [R, V'] and the constraints.
+
+        `step` [R] tokens stand in the rows, `last` at most.
+        """
+        missing = self.types - logits.shape[1]
+        if missing and not self.is_plain:
+            logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
+        limits = self.limits if last >= self.min_limit else None
+        logits = constrain(logits.float(), step, self.sentence, self.constraints, limits)
+        value, token = stable_max(logits)
+        return token, value - logits.logsumexp(1)
+
+    def _verify(self, drafts: _Drafts) -> None:
+        """Write what the full stack finds, as far as each row's drafts agree with it."""
+        columns = torch.arange(drafts.fed, device=drafts.tokens.device)
+        wanted = columns < drafts.needed[:, None]
+        logits, alignments = self.state.verify(wanted)
+        steps = (self.written[:, None] + columns)[wanted]
+        sentence = self.sentence.repeat_interleave(drafts.needed)
+        limits = self.limits if int(steps.max()) >= self.min_limit else None
+        values = constrain(logits.float().log_softmax(1), steps, sentence, self.constraints, limits)
+        value, token = stable_max(values)
+        tokens = torch.full(wanted.shape, PAD, device=token.device)
+        tokens[wanted] = token
+        log_probabilities = value.new_zeros(wanted.shape)
+        log_probabilities[wanted] = value
+        stood = accepted(drafts.tokens, drafts.counts, tokens)
+        # One token more than stood: the correction, or what follows the last draft.
+        written = (stood + 1).minimum(drafts.needed)
+        is_end = tokens == END
+        first_end = torch.where(is_end.any(1), is_end.int().argmax(1), drafts.fed)
+        is_done = first_end < written
+        written = torch.where(is_done, first_end + 1, written)
+        self._count(drafts, stood)
+        stood = stood.minimum(written)
+        self.passes.append(
+            _Pass(self.sentence, tokens, log_probabilities, alignments, written, stood, drafts)
+        )
+        last = tokens.gather(1, written[:, None] - 1)[:, 0]
+        self._go_on(last, written, is_done)
+
+    def _count(self, drafts: _Drafts, stood: Tensor) -> None:
+        """Count the drafts that stood, and the first of each row that did not."""
+        seen = (stood + 1).minimum(drafts.counts)
+        is_seen = torch.arange(drafts.tokens.shape[1], device=seen.device) < seen[:, None]
+        logs = drafts.logs.masked_fill(~is_seen, 0.0).sum()
+        self.length.add(int(stood.sum()), int(seen.sum()), float(logs))
+
+    def _go_on(self, tokens: Tensor, written: Tensor, is_done: Tensor) -> None:
+        """Go on with the rows that are not done, from the last of what was `written` [R]."""
+        self.state.keep(written)
+        self.tokens, self.written = tokens, self.written + written
+        going = (~is_done).nonzero()[:, 0]
+        if len(going) < len(is_done):
+            self.tokens, self.written = self.tokens[going], self.written[going]
+            self.sentence = self.sentence[going]
+            if len(going):
+                self.state.take_rows(going)
+
+    def hypotheses(self, plan: SearchPlan, lengths: Sequence[int]) -> list[Hypothesis | None]:
+        """Return each sentence's translation, None where nothing could be written.
+
+        `lengths` [B] are those of the sources, for alignments.
+        """
+        columns = [_Columns() for _ in lengths]
+        for part in self.passes:
+            needed = part.drafts.needed.tolist()
+            rows = zip(
+                part.sentence.tolist(), part.tokens.tolist(), part.log_probabilities.tolist(),
+                part.written.tolist(), part.stood.tolist(), strict=True,
+            )  # fmt: skip
+            for row, (sentence, tokens, values, written, stood) in enumerate(rows):
+                column = columns[sentence]
+                column.tokens += tokens[:written]
+                column.log_probabilities += values[:written]
+                column.exits += [self.exit] * stood + [self.num_exits] * (written - stood)
+                ran = part.drafts.fed, part.drafts.predicted, needed[row]
+                column.passes.append(VerifiedPass(*ran, written))
+                if part.alignments is not None:
+                    column.alignments.append(part.alignments[row, :written].cpu())
+        return [
+            column.hypothesis(plan, self.num_exits, length)
+            for column, length in zip(columns, lengths, strict=True)
+        ]
+
+
+def accepted(drafts: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
+    """Return [R]: how many drafts [R, K], the first `counts` [R], are what tokens [R, Q] has there.
+
+    Up to the first that is not.
+    """
+    length = min(drafts.shape[1], tokens.shape[1])
+    agrees = drafts[:, :length] == tokens[:, :length]
+    agrees &= torch.arange(length, device=counts.device) < counts[:, None]
+    return agrees.long().cumprod(1).sum(1)
+
+
+@dataclasses.dataclass
+class _Columns:
+    """What one sentence's translation consists of, token by token, and the passes it took."""
+
+    tokens: list[int] = dataclasses.field(default_factory=list)
+    log_probabilities: list[float] = dataclasses.field(default_factory=list)
+    exits: list[int] = dataclasses.field(default_factory=list)
+    passes: list[VerifiedPass] = dataclasses.field(default_factory=list)
+    alignments: list[Tensor] = dataclasses.field(default_factory=list)
+
+    def hypothesis(self, plan: SearchPlan, num_exits: int, length: int) -> Hypothesis | None:
+        total = sum(self.log_probabilities)
+        if not total > -math.inf:
+            return None
+        norm = float(plan.length_norm(torch.tensor(len(self.tokens))))
+        return Hypothesis(
+            self.tokens[:-1],
+            self.log_probabilities,
+            total,
+            total / norm,
+            torch.cat(self.alignments)[:, :length] if self.alignments else None,
+            exits=self.exits,
+            num_exits=num_exits,
+            passes=self.passes,
+        )

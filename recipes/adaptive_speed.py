@@ -1,0 +1,154 @@
+"""What early exits gain on the clock: all ways to decode one model, in turn, in one process.
+
+python recipes/adaptive_speed.py [NAME=]MODEL... --data DATA --out TABLE.json
+    Decode the first sentences of a split greedily, in batches of each size, some rounds of all ways
+    in turn, and write for each way the median over the rounds of how many times faster it is than
+    the full stack, by processor time, with BLEU, average exit (blocks run per token) and MFLOPs.
+    Thresholds of confidence are chosen on `--tune-split` for an average exit of `--exit`. "free
+    decisions" leave where these thresholds do, without deciding: what any cheaper decision gains at
+    most. "free, by batch" lets all rows of a batch leave with the last of them. A model with a
+    predictor is decoded by that too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nmtgrid.adaptive.halting import FixedExit, GivenExits, Thresholds, halt_by
+from nmtgrid.adaptive.measure import (
+    Decoded,
+    DecodeSetup,
+    Sample,
+    System,
+    batches,
+    decode,
+    measure,
+    read_samples,
+)
+from nmtgrid.adaptive.tune import Budgets, draw_thresholds, finalists, record
+from nmtgrid.base.io.atomic import folder_name, split_label
+from nmtgrid.data.batches import collate
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.models.api import ExitModel, with_exits
+from nmtgrid.models.directory import load_model
+from nmtgrid.search.api import SearchPlan, Verified
+
+
+def main() -> None:
+    """Measure and write."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("models", nargs="+", metavar="[NAME=]MODEL")
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--tune-split", default="valid")
+    parser.add_argument("--sentences", type=int, default=256)
+    parser.add_argument("--alone", type=int, default=48, help="sentences at batch size 1")
+    parser.add_argument("--batches", type=int, nargs="+", default=[64, 1])
+    parser.add_argument("--exit", type=float, default=2.0)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--out", type=Path, required=True)
+    arguments = parser.parse_args()
+    rows = []
+    for text in arguments.models:
+        label, path = split_label(text)
+        rows += of_model(label or folder_name(path), path, arguments)
+    arguments.out.write_text(json.dumps({"rows": rows}, indent=1) + "\n", encoding="utf-8")
+
+
+def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the rows of one model."""
+    loaded = load_model(path)
+    model, dataset = with_exits(loaded.model.eval()), Dataset.open(arguments.data)
+    count = model.traits.num_exits
+    tuning = read_samples(loaded.pipeline, dataset.split(arguments.tune_split), 300)
+    every = read_samples(loaded.pipeline, dataset.split(arguments.split), arguments.sentences)
+    confidence = Thresholds("confidence", thresholds(model, tuning, arguments.exit))
+    rows = []
+    for size in arguments.batches:
+        samples = every if size > 1 else every[: arguments.alone]
+        setup = DecodeSetup(SearchPlan(), size, 1, "processor")
+        systems = [System("full stack", model)]
+        systems += [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
+        systems.append(System("confidence", model, confidence))
+        systems += free_decisions(model, systems[-1], samples, setup)
+        if (halting := model.traits.halting) != "none":
+            halt = halt_by(halting, (0.5,) * (count - 1))
+            systems.append(System(f"{halting} predictor", model, halt))
+        for exit in range(1, min(count, 4)):
+            systems.append(System(f"verified {exit}", model, Verified(exit)))
+        rounds = [decode(systems, samples, setup) for _ in range(arguments.rounds)]
+        for turn in range(len(systems)):
+            decoded = [every_system[turn] for every_system in rounds]
+            row = summary(decoded, [every_system[0] for every_system in rounds])
+            measured = measure(decoded[0], samples, loaded.pipeline)
+            flops = measured.flops_per_token
+            rows.append(
+                {
+                    "model": name, "batch": size, "way": decoded[0].system.name, **row,
+                    "bleu": measured.bleu, "average_exit": measured.average_exit,
+                    "mflops": None if flops is None else flops / 1e6, "sentences": len(samples),
+                }
+            )  # fmt: skip
+            print(json.dumps(rows[-1]))
+    return rows
+
+
+def summary(decoded: Sequence[Decoded], full: Sequence[Decoded]) -> dict[str, Any]:
+    """Return the median of how many times faster, and how many translations are the full stack's.
+
+    With the lowest and highest of the rounds.
+    """
+    pairs = zip(decoded, full, strict=True)
+    ratios = [other.processor_seconds / one.processor_seconds for one, other in pairs]
+    both = list(zip(decoded[0].hypotheses, full[0].hypotheses, strict=True))
+    same = sum(one is None or other is None or one.tokens == other.tokens for one, other in both)
+    return {
+        "times_faster": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
+        "same_share": same / len(both),
+    }  # fmt: skip
+
+
+def thresholds(model: ExitModel, samples: Sequence[Sample], exit: float) -> tuple[float, ...]:
+    """Return the thresholds of confidence that agree best with the full stack at this depth."""
+    setup = DecodeSetup(SearchPlan())
+    done = decode([System("full stack", model)], samples, setup)[0]
+    forced = [[] if best is None else best.tokens for best in done.hypotheses]
+    records = record(
+        model,
+        (
+            collate([samples[p].source for p in part], [forced[p] for p in part], part)
+            for part in batches(samples, 64)
+        ),
+        "confidence",
+    )
+    budgets = Budgets(0.2, model.traits.num_exits)
+    drawn = draw_thresholds(10_000, model.traits.num_exits)
+    best = finalists(records, drawn, budgets, 1)
+    return min(best, key=lambda finalist: abs(finalist.average_exit - exit)).thresholds
+
+
+def free_decisions(
+    model: ExitModel, system: System, samples: Sequence[Sample], setup: DecodeSetup
+) -> list[System]:
+    """Return what leaves where `system` does, each row by itself or each batch together."""
+    done = decode([system], samples, setup)[0]
+    exits = [best.exits or [] if best else [] for best in done.hypotheses]
+    longest = max(map(len, exits))
+    table = torch.tensor([row + [1] * (longest - len(row)) for row in exits])
+    together = table.clone()
+    for part in batches(samples, setup.batch):
+        together[part] = table[part].amax(0)
+    keys = torch.tensor([sample.line for sample in samples])
+    names = {"free decisions": table, "free, by batch": together}
+    return [System(name, model, GivenExits(exits, keys)) for name, exits in names.items()]
+
+
+if __name__ == "__main__":
+    main()

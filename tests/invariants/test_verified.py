@@ -1,0 +1,195 @@
+"""Laws of verified exits: what is written is what the full stack writes, whatever was drafted."""
+
+import functools
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from nmtgrid.adaptive.measure import DecoderSizes, blocks_run, verified_flops
+from nmtgrid.adaptive.objectives import Aligned, AlignedSettings
+from nmtgrid.data.batches import Batch, collate
+from nmtgrid.layers.transformer.blocks import DecoderBlock
+from nmtgrid.models.api import ExitModel
+from nmtgrid.models.transformer.drafts import TransformerDrafts
+from nmtgrid.search import verified as verified_search
+from nmtgrid.search.api import Hypothesis, SearchPlan, Verified
+from nmtgrid.search.constraints import ForcedPrefix
+from nmtgrid.text.vocabulary import END
+from tests.invariants.exit_helpers import build, exits_and_batch
+from tests.invariants.helpers import (
+    LIMIT,
+    Case,
+    assert_close,
+    batch_for,
+    every_exit_case,
+    search_batch,
+)
+
+SOURCES = (6, 2, 0, 9, 4, 7, 1, 3)
+PLAN = SearchPlan(max_length_a=5, max_length_b=0.7)
+LEAST = SearchPlan(max_length_a=5, max_length_b=0.7, min_length=3)
+TIED = Case("transformer", (("decoder_depth", 4), ("exits", "tied"), ("norm", "pre")))
+
+
+def assert_same(found: list[list[Hypothesis]], full: list[list[Hypothesis]], blocks: int) -> None:
+    for (one,), (other,) in zip(found, full, strict=True):
+        assert one.tokens == other.tokens
+        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=LIMIT)
+        assert one.score == pytest.approx(other.score, abs=LIMIT)
+        assert one.exits is not None and one.passes is not None and one.num_exits == blocks
+        assert len(one.exits) == len(one.tokens) + 1 == sum(ran.written for ran in one.passes)
+        assert all(1 <= ran.written <= ran.verified <= ran.fed for ran in one.passes)
+        if one.alignment is not None:
+            assert other.alignment is not None
+            assert_close(one.alignment, other.alignment)
+
+
+def rows(batch: Batch, *indices: int) -> Batch:
+    return batch.select(torch.tensor(indices))
+
+
+@every_exit_case
+def test_what_is_verified_is_the_full_stack(case: Case) -> None:
+    model, batch = exits_and_batch(case, SOURCES, (4,) * 8)
+    count = model.traits.num_exits
+    rules = [InTurns()]
+    full = search_batch([model], batch, LEAST, align=True, constraints=rules)
+    assert len({token for (one,) in full for token in one.tokens}) > 1
+    for exit in range(1, count):
+        for drafts in {exit, 6 - exit}:
+            halt = Verified(exit, drafts, types=None if exit == 1 else 6)
+            found = search_batch([model], batch, LEAST, halt=halt, align=True, constraints=rules)
+            assert_same(found, full, count)
+    for group in ((0, 1, 2), (3,)):
+        halt = Verified(1, 3)
+        some = search_batch([model], rows(batch, *group), LEAST, halt=halt, constraints=rules)
+        assert_same(some, [[one] for row in group for one in full[row]], count)
+
+
+class InTurns:
+    """Lets one token in three be written, others at each step: drawn models repeat themselves."""
+
+    def apply(self, values: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
+        types = torch.arange(values.shape[1])
+        column = step[:, None] if isinstance(step, Tensor) else step
+        return values.masked_fill(((types + column) % 3 > 0) & (types > END), -math.inf)
+
+
+@functools.cache
+def trained(exits: str) -> ExitModel:
+    """Return a tiny model that has half learnt to copy, so that exits agree here and there."""
+    torch.manual_seed(3)
+    settings = (("decoder_depth", 4), ("exits", exits), ("norm", "pre"))
+    model = build(Case("transformer", settings)).train()
+    types = model.classifier().weight.shape[0]
+    objective = Aligned(AlignedSettings())
+    optimiser = torch.optim.Adam(model.parameters(), 0.01)
+    for _ in range(60):
+        sources = [torch.randint(4, types, (int(n),)).tolist() for n in torch.randint(1, 6, (16,))]
+        optimiser.zero_grad()
+        (objective.loss(model, collate(sources, sources)).total / 64).backward()
+        optimiser.step()
+    return model.eval()
+
+
+@pytest.mark.parametrize("exits", ["tied", "separate"])
+def test_a_trained_model_writes_the_same_and_its_drafts_stand(exits: str) -> None:
+    model = trained(exits)
+    types = model.classifier().weight.shape[0]
+    sources = [torch.randint(4, types, (length,)).tolist() for length in (5, 1, 4, 2, 3, 5, 4, 2)]
+    batch = collate(sources, sources)
+    full = search_batch([model], batch, PLAN)
+    ends_drafted = stood = 0
+    for exit in range(1, 4):
+        for drafts in range(1, 6):
+            found = search_batch([model], batch, PLAN, halt=Verified(exit, drafts, None))
+            assert_same(found, full, 4)
+            for row in range(0, 8, 3) if drafts == 3 else ():
+                alone = search_batch([model], rows(batch, row), PLAN, halt=Verified(exit, drafts))
+                assert alone[0][0].tokens == full[row][0].tokens
+            every = [one.exits or [] for (one,) in found]
+            stood += sum(value == exit for exits in every for value in exits)
+            ends_drafted += sum(exits[-1] == exit for exits in every)
+    # The test would show little were nothing drafted, or no end symbol.
+    assert stood > 40 and ends_drafted > 3
+
+
+def test_constraints_act_alike() -> None:
+    """Prefixes of tokens that are never drafted, least lengths, and limits of one token."""
+    model, batch = exits_and_batch(TIED, SOURCES, (4,) * 8)
+    types = model.classifier().weight.shape[0]
+    prefixes = [[types - 1] * (row % 4) + [5] * (row % 3) for row in range(8)]
+    for plan in (PLAN, SearchPlan(min_length=4), SearchPlan(max_length_a=0, max_length_b=0)):
+        for prefix in ([], [ForcedPrefix(prefixes, torch.device("cpu"))]):
+            full = search_batch([model], batch, plan, constraints=prefix)
+            halt = Verified(2, 4, types=6)
+            found = search_batch([model], batch, plan, constraints=prefix, halt=halt)
+            assert_same(found, full, 4)
+
+
+def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What accepts every draft writes what the exit would, not what the full stack does."""
+    model = trained("tied")
+    batch = batch_for(model, (5, 4, 5, 3), (1,) * 4)
+    full = search_batch([model], batch, PLAN)
+
+    def every_draft(drafts: Tensor, counts: Tensor, tokens: Tensor) -> object:
+        tokens[:, : drafts.shape[1]] = drafts[:, : tokens.shape[1]]
+        return counts
+
+    monkeypatch.setattr(verified_search, "accepted", every_draft)
+    monkeypatch.setattr(verified_search.DraftLength, "least", -1e9)
+    found = search_batch([model], batch, PLAN, halt=Verified(1, 3, None))
+    assert [one.tokens for (one,) in found] != [one.tokens for (one,) in full]
+
+
+def test_drafts_stand_up_to_the_first_that_differs() -> None:
+    drafts = torch.tensor([[4, 5, 6], [4, 5, 6], [4, 5, 6], [4, END, 9]])
+    tokens = torch.tensor([[4, 5, 6, 7], [4, 9, 6, 7], [4, 5, 6, 7], [4, END, 9, 0]])
+    counts = torch.tensor([3, 3, 1, 2])
+    assert verified_search.accepted(drafts, counts, tokens).tolist() == [3, 1, 1, 2]
+
+
+@pytest.mark.parametrize("exit", [1, 3])
+def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int) -> None:
+    model, batch = exits_and_batch(TIED, (5,), (1,))
+    ran = {"blocks": 0, "predicted": 0, "classified": 0, "attended": 0}
+    step, several = DecoderBlock.step, DecoderBlock.step_several
+    feed, classify = TransformerDrafts.feed, type(model).classify
+
+    def counted_step(self, features, cache, *rest):  # type: ignore[no-untyped-def]
+        ran["blocks"] += len(features)
+        ran["attended"] += len(features) * (cache.filled + 1)
+        return step(self, features, cache, *rest)
+
+    def counted_several(self, features, cache, *rest):  # type: ignore[no-untyped-def]
+        ran["blocks"] += len(features)
+        last = cache.filled - len(features)
+        ran["attended"] += sum(last + 1 + index for index in range(len(features)))
+        return several(self, features, cache, *rest)
+
+    def counted_feed(self, *rest, predict):  # type: ignore[no-untyped-def]
+        ran["predicted"] += predict
+        return feed(self, *rest, predict=predict)
+
+    def counted_classify(self, features, *rest):  # type: ignore[no-untyped-def]
+        ran["classified"] += len(features)
+        return classify(self, features, *rest)
+
+    monkeypatch.setattr(DecoderBlock, "step", counted_step)
+    monkeypatch.setattr(DecoderBlock, "step_several", counted_several)
+    monkeypatch.setattr(TransformerDrafts, "feed", counted_feed)
+    monkeypatch.setattr(type(model), "classify", counted_classify)
+    halt = Verified(exit, 3, types=7)
+    ((one,),) = search_batch([model], batch, SearchPlan(max_length_a=12), halt=halt)
+    assert one.passes is not None and len(one.passes) > 2
+    assert ran["blocks"] == blocks_run(halt, 4, one.passes)
+    sizes, source = DecoderSizes.of(model), 6
+    size = sizes.size
+    by_hand = ran["blocks"] * (12 * size**2 + 4 * sizes.feed_forward_size * size)
+    by_hand += 4 * size * (ran["attended"] + ran["blocks"] * source)
+    by_hand += 4 * 4 * source * size * sizes.encoder_size
+    by_hand += 2 * size * (7 * ran["predicted"] + sizes.types * ran["classified"])
+    assert verified_flops(sizes, source, halt, one.passes) == by_hand

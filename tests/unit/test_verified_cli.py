@@ -1,0 +1,128 @@
+"""Verified exits from the command line, and what `adaptive-tune` says of rows that others beat."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nmtgrid.adaptive.exit_presets import ExitSettings, verified_of
+from nmtgrid.adaptive.halting import FixedExit, Thresholds
+from nmtgrid.adaptive.tune import Budgets, Choice, beats, cost
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.adaptive_tune.run import _best
+from nmtgrid.cli.adaptive_tune.show import Report, Row, beaten_by, print_verdict
+from nmtgrid.cli.app import main
+from nmtgrid.search.api import Verified
+from nmtgrid.search.traces import read_traces
+from tests.unit.tiny_online import toy_home
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a toy dataset and Transformers of three blocks, one without exits."""
+    kinds: dict[str, dict[str, Any]] = {"exits": {"exits": "tied"}, "plain": {}}
+    deep = {name: ("transformer", {"decoder_depth": 3, **kinds[name]}) for name in kinds}
+    return toy_home(tmp_path_factory.mktemp("verified"), deep)
+
+
+def decoded(home: Path, out: Path, *options: str) -> list[str]:
+    command = ["decode", str(home / "exits"), "--data", str(home / "data"), "--split", "test", "--beam", "1"]
+    assert main([*command, "--out", str(out), "--device", "cpu", *options]) == 0
+    return out.read_text().splitlines()
+
+
+def test_decode_writes_the_same(home: Path, tmp_path: Path) -> None:
+    full = decoded(home, tmp_path / "full.txt", "--traces", str(tmp_path / "full.jsonl"))
+    choice, traces = "verified exit=2 drafts=3", tmp_path / "verified.jsonl"
+    assert decoded(home, tmp_path / "v.txt", "--exit", choice, "--traces", str(traces)) == full
+    pairs = list(zip(read_traces(traces), read_traces(tmp_path / "full.jsonl"), strict=True))
+    assert {exit for one, _ in pairs for exit in one.exits or ()} <= {2, 3}
+    assert all(one.target == other.target for one, other in pairs)
+    alignments = [(one.alignment, other.alignment) for one, other in pairs]
+    for ours, theirs in alignments:
+        assert ours is not None and theirs is not None
+        assert ours == pytest.approx(theirs, abs=2e-4)
+
+
+def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exits, plain, data = str(home / "exits"), str(home / "plain"), str(home / "data")
+    verified = ("--exit", "verified")
+    for arguments, words in (
+        (("decode", exits, *verified, "--beam", "4"), "the beam is 4 wide"),
+        (("decode", exits, *verified, "--sample"), "what is drawn cannot be verified"),
+        (("decode", exits, *verified, "--coverage-penalty", "0.2"), "no `search.coverage_penalty`"),
+        (("decode", exits, *verified, "--ensemble", exits), "--ensemble"),
+        (("decode", plain, *verified), "has one exit"),
+        (("decode", exits, "--exit", "verified exit=3"), "from 1 to 2, but 3 is asked for"),
+        (("decode", exits, "--exit", "verified drafts=0"), "`drafts` of verified exits must be"),
+        (("decode", exits, "--exit", "verified wide=3 exit"), "takes exit, drafts, types, not"),
+        (("decode", exits, "--exit", "verified exit=two"), "`two` is not a whole number"),
+        (("online-eval", exits, "--data", data, "--k", "2", *verified), "decode offline"),
+    ):
+        assert main([*arguments, "--device", "cpu"]) == 2
+        assert words in " ".join(capsys.readouterr().err.split()), arguments
+
+
+def test_settings_and_the_reserved_name() -> None:
+    assert verified_of("verified") == Verified(1, 8, 1024)
+    assert verified_of("verified types=50 exit=2") == Verified(2, 8, 50)
+    with pytest.raises(ConfigError, match="verified"):
+        ExitSettings("verified", "confidence", (0.5,), "valid")
+
+
+def test_tuning_measures_verified_exits(home: Path, tmp_path: Path) -> None:
+    command = ["adaptive-tune", str(home / "exits"), "--data", str(home / "data"), "--no-keep"]
+    options = ["--sentences", "6", "--samples", "20", "--finalists", "1", "--objective", "flops"]
+    out = tmp_path / "out.json"
+    assert main([*command, *options, "--out", str(out), "--device", "cpu"]) == 0
+    values = json.loads(out.read_text())
+    assert values["objective"] == "flops"
+    assert [row["exit"] for row in values["verified"]] == [1, 2]
+    for row in values["verified"]:
+        assert row["bleu"] == values["full"]["bleu"] and row["average_exit"] >= 1
+        assert row["flops_per_token"] > 0 and row["tokens"] == values["full"]["tokens"]
+
+
+def measured(bleu: float, depth: float, seconds: float, name: str, halt: Any = None) -> Any:
+    system = SimpleNamespace(name=name, halt=halt)
+    decoded = SimpleNamespace(system=system, seconds=seconds)
+    return SimpleNamespace(bleu=bleu, average_exit=depth, flops_per_token=None, decoded=decoded)
+
+
+def test_costs_and_what_beats_what() -> None:
+    one, other = measured(30, 2, 5, "a"), measured(30, 3, 4, "b")
+    assert (cost(one, "exits"), cost(one, "seconds")) == (2, 5)
+    assert cost(one, "flops") == float("inf")
+    assert beats(one, other, "exits") and not beats(other, one, "exits")
+    assert beats(other, one, "seconds") and not beats(one, one, "seconds")
+
+
+def test_points_that_others_beat_are_left_out() -> None:
+    rows = [measured(30, 1.2, 5, "a"), measured(31, 1.8, 4, "b"), measured(32, 2.6, 9, "c")]
+    ran: Any = [(row.decoded.system.name, Row(row)) for row in rows]
+    budgets = Budgets(0.5, 4)
+    for objective, names in (("exits", "abc"), ("seconds", "bc")):
+        points = _best(ran, budgets, objective)  # type: ignore[arg-type]
+        assert "".join(str(name) for name, _ in points) == names
+
+
+def test_the_table_says_what_beats_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    halt = Thresholds("confidence", (0.5,) * 3)
+    report = Report(SimpleNamespace(only=None), "n", "confidence", Budgets(0.5, 4))  # type: ignore[arg-type]
+    report.full = Row(measured(32, 4, 6, "full stack"))
+    rows = [
+        measured(30, 1, 2, "exit 1", FixedExit(1)),
+        measured(32, 4.4, 4, "verified 1", Verified(1)),
+    ]
+    report.beside = list(map(Row, rows))
+    choice = Choice(SimpleNamespace(halt=halt))  # type: ignore[arg-type]
+    report.points = [(choice, Row(measured(31, 2, 5, "confidence", halt)))]
+    assert beaten_by(report) == ["verified 1", "-", "-", "verified 1"]
+    print_verdict(report, beaten_by(report))
+    assert "No tuned exits (confidence) pay on this machine." in capsys.readouterr().err
+    report.points = [(choice, Row(measured(31, 2, 3, "confidence", halt)))]
+    assert beaten_by(report)[0] == "-"
+    print_verdict(report, beaten_by(report))
+    assert not capsys.readouterr().err
