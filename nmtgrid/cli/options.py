@@ -21,6 +21,7 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     Literal,
     TypeVar,
     cast,
@@ -33,10 +34,12 @@ import typer
 from typer.models import ArgumentInfo
 
 from nmtgrid.base import console
+from nmtgrid.base.config_file import ConfigFile, read_config
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream, nan_to_none
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.spans import real_number, whole_number
+from nmtgrid.cli.config_options import FileOption, with_options
 
 if TYPE_CHECKING:
     from nmtgrid.data.dataset import Dataset
@@ -70,9 +73,19 @@ JsonFile = Annotated[
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Processes to use; 0 takes one for each core.")
 ]
+Config = Annotated[
+    ConfigFile | None,
+    typer.Option(
+        "--config",
+        parser=read_config,
+        metavar="FILE",
+        help="Read options from a TOML file; those on the command line win.",
+    ),
+]
 
 
 LARGEST_SEED = 2**63 - 1
+_CONTEXT = "context"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -81,6 +94,11 @@ class CommandArguments:
 
     What several commands share, such as `Device`, is annotated as Typer's parameters are instead.
     """
+
+    not_in_file: ClassVar[frozenset[str]] = frozenset({"config"})
+    """Options that a file of `--config` cannot give, besides arguments that must be given."""
+    file_settings: ClassVar[tuple[str, ...] | None] = None
+    """Options that are settings: a file of `--config` holds settings too. None: it holds none."""
 
 
 REQUIRED = dataclasses.MISSING
@@ -140,15 +158,44 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
             if isinstance(parameter.default, (int, float)):
                 parameters[index] = parameter.replace(default=str(parameter.default))
 
+    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+    # Typer gives its context, which knows what stood on the command line.
+    context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
+    hints[_CONTEXT] = typer.Context
+
     def decorate(function: Callable[[Arguments], None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
-            function(kind(**_with_numbers(values, numbers)))
+            sources = values.pop(_CONTEXT)
+            values = _with_numbers(values, numbers)
+            file: ConfigFile | None = values.get("config")
+            if file is None:
+                function(kind(**values))
+                return
+            options = file_options(kind)
+            barred = {
+                _key(names[field.name])
+                for field in dataclasses.fields(kind)
+                if field.name in kind.not_in_file or field.default is REQUIRED
+            }
+            typed = [
+                option.field
+                for option in options.values()
+                if sources.get_parameter_source(option.field).name == "COMMANDLINE"
+            ]
+            values, file = with_options(values, file, options, typed, barred, kind.file_settings)
+            if file.faults and kind.file_settings is None:
+                raise ConfigError(file.faults)
+            try:
+                function(kind(**{**values, "config": file}))
+            except ConfigError as fault:
+                faults = file.located(fault.faults, file.options)
+                raise ConfigError(faults, fault.advice) from fault
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         # Typer, and the reference of commands in docs/, read these instead of `**values`.
         command.__annotations__ = hints
         command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+            [*parameters, context]
         )
         return command
 
@@ -228,6 +275,31 @@ def _with_numbers(
     return parsed
 
 
+def file_options(kind: type[CommandArguments]) -> dict[str, FileOption]:
+    """Return the options that a file of `--config` may give, by key."""
+    hints, names, options = get_type_hints(kind, include_extras=True), option_names(kind), {}
+    for field in dataclasses.fields(kind):
+        if field.name in kind.not_in_file or field.default is REQUIRED:
+            continue
+        hint = hints[field.name]
+        if field.metadata:
+            annotation, info = hint, field.metadata["typer"]
+        else:
+            annotation, info = get_args(hint)[0], hint.__metadata__[0]
+        label = names[field.name].strip("`")
+        number, _ = _number_option(label, Annotated[annotation, info])
+        key = _key(label) if label.startswith("--") else field.name
+        options[key] = FileOption(
+            field.name, label, annotation, info.help or "",
+            None if number is None else number.parse, info.metavar == "LIST",
+        )  # fmt: skip
+    return options
+
+
+def _key(label: str) -> str:
+    return label.strip("`").removeprefix("--").replace("-", "_").lower()
+
+
 def option_names(kind: type[CommandArguments]) -> dict[str, str]:
     """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
     names, hints = {}, get_type_hints(kind, include_extras=True)
@@ -250,7 +322,8 @@ def explicit_options(arguments: CommandArguments) -> list[str]:
     return [
         field.name
         for field in dataclasses.fields(arguments)
-        if getattr(arguments, field.name) not in (field.default, [])
+        # What a file of `--config` says counts as if it stood on the command line.
+        if field.name != "config" and getattr(arguments, field.name) not in (field.default, [])
     ]
 
 

@@ -6,7 +6,6 @@ Called by the command `train`; recipes and benchmarks that set up runs themselve
 from __future__ import annotations
 
 import dataclasses
-import json
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,8 @@ from typing import Any
 
 import torch
 
-from nmtgrid.base.config import describe, from_json, override, to_json
+from nmtgrid.base.config import describe, flatten, from_json, override_all, to_json
+from nmtgrid.base.config_file import ConfigFile, dotted
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError, nearest
 from nmtgrid.base.io.atomic import link_target, reason, remove_folder
 from nmtgrid.base.io.lock import NAME as LOCK
@@ -66,21 +66,62 @@ class Request:
     objective: str | None = None
     changes: Sequence[str] = ()
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    file: ConfigFile | None = None
+    """A configuration, whose names of arch, preset and objective the others have taken already."""
+
+    @property
+    def objective_name(self) -> str | None:
+        """The objective: as asked for, or that of the file's table."""
+        table = {} if self.file is None else self.file.settings.get("objective", {})
+        named = table.get("name") if isinstance(table, Mapping) else None
+        return str(named) if self.objective is None and named is not None else self.objective
 
 
 def resolve(request: Request, objectives: Objectives, resumed: Path | None = None) -> RunSettings:
-    """Return the settings of a run: defaults, then the preset, `--set`, and flags.
+    """Return the settings of a run: defaults, then preset, file, flags and `--set`.
 
     Those of the run in the folder `resumed` take the changes that a run allows on its way.
 
     Raises ConfigError with every fault at once, also for changes to the model, the data order or
     the objective of a resumed run.
     """
-    if resumed is not None:
-        return _resolve_resumed(resumed, request, objectives)
+    file = request.file
+    try:
+        if resumed is not None:
+            settings = _resolve_resumed(resumed, request, objectives)
+        else:
+            settings = _resolve_new(request, objectives)
+    except ConfigError as fault:
+        if file is None:
+            raise
+        faults = [*file.faults, *file.located(fault.faults, _names_in_file(file, request))]
+        raise ConfigError(faults, fault.advice) from fault
+    if file is not None and file.faults:
+        raise ConfigError(file.faults)
+    return settings
+
+
+def _names_in_file(file: ConfigFile, request: Request) -> dict[str, str]:
+    """Return the keys in the file that count, by what messages call them."""
+    typed = {text.split("=")[0].strip() for text in request.changes}
+    typed |= {name for name, value in request.flags.items() if value is not None}
+    names = {name: name for name in dotted(file.settings) if name not in typed}
+    # Options that are settings stand above the tables.
+    above = {f"training.{name}": name for name in file.settings}
+    names |= {name: above[name] for name in request.flags if name in above and name not in typed}
+    # Messages name what was chosen, not what chose it.
+    for option, choice in (("arch", request.arch), ("preset", request.preset)):
+        if choice is not None and f"--{option}" in file.options:
+            names[choice] = option
+    if request.objective_name is not None and "objective" in file.values:
+        names.setdefault(request.objective_name, "objective")
+    return names
+
+
+def _resolve_new(request: Request, objectives: Objectives) -> RunSettings:
     faults: list[str] = []
     arch = "pervasive" if request.arch is None else request.arch
-    objective = "likelihood" if request.objective is None else request.objective
+    objective = request.objective_name or "likelihood"
     kind = _kind(arch, objective, objectives, faults)
     preset: Mapping[str, Any] = {}
     if request.preset is not None and arch in zoo.architectures():
@@ -109,7 +150,7 @@ def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> 
     names = {
         "arch": (request.arch, before.arch),
         "preset": (request.preset, before.preset),
-        "objective": (request.objective, before.objective_name),
+        "objective": (request.objective_name, before.objective_name),
     }
     faults = [
         f"`--{option} {name}`: the run in {folder} was begun with {saved_name or 'none'}."
@@ -172,7 +213,7 @@ def _kind(
 
 
 def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) -> RunSettings:
-    """Return `settings` with the preset, the flags and `--set`, all faults in one error."""
+    """Return `settings` with preset, file, flags and `--set`, all faults in one error."""
     names = [text.split("=")[0].strip() for text in request.changes]
     faults = [
         f"`--set {name}`: use the option `--{_OPTION[name]}`." for name in names if name in _OPTION
@@ -183,29 +224,55 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
         for name in names
         if name in flags
     ]
-    # Flags come after the preset, `--set` after both: the last one wins.
-    texts = [f"{name}={json.dumps(value)}" for name, value in {**preset, **flags}.items()]
-    texts += [
+    in_file = _settings_in_file(type(settings), request, faults)
+    file = request.file
+    if file and preset and "--preset" not in file.options and preset.keys() <= in_file.keys():
+        faults.append(
+            f"`--preset {request.preset}` would change nothing: {file.path} has all of its "
+            "settings, and comes after it. Leave one of them out."
+        )
+    changes = [
         text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
     ]
-    good = []
-    for text in texts:
-        # Names and types first, one by one, so that a wrong one does not hide wrong values.
-        try:
-            override(settings, [text])
-        except ConfigError as fault:
-            wrong = [problem for problem in fault.faults if problem.startswith("`--set")]
-            faults += wrong
-            if wrong:
-                continue
-        good.append(text)
+    layers = [("--set ", preset), ("", in_file), ("--set ", flags), ("--set ", changes)]
     try:
-        changed = override(settings, good)
+        changed = override_all(settings, layers)
     except ConfigError as fault:
         faults += fault.faults
     if faults:
         raise ConfigError(faults)
     return changed
+
+
+def _settings_in_file(
+    kind: type[RunSettings], request: Request, faults: list[str]
+) -> dict[str, Any]:
+    """Return the settings that the file gives, by dotted name."""
+    if request.file is None:
+        return {}
+    tables, own = dict(request.file.settings), request.file.values.get("arch", request.arch)
+    if "model" in tables and request.arch != own:
+        del tables["model"]
+        faults.append(
+            f"`--arch {request.arch}`: the model of {request.file.path} is `{own}`. Leave out "
+            "`--arch`, or give another file."
+        )
+    # Options that are settings stand above the tables.
+    above = {
+        f"training.{name}": tables.pop(name)
+        for name in list(tables)
+        if f"training.{name}" in request.flags
+    }
+    objective = tables.get("objective")
+    if isinstance(objective, Mapping):
+        tables["objective"] = {key: value for key, value in objective.items() if key != "name"}
+    settings = flatten(kind, tables, faults, request.file.known)
+    faults += [
+        f"`{name.partition('.')[2]}` and `{name}` say the same: give one."
+        for name in above
+        if name in settings
+    ]
+    return settings | above
 
 
 def prepare(

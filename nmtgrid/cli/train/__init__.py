@@ -17,6 +17,9 @@ def command(arguments: TrainArguments) -> None:
     Stopping it by Ctrl-C or SIGTERM saves first and leaves with exit code 130 or 143; `--resume`
     goes on from there, as it does after a kill. Under torchrun each process takes a share of every
     update's batches: N of them do `batches.accumulation` x N batches an update.
+
+    The settings in a file of `--config` come after the preset that it names, and before options
+    and `--set`. The `config.json` of a model will do too: it trains such a model again.
     """
     from nmtgrid.training.distributed import processes_from_environment
 
@@ -25,15 +28,18 @@ def command(arguments: TrainArguments) -> None:
     if not processes.is_first:
         console.hush(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
-    check_outputs({"--json": arguments.json})
     if arguments.list_:
+        check_outputs({"--json": arguments.json})
         from nmtgrid.cli.train.plan import print_list
 
         # A report on standard output must not have tables between its lines.
         aside = arguments.json == Path("-")
         write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
         return
-    check_rules(arguments, RULES)
+    file = arguments.config
+    if file is None or not file.faults:
+        check_rules(arguments, RULES)
+    check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
     from nmtgrid.cli.objectives import objectives
     from nmtgrid.cli.train.run import parse_seeds, run_all
     from nmtgrid.training.prepare import Request, resolve
@@ -44,16 +50,22 @@ def command(arguments: TrainArguments) -> None:
         objective=arguments.objective,
         changes=tuple(arguments.changes or ()),
         flags={f"training.{name}": getattr(arguments, name) for name in SETTINGS},
+        file=file,
     )
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    # Of several seeds each has a folder of its own, so that there is no single run to resume.
+    resumed = arguments.out if arguments.resume and seeds is None else None
+    if arguments.dry_run or arguments.dump_config or (file is not None and file.faults):
+        settings = resolve(request, objectives, resumed)
+    if arguments.dump_config is not None:
+        from nmtgrid.cli.train.dump import write_config
+
+        write_config(arguments.dump_config, settings, arguments)
+        return
     if arguments.dry_run:
         from nmtgrid.cli.train.plan import print_plan
 
-        # Of several seeds each has a folder of its own, so that there is no single run to resume.
-        resumed = arguments.out if arguments.resume and seeds is None else None
-        settings = resolve(request, objectives, resumed)
-        sizes = arguments.source_vocab_size, arguments.target_vocab_size
-        write_report(arguments.json, print_plan(settings, arguments.data, sizes))
+        write_report(arguments.json, print_plan(settings, arguments))
         return
     from nmtgrid.base.devices import find_device
     from nmtgrid.training.distributed import local_device, process_group
