@@ -1,4 +1,4 @@
-"""Configuration files in TOML, with the line of every key for messages; a model's `config.json` too.
+"""Configuration files: TOML, with the line of every key for messages, or a model's `config.json`.
 
 Commands read them with `--config`, and `train --dump-config` writes one.
 """
@@ -114,11 +114,9 @@ def read_config(path: str | Path) -> ConfigFile:
         message = str(fault)
         match = re.search(r" \(at line (\d+), column (\d+)\)$", message)
         line = int(match[1]) if match else len(text.splitlines())
-        message = message[: match.start()] if match else message.replace(" (at end of document)", "")
-        raise InputError(
-            _REPEATED.get(message.split("(")[0].strip(), f"this is not TOML: {message}."),
-            path=name, line=line,
-        ) from fault  # fmt: skip
+        message = message.rpartition(" (at ")[0] or message
+        problem = _REPEATED.get(message.split("(")[0].strip(), f"this is not TOML: {message}.")
+        raise InputError(problem, path=name, line=line) from fault
     return ConfigFile(name, values, text)
 
 

@@ -181,10 +181,31 @@ class _Run(Record):
     """What `--resume` reads of `config.json`."""
 
     settings: dict[str, Any]
+    data: str | None = None
+
+
+def data_of_run(folder: Path) -> Path:
+    """Return the dataset of the run in `folder`. Raises ModelError where it is not there."""
+    data = _read_run(folder).data
+    if data is None:
+        raise ModelError(
+            f"The run in {folder} does not say where its data are.",
+            f"Name the dataset directory: `nmtgrid train DATA --out {folder} --resume`.",
+        )
+    if not Path(data).is_dir():
+        raise ModelError(
+            f"The data of the run in {folder} were in {data}, which is not there.",
+            f"Name the folder that they are in now: `nmtgrid train DATA --out {folder} --resume`.",
+        )
+    return Path(data)
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
     """Return the settings kept in a model directory. Raises ModelError where there are none."""
+    return _read_run(folder).settings
+
+
+def _read_run(folder: Path) -> _Run:
     # The settings alone: a request is checked before any weights are read.
     path = folder / "config.json"
     if not path.is_file():
@@ -193,7 +214,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             "Leave `--resume` out to begin one.",
         )
     try:
-        return read_record(path, _Run).settings
+        return read_record(path, _Run)
     except StorageError as fault:
         raise ModelError(fault.problem, f"{fault.advice} {_RESTORE}".strip()) from fault
 
@@ -257,6 +278,9 @@ def _settings_in_file(
             f"`--arch {request.arch}`: the model of {request.file.path} is `{own}`. Leave out "
             "`--arch`, or give another file."
         )
+    for name in tables.keys() & _OPTION.keys():
+        del tables[name]
+        faults.append(f"`{name}`: there is no such setting. Did you mean `{_OPTION[name]}`?")
     # Options that are settings stand above the tables.
     above = {
         f"training.{name}": tables.pop(name)
@@ -390,7 +414,9 @@ def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clea
         source, target = map(LengthPercentiles.of, trainer.plan.lengths())
         lengths = TrainingLengths(source, target) if dataset.pictures is None else None
         settings = to_json(trainer.settings)
-        save_description(folder, trainer.model, dataset.pipeline, settings, lengths)
+        save_description(
+            folder, trainer.model, dataset.pipeline, settings, lengths, dataset.path
+        )
         objective = trainer.weights.objective
         if isinstance(objective, Prepared):
             objective.save(folder)

@@ -41,7 +41,7 @@ def command(arguments: TrainArguments) -> None:
         check_rules(arguments, RULES)
     check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
     from nmtgrid.cli.objectives import objectives
-    from nmtgrid.cli.train.run import parse_seeds, run_all
+    from nmtgrid.cli.train.run import find_data, parse_seeds, run_all
     from nmtgrid.training.prepare import Request, resolve
 
     request = Request(
@@ -53,6 +53,8 @@ def command(arguments: TrainArguments) -> None:
         file=file,
     )
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    if arguments.resume and arguments.data is None and not (file and file.faults):
+        arguments = dataclasses.replace(arguments, data=find_data(arguments.out, seeds))
     # Of several seeds each has a folder of its own, so that there is no single run to resume.
     resumed = arguments.out if arguments.resume and seeds is None else None
     if arguments.dry_run or arguments.dump_config or (file is not None and file.faults):

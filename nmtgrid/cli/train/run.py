@@ -26,6 +26,7 @@ from nmtgrid.training.prepare import (
     METRICS,
     Request,
     check_folder,
+    data_of_run,
     prepare,
     resolve,
 )
@@ -67,6 +68,14 @@ def run_all(
             # Interrupted: the seeds that are left are not begun.
             return code, {"seeds": reports}
     return 0, {"seeds": reports, **_print_spread(reports)}
+
+
+def find_data(out: Path | None, seeds: Sequence[int] | None) -> Path:
+    """Return the dataset of the run in `out`, or of the first of `seeds` that was begun there."""
+    assert out is not None
+    folders = [out] if seeds is None else [out / f"seed-{seed}" for seed in seeds]
+    begun = [folder for folder in folders if (folder / "config.json").is_file()]
+    return data_of_run([*begun, folders[0]][0])
 
 
 def _train(
