@@ -74,7 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr = os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
     end = words.index("--") if "--" in words else len(words)
     debug = "--debug" in words[:end]
-    words = [word for word in words[:end] if word != "--debug"] + words[end:]
+    console.only_faults("--quiet" in words[:end])
+    words = [word for word in words[:end] if word not in ("--debug", "--quiet")] + words[end:]
     signals: list[int] = []
     try:
         with _interruptible(signals), warnings.catch_warnings(), _checked_limit():
@@ -230,7 +231,8 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         cls=_InOrder,
         name=_PROGRAM,
         help="Neural machine translation, from raw parallel text to scored translations.",
-        epilog="`--debug`, anywhere on the line, shows the traceback of an error.",
+        epilog="Anywhere on the line, `--quiet` prints warnings, errors and what goes to standard "
+        "output alone, and `--debug` shows the traceback of an error.",
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 from typer import Argument, Option, Typer
 
 from nmtgrid.base import console
+from nmtgrid.base.errors import DataError
 from nmtgrid.cli.options import (
     CommandArguments,
     Excludes,
@@ -54,6 +55,7 @@ class LearnArguments(CommandArguments):
     vocab_target: Path | None = option("The same for the target language.", "F")
     workers: Workers = 1
     json: JsonFile = None
+    overwrite: bool = flag("--overwrite", "Replace the vocabularies that are in DATA already.")
 
 
 _INEFFECTIVE = "{option} has no effect with {other}: leave it out."
@@ -85,9 +87,13 @@ def learn(arguments: LearnArguments) -> None:
         target_vocabulary=str(target) if target else None,
         workers=count_workers(arguments.workers),
     )
-    # Models trained with other ids still have their own vocabularies, but a run that is resumed
-    # would read the new ids: people must know.
     before = _vocabulary_files(arguments.data)
+    if before and not arguments.overwrite:
+        raise DataError(
+            f"The dataset {arguments.data} has vocabularies already.",
+            "Replace them by `--overwrite`. Models that were trained with them would still "
+            "translate, but `train --resume` could not go on with them.",
+        )
     with console.progress("reading") as bar:
 
         def report(stage: str, done: int, total: int) -> None:
@@ -99,13 +105,15 @@ def learn(arguments: LearnArguments) -> None:
             bar.update(task.id, completed=done, total=total, note=rate)
 
         facts = learn_subwords(arguments.data, plan, report)
+    # Models trained with other ids still have their own vocabularies, but a run that is resumed
+    # would read the new ids: people must know.
     if before and before != _vocabulary_files(arguments.data):
         console.warn(
             f"other vocabularies were in {arguments.data}, which are replaced. Models that were "
             "trained with them still translate, but `train --resume` cannot go on with them."
         )
     _print_facts(facts, plan.merges)
-    write_report(arguments.json, {**facts["splits"], **facts})
+    write_report(arguments.json, facts)
 
 
 def _vocabulary_files(data: Path) -> dict[str, Any]:

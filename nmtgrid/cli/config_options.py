@@ -14,7 +14,7 @@ from typing import Any, Union, get_args, get_origin
 
 from nmtgrid.base.config import convert
 from nmtgrid.base.config_file import ConfigFile
-from nmtgrid.base.errors import nearest
+from nmtgrid.base.errors import InputError, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,6 +82,12 @@ def with_options(
     line, and win. `barred` are keys of other options. `settings` are keys that stay in the file, as
     do tables and unknown ones; None: there are no settings, and what is no option is a fault.
     """
+    if file.is_model and settings is None:
+        raise InputError(
+            "it is the `config.json` of a model, which only `train` takes.",
+            "Give a file in TOML.",
+            path=file.path,
+        )
     faults: list[str] = []
     merged, rest, names = dict(values), {}, {}
     for name, value in file.values.items():

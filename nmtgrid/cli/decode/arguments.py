@@ -9,6 +9,7 @@ from typing import Literal
 from nmtgrid.cli.options import (
     EXIT_EXCLUDES_ENSEMBLE,
     CommandArguments,
+    Config,
     Device,
     Ensemble,
     Excludes,
@@ -93,6 +94,7 @@ class DecodeArguments(CommandArguments):
     precision: Precision = "fp32"
     device: Device = "auto"
     json: JsonFile = None
+    config: Config = None
 
 
 RULES = [

@@ -15,6 +15,7 @@ from nmtgrid.cli.options import (
     LARGEST_SEED,
     Alone,
     CommandArguments,
+    Config,
     Device,
     Ensemble,
     Excludes,
@@ -169,6 +170,7 @@ class OnlineEvalArguments(CommandArguments):
     precision: Precision = "fp32"
     device: Device = "auto"
     json: JsonFile = None
+    config: Config = None
 
     @property
     def evaluated_split(self) -> str:
