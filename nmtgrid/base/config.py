@@ -187,6 +187,36 @@ def meanings(kind: type[Any], prefix: str = "") -> dict[str, str]:
     return texts
 
 
+def json_schema(kind: type[Any], name: str = "") -> dict[str, Any]:
+    """Return the JSON Schema of a table of settings of a `kind`, called `name` in the whole."""
+    properties, texts = {}, meanings(kind)
+    for field in dataclasses.fields(kind):
+        hint = _hints(typing.cast(Any, kind))[field.name]
+        if _is_group(hint):
+            properties[field.name] = json_schema(hint, f"{name}.{field.name}".lstrip("."))
+        else:
+            properties[field.name] = {
+                **value_schema(hint), "description": texts.get(field.name, ""),
+                **({} if field.default is dataclasses.MISSING else {"default": field.default}),
+            }  # fmt: skip
+    title = {"title": f"[{name}]"} if name else {}
+    return {"type": "object", **title, "properties": properties, "additionalProperties": False}
+
+
+def value_schema(hint: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a setting's value; "none" stands for no value, as in TOML."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = next(a for a in arguments if a is not type(None))
+        return {"anyOf": [value_schema(inner), {"const": "none"}]}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (tuple, list):
+        return {"type": "array", "items": value_schema(arguments[0])}
+    names = {int: "integer", float: "number", bool: "boolean"}
+    return {"type": names.get(hint, "string")}
+
+
 def _field_docstrings(kind: type[Any]) -> dict[str, str]:
     # Python keeps no docstring of a field: the help texts of settings come from the source.
     try:

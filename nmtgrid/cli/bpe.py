@@ -11,7 +11,6 @@ from typing import Annotated, Any
 from typer import Argument, Option, Typer
 
 from nmtgrid.base import console
-from nmtgrid.base.errors import DataError
 from nmtgrid.cli.options import (
     CommandArguments,
     Excludes,
@@ -88,12 +87,6 @@ def learn(arguments: LearnArguments) -> None:
         workers=count_workers(arguments.workers),
     )
     before = _vocabulary_files(arguments.data)
-    if before and not arguments.overwrite:
-        raise DataError(
-            f"The dataset {arguments.data} has vocabularies already.",
-            "Replace them by `--overwrite`. Models that were trained with them would still "
-            "translate, but `train --resume` could not go on with them.",
-        )
     with console.progress("reading") as bar:
 
         def report(stage: str, done: int, total: int) -> None:
@@ -104,7 +97,7 @@ def learn(arguments: LearnArguments) -> None:
             rate = f"{task.speed:,.0f}/s" if task.speed else ""
             bar.update(task.id, completed=done, total=total, note=rate)
 
-        facts = learn_subwords(arguments.data, plan, report)
+        facts = learn_subwords(arguments.data, plan, report, overwrite=arguments.overwrite)
     # Models trained with other ids still have their own vocabularies, but a run that is resumed
     # would read the new ids: people must know.
     if before and before != _vocabulary_files(arguments.data):

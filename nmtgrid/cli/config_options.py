@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
-from nmtgrid.base.config import convert
+from nmtgrid.base.config import convert, value_schema
 from nmtgrid.base.config_file import ConfigFile
 from nmtgrid.base.errors import InputError, nearest
 
@@ -37,6 +37,20 @@ class FileOption:
         if get_origin(self.kind) in (Union, types.UnionType):
             return next(part for part in get_args(self.kind) if part is not type(None))
         return self.kind
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what a file may say."""
+        kind = self.type
+        is_repeated = get_origin(kind) is list
+        item = get_args(kind)[0] if is_repeated else kind
+        value = {"type": ["string", "number"]} if item is str else value_schema(item)
+        forms = [value]
+        if is_repeated or self.is_list:
+            forms.append({"type": "array", "items": value})
+        if self.label == "--set":
+            forms.append({"type": "object"})
+        described = {"description": self.help.replace("  [default", " [default")}
+        return ({"anyOf": forms} if len(forms) > 1 else value) | described
 
     def read(self, key: str, value: Any, faults: list[str]) -> Any:
         """Return the option's value, or enter a fault."""
