@@ -159,13 +159,18 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
                 parameters[index] = parameter.replace(default=str(parameter.default))
 
     parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
-    # Typer gives its context, which knows what stood on the command line.
-    context = inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    hints[_CONTEXT] = typer.Context
+    if "config" in names:
+        # Typer gives its context, which knows what stood on the command line.
+        parameters.append(
+            inspect.Parameter(
+                _CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+            )
+        )
+        hints[_CONTEXT] = typer.Context
 
     def decorate(function: Callable[[Arguments], None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
-            sources = values.pop(_CONTEXT)
+            context = values.pop(_CONTEXT, None)
             values = _with_numbers(values, numbers)
             file: ConfigFile | None = values.get("config")
             if file is None:
@@ -180,7 +185,7 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
             typed = [
                 option.field
                 for option in options.values()
-                if sources.get_parameter_source(option.field).name == "COMMANDLINE"
+                if context.get_parameter_source(option.field).name == "COMMANDLINE"
             ]
             values, file = with_options(values, file, options, typed, barred, kind.file_settings)
             if file.faults and kind.file_settings is None:
@@ -194,9 +199,7 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         # Typer, and the reference of commands in docs/, read these instead of `**values`.
         command.__annotations__ = hints
-        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*parameters, context]
-        )
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate

@@ -114,7 +114,8 @@ def _names_in_file(file: ConfigFile, request: Request) -> dict[str, str]:
         if choice is not None and f"--{option}" in file.options:
             names[choice] = option
     if request.objective_name is not None and "objective" in file.values:
-        names.setdefault(request.objective_name, "objective")
+        key = "objective" if "--objective" in file.options else "objective.name"
+        names.setdefault(request.objective_name, key)
     return names
 
 

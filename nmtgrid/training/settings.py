@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -409,6 +410,8 @@ class RunSettings:
         return notes
 
 
+# A new type for each call would have its annotations evaluated anew.
+@functools.cache
 def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
     """Return RunSettings whose groups `model` and `objective` have these types."""
     fields = (
