@@ -107,8 +107,8 @@ def _names_in_file(file: ConfigFile, request: Request) -> dict[str, str]:
     typed |= {name for name, value in request.flags.items() if value is not None}
     names = {name: name for name in dotted(file.settings) if name not in typed}
     # Options that are settings stand above the tables.
-    above = {f"training.{name}": name for name in file.settings}
-    names |= {name: above[name] for name in request.flags if name in above and name not in typed}
+    above = {f"training.{name}": name for name in file.settings if name in file.known}
+    names |= {name: key for name, key in above.items() if name not in typed}
     # Messages name what was chosen, not what chose it.
     for option, choice in (("arch", request.arch), ("preset", request.preset)):
         if choice is not None and f"--{option}" in file.options:
@@ -286,7 +286,7 @@ def _settings_in_file(
     above = {
         f"training.{name}": tables.pop(name)
         for name in list(tables)
-        if f"training.{name}" in request.flags
+        if name in request.file.known and not isinstance(tables[name], Mapping)
     }
     objective = tables.get("objective")
     if isinstance(objective, Mapping):
