@@ -21,8 +21,9 @@ def commands() -> str:
     """Return the page of all commands, with every argument and option."""
     parts = [
         "# Commands\n",
-        "Generated from the command line; `nmtgrid COMMAND --help` shows the same. `--debug`, "
-        "anywhere on the line, shows the traceback of an error. Exit codes: 0 done, 2 something to "
+        "Generated from the command line; `nmtgrid COMMAND --help` shows the same. Anywhere "
+        "on the line, `--quiet` leaves only warnings, errors and what goes to standard output, and "
+        "`--debug` shows the traceback of an error. Exit codes: 0 done, 2 something to "
         "mend (it is said what), 1 a fault of the program's, 130 interrupted.\n",
     ]
     for name, place in app.COMMANDS.items():

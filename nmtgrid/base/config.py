@@ -145,7 +145,7 @@ def flatten(
     Names that are not there become faults; `known` are others that may be meant.
     """
     settings: dict[str, Any] = {}
-    hints = _hints(kind)
+    hints = _hints(typing.cast(Any, kind))
     for name, value in values.items():
         path = prefix + name
         if name not in hints:

@@ -26,7 +26,7 @@ class ConfigFile:
     """A configuration as it stands in a file, and what a command has taken from it."""
 
     path: str
-    values: Mapping[str, Any]
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     text: str = dataclasses.field(default="", repr=False)
     is_model: bool = False
     """Whether it is the `config.json` of a model, which holds every setting."""

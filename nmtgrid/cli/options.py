@@ -77,7 +77,7 @@ Config = Annotated[
     ConfigFile | None,
     typer.Option(
         "--config",
-        parser=read_config,
+        parser=ConfigFile,  # which is read when the command is called
         metavar="FILE",
         help="Read options from a TOML file; those on the command line win.",
     ),
@@ -176,7 +176,7 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
             if file is None:
                 function(kind(**values))
                 return
-            options = file_options(kind)
+            file, options = read_config(file.path), file_options(kind)
             barred = {
                 _key(names[field.name])
                 for field in dataclasses.fields(kind)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from nmtgrid.base.config import to_json
 from nmtgrid.base.config_file import read_config, to_toml
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.app import main
 from nmtgrid.cli.config_options import with_options
@@ -335,3 +337,23 @@ def test_a_resumed_run_knows_its_data(
         del values[name]
     (out / "config.json").write_text(json.dumps(values))
     assert train(*resume) == 2 and "does not say where its data are" in messages[-1]
+
+
+def test_the_files_of_the_documentation_are_good(project: Path, tmp_path: Path) -> None:
+    page = (project / "docs/configuration.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    kinds = [TrainArguments, TrainArguments]
+    kinds += [DecodeArguments, OnlineEvalArguments, AdaptiveTuneArguments]
+    for kind, text in zip(kinds, blocks, strict=True):
+        values, file = taken(kind, written(tmp_path, text))
+        assert values["data" if "data" in text else "arch"] and file.faults == ()
+        if kind is TrainArguments:
+            request = Request(values["arch"], values.get("preset"), file=file)
+            settings = resolve(request, objectives)
+            assert settings.objective_name in ("likelihood", "wait-k")
+    wrong = "\n\n\nlearning_rate = 1\n\n[model]\ndept = 1\ndropout = 1.5\n"
+    _, file = taken(TrainArguments, written(tmp_path, wrong, "small.toml"))
+    with pytest.raises(ConfigError) as fault:
+        resolve(Request(file=file), objectives)
+    shown = "\n       ".join(fault.value.faults).replace(str(tmp_path) + "/", "")
+    assert f"error: {shown}\n" in page
