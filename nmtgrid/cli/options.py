@@ -172,29 +172,10 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
         def command(**values: Any) -> None:
             context = values.pop(_CONTEXT, None)
             values = _with_numbers(values, numbers)
-            file: ConfigFile | None = values.get("config")
-            if file is None:
+            if values.get("config") is None:
                 function(kind(**values))
-                return
-            file, options = read_config(file.path), file_options(kind)
-            barred = {
-                _key(names[field.name])
-                for field in dataclasses.fields(kind)
-                if field.name in kind.not_in_file or field.default is REQUIRED
-            }
-            typed = [
-                option.field
-                for option in options.values()
-                if context.get_parameter_source(option.field).name == "COMMANDLINE"
-            ]
-            values, file = with_options(values, file, options, typed, barred, kind.file_settings)
-            if file.faults and kind.file_settings is None:
-                raise ConfigError(file.faults)
-            try:
-                function(kind(**{**values, "config": file}))
-            except ConfigError as fault:
-                faults = file.located(fault.faults, file.options)
-                raise ConfigError(faults, fault.advice) from fault
+            else:
+                _call_with_file(function, kind, values, context)
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         # Typer, and the reference of commands in docs/, read these instead of `**values`.
@@ -203,6 +184,35 @@ def takes(kind: type[Arguments]) -> Callable[[Callable[[Arguments], None]], Call
         return command
 
     return decorate
+
+
+def _call_with_file(
+    function: Callable[[Arguments], None],
+    kind: type[Arguments],
+    values: dict[str, Any],
+    context: typer.Context,
+) -> None:
+    """Call a command with what the file of `--config` says; its faults get their lines."""
+    file, options = read_config(values["config"].path), file_options(kind)
+    names = option_names(kind)
+    barred = {
+        _key(names[field.name])
+        for field in dataclasses.fields(kind)
+        if field.name in kind.not_in_file or field.default is REQUIRED
+    }
+    typed = [
+        option.field
+        for option in options.values()
+        # By the name: Typer brings its own copy of click in some versions.
+        if getattr(context.get_parameter_source(option.field), "name", "") == "COMMANDLINE"
+    ]
+    values, file = with_options(values, file, options, typed, barred, kind.file_settings)
+    if file.faults and kind.file_settings is None:
+        raise ConfigError(file.faults)
+    try:
+        function(kind(**{**values, "config": file}))
+    except ConfigError as fault:
+        raise ConfigError(file.located(fault.faults, file.options), fault.advice) from fault
 
 
 @dataclasses.dataclass(frozen=True)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import Leave, check_outputs, check_rules, takes, write_report
 from nmtgrid.cli.train.arguments import RULES, SETTINGS, TrainArguments
+
+if TYPE_CHECKING:
+    from nmtgrid.training.prepare import Request
 
 
 @takes(TrainArguments)
@@ -40,9 +44,8 @@ def command(arguments: TrainArguments) -> None:
     if file is None or not file.faults:
         check_rules(arguments, RULES)
     check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
-    from nmtgrid.cli.objectives import objectives
     from nmtgrid.cli.train.run import find_data, parse_seeds, run_all
-    from nmtgrid.training.prepare import Request, resolve
+    from nmtgrid.training.prepare import Request
 
     request = Request(
         arch=arguments.arch,
@@ -52,22 +55,14 @@ def command(arguments: TrainArguments) -> None:
         flags={f"training.{name}": getattr(arguments, name) for name in SETTINGS},
         file=file,
     )
+    if file is not None and file.faults:
+        _show(arguments, request, None)  # which names all faults
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
-    if arguments.resume and arguments.data is None and not (file and file.faults):
+    if arguments.resume and arguments.data is None:
         arguments = dataclasses.replace(arguments, data=find_data(arguments.out, seeds))
-    # Of several seeds each has a folder of its own, so that there is no single run to resume.
-    resumed = arguments.out if arguments.resume and seeds is None else None
-    if arguments.dry_run or arguments.dump_config or (file is not None and file.faults):
-        settings = resolve(request, objectives, resumed)
-    if arguments.dump_config is not None:
-        from nmtgrid.cli.train.dump import write_config
-
-        write_config(arguments.dump_config, settings, arguments)
-        return
-    if arguments.dry_run:
-        from nmtgrid.cli.train.plan import print_plan
-
-        write_report(arguments.json, print_plan(settings, arguments))
+    if arguments.dry_run or arguments.dump_config is not None:
+        # Of several seeds each has a folder of its own, so that there is no single run to resume.
+        _show(arguments, request, arguments.out if arguments.resume and seeds is None else None)
         return
     from nmtgrid.base.devices import find_device
     from nmtgrid.training.distributed import local_device, process_group
@@ -80,3 +75,19 @@ def command(arguments: TrainArguments) -> None:
     # Interrupted by a signal, but not by an exception: state and report have been written.
     if code:
         raise Leave(code)
+
+
+def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> None:
+    """Write the settings of a run, or print its plan."""
+    from nmtgrid.cli.objectives import objectives
+    from nmtgrid.training.prepare import resolve
+
+    settings = resolve(request, objectives, resumed)
+    if arguments.dump_config is not None:
+        from nmtgrid.cli.train.dump import write_config
+
+        write_config(arguments.dump_config, settings, arguments)
+    else:
+        from nmtgrid.cli.train.plan import print_plan
+
+        write_report(arguments.json, print_plan(settings, arguments))

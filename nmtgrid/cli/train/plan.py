@@ -85,6 +85,12 @@ def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, An
     else:
         origin = "assumed" if arguments.data is None else f"mean of {arguments.data}"
     _print_tables(values, origin)
+    _print_notes(settings, samples)
+    return values
+
+
+def _print_notes(settings: RunSettings, samples: int) -> None:
+    """Print what is to be known of settings and costs; `samples` are drawn for each sentence."""
     for note in settings.notes():
         console.warn(note)
     if settings.training.r_drop:
@@ -94,7 +100,6 @@ def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, An
             f"Costs are those of the true sentences. Smoothing draws {samples:,} more for each, "
             "and the model reads their prefixes too: on the same source, which is encoded once."
         )
-    return values
 
 
 def print_list(
