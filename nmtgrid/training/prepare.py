@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nmtgrid.base.config import describe, flatten, from_json, override_all, to_json
+from nmtgrid.base.config import Changes, describe, flatten, from_json, override_all, to_json
 from nmtgrid.base.config_file import ConfigFile, dotted
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError, nearest
 from nmtgrid.base.io.atomic import link_target, reason, remove_folder
@@ -256,7 +256,12 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     changes = [
         text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
     ]
-    layers = [("--set ", preset), ("", in_file), ("--set ", flags), ("--set ", changes)]
+    layers: list[tuple[str, Changes]] = [
+        ("--set ", preset),
+        ("", in_file),
+        ("--set ", flags),
+        ("--set ", changes),
+    ]
     try:
         changed = override_all(settings, layers)
     except ConfigError as fault:

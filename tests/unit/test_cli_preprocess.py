@@ -148,3 +148,18 @@ def test_filters_load_nothing_heavy(project: Path, modules: str, heavy: set[str]
         capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(project)},
     )  # fmt: skip
     assert run.stdout.strip() == b"set()"
+
+
+def test_quiet_commands_only_warn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = str(tmp_path / "data")
+    assert main(["preprocess", "--toy", "20", "--out", data, "--quiet", "--json", "-"]) == 0
+    shown = capfd.readouterr()
+    assert json.loads(shown.out)["splits"]["train"]["pairs_kept"] == 20 and shown.err == ""
+    # So many merges there are not: a warning, but no table of lengths.
+    assert main(["--quiet", "bpe", "learn", data, "--merges", "9999"]) == 0
+    shown = capfd.readouterr()
+    assert shown.out == "" and shown.err.startswith("warning: only ") and "split" not in shown.err
+    assert main(["bpe", "learn", data, "--quiet"]) == 2
+    assert capfd.readouterr().err.startswith("error: The dataset")
+    assert main(["bpe", "learn", data, "--overwrite"]) == 0
+    assert "Lengths in units" in capfd.readouterr().err

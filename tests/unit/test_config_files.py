@@ -342,8 +342,8 @@ def test_a_resumed_run_knows_its_data(
 def test_the_files_of_the_documentation_are_good(project: Path, tmp_path: Path) -> None:
     page = (project / "docs/configuration.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```toml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
-    kinds = [TrainArguments, TrainArguments]
-    kinds += [DecodeArguments, OnlineEvalArguments, AdaptiveTuneArguments]
+    kinds: list[type[CommandArguments]] = [TrainArguments, TrainArguments, DecodeArguments]
+    kinds += [OnlineEvalArguments, AdaptiveTuneArguments]
     for kind, text in zip(kinds, blocks, strict=True):
         values, file = taken(kind, written(tmp_path, text))
         assert values["data" if "data" in text else "arch"] and file.faults == ()
