@@ -104,7 +104,7 @@ def _measure(
     preprocess = [*program, "preprocess", "--source-lang", source, "--target-lang", target,
                   "--train", str(folder / "train"), "--valid-every", "1000", "--out", str(data),
                   "--overwrite"]  # fmt: skip
-    learn = [*program, "bpe", "learn", str(data), "--merges", str(merges)]
+    learn = [*program, "bpe", "learn", str(data), "--overwrite", "--merges", str(merges)]
     commands = {"preprocess": preprocess, "bpe learn": learn}
     for name, command in commands.items():
         for count in workers:

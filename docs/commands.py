@@ -21,11 +21,12 @@ def commands() -> str:
     """Return the page of all commands, with every argument and option."""
     parts = [
         "# Commands\n",
-        "Generated from the command line; `nmtgrid COMMAND --help` shows the same. Two options may "
-        "stand anywhere on the line of every command: `--import FILE` (may be repeated; the "
+        "Generated from the command line; `nmtgrid COMMAND --help` shows the same. Three options "
+        "may stand anywhere on the line of every command: `--import FILE` (may be repeated; the "
         "environment variable `NMTGRID_IMPORT` names files too, with colons between) runs a Python "
         "file first, so that the architectures, objectives, reading policies and latency metrics "
-        "that it defines are known; `--debug` shows the traceback of an error. Exit codes: 0 done, "
+        "that it defines are known; `--quiet` leaves only warnings, errors and what goes to "
+        "standard output; `--debug` shows the traceback of an error. Exit codes: 0 done, "
         "2 something to mend (it is said what), 1 a fault of the program's, 130 interrupted.\n",
     ]
     for name, place in app.COMMANDS.items():

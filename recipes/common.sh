@@ -4,6 +4,7 @@
 # PYTHON        the interpreter to make an environment with (default: python3)
 # NMTGRID_VENV  an environment to use, or to make, instead of .venv in the project's folder
 # NMTGRID_DATA  a folder with corpora, read instead of downloads
+# CONFIG        a file of `nmtgrid train --config`: its settings come after the presets of a recipe
 # RUNS          where results go (default: runs); with SMALL=1 into its folder small
 # SMALL=1       all of an experiment with tiny models of 40 updates (UPDATES or MINUTES change that), one
 #               seed, greedily: shows that it runs, and nothing of quality
@@ -24,7 +25,7 @@ DRY_RUN=${DRY_RUN:-0}
 
 # How the recipe was called: the variables that choose what it does, its name, its arguments.
 INVOKED=""
-for variable in SMALL ON TOY SYSTEMS ARCHS DECODERS LOSSES SKIPS PRESET SEED SEEDS UPDATES MINUTES \
+for variable in SMALL CONFIG ON TOY SYSTEMS ARCHS DECODERS LOSSES SKIPS PRESET SEED SEEDS UPDATES MINUTES \
     TOY_MINUTES START_MINUTES TUNE_MINUTES TUNE_UPDATES PAIRS PICTURES DEPTH DEPTHS KERNELS PARTS \
     POOLINGS SHAPES EMBEDDINGS GROWTHS BEAM BEAMS SPLIT \
     TRAIN_K K THRESHOLDS AGENTS STARTS SENTENCES WATCH LAMBDAS SIGMAS LAMBDAS_SEQUENCE SWEEP_LAMBDAS \
@@ -356,7 +357,8 @@ tiny() {
 }
 
 # `train_model MODEL ARCHITECTURE PRESET SEED UPDATES MINUTES OPTION...`: train MODEL on $DATA for so many
-# updates or minutes (see `limits`) with these options and those of SETS, unless it is there.
+# updates or minutes (see `limits`) with these options and those of SETS, unless it is there. The settings
+# in the file CONFIG come after the preset.
 train_model() {
     local model="$1" arch="$2" preset="$3" seed="$4" begin=--overwrite
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
@@ -365,7 +367,8 @@ train_model() {
     limits "$5" "$6"
     shift 6
     run nmtgrid train "$DATA" --arch "$arch" --preset "$preset" --seed "$seed" "$begin" \
-        "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" --json "$model.train.json"
+        ${CONFIG:+--config "$CONFIG"} "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" \
+        --json "$model.train.json"
     run mv "$model.train.json" "$model/done.json"
 }
 

@@ -17,8 +17,8 @@
 #   sbatch --nodes=2 --gpus-per-node=4 recipes/slurm.sh DATA MODEL --arch pervasive --preset ...
 #   bash recipes/slurm.sh --dry-run            prints the commands alone
 #
-# Options of `nmtgrid train` after MODEL replace all of the setting (what to train, how large its
-# batches are). Without them the batches of an update are dealt to the GPUs that there are: TOKENS
+# What is trained stands in recipes/slurm.toml. Options of `nmtgrid train` after MODEL, such as
+# --config FILE with a setting of your own, replace all of it (and how large batches are). Without them the batches of an update are dealt to the GPUs that there are: TOKENS
 # (460800) target tokens an update, at most LARGEST (3600) in a batch.
 #
 # Five minutes before the time is over SLURM asks the run to save; it does, and the job goes back into
@@ -46,8 +46,7 @@ LARGEST="${LARGEST:-3600}"
 if [ $# -eq 0 ]; then
     count=$((NODES * GPUS))
     rounds=$(((TOKENS + LARGEST * count - 1) / (LARGEST * count)))
-    set -- --arch transformer --preset wmt14-en-fr-exits --objective exits-aligned \
-        --max-updates 50000 --set "batches.accumulation=$rounds" \
+    set -- --config "$HOME_OF_RECIPES/slurm.toml" --set "batches.accumulation=$rounds" \
         --set "batches.max_tokens=$((TOKENS / (rounds * count)))"
 fi
 

@@ -5,10 +5,12 @@
 #   bash recipes/test.sh --fast                     ruff and the test files of tests/fast_tier.txt,
 #                                                   in under a minute on one core
 #   bash recipes/test.sh tests/invariants -x        the invariant tests alone
+#   bash recipes/test.sh --dry-run [--fast ...]     prints the commands alone
 #
 # Makes its own environment in .venv unless one is active (see recipes/common.sh).
 # NMTGRID_DATA=DIR also runs the tests on real data; JOBS=N sets the number of test processes.
 set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 environment test

@@ -16,7 +16,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from nmtgrid.base.errors import ConfigError, nearest
@@ -25,8 +25,6 @@ from nmtgrid.base.spans import shortened
 
 Config = TypeVar("Config")
 Thing = TypeVar("Thing")
-
-"""The largest whole number of a setting: seeds have 64 bits."""
 
 
 class Registry(Generic[Thing]):
@@ -90,30 +88,27 @@ def check(config: Any) -> None:
         raise ConfigError(faults)
 
 
-def override(config: Config, changes: Mapping[str, Any] | Sequence[str]) -> Config:
-    """Return `config` with `changes` ("a.b=c" strings, or a mapping from "a.b" to values).
+Changes = Mapping[str, Any] | Sequence[str]
+"""A mapping from "a.b" to values, or "a.b=c" strings."""
 
-    Raises ConfigError with every fault in the changes at once.
+
+def override(config: Config, changes: Changes) -> Config:
+    """Return `config` with `changes`. Raises ConfigError with every fault in them at once."""
+    return override_all(config, [("--set ", changes)])
+
+
+def override_all(config: Config, layers: Iterable[tuple[str, Changes]]) -> Config:
+    """Return `config` with several layers of changes; of those to one setting the last one wins.
+
+    Each layer is (what messages put before a setting's name, changes). Raises ConfigError with
+    every fault at once.
     """
     faults: list[str] = []
-    pairs: dict[str, Any] = {}
-    if isinstance(changes, Mapping):
-        pairs |= changes
-    else:
-        for text in changes:
-            name, equals, value = text.partition("=")
-            if not equals or not name:
-                faults.append(f"`--set {shortened(text)}` is not of the form name=value.")
-                continue
-            try:
-                pairs[name.strip()] = json.loads(value)
-            except (ValueError, RecursionError):  # a word, or too long a number, too deep a list
-                constants = {"true": True, "false": False, "none": None}
-                pairs[name.strip()] = constants.get(value.strip().lower(), value)
     # Through JSON, so that changed values are checked like those of a file.
     values = to_json(config)
-    for path, value in pairs.items():
-        _assign(type(config), values, path, value, faults)
+    for option, changes in layers:
+        for path, value in _pairs(changes, faults).items():
+            _assign(type(config), values, path, value, option, faults)
     try:
         changed = from_json(type(config), values)
     except ConfigError as fault:
@@ -121,6 +116,55 @@ def override(config: Config, changes: Mapping[str, Any] | Sequence[str]) -> Conf
     if faults:
         raise ConfigError(faults)
     return changed
+
+
+def _pairs(changes: Changes, faults: list[str]) -> Mapping[str, Any]:
+    """Return what `changes` set, by dotted name."""
+    if isinstance(changes, Mapping):
+        return changes
+    pairs: dict[str, Any] = {}
+    for text in changes:
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            faults.append(f"`--set {shortened(text)}` is not of the form name=value.")
+            continue
+        try:
+            pairs[name.strip()] = json.loads(value)
+        except (ValueError, RecursionError):  # a word, or too long a number, too deep a list
+            constants = {"true": True, "false": False, "none": None}
+            pairs[name.strip()] = constants.get(value.strip().lower(), value)
+    return pairs
+
+
+def flatten(
+    kind: type[Any],
+    values: Mapping[str, Any],
+    faults: list[str],
+    known: Iterable[str] = (),
+    prefix: str = "",
+) -> dict[str, Any]:
+    """Return the tables `values`, of settings of a `kind`, by dotted name.
+
+    Names that are not there become faults; `known` are others that may be meant.
+    """
+    settings: dict[str, Any] = {}
+    hints = _hints(typing.cast(Any, kind))
+    for name, value in values.items():
+        path = prefix + name
+        if name not in hints:
+            names = [prefix + dotted for dotted, _ in describe(kind)]
+            what = "setting"
+            if isinstance(value, Mapping):
+                names, what = [prefix + key for key in hints if _is_group(hints[key])], "table"
+            close = nearest(shortened(path), [*names, *known])
+            faults.append(f"`{shortened(path)}`: there is no such {what}. {close}".strip())
+        elif not _is_group(hints[name]):
+            settings[path] = value
+        elif isinstance(value, Mapping):
+            settings |= flatten(hints[name], value, faults, prefix=path + ".")
+        else:
+            faults.append(f"`{path}` must be a table of settings, but is `{_shown(value)}`.")
+    return settings
 
 
 def describe(kind: type[Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -146,6 +190,36 @@ def meanings(kind: type[Any], prefix: str = "") -> dict[str, str]:
     return texts
 
 
+def json_schema(kind: type[Any], name: str = "") -> dict[str, Any]:
+    """Return the JSON Schema of a table of settings of a `kind`, called `name` in the whole."""
+    properties, texts = {}, meanings(kind)
+    for field in dataclasses.fields(kind):
+        hint = _hints(typing.cast(Any, kind))[field.name]
+        if _is_group(hint):
+            properties[field.name] = json_schema(hint, f"{name}.{field.name}".lstrip("."))
+        else:
+            properties[field.name] = {
+                **value_schema(hint), "description": texts.get(field.name, ""),
+                **({} if field.default is dataclasses.MISSING else {"default": field.default}),
+            }  # fmt: skip
+    title = {"title": f"[{name}]"} if name else {}
+    return {"type": "object", **title, "properties": properties, "additionalProperties": False}
+
+
+def value_schema(hint: Any) -> dict[str, Any]:
+    """Return the JSON Schema of a setting's value; "none" stands for no value, as in TOML."""
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = next(a for a in arguments if a is not type(None))
+        return {"anyOf": [value_schema(inner), {"const": "none"}]}
+    if origin is typing.Literal:
+        return {"enum": list(arguments)}
+    if origin in (tuple, list):
+        return {"type": "array", "items": value_schema(arguments[0])}
+    names = {int: "integer", float: "number", bool: "boolean"}
+    return {"type": names.get(hint, "string")}
+
+
 def _field_docstrings(kind: type[Any]) -> dict[str, str]:
     # Python keeps no docstring of a field: the help texts of settings come from the source.
     try:
@@ -166,26 +240,31 @@ def _field_docstrings(kind: type[Any]) -> dict[str, str]:
     }
 
 
-def _assign(kind: type[Any], values: Any, path: str, value: Any, faults: list[str]) -> None:
+def _assign(
+    kind: type[Any], values: Any, path: str, value: Any, option: str, faults: list[str]
+) -> None:
     """Set the setting `path` of `values`, the JSON of a `kind`, or enter a fault."""
     hint: Any = kind
     group, below = {}, values
     for name in path.split("."):
-        is_group = isinstance(hint, type) and dataclasses.is_dataclass(hint)
-        hint = _hints(hint).get(name) if is_group else None
+        hint = _hints(hint).get(name) if _is_group(hint) else None
         if hint is None:
             known = [name for name, _ in describe(kind)]
             close = setting_hint(path, known) or nearest(shortened(path), known)
-            faults.append(f"`--set {shortened(path)}`: there is no such setting. {close}")
+            faults.append(f"`{option}{shortened(path)}`: there is no such setting. {close}")
             return
         group, below = below, below[name]
     if dataclasses.is_dataclass(hint):
-        faults.append(f"`--set {path}`: this is a group; name a setting in it.")
+        faults.append(f"`{option}{path}`: this is a group; name a setting in it.")
         return
     before = len(faults)
-    converted = _convert(hint, value, f"--set {path}", faults)
+    converted = convert(hint, value, option + path, faults)
     if len(faults) == before:
         group[name] = to_json(converted)
+
+
+def _is_group(hint: Any) -> bool:
+    return isinstance(hint, type) and dataclasses.is_dataclass(hint)
 
 
 # Annotations are strings here, and evaluating them takes longer than reading a configuration.
@@ -204,7 +283,7 @@ def _read(kind: Any, values: Any, where: str, faults: list[str]) -> Any:
         if name not in hints:
             faults.append(f"There is no setting `{where}{name}`. {nearest(str(name), hints)}")
     settings = {
-        name: _convert(hint, values[name], where + name, faults)
+        name: convert(hint, values[name], where + name, faults)
         for name, hint in hints.items()
         if name in values
     }
@@ -215,15 +294,16 @@ def _read(kind: Any, values: Any, where: str, faults: list[str]) -> Any:
     return None if faults else kind(**settings)
 
 
-def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
+def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
     """Return `value` converted to the type `hint`, or enter a fault."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if dataclasses.is_dataclass(hint):
         return _read(hint, value, where + ".", faults)
     if origin in (typing.Union, types.UnionType):
-        if value is None and type(None) in arguments:
+        # TOML has no null: there "none" stands for it.
+        if value in (None, "none") and type(None) in arguments:
             return None
-        return _convert(next(a for a in arguments if a is not type(None)), value, where, faults)
+        return convert(next(a for a in arguments if a is not type(None)), value, where, faults)
     if origin is typing.Literal:
         if value is None and "none" in arguments:
             return "none"  # `--set name=none` reads as no value where a setting may have none.
@@ -238,7 +318,7 @@ def _convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
         return None
     if origin is tuple:
         if isinstance(value, (list, tuple)):
-            return tuple(_convert(arguments[0], item, where, faults) for item in value)
+            return tuple(convert(arguments[0], item, where, faults) for item in value)
         faults.append(f"`{where}` must be a list such as [1, 2], but is `{_shown(value)}`.")
         return None
     if hint is float:

@@ -26,6 +26,7 @@ output = Console(soft_wrap=True, highlight=False)
 # Messages go to standard error, so that the output of `decode` can be piped.
 messages = Console(stderr=True, soft_wrap=True, highlight=False)
 _speaker = ""
+_only_faults = False
 # Columns of a table that is not written to a terminal.
 _UNBOUNDED = 10_000
 
@@ -39,8 +40,16 @@ def hush(speaker: str) -> None:
     messages.quiet, _speaker = True, f"{speaker}: "
 
 
+def only_faults(value: bool) -> None:
+    """Print warnings, errors and results on standard output alone, if `value` says so."""
+    global _only_faults
+    _only_faults = value
+
+
 def say(text: str) -> None:
     """Print a message for people on standard error."""
+    if _only_faults:
+        return
     messages.print(_printable(text), markup=False)
 
 
@@ -64,6 +73,8 @@ def table(
     console: Console = messages,
 ) -> None:
     """Print a table on standard error; numbers stand right, or the columns that `is_right` says."""
+    if _only_faults and console is messages:
+        return
     content = Table(title=Text(_printable(title), style="table.title"), title_justify="left")
     rows = [list(row) for row in rows]
     for column, heading in enumerate(headings):
@@ -109,7 +120,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Progress]
         console=messages,
         transient=True,
         # In a log file each step of a bar would be a line.
-        disable=not sys.stderr.isatty(),
+        disable=_only_faults or not sys.stderr.isatty(),
     )
     with bar:
         bar.add_task(description, total=total, note="")

@@ -44,6 +44,7 @@ COMMANDS = {
     "analyze": "nmtgrid.cli.analyze",
     "export": "nmtgrid.cli.export",
     "import-fairseq": "nmtgrid.cli.import_fairseq",
+    "config-schema": "nmtgrid.cli.config_schema",
 }
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"
@@ -93,9 +94,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def general_options(words: list[str]) -> tuple[list[str], bool, list[str]]:
     """Return the words without the options that may stand anywhere, and what these say.
 
-    That is whether `--debug` is among them, and the files of `--import` and `NMTGRID_IMPORT`.
+    That is whether `--debug` is among them, and the files of `--import` and `NMTGRID_IMPORT`;
+    `--quiet` takes effect at once.
     """
-    debug, rest = False, []
+    debug, quiet, rest = False, False, []
     imports = [file for file in os.environ.get(_IMPORT, "").split(os.pathsep) if file]
     remaining = iter(words)
     for word in remaining:
@@ -103,12 +105,15 @@ def general_options(words: list[str]) -> tuple[list[str], bool, list[str]]:
             rest += [word, *remaining]
         elif word == "--debug":
             debug = True
+        elif word == "--quiet":
+            quiet = True
         elif word == "--import":
             imports.append(next(remaining, ""))
         elif word.startswith("--import="):
             imports.append(word.partition("=")[2])
         else:
             rest.append(word)
+    console.only_faults(quiet)
     return rest, debug, imports
 
 
@@ -256,7 +261,9 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         cls=_InOrder,
         name=_PROGRAM,
         help="Neural machine translation, from raw parallel text to scored translations.",
-        epilog="`nmtgrid COMMAND --help` shows the options of a command, with examples.",
+        epilog="`nmtgrid COMMAND --help` shows the options of a command, with examples. Anywhere "
+        "on the line, `--quiet` leaves only warnings, errors and what goes to standard output, "
+        "and `--debug` shows the traceback of an error.",
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,

@@ -58,6 +58,7 @@ class LearnArguments(CommandArguments):
     vocab_target: Path | None = option("The same for the target language.", "F")
     workers: Workers = 1
     json: JsonFile = None
+    overwrite: bool = flag("--overwrite", "Replace the vocabularies that are in DATA already.")
 
 
 _INEFFECTIVE = "{option} has no effect with {other}: leave it out."
@@ -97,8 +98,6 @@ def learn(arguments: LearnArguments) -> None:
         target_vocabulary=str(target) if target else None,
         workers=count_workers(arguments.workers),
     )
-    # Models trained with other ids still have their own vocabularies, but a run that is resumed
-    # would read the new ids: people must know.
     before = _vocabulary_files(arguments.data)
     with console.progress("reading") as bar:
 
@@ -110,14 +109,16 @@ def learn(arguments: LearnArguments) -> None:
             rate = f"{task.speed:,.0f}/s" if task.speed else ""
             bar.update(task.id, completed=done, total=total, note=rate)
 
-        facts = learn_subwords(arguments.data, plan, report)
+        facts = learn_subwords(arguments.data, plan, report, overwrite=arguments.overwrite)
+    # Models trained with other ids still have their own vocabularies, but a run that is resumed
+    # would read the new ids: people must know.
     if before and before != _vocabulary_files(arguments.data):
         console.warn(
             f"other vocabularies were in {arguments.data}, which are replaced. Models that were "
             "trained with them still translate, but `train --resume` cannot go on with them."
         )
     _print_facts(facts, plan.merges)
-    write_report(arguments.json, {**facts["splits"], **facts})
+    write_report(arguments.json, facts)
 
 
 def _vocabulary_files(data: Path) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from typing import (
     TYPE_CHECKING,
     Annotated,
     Any,
+    ClassVar,
     Literal,
     TypeVar,
     cast,
@@ -36,10 +37,12 @@ import typer.core
 from typer.models import ArgumentInfo, OptionInfo
 
 from nmtgrid.base import console
+from nmtgrid.base.config_file import ConfigFile, read_config
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream, nan_to_none
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.spans import real_number, whole_number
+from nmtgrid.cli.config_options import FileOption, with_options
 
 if TYPE_CHECKING:
     from nmtgrid.data.dataset import Dataset
@@ -73,9 +76,19 @@ JsonFile = Annotated[
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Processes to use; 0 takes one for each core.")
 ]
+Config = Annotated[
+    ConfigFile | None,
+    typer.Option(
+        "--config",
+        parser=ConfigFile,  # which is read when the command is called
+        metavar="FILE",
+        help="Read options from a TOML file; those on the command line win.",
+    ),
+]
 
 
 LARGEST_SEED = 2**63 - 1
+_CONTEXT = "context"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,6 +97,11 @@ class CommandArguments:
 
     What several commands share, such as `Device`, is annotated as Typer's parameters are instead.
     """
+
+    not_in_file: ClassVar[frozenset[str]] = frozenset({"config"})
+    """Options that a file of `--config` cannot give, besides arguments that must be given."""
+    file_settings: ClassVar[tuple[str, ...] | None] = None
+    """Options that are settings: a file of `--config` holds settings too. None: it holds none."""
 
 
 REQUIRED = dataclasses.MISSING
@@ -155,10 +173,10 @@ def takes(
     separated by spaces; `examples` are command lines.
     """
     # Resolved against the module that declares the fields, whose annotations are strings.
-    hints = get_type_hints(kind, include_extras=True)
+    known, hints = get_type_hints(kind, include_extras=True), dict[str, Any]()
     for field in dataclasses.fields(kind):
-        if field.metadata:
-            hints[field.name] = Annotated[hints[field.name], field.metadata["typer"]]
+        hint = known[field.name]
+        hints[field.name] = Annotated[hint, field.metadata["typer"]] if field.metadata else hint
     parameters = list(inspect.signature(kind).parameters.values())
     order = [(panel, name) for panel, names in panels.items() for name in names.split()]
     if unknown := [name for _, name in order if name not in hints]:
@@ -190,20 +208,62 @@ def takes(
             if isinstance(parameter.default, (int, float)):
                 parameters[index] = parameter.replace(default=str(parameter.default))
 
+    parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
+    if "config" in names:
+        # Typer gives its context, which knows what stood on the command line.
+        parameters.append(
+            inspect.Parameter(
+                _CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+            )
+        )
+        hints[_CONTEXT] = typer.Context
+
     def decorate(function: Callable[[Arguments], None]) -> Callable[..., None]:
         def command(**values: Any) -> None:
-            function(kind(**_with_numbers(values, numbers)))
+            context = values.pop(_CONTEXT, None)
+            values = _with_numbers(values, numbers)
+            if values.get("config") is None:
+                function(kind(**values))
+            else:
+                _call_with_file(function, kind, values, context)
 
         command.__name__, command.__doc__ = function.__name__, function.__doc__
         command.examples = examples  # type: ignore[attr-defined]
         # Typer, and the reference of commands in docs/, read these instead of `**values`.
         command.__annotations__ = hints
-        command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
-        )
+        command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         return command
 
     return decorate
+
+
+def _call_with_file(
+    function: Callable[[Arguments], None],
+    kind: type[Arguments],
+    values: dict[str, Any],
+    context: typer.Context,
+) -> None:
+    """Call a command with what the file of `--config` says; its faults get their lines."""
+    file, options = read_config(values["config"].path), file_options(kind)
+    names = option_names(kind)
+    barred = {
+        _key(names[field.name])
+        for field in dataclasses.fields(kind)
+        if field.name in kind.not_in_file or field.default is REQUIRED
+    }
+    typed = [
+        option.field
+        for option in options.values()
+        # By the name: Typer brings its own copy of click in some versions.
+        if getattr(context.get_parameter_source(option.field), "name", "") == "COMMANDLINE"
+    ]
+    values, file = with_options(values, file, options, typed, barred, kind.file_settings)
+    if file.faults and kind.file_settings is None:
+        raise ConfigError(file.faults)
+    try:
+        function(kind(**{**values, "config": file}))
+    except ConfigError as fault:
+        raise ConfigError(file.located(fault.faults, file.options), fault.advice) from fault
 
 
 @dataclasses.dataclass(frozen=True)
@@ -286,6 +346,31 @@ def _with_numbers(
     return parsed
 
 
+def file_options(kind: type[CommandArguments]) -> dict[str, FileOption]:
+    """Return the options that a file of `--config` may give, by key."""
+    hints, names, options = get_type_hints(kind, include_extras=True), option_names(kind), {}
+    for field in dataclasses.fields(kind):
+        if field.name in kind.not_in_file or field.default is REQUIRED:
+            continue
+        hint = hints[field.name]
+        if field.metadata:
+            annotation, info = hint, field.metadata["typer"]
+        else:
+            annotation, info = get_args(hint)[0], hint.__metadata__[0]
+        label = names[field.name].strip("`")
+        number, _ = _number_option(label, Annotated[annotation, info])
+        key = _key(label) if label.startswith("--") else field.name
+        options[key] = FileOption(
+            field.name, label, annotation, info.help or "",
+            None if number is None else number.parse, info.metavar == "LIST",
+        )  # fmt: skip
+    return options
+
+
+def _key(label: str) -> str:
+    return label.strip("`").removeprefix("--").replace("-", "_").lower()
+
+
 def option_names(kind: type[CommandArguments]) -> dict[str, str]:
     """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
     names, hints = {}, get_type_hints(kind, include_extras=True)
@@ -308,7 +393,8 @@ def explicit_options(arguments: CommandArguments) -> list[str]:
     return [
         field.name
         for field in dataclasses.fields(arguments)
-        if getattr(arguments, field.name) not in (field.default, [])
+        # What a file of `--config` says counts as if it stood on the command line.
+        if field.name != "config" and getattr(arguments, field.name) not in (field.default, [])
     ]
 
 

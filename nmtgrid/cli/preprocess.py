@@ -149,9 +149,8 @@ def command(arguments: PreprocessArguments) -> None:
     check_outputs({"--json": arguments.json})
     manifest = build(arguments, files)
     show(manifest, arguments.out)
-    # Each split stands under `splits` and, as recipes read it, under its own name.
     facts = {key: value for key, value in manifest.items() if key != "files"}
-    write_report(arguments.json, {**manifest["splits"], **facts})
+    write_report(arguments.json, facts)
 
 
 def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base.config import check
-from nmtgrid.base.errors import ConfigError, InputError, StorageError
+from nmtgrid.base.errors import ConfigError, DataError, InputError, StorageError
 from nmtgrid.base.io.atomic import (
     link_target,
     reason,
@@ -92,19 +92,30 @@ class SubwordPlan:
 
 
 def learn_subwords(
-    folder: Path, plan: SubwordPlan, report: Report = lambda stage, done, total: None
+    folder: Path,
+    plan: SubwordPlan,
+    report: Report = lambda stage, done, total: None,
+    *,
+    overwrite: bool = True,
 ) -> dict[str, Any]:
     """Give the dataset in `folder` its codes, vocabularies and binarised splits; return the facts.
 
-    The files of an earlier run are replaced; meanwhile, and after an interruption just then, the
-    dataset counts as one without a vocabulary. Raises ConfigError, InputError, DataError and
-    StorageError.
+    The files of an earlier run are replaced if `overwrite` is set; meanwhile, and after an
+    interruption just then, the dataset counts as one without a vocabulary. Raises ConfigError,
+    InputError, DataError and StorageError.
     """
     check(plan)
     folder = Path(folder)
     # Read first: what is no dataset gets no lock.
     directory.read(folder)
     with FolderLock(folder, "nmtgrid bpe learn", beside=True):
+        files = directory.read(folder)["files"]
+        if not overwrite and any(name.startswith("vocab.") for name in files):
+            raise DataError(
+                f"The dataset {folder} has vocabularies already.",
+                "Replace them by `--overwrite`. Models that were trained with them will still "
+                "translate, but `train --resume` cannot go on with other ones.",
+            )
         return _learn_subwords(folder, plan, report)
 
 

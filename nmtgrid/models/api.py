@@ -284,6 +284,22 @@ class Classifier:
 
 
 @dataclasses.dataclass(frozen=True)
+class Steps:
+    """Sequential steps in training, and the longest paths from a prediction to a token, in layers.
+
+    They are the orders of growth with their constants left out: a layer counts as one, and a
+    recurrent one for each token. `layers` are those on the source and on the target, `kernel` the
+    width of filters, if there are any.
+    """
+
+    sequential: float
+    target_path: float
+    source_path: float
+    layers: tuple[int, int]
+    kernel: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
 class Report:
     """What `train --dry-run` tells of a configuration (tables 2.1 and 3.1).
 
@@ -297,6 +313,8 @@ class Report:
     sequential: str
     target_path: str
     source_path: str
+    steps: Steps | None = None
+    """The same as numbers."""
 
 
 class TranslationModel(nn.Module):
@@ -584,6 +602,10 @@ class TranslationModel(nn.Module):
             "Train a `transformer` with `--set model.exits=tied` (or separate) and an objective of "
             "exits.",
         )
+
+    def count_masked(self) -> int:
+        """Return how many parameters are taps of filters that are masked: zero and never read."""
+        return sum(getattr(module, "masked_taps", 0) for module in self.modules())
 
     def count_parameters(self) -> int:
         """Return the number of parameters, shared ones counted once."""

@@ -34,7 +34,15 @@ from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import LayerOutput, Rows, cell_forward, run_lstm, run_rnn, squash
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel, numbered
+from nmtgrid.models.api import (
+    PredictionSites,
+    Report,
+    Step,
+    Steps,
+    Traits,
+    TranslationModel,
+    numbered,
+)
 from nmtgrid.models.convrnn_config import ConvRNNConfig
 from nmtgrid.text.vocabulary import PAD
 
@@ -204,6 +212,9 @@ class ConvRNN(TranslationModel):
             sequential=f"O(|y| + {2 * depth})",
             target_path="O(|y|)",
             source_path="O(N)",
+            steps=Steps(
+                target_length + 2 * depth, target_length, depth, (depth, 1)
+            ),
         )
 
     def stages(self) -> dict[str, nn.Module]:

@@ -7,8 +7,9 @@ count of FLOPs: a product and a sum are two, and the backward pass costs twice t
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from nmtgrid.models.api import Report
+from nmtgrid.models.api import Report, Steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +56,41 @@ TABLE = (
 )  # fmt: skip
 
 
+def table_steps(
+    model: str, lengths: tuple[float, float], layers: tuple[int, int], kernel: int | None = None
+) -> Steps:
+    """Return the orders of growth of table 3.1's row `model` as numbers.
+
+    `lengths` and `layers` are those of the source and of the target. A model without filters
+    compares with filters of 3.
+    """
+    source, target = lengths
+    width = max(kernel or 3, 2)
+    recurrent = layers[0] * source + layers[1] * target
+    sequential, target_path, source_path = {
+        "RNN (Cho et al., 2014)": (recurrent, target, source),
+        "RNN (Sutskever et al., 2014)": (recurrent, target, source + target),
+        "RNN + attention": (recurrent, target, 1.0),
+        "ByteNet": (sum(layers), _depth(target, width), _depth(source * target, width)),
+        "ConvS2S": (sum(layers), math.ceil(target / width), 1.0),
+        "Transformer": (sum(layers), 1.0, 1.0),
+        # One network on both sides.
+        "Pervasive Attention": (layers[1], 1.0, 1.0),
+    }[model]
+    return Steps(sequential, target_path, source_path, layers, kernel)
+
+
+def _depth(tokens: float, width: int) -> int:
+    """Return log_width(tokens), rounded up."""
+    return math.ceil(math.log(max(tokens, 1.0), width) - 1e-9)
+
+
 def table_report(
-    model: str, flops_per_pair: float, receptive_field: str, computation: str | None = None
+    model: str,
+    flops_per_pair: float,
+    receptive_field: str,
+    steps: Steps,
+    computation: str | None = None,
 ) -> Report:
     """Return a report with the orders of growth of table 3.1's row `model`."""
     row = next(row for row in TABLE if row.model == model)
@@ -67,4 +101,5 @@ def table_report(
         row.sequential,
         row.target_path,
         row.source_path,
+        steps,
     )

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -155,11 +156,13 @@ def save_description(
     pipeline: Pipeline,
     settings: Mapping[str, Any],
     lengths: TrainingLengths | None = None,
+    data: Path | None = None,
 ) -> None:
     """Write `config.json` and the text pipeline into `folder`, which is made if need be.
 
     `settings` are the run's settings as JSON values, kept for the record and for defaults.
-    `lengths` tell decoding how long a source may be that is translated whole.
+    `lengths` tell decoding how long a source may be that is translated whole. `data` is the dataset
+    directory, in which a resumed run finds its data again.
     """
     link_target(folder).mkdir(parents=True, exist_ok=True)
     pipeline.save(folder)
@@ -171,6 +174,7 @@ def save_description(
         "model": to_json(model.config),
         "settings": dict(settings),
         **({} if lengths is None else {"training_lengths": to_json(lengths)}),
+        **({} if data is None else {"data": os.path.abspath(data)}),
     }
     write_json(folder / "config.json", with_checksum(values))
 

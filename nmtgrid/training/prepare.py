@@ -6,7 +6,6 @@ Called by the command `train`; recipes and benchmarks that set up runs themselve
 from __future__ import annotations
 
 import dataclasses
-import json
 import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,16 @@ from typing import Any
 
 import torch
 
-from nmtgrid.base.config import Registry, describe, from_json, override, to_json
+from nmtgrid.base.config import (
+    Changes,
+    Registry,
+    describe,
+    flatten,
+    from_json,
+    override_all,
+    to_json,
+)
+from nmtgrid.base.config_file import ConfigFile, dotted
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.base.io.atomic import link_target, reason, remove_folder
 from nmtgrid.base.io.lock import NAME as LOCK
@@ -66,21 +74,63 @@ class Request:
     objective: str | None = None
     changes: Sequence[str] = ()
     flags: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    file: ConfigFile | None = None
+    """A configuration, whose names of arch, preset and objective the others have taken already."""
+
+    @property
+    def objective_name(self) -> str | None:
+        """The objective: as asked for, or that of the file's table."""
+        table = {} if self.file is None else self.file.settings.get("objective", {})
+        named = table.get("name") if isinstance(table, Mapping) else None
+        return str(named) if self.objective is None and named is not None else self.objective
 
 
 def resolve(request: Request, objectives: Objectives, resumed: Path | None = None) -> RunSettings:
-    """Return the settings of a run: defaults, then the preset, `--set`, and flags.
+    """Return the settings of a run: defaults, then preset, file, flags and `--set`.
 
     Those of the run in the folder `resumed` take the changes that a run allows on its way.
 
     Raises ConfigError with every fault at once, also for changes to the model, the data order or
     the objective of a resumed run.
     """
-    if resumed is not None:
-        return _resolve_resumed(resumed, request, objectives)
+    file = request.file
+    try:
+        if resumed is not None:
+            settings = _resolve_resumed(resumed, request, objectives)
+        else:
+            settings = _resolve_new(request, objectives)
+    except ConfigError as fault:
+        if file is None:
+            raise
+        faults = [*file.faults, *file.located(fault.faults, _names_in_file(file, request))]
+        raise ConfigError(faults, fault.advice) from fault
+    if file is not None and file.faults:
+        raise ConfigError(file.faults)
+    return settings
+
+
+def _names_in_file(file: ConfigFile, request: Request) -> dict[str, str]:
+    """Return the keys in the file that count, by what messages call them."""
+    typed = {text.split("=")[0].strip() for text in request.changes}
+    typed |= {name for name, value in request.flags.items() if value is not None}
+    names = {name: name for name in dotted(file.settings) if name not in typed}
+    # Options that are settings stand above the tables.
+    above = {f"training.{name}": name for name in file.settings if name in file.known}
+    names |= {name: key for name, key in above.items() if name not in typed}
+    # Messages name what was chosen, not what chose it.
+    for option, choice in (("arch", request.arch), ("preset", request.preset)):
+        if choice is not None and f"--{option}" in file.options:
+            names[choice] = option
+    if request.objective_name is not None and "objective" in file.values:
+        key = "objective" if "--objective" in file.options else "objective.name"
+        names.setdefault(request.objective_name, key)
+    return names
+
+
+def _resolve_new(request: Request, objectives: Objectives) -> RunSettings:
     faults: list[str] = []
     arch = "pervasive" if request.arch is None else request.arch
-    objective = "likelihood" if request.objective is None else request.objective
+    objective = request.objective_name or "likelihood"
     kind = _kind(arch, objective, objectives, faults)
     preset: Mapping[str, Any] = {}
     if request.preset is not None and arch in zoo.architectures():
@@ -109,7 +159,7 @@ def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> 
     names = {
         "arch": (request.arch, before.arch),
         "preset": (request.preset, before.preset),
-        "objective": (request.objective, before.objective_name),
+        "objective": (request.objective_name, before.objective_name),
     }
     faults = [
         f"`--{option} {name}`: the run in {folder} was begun with {saved_name or 'none'}."
@@ -140,10 +190,31 @@ class _Run(Record):
     """What `--resume` reads of `config.json`."""
 
     settings: dict[str, Any]
+    data: str | None = None
+
+
+def data_of_run(folder: Path) -> Path:
+    """Return the dataset of the run in `folder`. Raises ModelError where it is not there."""
+    data = _read_run(folder).data
+    if data is None:
+        raise ModelError(
+            f"The run in {folder} does not say where its data are.",
+            f"Name the dataset directory: `nmtgrid train DATA --out {folder} --resume`.",
+        )
+    if not Path(data).is_dir():
+        raise ModelError(
+            f"The data of the run in {folder} were in {data}, which is not there.",
+            f"Name the folder that they are in now: `nmtgrid train DATA --out {folder} --resume`.",
+        )
+    return Path(data)
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
     """Return the settings kept in a model directory. Raises ModelError where there are none."""
+    return _read_run(folder).settings
+
+
+def _read_run(folder: Path) -> _Run:
     # The settings alone: a request is checked before any weights are read.
     path = folder / "config.json"
     if not path.is_file():
@@ -152,7 +223,7 @@ def _read_settings(folder: Path) -> dict[str, Any]:
             "Leave `--resume` out to begin one.",
         )
     try:
-        return read_record(path, _Run).settings
+        return read_record(path, _Run)
     except StorageError as fault:
         raise ModelError(fault.problem, f"{fault.advice} {_RESTORE}".strip()) from fault
 
@@ -174,7 +245,7 @@ def _kind(
 
 
 def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) -> RunSettings:
-    """Return `settings` with the preset, the flags and `--set`, all faults in one error."""
+    """Return `settings` with preset, file, flags and `--set`, all faults in one error."""
     names = [text.split("=")[0].strip() for text in request.changes]
     faults = [
         f"`--set {name}`: use the option `--{_OPTION[name]}`." for name in names if name in _OPTION
@@ -185,29 +256,63 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
         for name in names
         if name in flags
     ]
-    # Flags come after the preset, `--set` after both: the last one wins.
-    texts = [f"{name}={json.dumps(value)}" for name, value in {**preset, **flags}.items()]
-    texts += [
+    in_file = _settings_in_file(type(settings), request, faults)
+    file = request.file
+    if file and preset and "--preset" not in file.options and preset.keys() <= in_file.keys():
+        faults.append(
+            f"`--preset {request.preset}` would change nothing: {file.path} has all of its "
+            "settings, and comes after it. Leave one of them out."
+        )
+    changes = [
         text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
     ]
-    good = []
-    for text in texts:
-        # Names and types first, one by one, so that a wrong one does not hide wrong values.
-        try:
-            override(settings, [text])
-        except ConfigError as fault:
-            wrong = [problem for problem in fault.faults if problem.startswith("`--set")]
-            faults += wrong
-            if wrong:
-                continue
-        good.append(text)
+    layers: list[tuple[str, Changes]] = [
+        ("--set ", preset),
+        ("", in_file),
+        ("--set ", flags),
+        ("--set ", changes),
+    ]
     try:
-        changed = override(settings, good)
+        changed = override_all(settings, layers)
     except ConfigError as fault:
         faults += fault.faults
     if faults:
         raise ConfigError(faults)
     return changed
+
+
+def _settings_in_file(
+    kind: type[RunSettings], request: Request, faults: list[str]
+) -> dict[str, Any]:
+    """Return the settings that the file gives, by dotted name."""
+    if request.file is None:
+        return {}
+    tables, own = dict(request.file.settings), request.file.values.get("arch", request.arch)
+    if "model" in tables and request.arch != own:
+        del tables["model"]
+        faults.append(
+            f"`--arch {request.arch}`: the model of {request.file.path} is `{own}`. Leave out "
+            "`--arch`, or give another file."
+        )
+    for name in tables.keys() & _OPTION.keys():
+        del tables[name]
+        faults.append(f"`{name}`: there is no such setting. Did you mean `{_OPTION[name]}`?")
+    # Options that are settings stand above the tables.
+    above = {
+        f"training.{name}": tables.pop(name)
+        for name in list(tables)
+        if name in request.file.known and not isinstance(tables[name], Mapping)
+    }
+    objective = tables.get("objective")
+    if isinstance(objective, Mapping):
+        tables["objective"] = {key: value for key, value in objective.items() if key != "name"}
+    settings = flatten(kind, tables, faults, request.file.known)
+    faults += [
+        f"`{name.partition('.')[2]}` and `{name}` say the same: give one."
+        for name in above
+        if name in settings
+    ]
+    return settings | above
 
 
 def prepare(
@@ -325,7 +430,9 @@ def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clea
         source, target = map(LengthPercentiles.of, trainer.plan.lengths())
         lengths = TrainingLengths(source, target) if dataset.pictures is None else None
         settings = to_json(trainer.settings)
-        save_description(folder, trainer.model, dataset.pipeline, settings, lengths)
+        save_description(
+            folder, trainer.model, dataset.pipeline, settings, lengths, dataset.path
+        )
         objective = trainer.weights.objective
         if isinstance(objective, Prepared):
             objective.save(folder)

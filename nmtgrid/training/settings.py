@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Any, Literal
@@ -415,6 +416,13 @@ class RunSettings:
 
 def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
     """Return RunSettings whose groups `model` and `objective` have these types."""
+    groups: Any = (model, objective)
+    return _settings_type(*groups)
+
+
+# A new type for each call would have its annotations evaluated anew.
+@functools.cache
+def _settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:
     fields = (
         ("model", model, dataclasses.field(default_factory=model)),
         ("objective", objective, dataclasses.field(default_factory=objective)),

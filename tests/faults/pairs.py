@@ -60,7 +60,7 @@ def pairs_of_commands() -> list[Pair]:
     resume = ["train", "data", "--resume", "--max-updates", "7", "--out", "model"]
     make = [*PREPROCESS, "--out", "data"]
     again = [*make, "--overwrite"]
-    learn = ["bpe", "learn", "data", "--merges"]
+    learn = ["bpe", "learn", "data", "--overwrite", "--merges"]
     tune = ["adaptive-tune", "model", "--data", "data", "--samples", "20", "--finalists", "1",
             "--only", "points", "--name", "new", "--device", "cpu"]  # fmt: skip
     decode = ["decode", "model", "text/test.xx", "--out", "out.yy", *SHORT, "--beam"]

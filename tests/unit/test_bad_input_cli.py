@@ -277,8 +277,9 @@ def test_counts_without_effect(tmp_path: Path, messages: list[str]) -> None:
     for language, side in (("de", "--vocab-source"), ("en", "--vocab-target")):
         (tmp_path / language).write_bytes((data / f"vocab.{language}.txt").read_bytes())
         vocabularies += [side, tmp_path / language]
+    learn = ["bpe", "learn", data, "--words", "--overwrite", "--min-count", 2]
     for options, code in ((vocabularies, 2), (vocabularies[:2], 0)):
-        assert run("bpe", "learn", data, "--words", "--min-count", 2, *options) == code
+        assert run(*learn, *options) == code
         assert ("`--min-count` has no effect" in messages[-1]) == (code == 2)
     assert run("preprocess", "--toy", 30, "--valid-every", 10, "--out", tmp_path / "d") == 2
     assert "of its own: leave `--valid-every` out" in messages[-1]

@@ -50,7 +50,8 @@ def run(*words: str) -> Arguments:
         results.append(arguments)
 
     assert command.__doc__ == "Do nothing."
-    assert list(inspect.signature(command).parameters) == list(Arguments.__dataclass_fields__)
+    names = [field.name for field in dataclasses.fields(Arguments)]
+    assert list(inspect.signature(command).parameters) == names
     app = typer.Typer()
     app.command()(command)
     typer.main.get_command(app).main(list(words), standalone_mode=False)

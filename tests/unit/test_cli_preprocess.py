@@ -14,6 +14,7 @@ import pytest
 
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
+from tests.unit.damage import contents
 
 
 @pytest.fixture
@@ -38,10 +39,10 @@ def test_preprocess_and_learn_write_their_reports(texts: Path) -> None:
     more = ["--valid", f"{texts}/valid", "--test", f"{texts}/test", "--test", f"wmt={texts}/valid"]
     assert _preprocess(texts, *more, "--json", f"{texts}/p.json") == 0
     report: dict[str, Any] = json.loads((texts / "p.json").read_text())
-    for splits in (report, report["splits"]):
-        for name, count in (("train", 50), ("valid", 3), ("test", 2), ("wmt", 3)):
-            assert splits[name]["pairs_read"] == splits[name]["pairs_kept"] == count
-            assert set(splits[name]["dropped"].values()) == {0}
+    for name, count in (("train", 50), ("valid", 3), ("test", 2), ("wmt", 3)):
+        split = report["splits"][name]
+        assert split["pairs_read"] == split["pairs_kept"] == count
+        assert set(split["dropped"].values()) == {0} and name not in report
     learn = ["bpe", "learn", f"{texts}/data", "--merges", "5", "--json", f"{texts}/b.json"]
     assert main(learn) == 0
     report = json.loads((texts / "b.json").read_text())
@@ -49,7 +50,7 @@ def test_preprocess_and_learn_write_their_reports(texts: Path) -> None:
     assert report["source_vocab_size"] == len(dataset.pipeline.source_vocabulary)
     assert report["target_vocab_size"] == len(dataset.pipeline.target_vocabulary)
     for name in ("train", "valid", "test", "wmt"):
-        lengths = report[name]["source_lengths"]
+        lengths = report["splits"][name]["source_lengths"]
         assert set(lengths) == {"p5", "p50", "p95", "total"}
         assert lengths["total"] == int(dataset.split(name).source_lengths.sum())
     assert len(dataset.pipeline.source.codes or ()) == 5
@@ -101,11 +102,17 @@ def test_the_toy_corpus(tmp_path: Path) -> None:
 
 def test_other_vocabularies_are_told(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _preprocess(texts) == 0
+    learn = ["bpe", "learn", f"{texts}/data", "--merges"]
     for merges, is_warned in (("5", False), ("5", False), ("3", True)):
         capsys.readouterr()
-        assert main(["bpe", "learn", f"{texts}/data", "--merges", merges]) == 0
+        assert main([*learn, merges, "--overwrite"]) == 0
         shown = " ".join(capsys.readouterr().err.split())
         assert ("other vocabularies were in" in shown) == is_warned
+    before = contents(texts / "data")
+    assert main([*learn, "2"]) == 2 and contents(texts / "data") == before
+    assert "has vocabularies already. Replace them by `--overwrite`" in " ".join(
+        capsys.readouterr().err.split()
+    )
 
 
 def _filter(project: Path, text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
@@ -141,3 +148,18 @@ def test_filters_load_nothing_heavy(project: Path, modules: str, heavy: set[str]
         capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(project)},
     )  # fmt: skip
     assert run.stdout.strip() == b"set()"
+
+
+def test_quiet_commands_only_warn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = str(tmp_path / "data")
+    assert main(["preprocess", "--toy", "20", "--out", data, "--quiet", "--json", "-"]) == 0
+    shown = capfd.readouterr()
+    assert json.loads(shown.out)["splits"]["train"]["pairs_kept"] == 20 and shown.err == ""
+    # So many merges there are not: a warning, but no table of lengths.
+    assert main(["--quiet", "bpe", "learn", data, "--merges", "9999"]) == 0
+    shown = capfd.readouterr()
+    assert shown.out == "" and shown.err.startswith("warning: only ") and "split" not in shown.err
+    assert main(["bpe", "learn", data, "--quiet"]) == 2
+    assert capfd.readouterr().err.startswith("error: The dataset")
+    assert main(["bpe", "learn", data, "--overwrite"]) == 0
+    assert "Lengths in units" in capfd.readouterr().err

@@ -226,8 +226,17 @@ def test_init_begins_from_other_weights(data: Path, tmp_path: Path, messages: li
 def test_several_seeds_are_summed_up(data: Path, tmp_path: Path, messages: list[str]) -> None:
     out, report = tmp_path / "models", tmp_path / "report.json"
     options = ["--seeds", "1..2", "--max-updates", 1, "--json", report, *SMALL]
+    options += ["--set", "search.max_length_b=0"]
     assert train(data, "--out", out, *options) == 0
     values = json.loads(report.read_text())
+    # The test split is translated too, as `decode --data` does.
+    chrf = [run["test_chrf"] for run in values["seeds"]]
+    assert values["test_chrf"]["mean"] == pytest.approx(sum(chrf) / 2)
+    decoded = ["decode", f"{out}/seed-2", "--data", data, "--json", report]
+    assert main(list(map(str, decoded))) == 0
+    assert json.loads(report.read_text())["chrf"] == chrf[1]
+    assert train(data, "--out", out, *options, "--test-split", "tset", "--overwrite") == 2
+    assert "no split `tset`" in messages[-1]
     losses = [run["valid_loss"] for run in values["seeds"]]
     assert [run["seed"] for run in values["seeds"]] == [1, 2] and losses[0] != losses[1]
     loss = values["valid_loss"]

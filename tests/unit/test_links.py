@@ -119,7 +119,7 @@ def test_units_of_a_dataset_go_where_its_links_lead(tmp_path: Path) -> None:
     data, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     elsewhere.mkdir()
     assert main(["preprocess", "--toy", "10", "--out", str(data)]) == 0
-    learn = ["bpe", "learn", str(data), "--merges"]
+    learn = ["bpe", "learn", str(data), "--overwrite", "--merges"]
     assert main([*learn, "10"]) == 0
     links = [data / name for name in ("bpe.codes", "vocab.qa.txt", "train.safetensors")]
     for link in links:
@@ -131,7 +131,7 @@ def test_units_of_a_dataset_go_where_its_links_lead(tmp_path: Path) -> None:
     after = contents(elsewhere)
     assert after.keys() == before.keys() and all(after[path] != before[path] for path in before)
     # Without codes there is nothing for the link to name.
-    assert main(["bpe", "learn", str(data), "--words"]) == 0
+    assert main(["bpe", "learn", str(data), "--words", "--overwrite"]) == 0
     assert not links[0].is_symlink() and not (elsewhere / "bpe.codes").exists()
 
 

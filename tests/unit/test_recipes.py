@@ -12,8 +12,12 @@ import pytest
 import typer
 
 from nmtgrid.base import config
+from nmtgrid.base.config_file import read_config
 from nmtgrid.cli import app
+from nmtgrid.cli.config_options import with_options
 from nmtgrid.cli.objectives import objectives
+from nmtgrid.cli.options import file_options
+from nmtgrid.cli.train.arguments import SETTINGS, TrainArguments
 from nmtgrid.training.prepare import Request, resolve
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -133,7 +137,13 @@ def _check_settings(words: list[str], known: set[str]) -> None:
         for name, kind in LIMITS.items()
         if (option := f"--{name.replace('_', '-')}") in options
     }
-    request = Request(arch, preset, objective, tuple(changes), limits)
+    file = None
+    if "--config" in options:
+        taken, file = with_options(
+            {}, read_config(options["--config"]), file_options(TrainArguments), (), (), SETTINGS
+        )
+        arch, preset, objective = (taken.get(name) for name in ("arch", "preset", "objective"))
+    request = Request(arch, preset, objective, tuple(changes), limits, file)
     if repr(request) not in known:
         known.add(repr(request))
         resolve(request, objectives)
@@ -234,6 +244,23 @@ def test_help_is_the_head_and_does_nothing(name: str, tmp_path: Path) -> None:
 def test_what_cannot_be_chosen_is_refused(name: str, tmp_path: Path) -> None:
     ended = _bash(RECIPES / f"{name}.sh", "nothing", folder=tmp_path)
     assert ended.returncode == 2 and "nothing to choose by `nothing`" in ended.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--fast", "-x"]])
+def test_the_checks_tell_their_plan(options: list[str], tmp_path: Path) -> None:
+    ended = _bash(RECIPES / "test.sh", "--dry-run", *options, folder=tmp_path)
+    assert ended.returncode == 0 and not list(tmp_path.iterdir())
+    plan = ended.stdout.splitlines()
+    assert all(line.startswith("$ python -m ") for line in plan)
+    assert plan[0].endswith("ruff check .") and "pytest" in plan[-1]
+    assert ("mypy" in ended.stdout) == (options == []) and plan[-1].endswith(" -x") == bool(options)
+
+
+def test_settings_of_a_file_come_after_a_recipes_preset(tmp_path: Path) -> None:
+    ended = _bash(RECIPES / "multi30k.sh", "--dry-run", folder=tmp_path, CONFIG="my.toml")
+    training = next(words for words in _commands(ended.stdout) if words[1] == "train")
+    assert training[training.index("--config") + 1] == "my.toml" and "--preset" in training
+    assert 'CONFIG=my.toml bash recipes/multi30k.sh' in ended.stdout
 
 
 def test_the_quickstarts_plan_removes_nothing(tmp_path: Path) -> None:

@@ -28,7 +28,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decoded(home: Path, out: Path, *options: str) -> list[str]:
-    command = ["decode", str(home / "exits"), "--data", str(home / "data"), "--split", "test", "--beam", "1"]
+    command = ["decode", str(home / "exits"), "--data", str(home / "data"), "--split", "test"]
+    command += ["--beam", "1"]
     assert main([*command, "--out", str(out), "--device", "cpu", *options]) == 0
     return out.read_text().splitlines()
 

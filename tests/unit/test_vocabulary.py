@@ -112,7 +112,8 @@ def test_a_tied_model_trains_on_it(folder: Path, tmp_path: Path, units: list[str
     values = json.loads(report.read_text())
     assert values["source_vocab_size"] == values["target_vocab_size"]
     split = Dataset.open(folder).split("train")
-    assert values["train"]["source_unknown"] == values["train"]["target_unknown"] == 0
+    assert values["splits"]["train"]["source_unknown"] == 0
+    assert values["splits"]["train"]["target_unknown"] == 0
     assert max(split.source(1) + split.target(1)) < values["source_vocab_size"]
     small = ["model.depth=1", "model.size=8", "model.feed_forward_size=8", "model.tie=all"]
     options = [part for setting in small for part in ("--set", setting)]

@@ -13,6 +13,7 @@ from nmtgrid.cli.options import (
     LARGEST_SEED,
     Alone,
     CommandArguments,
+    Config,
     Device,
     JsonFile,
     Needs,
@@ -107,6 +108,7 @@ class AdaptiveTuneArguments(CommandArguments):
     precision: Precision = "fp32"
     device: Device = "auto"
     json: JsonFile = None
+    config: Config = None
 
     @property
     def guarantee(self) -> Guarantee | None:

@@ -11,6 +11,7 @@ from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
     CommandArguments,
+    Config,
     Device,
     Ensemble,
     Excludes,
@@ -97,6 +98,7 @@ class DecodeArguments(CommandArguments):
     precision: Precision = "fp32"
     device: Device = "auto"
     json: JsonFile = None
+    config: Config = None
 
 
 PANELS = {

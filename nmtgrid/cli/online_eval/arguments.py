@@ -17,6 +17,7 @@ from nmtgrid.cli.options import (
     LARGEST_SEED,
     Alone,
     CommandArguments,
+    Config,
     Device,
     Ensemble,
     Excludes,
@@ -171,6 +172,7 @@ class OnlineEvalArguments(CommandArguments):
     precision: Precision = "fp32"
     device: Device = "auto"
     json: JsonFile = None
+    config: Config = None
 
     @property
     def evaluated_split(self) -> str:

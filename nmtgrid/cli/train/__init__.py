@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import Leave, check_outputs, check_rules, takes, write_report
 from nmtgrid.cli.train.arguments import PANELS, RULES, SETTINGS, TrainArguments
+
+if TYPE_CHECKING:
+    from nmtgrid.training.prepare import Request
 
 
 @takes(
@@ -23,6 +27,9 @@ def command(arguments: TrainArguments) -> None:
     Stopping it by Ctrl-C or SIGTERM saves first and leaves with exit code 130 or 143; `--resume`
     goes on from there, as it does after a kill. Under torchrun each process takes a share of every
     update's batches: N of them do `batches.accumulation` x N batches an update.
+
+    The settings in a file of `--config` come after the preset that it names, and before options
+    and `--set`. The `config.json` of a model will do too: it trains such a model again.
     """
     from nmtgrid.training.distributed import processes_from_environment
 
@@ -31,18 +38,20 @@ def command(arguments: TrainArguments) -> None:
     if not processes.is_first:
         console.hush(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
-    check_outputs({"--json": arguments.json})
     if arguments.list_:
+        check_outputs({"--json": arguments.json})
         from nmtgrid.cli.train.plan import print_list
 
         # A report on standard output must not have tables between its lines.
         aside = arguments.json == Path("-")
         write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
         return
-    check_rules(arguments, RULES)
-    from nmtgrid.cli.objectives import objectives
-    from nmtgrid.cli.train.run import parse_seeds, run_all
-    from nmtgrid.training.prepare import Request, resolve
+    file = arguments.config
+    if file is None or not file.faults:
+        check_rules(arguments, RULES)
+    check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
+    from nmtgrid.cli.train.run import find_data, parse_seeds, run_all
+    from nmtgrid.training.prepare import Request
 
     request = Request(
         arch=arguments.arch,
@@ -50,16 +59,16 @@ def command(arguments: TrainArguments) -> None:
         objective=arguments.objective,
         changes=tuple(arguments.changes or ()),
         flags={f"training.{name}": getattr(arguments, name) for name in SETTINGS},
+        file=file,
     )
+    if file is not None and file.faults:
+        _show(arguments, request, None)  # which names all faults
     seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
-    if arguments.dry_run:
-        from nmtgrid.cli.train.plan import print_plan
-
+    if arguments.resume and arguments.data is None:
+        arguments = dataclasses.replace(arguments, data=find_data(arguments.out, seeds))
+    if arguments.dry_run or arguments.dump_config is not None:
         # Of several seeds each has a folder of its own, so that there is no single run to resume.
-        resumed = arguments.out if arguments.resume and seeds is None else None
-        settings = resolve(request, objectives, resumed)
-        sizes = arguments.source_vocab_size, arguments.target_vocab_size
-        write_report(arguments.json, print_plan(settings, arguments.data, sizes))
+        _show(arguments, request, arguments.out if arguments.resume and seeds is None else None)
         return
     from nmtgrid.base.devices import find_device
     from nmtgrid.cli.train.tensorboard import import_tensorboard
@@ -76,3 +85,19 @@ def command(arguments: TrainArguments) -> None:
     # Interrupted by a signal, but not by an exception: state and report have been written.
     if code:
         raise Leave(code)
+
+
+def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> None:
+    """Write the settings of a run, or print its plan."""
+    from nmtgrid.cli.objectives import objectives
+    from nmtgrid.training.prepare import resolve
+
+    settings = resolve(request, objectives, resumed)
+    if arguments.dump_config is not None:
+        from nmtgrid.cli.train.dump import write_config
+
+        write_config(arguments.dump_config, settings, arguments)
+    else:
+        from nmtgrid.cli.train.plan import print_plan
+
+        write_report(arguments.json, print_plan(settings, arguments))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from nmtgrid.cli.options import (
     GENERAL,
     CommandArguments,
+    Config,
     Device,
     Excludes,
     JsonFile,
@@ -20,12 +21,20 @@ from nmtgrid.cli.options import (
     option,
 )
 
+SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "average")
+"""Options that are settings `training.*`, as `--set` takes them."""
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainArguments(CommandArguments):
     """The arguments of `train`."""
 
-    data: Path | None = argument("Dataset directory.", "DATA", default=None)
+    not_in_file: ClassVar[frozenset[str]] = frozenset({"config", "dump_config", "list_", "changes"})
+    file_settings: ClassVar[tuple[str, ...]] = SETTINGS
+
+    data: Path | None = argument(
+        "Dataset directory; a run that is resumed knows its own.", "DATA", default=None
+    )
     out: Path | None = option("Model directory to write.", "MODEL")
     arch: str | None = option("Architecture; see `--list`.", "NAME", show_default="pervasive")
     preset: str | None = option("The architecture's settings by name.", "NAME", show_default="none")
@@ -61,17 +70,30 @@ class TrainArguments(CommandArguments):
     source_vocab_size: int | None = option("For `--dry-run` without data.", "N")
     target_vocab_size: int | None = option("For `--dry-run` without data.", "N")
     json: JsonFile = None
+    config: Config = None
+    dump_config: Path | None = option(
+        "Write all settings, as `--config` reads them, and train nothing (`-`: to the screen).",
+        "FILE",
+    )
+    lengths: str | None = option(
+        "With `--dry-run`: of a pair, in units with end symbols, such as 20x25; the cost is that "
+        "of such pairs.",
+        "SOURCExTARGET",
+    )
+    test_split: str | None = option(
+        "Translate this split at the end and score it, as `decode --data` does; `none`: do not.  "
+        "[default: with `--seeds` test]",
+        "NAME",
+    )
 
 
 PANELS = {
-    "Model and objective": "arch preset objective changes init",
+    "Model and objective": "arch preset objective changes config init",
     "Run": "out seed seeds resume overwrite tensorboard",
-    "End of the run": "max_minutes max_updates max_epochs average",
-    "Instead of training": "list_ dry_run source_vocab_size target_vocab_size",
+    "End of the run": "max_minutes max_updates max_epochs average test_split",
+    "Instead of training": "list_ dump_config dry_run lengths source_vocab_size target_vocab_size",
     GENERAL: "device precision json",
 }
-SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "average")
-"""Options that are settings `training.*`, as `--set` takes them."""
 _SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
 _OUT_MESSAGE = "`--out MODEL` is missing: where shall the model be written?"
 RULES = [
@@ -87,10 +109,11 @@ RULES = [
     ),
     Needs(
         "data",
-        "dry_run",
+        "dry_run dump_config resume",
         "The dataset directory DATA is missing: `nmtgrid train DATA --out MODEL`.",
     ),
-    Needs("out", "dry_run", _OUT_MESSAGE),
+    Needs("out", "dry_run dump_config", _OUT_MESSAGE),
+    Requires("lengths", "dry_run"),
     Requires("resume", "out", _OUT_MESSAGE),
     Excludes("resume", "overwrite"),
     Excludes("seed", "seeds"),

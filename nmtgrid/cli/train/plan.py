@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import operator
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -14,31 +13,32 @@ import torch
 from nmtgrid.base import console
 from nmtgrid.base.config import describe, meanings, to_json
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.spans import real_number, shortened
 from nmtgrid.cli.objectives import objectives
+from nmtgrid.cli.train.arguments import TrainArguments
 from nmtgrid.data.batches import DataCursor
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
-from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.cost_report import TABLE
+from nmtgrid.models.api import Steps, TranslationModel
+from nmtgrid.models.cost_report import TABLE, Properties, table_steps
 from nmtgrid.text.vocabulary import SPECIALS
 from nmtgrid.training.prepare import check_r_drop, check_smoothing, check_tie, resegment
 from nmtgrid.training.settings import RunSettings, settings_type
 from nmtgrid.training.trainer import plan_batches
 
-ASSUMED_LENGTH = 25
+ASSUMED_LENGTH = 25.0
 """Tokens on each side of a pair, end symbol included, where no data tell."""
+LONGEST = 100_000
+"""Tokens of a side of a pair in `--lengths`."""
 _SAMPLE = 1000
 
 
-def print_plan(
-    settings: RunSettings, data: Path | None, sizes: tuple[int | None, int | None]
-) -> dict[str, Any]:
-    """Print parameters, receptive field, cost and properties; return them.
-
-    `sizes` are those of both vocabularies, where they were given instead of `data`.
-    """
-    dataset = None if data is None else Dataset.open(data)
+def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, Any]:
+    """Print parameters, receptive field, cost and properties; return them."""
+    dataset = None if arguments.data is None else Dataset.open(arguments.data)
+    lengths = None if arguments.lengths is None else _parse_lengths(arguments.lengths)
     if dataset is None:
+        sizes = arguments.source_vocab_size, arguments.target_vocab_size
         source_size, target_size = _vocabulary_sizes(settings, sizes)
     else:
         check_tie(settings, dataset)
@@ -51,11 +51,13 @@ def print_plan(
     check_smoothing(settings, objectives)
     check_r_drop(settings, objectives)
     objectives.get(settings.objective_name).make(settings.objective).check(model)
-    if dataset is None:
-        work = _assumed_work(model, settings)
+    if dataset is None or lengths is not None:
+        work = _assumed_work(model, settings, *(lengths or (ASSUMED_LENGTH, ASSUMED_LENGTH)))
     else:
         work = _measured_work(model, settings, dataset)
-    report = model.report(work["source_length"], work["target_length"])
+    pair = work["source_length"], work["target_length"]
+    report = model.report(*pair)
+    preset = None if settings.preset is None else zoo.preset(settings.arch, settings.preset)
     sequence = settings.smoothing.sequence
     samples = sequence.samples if sequence.alpha and not sequence.lazy else 0
     values: dict[str, Any] = {
@@ -63,6 +65,9 @@ def print_plan(
         "preset": settings.preset,
         "objective": settings.objective_name,
         "parameters": model.count_parameters(),
+        "masked_parameters": model.count_masked(),
+        "published_parameters": preset and preset.parameters,
+        "published_vocab_sizes": preset and preset.vocabulary,
         "source_vocab_size": source_size,
         "target_vocab_size": target_size,
         "receptive_field": {
@@ -71,11 +76,21 @@ def print_plan(
         },
         **work,
         "properties": dataclasses.asdict(report),
-        "architectures": [dataclasses.asdict(row) for row in TABLE],
+        "architectures": [_with_steps(row, report.steps, pair) for row in TABLE],
         "settings": to_json(settings),
         "drawn_sentences_per_pair": samples,
     }
-    _print_tables(values, assumed=dataset is None)
+    if lengths is not None:
+        origin = "--lengths"
+    else:
+        origin = "assumed" if arguments.data is None else f"mean of {arguments.data}"
+    _print_tables(values, origin)
+    _print_notes(settings, samples)
+    return values
+
+
+def _print_notes(settings: RunSettings, samples: int) -> None:
+    """Print what is to be known of settings and costs; `samples` are drawn for each sentence."""
     for note in settings.notes():
         console.warn(note)
     if settings.training.r_drop:
@@ -85,7 +100,6 @@ def print_plan(
             f"Costs are those of the true sentences. Smoothing draws {samples:,} more for each, "
             "and the model reads their prefixes too: on the same source, which is encoded once."
         )
-    return values
 
 
 def print_list(
@@ -196,15 +210,41 @@ def _vocabulary_sizes(
     return source, target
 
 
-def _assumed_work(model: TranslationModel, settings: RunSettings) -> dict[str, float]:
-    """Return what an update costs if all pairs have an assumed length."""
-    batches, length = settings.batches, ASSUMED_LENGTH
+def _parse_lengths(text: str) -> tuple[float, float]:
+    """Return the lengths of a text such as `20x25`. Raises ConfigError."""
+    try:
+        source, target = map(real_number, text.split("x"))
+    except ValueError:
+        source = target = 0.0
+    if not (1 <= source <= LONGEST and 1 <= target <= LONGEST):
+        raise ConfigError(
+            f"`--lengths` must be two numbers from 1 to {LONGEST:,}, but is `{shortened(text)}`.",
+            "Write source and target length like this: `--lengths 20x25`.",
+        )
+    return source, target
+
+
+def _with_steps(row: Properties, steps: Steps | None, pair: tuple[float, float]) -> dict[str, Any]:
+    """Return a row of table 3.1, with numbers for as many layers as the plan's model has."""
+    values: dict[str, Any] = dataclasses.asdict(row)
+    if steps is not None:
+        values["steps"] = dataclasses.asdict(
+            table_steps(row.model, pair, steps.layers, steps.kernel)
+        )
+    return values
+
+
+def _assumed_work(
+    model: TranslationModel, settings: RunSettings, source: float, target: float
+) -> dict[str, float]:
+    """Return what an update costs if all pairs have these lengths."""
+    batches = settings.batches
     # A batch is full when its padded tokens, or its grid cells, are.
-    pairs = max(1, batches.max_tokens // length)
+    pairs = max(1, int(batches.max_tokens // target))
     if batches.max_cells:
-        pairs = max(1, min(pairs, batches.max_cells // length**2))
-    flops = model.report(length, length).flops_per_pair
-    return _work(pairs * batches.accumulation, flops, length, length)
+        pairs = max(1, min(pairs, int(batches.max_cells // (source * target))))
+    flops = model.report(source, target).flops_per_pair
+    return _work(pairs * batches.accumulation, flops, source, target)
 
 
 def _measured_work(
@@ -241,39 +281,67 @@ def _work(
     }
 
 
-def _print_tables(values: dict[str, Any], *, assumed: bool) -> None:
+def _print_tables(values: dict[str, Any], origin: str) -> None:
+    """Print the plan; `origin` says where its lengths come from."""
     report = values["properties"]
-    parameters = f"{values['parameters']:,}"
-    published = values["preset"] and zoo.preset(values["arch"], values["preset"]).parameters
-    if published:
-        parameters += f" (published: {published / 1e6:.1f}M)"
     lengths = f"{values['source_length']:.1f} x {values['target_length']:.1f}"
     fields = {
         side: "all" if tokens is None else f"{tokens:,}"
         for side, tokens in values["receptive_field"].items()
     }
+    masked = values["masked_parameters"]
     rows = [
         ["architecture", values["arch"]],
-        ["parameters", parameters],
+        ["parameters", f"{values['parameters']:,}"],
+        *([["of which masked taps, zero and never read", f"{masked:,}"]] if masked else []),
+        *_published_rows(values),
         ["vocabularies", f"{values['source_vocab_size']:,} and {values['target_vocab_size']:,}"],
         ["receptive field, source tokens", fields["source"]],
         ["receptive field, target tokens", fields["target"]],
-        ["mean pair, with end symbols" + (" (assumed)" if assumed else ""), lengths],
+        [f"pair, with end symbols ({origin})", lengths],
         ["pairs per update", f"{values['pairs_per_update']:,.1f}"],
         ["cost of a pair, forward and backward", f"{values['flops_per_pair'] / 1e9:,.2f} GFLOP"],
         ["cost of an update", f"{values['flops_per_update'] / 1e9:,.1f} GFLOP"],
         ["computation", report["computation"]],
-        ["sequential operations in training", report["sequential"]],
-        ["path to a target token", report["target_path"]],
-        ["path to a source token", report["source_path"]],
+        ["sequential operations in training", _with_number(report, "sequential")],
+        ["path to a target token", _with_number(report, "target_path")],
+        ["path to a source token", _with_number(report, "source_path")],
     ]
     console.table("plan", ["", ""], rows)
-    headings = ["model", "receptive field", "computation", "sequential", "to target", "to source"]
+    steps = report["steps"]
+    if steps is None:
+        return
+    source, target = steps["layers"]
+    kernel = f", filters of {steps['kernel'] or 3}"
     console.table(
-        "properties (tables 2.1 and 3.1; paths from a prediction to a token)",
-        headings,
-        [list(row.values()) for row in values["architectures"]],
+        f"other architectures with such layers ({source} and {target}{kernel}) on a pair of "
+        f"{lengths}: sequential operations, paths from a prediction to a token",
+        ["model", "receptive field", "computation", "sequential", "to target", "to source"],
+        [
+            [row["model"], row["receptive_field"], row["computation"]]
+            + [_with_number(row, name) for name in ("sequential", "target_path", "source_path")]
+            for row in values["architectures"]
+        ],
     )
+
+
+def _with_number(row: dict[str, Any], name: str) -> str:
+    """Return an order of growth, and how much it is for the plan's pair."""
+    steps = row["steps"]
+    return row[name] if steps is None else f"{row[name]}: {steps[name]:,.0f}"
+
+
+def _published_rows(values: dict[str, Any]) -> list[list[str]]:
+    """Return the row of the published count, if there is one, and the sizes that it is for."""
+    parameters, sizes = values["published_parameters"], values["published_vocab_sizes"]
+    if not parameters:
+        return []
+    text = f"{parameters / 1e6:.1f}M"
+    if sizes:
+        text += f", with vocabularies of {sizes[0]:,} and {sizes[1]:,}"
+        if list(sizes) != [values["source_vocab_size"], values["target_vocab_size"]]:
+            text += " (here they are others)"
+    return [["published parameters", text]]
 
 
 def _format_value(value: Any) -> str:

@@ -14,10 +14,13 @@ import torch
 
 from nmtgrid.base import console
 from nmtgrid.base.spans import whole_numbers
+from nmtgrid.cli.decode.arguments import DecodeArguments
+from nmtgrid.cli.decode.run import make_translator, translate_split
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.cli.options import Leave
 from nmtgrid.cli.train.arguments import TrainArguments
 from nmtgrid.cli.train.tensorboard import TensorBoard
+from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
@@ -28,6 +31,7 @@ from nmtgrid.training.prepare import (
     TENSORBOARD,
     Request,
     check_folder,
+    data_of_run,
     prepare,
     resolve,
 )
@@ -36,6 +40,10 @@ from nmtgrid.training.update import check_watch
 
 _DAMAGED_SHOWN = 3
 _MOST_SEEDS = 1000
+_TEST_SCORES = (
+    "bleu_tokenized", "bleu", "chrf", "bleu_1", "bleu_2", "bleu_3", "bleu_4", "cider",
+)  # fmt: skip
+"""Scores of translations and of captions, as `decode --json` has them."""
 
 
 def run_all(
@@ -49,8 +57,12 @@ def run_all(
     out, resume = arguments.out, arguments.resume
     assert out is not None
     check_shared_folder(out, processes)
+    _test_split(arguments)  # no unknown name should come out after hours of training
     if seeds is None:
-        return _train(arguments, request, out, device, processes, resume=resume)
+        code, report = _train(arguments, request, out, device, processes, resume=resume)
+        if processes.is_first and not code:
+            report |= _test_scores(arguments, out)
+        return code, report
     reports: list[dict[str, Any]] = []
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
     if processes.is_first and not resume:
@@ -68,7 +80,45 @@ def run_all(
         if code:
             # Interrupted: the seeds that are left are not begun.
             return code, {"seeds": reports}
+    if processes.is_first:
+        for report, folder in zip(reports, folders.values(), strict=True):
+            report |= _test_scores(arguments, folder)
     return 0, {"seeds": reports, **_print_spread(reports)}
+
+
+def _test_scores(arguments: TrainArguments, folder: Path) -> dict[str, float]:
+    """Translate the test split as `decode --data` does and print its scores; return them.
+
+    Their keys begin with `test_`; there are none where no split is asked for.
+    """
+    assert arguments.data is not None
+    split = _test_split(arguments)
+    if split is None:
+        return {}
+    decoding = DecodeArguments(
+        model=folder, data=arguments.data, split=split, device=arguments.device
+    )
+    report = translate_split(make_translator(decoding), decoding)
+    return {f"test_{name}": report[name] for name in _TEST_SCORES if name in report}
+
+
+def _test_split(arguments: TrainArguments) -> str | None:
+    """Return the split to translate at the end, if any. Raises DataError if it is not there."""
+    assert arguments.data is not None
+    if arguments.test_split == "none":
+        return None
+    dataset = Dataset.open(arguments.data)
+    if arguments.test_split is not None:
+        return dataset.split(arguments.test_split).name
+    return "test" if arguments.seeds is not None and "test" in dataset.names else None
+
+
+def find_data(out: Path | None, seeds: Sequence[int] | None) -> Path:
+    """Return the dataset of the run in `out`, or of the first of `seeds` that was begun there."""
+    assert out is not None
+    folders = [out] if seeds is None else [out / f"seed-{seed}" for seed in seeds]
+    begun = [folder for folder in folders if (folder / "config.json").is_file()]
+    return data_of_run([*begun, folders[0]][0])
 
 
 def _train(
@@ -309,8 +359,9 @@ def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[i
 def _print_spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Print mean and standard deviation over the runs; return them."""
     spreads: dict[str, Any] = {}
-    for name in ("valid_loss", "valid_perplexity", "valid_bleu", "valid_cider"):
-        values = [report[name] for report in reports if report[name] is not None]
+    names = ("valid_loss", "valid_perplexity", "valid_bleu", "valid_cider")
+    for name in (*names, *(f"test_{name}" for name in _TEST_SCORES)):
+        values = [report[name] for report in reports if report.get(name) is not None]
         if len(values) >= 2:
             spreads[name] = spread(values)
     if spreads:

@@ -59,6 +59,11 @@ class DepthwiseConvolution(nn.Module):
             self.weight.zero_()
             self.weight[: self.live_rows, : self.live_columns].uniform_(-bound, bound)
 
+    @property
+    def masked_taps(self) -> int:
+        """Numbers of the parameter that are zero and never read."""
+        return self.weight.numel() - self.weight[: self.live_rows, : self.live_columns].numel()
+
     def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
         """Return [M, D] for the flat valid cells [M, D] of `layout`."""
         return grid_convolution(features, self.weight, layout, source_causal=self.source_causal)
@@ -92,6 +97,11 @@ class FullConvolution(nn.Module):
         with torch.no_grad():
             self.weight.zero_()
             self.weight[:, :, : self.live_rows].normal_(std=(2.0 / inputs) ** 0.5)
+
+    @property
+    def masked_taps(self) -> int:
+        """Numbers of the parameter that are zero and never read."""
+        return self.weight.numel() - self.weight[:, :, : self.live_rows].numel()
 
     def all_rows(self, features: Tensor, layout: GridLayout) -> Tensor:
         return dense_grid_convolution(features, self.weight, layout)

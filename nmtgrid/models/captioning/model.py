@@ -26,7 +26,7 @@ from nmtgrid.layers.recurrent.lstm import (
     draw_uniform,
     run_lstm,
 )
-from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel
+from nmtgrid.models.api import PredictionSites, Report, Step, Steps, Traits, TranslationModel
 from nmtgrid.models.captioning.config import CaptionConfig, CaptionLSTMConfig
 from nmtgrid.text.vocabulary import PAD, SPECIALS
 
@@ -204,6 +204,9 @@ class CaptionLSTM(CaptionModel):
             sequential="O(N |y|)",
             target_path="O(|y|)",
             source_path="O(|y|)",
+            steps=Steps(
+                self.config.depth * positions, target_length, target_length, (1, self.config.depth)
+            ),
         )
 
     def stages(self) -> dict[str, nn.Module]:

@@ -19,7 +19,7 @@ from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.recurrent.lstm import States
 from nmtgrid.layers.recurrent.top_down import TopDownWeights, run_top_down
 from nmtgrid.layers.source_cache import SourceCache
-from nmtgrid.models.api import PredictionSites, Report, Step, Traits
+from nmtgrid.models.api import PredictionSites, Report, Step, Steps, Traits
 from nmtgrid.models.captioning.config import CaptionTopDownConfig
 from nmtgrid.models.captioning.model import CaptionModel
 
@@ -113,6 +113,7 @@ class CaptionTopDown(CaptionModel):
             sequential="O(|y|)",
             target_path="O(|y|)",
             source_path="O(1)",
+            steps=Steps(2 * target_length, target_length, 1.0, (1, 2)),
         )
 
     def stages(self) -> dict[str, nn.Module]:

@@ -23,7 +23,7 @@ from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits, numbered
 from nmtgrid.models.config_checks import first_alias, plan_of
-from nmtgrid.models.cost_report import table_report
+from nmtgrid.models.cost_report import table_report, table_steps
 from nmtgrid.models.pervasive.config import PervasiveConfig, cell_flops
 from nmtgrid.models.pervasive.grid_model import GridModel, output_map
 from nmtgrid.text.vocabulary import PAD
@@ -285,6 +285,12 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             3.0 * (sides + cells + 2.0 * types * target_length * read),
             f"{traits.source_receptive_field} source and {traits.target_receptive_field} target "
             "tokens",
+            table_steps(
+                "Pervasive Attention",
+                (source_length, target_length),
+                (config.depth, config.depth),
+                config.target_kernel,
+            ),
         )
 
     def stages(self) -> dict[str, nn.Module]:

@@ -1,0 +1,201 @@
+"""Configuration files: TOML, with the line of every key for messages, or a model's `config.json`.
+
+Commands read them with `--config`, and `train --dump-config` writes one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.base.errors import InputError
+from nmtgrid.base.io.atomic import reason
+
+_LARGEST = 1 << 16
+"""Bytes of a configuration: what is longer is another kind of file."""
+_TABLES = ("model", "training", "batches", "smoothing", "search")
+
+
+@dataclasses.dataclass(frozen=True)
+class ConfigFile:
+    """A configuration as it stands in a file, and what a command has taken from it."""
+
+    path: str
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    text: str = dataclasses.field(default="", repr=False)
+    is_model: bool = False
+    """Whether it is the `config.json` of a model, which holds every setting."""
+    known: tuple[str, ...] = ()
+    """The keys of all options of the command."""
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """The keys whose values it has taken for its options, by the options' names in messages."""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What is left, which are settings."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with the options."""
+
+    def located(self, faults: Iterable[str], names: Mapping[str, str]) -> list[str]:
+        """Return `faults` with file and line before those that speak of something in this file.
+
+        `names` are the keys in this file by what messages call them.
+        """
+        messages = []
+        for fault in faults:
+            quoted = [text.split()[0] for text in re.findall(r"`([^`]*)`", fault) if text.strip()]
+            keys = [names[name] for name in quoted if name in names]
+            where = f"{self._where(keys[0])}: " if keys and not self._is_located(fault) else ""
+            messages.append(where + fault)
+        return messages
+
+    def _is_located(self, fault: str) -> bool:
+        return fault.startswith(f"{self.path}:")
+
+    def _where(self, key: str) -> str:
+        line = self._lines.get(key.replace("-", "_"))
+        return self.path if line is None else f"{self.path}:{line}"
+
+    @functools.cached_property
+    def _lines(self) -> dict[str, int]:
+        """The line of each key and table, by dotted name."""
+        import tomllib
+
+        lines: dict[str, int] = {}
+        table, statement, begin = "", "", 0
+        # The parser tells no lines. A statement is the least number of lines that parse by
+        # themselves, and it is the only one in them.
+        for number, line in enumerate([] if self.is_model else self.text.split("\n"), 1):
+            begin = begin if statement else number
+            statement += line + "\n"
+            try:
+                values = tomllib.loads(statement)
+            except tomllib.TOMLDecodeError:
+                continue
+            names = [name.replace("-", "_") for name in dotted(values)]
+            if statement.lstrip().startswith("["):
+                table = f"{names[-1]}." if names else ""
+                lines.setdefault(table[:-1], begin)
+            else:
+                for name in names:
+                    lines.setdefault(table + name, begin)
+            statement = ""
+        return lines
+
+
+def dotted(values: Any, prefix: str = "") -> list[str]:
+    """Return the dotted names of all keys in nested tables, each table before what is in it."""
+    if isinstance(values, list):
+        return [name for item in values for name in dotted(item, prefix)]
+    if not isinstance(values, dict):
+        return []
+    names = []
+    for key, value in values.items():
+        names += [prefix + key, *dotted(value, f"{prefix}{key}.")]
+    return names
+
+
+def read_config(path: str | Path) -> ConfigFile:
+    """Return the configuration in a file. Raises InputError naming the line that cannot be read."""
+    name = str(path)
+    text = _read_text(Path(path))
+    if text.lstrip().startswith("{"):
+        return ConfigFile(name, _model_values(name, text), text, is_model=True)
+    import tomllib
+
+    try:
+        values = tomllib.loads(text)
+    except RecursionError as fault:
+        raise InputError("it nests tables or lists too deeply.", path=name) from fault
+    except ValueError as fault:
+        message = str(fault)
+        match = re.search(r" \(at line (\d+), column (\d+)\)$", message)
+        line = int(match[1]) if match else len(text.splitlines())
+        message = message.rpartition(" (at ")[0] or message
+        problem = _REPEATED.get(message.split("(")[0].strip(), f"this is not TOML: {message}.")
+        raise InputError(problem, path=name, line=line) from fault
+    return ConfigFile(name, values, text)
+
+
+_REPEATED = {
+    "Cannot overwrite a value": "this key is given twice, or is both a value and a table.",
+    "Cannot declare": "this table is given twice: put its settings together.",
+}
+"""What the parser says of what is there twice."""
+
+
+def _read_text(path: Path) -> str:
+    if path.is_dir():
+        advice = "Name a file in TOML."
+        if (path / "config.json").is_file():
+            advice = f"`{path / 'config.json'}` holds the settings of the model in it."
+        raise InputError("it is a folder, not a configuration.", advice, path=path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+    except OSError as fault:
+        raise InputError(
+            f"it cannot be read: {reason(fault)}.",
+            "`nmtgrid train --dump-config FILE` writes a configuration to begin with.",
+            path=path,
+        ) from fault
+    if len(content) > _LARGEST:
+        raise InputError("it is too long for a configuration.", path=path)
+    try:
+        # As the parser wants lines to end; a byte-order mark is left out.
+        return content.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as fault:
+        line = content[: fault.start].count(b"\n") + 1
+        message = "this is no text in UTF-8, so it is no configuration."
+        raise InputError(message, path=path, line=line) from fault
+
+
+def _model_values(path: str, text: str) -> dict[str, Any]:
+    """Return what the `config.json` of a model says, in the form of a TOML file."""
+    advice = "Give a TOML file, or the `config.json` of a model that nmtgrid has trained."
+    try:
+        values = json.loads(text)
+    except RecursionError as fault:
+        raise InputError("it is nested too deeply.", advice, path=path) from fault
+    except ValueError as fault:
+        line = getattr(fault, "lineno", 0)
+        message = f"it is neither TOML nor JSON: {fault}."
+        raise InputError(message, advice, path=path, line=line) from fault
+    settings = values.get("settings", {})
+    groups = [values.get("model"), settings]
+    groups += [settings.get("objective", {})] if isinstance(settings, dict) else []
+    if not all(isinstance(group, dict) for group in groups):
+        raise InputError("it is JSON, but not the `config.json` of a model.", advice, path=path)
+    tables = {"model": values["model"], **settings}
+    config = {"arch": values.get("arch"), "preset": settings.get("preset")}
+    config |= {name: tables[name] for name in _TABLES if name in tables}
+    if "objective_name" in settings:
+        config["objective"] = {"name": settings["objective_name"], **settings.get("objective", {})}
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Return nested JSON values as TOML, with "none" for null; tables come last in each table."""
+    return "".join(_toml_lines(values, "")).lstrip("\n")
+
+
+def _toml_lines(values: Mapping[str, Any], table: str) -> list[str]:
+    plain = {name: value for name, value in values.items() if not isinstance(value, Mapping)}
+    lines = [f"\n[{table[:-1]}]\n"] if table and (plain or not values) else []
+    lines += [f"{name} = {_toml_value(value)}\n" for name, value in plain.items()]
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            lines += _toml_lines(value, f"{table}{name}.")
+    return lines
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, (list, tuple)):
+        return f"[{', '.join(map(_toml_value, value))}]"
+    if value is None:
+        return '"none"'
+    # Strings, numbers and booleans are those of JSON, but for the one control character above.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

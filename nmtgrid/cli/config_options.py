@@ -1,0 +1,130 @@
+"""Options that a configuration file gives (`--config`): keys, types, and who wins.
+
+Keys are the long names of options, with `-` or `_`. What stands on the command line wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from typing import Any, Union, get_args, get_origin
+
+from nmtgrid.base.config import convert, value_schema
+from nmtgrid.base.config_file import ConfigFile
+from nmtgrid.base.errors import InputError, nearest
+
+
+@dataclasses.dataclass(frozen=True)
+class FileOption:
+    """An option as a file may give it; `parse` reads and checks a number."""
+
+    field: str
+    label: str
+    """What messages call it."""
+    kind: Any
+    """Its type, as annotated."""
+    help: str = ""
+    parse: Callable[[str], Any] | None = None
+    is_list: bool = False
+    """Whether its text is a list such as `1,2,3`, which a file may write as one."""
+
+    @property
+    def type(self) -> Any:
+        """The type without None."""
+        if get_origin(self.kind) in (Union, types.UnionType):
+            return next(part for part in get_args(self.kind) if part is not type(None))
+        return self.kind
+
+    def schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what a file may say."""
+        kind = self.type
+        is_repeated = get_origin(kind) is list
+        item = get_args(kind)[0] if is_repeated else kind
+        value = {"type": ["string", "number"]} if item is str else value_schema(item)
+        forms = [value]
+        if is_repeated or self.is_list:
+            forms.append({"type": "array", "items": value})
+        if self.label == "--set":
+            forms.append({"type": "object"})
+        described = {"description": self.help.replace("  [default", " [default")}
+        return ({"anyOf": forms} if len(forms) > 1 else value) | described
+
+    def read(self, key: str, value: Any, faults: list[str]) -> Any:
+        """Return the option's value, or enter a fault."""
+        kind = self.type
+        if get_origin(kind) is not list:
+            return self._read_item(kind, key, value, faults)
+        if isinstance(value, Mapping) and self.label == "--set":
+            return [f"{name}={json.dumps(item)}" for name, item in value.items()]
+        items = value if isinstance(value, list) else [value]
+        return [self._read_item(get_args(kind)[0], key, item, faults) for item in items]
+
+    def _read_item(self, kind: Any, key: str, value: Any, faults: list[str]) -> Any:
+        is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if kind is str and self.is_list and isinstance(value, list):
+            return ",".join(str(item) for item in value)
+        if kind is str and is_number:
+            return str(value)  # a list such as `1..9` may be one number
+        before = len(faults)
+        converted = convert(str if kind is Path else kind, value, key, faults)
+        if len(faults) > before:
+            return None
+        if kind is Path:
+            return Path(converted)
+        if self.parse is not None:
+            try:
+                self.parse(str(converted))
+            except ValueError as fault:
+                faults.append(f"`{key}` {fault}")
+        return converted
+
+
+def with_options(
+    values: Mapping[str, Any],
+    file: ConfigFile,
+    options: Mapping[str, FileOption],
+    typed: Collection[str],
+    barred: Collection[str],
+    settings: Collection[str] | None,
+) -> tuple[dict[str, Any], ConfigFile]:
+    """Return the arguments with those that `file` gives, and the file with what it has given.
+
+    `options` are those that it may give, by key; of them the fields `typed` stand on the command
+    line, and win. `barred` are keys of other options. `settings` are keys that stay in the file, as
+    do tables and unknown ones; None: there are no settings, and what is no option is a fault.
+    """
+    if file.is_model and settings is None:
+        raise InputError(
+            "it is the `config.json` of a model, which only `train` takes.",
+            "Give a file in TOML.",
+            path=file.path,
+        )
+    faults: list[str] = []
+    merged, rest, names = dict(values), {}, {}
+    for name, value in file.values.items():
+        key = name.replace("-", "_")
+        option = options.get(key)
+        if key in barred:
+            faults.append(f"`{name}` is given on the command line alone.")
+        elif option is None or (settings is not None and _is_setting(key, value, settings)):
+            if settings is None:
+                faults.append(f"`{name}`: there is no such option. {nearest(key, options)}")
+            rest[key if key in options else name] = value
+        elif option.field not in typed:
+            names[option.label] = name
+            before = len(faults)
+            read = option.read(name, value, faults)
+            if len(faults) == before:
+                merged[option.field] = read
+    messages = tuple(file.located(faults, {name: name for name in file.values}))
+    known = tuple(options)
+    return merged, dataclasses.replace(
+        file, known=known, options=names, settings=rest, faults=messages
+    )
+
+
+def _is_setting(key: str, value: Any, settings: Collection[str]) -> bool:
+    return key in settings or isinstance(value, Mapping)

@@ -1,0 +1,122 @@
+"""`nmtgrid config-schema`: the JSON Schema of configuration files, by which editors check them."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any, Literal
+
+from nmtgrid.cli.options import (
+    CommandArguments,
+    argument,
+    check_outputs,
+    file_options,
+    option,
+    takes,
+    write_report,
+)
+
+_DRAFT = "http://json-schema.org/draft-07/schema#"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConfigSchemaArguments(CommandArguments):
+    """The arguments of `config-schema`."""
+
+    command: Literal["train", "decode", "online-eval", "adaptive-tune"] = argument(
+        "The command whose `--config` is meant.", "COMMAND", default="train"
+    )
+    out: Path = option("Where it goes.", "FILE", default=Path("-"))
+
+
+@takes(ConfigSchemaArguments, {}, "nmtgrid config-schema train --out nmtgrid.schema.json")
+def command(arguments: ConfigSchemaArguments) -> None:
+    """Write the JSON Schema of the files that COMMAND reads with `--config`.
+
+    An editor with TOML support then completes the names of settings, shows what they mean, and
+    marks what is unknown or of a wrong type. Ranges are checked by the command itself.
+    """
+    check_outputs({"--out": arguments.out})
+    write_report(arguments.out, schema(arguments.command))
+
+
+def schema(command: str) -> dict[str, Any]:
+    """Return the JSON Schema of the files of a command's `--config`."""
+    kind = _arguments(command)
+    options = {key: option.schema() for key, option in file_options(kind).items()}
+    values = {
+        "$schema": _DRAFT,
+        "title": f"nmtgrid {command} --config",
+        "type": "object",
+        "properties": options,
+        "additionalProperties": False,
+    }
+    if command != "train":
+        return values
+    tables, cases = _settings()
+    return {**values, "properties": {**options, **tables}, "allOf": cases}
+
+
+def _arguments(command: str) -> type[CommandArguments]:
+    # Imported late, as each of them loads the parts of its command.
+    from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
+    from nmtgrid.cli.decode.arguments import DecodeArguments
+    from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
+    from nmtgrid.cli.train.arguments import TrainArguments
+
+    kinds: dict[str, type[CommandArguments]] = {
+        "train": TrainArguments,
+        "decode": DecodeArguments,
+        "online-eval": OnlineEvalArguments,
+        "adaptive-tune": AdaptiveTuneArguments,
+    }
+    return kinds[command]
+
+
+def _settings() -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Return the tables of settings, and those that an architecture or an objective decides on."""
+    from nmtgrid.base.config import json_schema
+    from nmtgrid.cli.objectives import objectives
+    from nmtgrid.models import zoo
+    from nmtgrid.training.settings import RunSettings
+
+    tables = {
+        name: table
+        for name, table in json_schema(RunSettings)["properties"].items()
+        if table.get("type") == "object"
+    }
+    known = zoo.architectures()
+    tables |= {
+        "arch": {"enum": list(known), "description": "Architecture.", "default": "pervasive"},
+        "model": {"type": "object"},
+        "objective": {"type": ["string", "object"]},
+    }
+    cases = []
+    for name in known:
+        properties = {
+            "model": json_schema(known.get(name).config, "model"),
+            "preset": {"enum": list(zoo.presets(name)), "description": "Settings by name."},
+        }
+        cases.append(_case(_named("arch", name, name == "pervasive"), properties))
+    for name in objectives:
+        table = json_schema(objectives.get(name).settings, "objective")
+        table["properties"]["name"] = {"enum": list(objectives), "default": "likelihood"}
+        within = _named("name", name, name == "likelihood")
+        cases.append(_case(_is_objective({"type": "object", **within}), {"objective": table}))
+    choice = {"objective": {"enum": list(objectives)}}
+    cases.append(_case(_is_objective({"type": "string"}), choice))
+    return tables, cases
+
+
+def _is_objective(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"properties": {"objective": schema}, "required": ["objective"]}
+
+
+def _named(key: str, name: str, is_default: bool) -> dict[str, Any]:
+    """Return the schema of a table whose `key` is `name`, or, for a default, is missing."""
+    condition: dict[str, Any] = {"properties": {key: {"const": name}}}
+    return condition if is_default else {**condition, "required": [key]}
+
+
+def _case(condition: dict[str, Any], properties: dict[str, Any]) -> dict[str, Any]:
+    return {"if": condition, "then": {"properties": properties}}
