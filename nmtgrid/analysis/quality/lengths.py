@@ -120,7 +120,7 @@ def lengths_section(evaluation: Evaluation) -> Section:
         "lowercase": evaluation.lowercase,
     }
     picture = Picture("length-differences", caption, draw)
-    return Section("lengths", title, text, [table], [picture], values)
+    return Section("lengths", title, text, [table], [picture], values, evaluation.corpus)
 
 
 def _values(system: LengthDifferences) -> dict[str, Any]:
