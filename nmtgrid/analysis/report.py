@@ -18,7 +18,7 @@ from pathlib import Path
 
 from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
-from nmtgrid.analysis.alignment.aligner import Advance, read_pairs, read_words
+from nmtgrid.analysis.alignment.aligner import Advance, link_pairs, read_words
 from nmtgrid.analysis.areas import read_areas
 from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker, naming_corpus
@@ -101,6 +101,7 @@ p { margin: .5rem 0; max-width: 44rem; }
 .finding { margin: 1.2rem 0; padding: .5rem 1.1rem; background: var(--band); border-radius: 6px;
   border-left: 4px solid var(--line-0); font-size: 1.08rem; }
 .finding p { max-width: none; }
+.finding p:last-child:not(:first-child) { font-size: .9rem; color: var(--soft); }
 code { font: .86em ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--band);
   padding: .05em .3em; border-radius: 3px; overflow-wrap: anywhere; }
 .soft, figcaption, caption, footer { color: var(--soft); font-size: .9rem; }
@@ -153,7 +154,6 @@ class ReportInputs:
     """The files of a report, and how they are to be read; names as in `analyze report`."""
 
     systems: Sequence[str] | None
-    source: Path | None
     alignments: Path | None
     train: tuple[Path, Path] | None
     bootstrap: int | None
@@ -243,10 +243,8 @@ def _text_sections(
     yield buckets.buckets_section(evaluation, by, samples=samples)
     yield lengths.lengths_section(evaluation)
     if evaluation.source is not None:
-        pairs = read_pairs(
-            inputs.source or Path("source"), Path("reference"), inputs.alignments, inputs.train,
-            advance=advance, lines=evaluation.pairs,
-        )  # fmt: skip
+        words = evaluation.word_pairs
+        pairs = link_pairs(words, inputs.alignments, inputs.train, advance=advance)
         lagging = difficulty.measure_difficulty(pairs)
         yield difficulty.difficulty_section(pairs, lagging, evaluation, samples=samples)
 

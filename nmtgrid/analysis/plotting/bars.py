@@ -17,6 +17,7 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     MaxNLocator,
     Patch,
+    Rectangle,
     add_legend,
     colour,
     dash,
@@ -90,11 +91,18 @@ def draw_bars(
             x = numpy.arange(len(groups)) + (index - (count - 1) / 2) * bar
             bars = _draw_series(axes, system, index, x, bar, bar * group_width)
             for patch, group in zip(bars, groups, strict=True):
-                patch.set_alpha(_PALE if group.is_few else None)
+                if group.is_few:
+                    # Paper behind it: no line of the grid shines through.
+                    corner, width, height = patch.get_xy(), patch.get_width(), patch.get_height()
+                    axes.add_patch(Rectangle(corner, width, height, color="white", zorder=2))
+                    patch.set_alpha(_PALE)
         # Long labels stand aslant, with the size behind them instead of below.
         aslant: Any = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         fits = longest <= group_width
-        sized, unsized, look = ("{}\n{:,}", "{}\n", {}) if fits else ("{} ({:,})", "{}", aslant)
+        has_sizes = any(group.size is not None for group in groups)
+        sized, unsized, look = "{}\n{:,}", "{}\n" if has_sizes else "{}", {}
+        if not fits:
+            sized, unsized, look = "{} ({:,})", "{}", aslant
         texts = [
             (unsized if group.size is None else sized).format(label, group.size)
             for label, group in zip(labels, groups, strict=True)
@@ -108,7 +116,6 @@ def draw_bars(
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.grid(axis="y")
         axes.set_ylabel(y_label)
-        has_sizes = any(group.size is not None for group in groups)
         under = f"\nwith the number of {size_label} in each" if has_sizes else ""
         axes.set_xlabel(f"{x_label}{under}" + (f"\n{note}" if note else ""))
         handles = [
@@ -131,8 +138,8 @@ def _draw_series(
         x, values, bar, color=colour(index), edgecolor="white", linewidth=0.6, zorder=3,
         hatch=hatch(index),
     )  # fmt: skip
-    if system.low and system.high:
-        low, high = _numbers(system.low), _numbers(system.high)
+    if system.low or system.high:
+        low, high = (_numbers(ends or system.values) for ends in (system.low, system.high))
         # By their middles: of resampled scores an interval may lie beside the score.
         bars.errorbar = axes.errorbar(
             x, (low + high) / 2, (high - low) / 2, fmt="none", ecolor=INK, elinewidth=0.9, zorder=5

@@ -25,6 +25,7 @@ from matplotlib.figure import Figure as Figure
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.lines import Line2D as Line2D
 from matplotlib.patches import Patch as Patch
+from matplotlib.patches import Rectangle as Rectangle
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator as MaxNLocator
 

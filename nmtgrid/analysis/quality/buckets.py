@@ -354,7 +354,7 @@ def _table_and_picture(
         heading, [x_label, *(["sentences"] if sizes else []), *names], [[*row] for row in rows]
     )
     if has_intervals:
-        caption += " Lines: 95 % of the bootstrap samples."
+        note = f"lines: 95 % of the bootstrap samples{note and '; '}{note}"
     series = [
         Series(system, own, *([None if i is None else i[end] for i in ranges] for end in (0, 1)))
         for system, own, ranges in zip(names, columns, intervals, strict=True)

@@ -115,8 +115,9 @@ def test_against_first(
     if kind == "bootstrap":
         drawn = evaluation.resampled(metrics, None, samples, seed)
         for metric, own in intervals.items():
-            first, *others = drawn[metric]
-            own[1:] = [bootstrap.interval(other - first) for other in others]
+            for index, other in enumerate(tested[metric][0]):
+                if other.p_value is not None:
+                    own[index] = bootstrap.interval(drawn[metric][index] - drawn[metric][0])
     return PairedTest(
         kind,
         samples,
@@ -217,14 +218,13 @@ def _finding(
         sentences.append(f"{names[best]} has the highest BLEU, {bleu[best]:.2f}.")
     order = sorted(range(1, len(names)), key=lambda index: -bleu[index])
     sentences += [_verdict(evaluation, index, scores, tests) for index in order]
+    how = f"Signature of BLEU: {scores.signatures['bleu']}."
     if tests:
-        test = tests[0]
-        sentences.append(f"Test: {_TESTS[test.kind]} with {test.samples:,} samples.")
+        how = f"Test: {_TESTS[tests[0].kind]} with {tests[0].samples:,} samples. {how}"
     elif len(names) > 1:
-        sentences.append("No test was made of whether that is chance.")
-    sentences.append(f"Signature of BLEU: {scores.signatures['bleu']}.")
+        how = f"No test says whether that is chance. {how}"
     warnings = [f"Beware: {mismatch}" for mismatch in evaluation.case_mismatches()]
-    return "\n\n".join([" ".join(sentences), *warnings])
+    return "\n\n".join([" ".join(sentences), *warnings, how])
 
 
 def _verdict(

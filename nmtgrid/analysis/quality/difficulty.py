@@ -58,7 +58,6 @@ def difficulty_section(
     evaluation: Evaluation | None = None,
     edges: Sequence[float] | None = None,
     samples: int = RESAMPLES,
-    corpus: str = "",
 ) -> Section:
     """Return the distribution and, of the systems of `evaluation`, sentence BLEU by difficulty."""
     by_difficulty = split(lagging, edges or EDGES, "difficulty").filled()
@@ -98,7 +97,7 @@ def difficulty_section(
         "word, and never back; its average lagging AL (in source words, |y| the reference's "
         "length) is the difficulty. Words are what spaces separate. " + pairs.origin
     )
-    if evaluation is not None:
+    if evaluation is not None and evaluation.systems:
         scored = buckets_section(
             evaluation, ["difficulty"], edges=edges, difficulty=lagging.tolist(), samples=samples
         )
@@ -106,6 +105,7 @@ def difficulty_section(
         pictures += scored.pictures
         values |= scored.values
         text += f" {scored.text}"
+    corpus = "" if evaluation is None else evaluation.corpus
     return Section("difficulty", "Difficulty of the pairs", text, tables, pictures, values, corpus)
 
 

@@ -91,9 +91,10 @@ class Evaluation:
         )  # fmt: skip
 
     @property
-    def pairs(self) -> tuple[Sequence[str], Sequence[str]]:
-        """Return the lines of source and reference to align, split into words if they are known."""
-        return self.tokenized or (self.source_lines or [], self.reference_lines)
+    def word_pairs(self) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the words of source and reference, between spaces."""
+        source, reference = self.tokenized or (self.source_lines or [], self.reference_lines)
+        return [line.split() for line in source], [line.split() for line in reference]
 
     @property
     def names(self) -> list[str]:

@@ -222,15 +222,14 @@ def difficulty(arguments: DifficultyArguments) -> None:
     bounds, faults = read_edges(arguments.edges, "1,2,4")
     if faults:
         raise ConfigError(faults)
-    from nmtgrid.analysis.alignment.aligner import AlignerSettings, read_pairs
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings, link_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
     from nmtgrid.analysis.quality import buckets, difficulty
 
     evaluation = arguments.evaluate(systems)
     settings = AlignerSettings(heuristic=arguments.heuristic)
-    source, reference = (path or Path() for path in (arguments.source, arguments.reference))
     with aligning() as advance:
-        pairs = read_pairs(source, reference, links, train, settings, advance, evaluation.pairs)
+        pairs = link_pairs(evaluation.word_pairs, links, train, settings, advance)
     if links is None and train is None:
         warn_of_little(len(pairs.links))
     lagging = difficulty.measure_difficulty(pairs)
