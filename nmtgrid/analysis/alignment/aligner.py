@@ -415,21 +415,6 @@ def exp_digamma(x: Numbers) -> Numbers:
     return numpy.exp(series)
 
 
-def read_pairs(
-    source: Path,
-    target: Path,
-    alignments: Path | None = None,
-    train: tuple[Path, Path] | None = None,
-    settings: AlignerSettings | None = None,
-    advance: Advance = lambda what, done, total: None,
-) -> AlignedPairs:
-    """Return the pairs of two files with links, as `link_pairs` does.
-
-    Raises ConfigError for a file given as both sides, InputError for files of different lengths.
-    """
-    return link_pairs(read_words(source, target), alignments, train, settings, advance)
-
-
 def link_pairs(
     pairs: tuple[list[list[str]], list[list[str]]],
     alignments: Path | None = None,

@@ -282,8 +282,7 @@ def buckets_section(
         [picture for _, picture in drawn],
         {
             "buckets": reports,
-            "tokenize": evaluation.tokenize,
-            "lowercase": evaluation.lowercase,
+            **evaluation.settings,
             "signature_bleu": bleu,
             "signature_chrf": chrf,
             "bootstrap": {"samples": samples, "seed": SEED} if samples else None,

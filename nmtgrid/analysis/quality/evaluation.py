@@ -97,6 +97,11 @@ class Evaluation:
         return [line.split() for line in source], [line.split() for line in reference]
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Return as JSON how text is compared."""
+        return {"tokenize": self.tokenize, "lowercase": self.lowercase}
+
+    @property
     def names(self) -> list[str]:
         """Return the systems' names."""
         return [system.name for system in self.systems]
