@@ -233,4 +233,6 @@ def corpus_chrfs(sums: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
         for total in (hypothesis, reference)
     )
     # Recall counts twice as much (beta 2).
-    return 500.0 * precision * recall / numpy.maximum(4.0 * precision + recall, 1e-16)
+    weighted = numpy.maximum(4.0 * precision + recall, 1e-16)
+    scores: NDArray[numpy.float64] = 500.0 * precision * recall / weighted
+    return scores

@@ -214,8 +214,8 @@ def paired_test(
     def tested(result: Any, is_identical: bool) -> Tested:
         # Of equal systems sacreBLEU says 1 / (samples + 1), its least p-value.
         figures = (None if is_identical else result.p_value, result.mean, result.ci)
-        others = (None if figure is None else float(figure) for figure in figures)
-        return Tested(float(result.score), *others, is_identical)
+        others = [None if figure is None else float(figure) for figure in figures]
+        return Tested(float(result.score), others[0], others[1], others[2], is_identical)
 
     # SacreBLEU names its answers as it prints them, in the order of the metrics.
     titles = [name for name in scores if name != "System"]

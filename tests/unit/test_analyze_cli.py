@@ -294,7 +294,7 @@ def test_scores_on_a_dataset_are_those_of_decode(
         assert words in refused("analyze", "compare", text, *options)
     write(tmp_path / "short", lines[:3])
     message = refused("analyze", "compare", tmp_path / "short", "--data", data)
-    assert "short:4: it has 3 lines, but" in message and "test.tr has 8" in message
+    assert "test.tr:4: it has 8 lines, but" in message and "short has 3" in message
 
 
 def test_a_dataset_has_source_and_words_too(turkish: Path, tmp_path: Path) -> None:

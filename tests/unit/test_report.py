@@ -183,7 +183,8 @@ def test_it_opens_with_who_is_better_and_the_method_stands_behind(tmp_path: Path
     assert main([*command, "--bootstrap", "99"]) == 0
     text = out.read_text(encoding="utf-8")
     assert "<h1>Translation systems compared: reference</h1>" in text
-    first = quality.bleu(*([f"a b c {n} {word} e" for n in range(10)] for word in "xd")).value
+    wrong, right = ([f"a b c {n} {word} e" for n in range(10)] for word in "xd")
+    first = quality.bleu(wrong, right).value
     finding = json.loads(values.read_text())["compare"]["finding"]
     verdict, how = finding.split("\n\n")
     # All sentences are alike, so that every sample has the same difference.

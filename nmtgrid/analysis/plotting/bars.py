@@ -90,19 +90,13 @@ def draw_bars(
         for index, system in enumerate(series):
             x = numpy.arange(len(groups)) + (index - (count - 1) / 2) * bar
             bars = _draw_series(axes, system, index, x, bar, bar * group_width)
-            for patch, group in zip(bars, groups, strict=True):
-                if group.is_few:
-                    # Paper behind it: no line of the grid shines through.
-                    corner, width, height = patch.get_xy(), patch.get_width(), patch.get_height()
-                    axes.add_patch(Rectangle(corner, width, height, color="white", zorder=2))
-                    patch.set_alpha(_PALE)
+            _draw_pale(axes, [b for b, group in zip(bars, groups, strict=True) if group.is_few])
         # Long labels stand aslant, with the size behind them instead of below.
         aslant: Any = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         fits = longest <= group_width
         has_sizes = any(group.size is not None for group in groups)
-        sized, unsized, look = "{}\n{:,}", "{}\n" if has_sizes else "{}", {}
-        if not fits:
-            sized, unsized, look = "{} ({:,})", "{}", aslant
+        sized, look = ("{}\n{:,}", {}) if fits else ("{} ({:,})", aslant)
+        unsized = "{}\n" if fits and has_sizes else "{}"
         texts = [
             (unsized if group.size is None else sized).format(label, group.size)
             for label, group in zip(labels, groups, strict=True)
@@ -153,6 +147,14 @@ def _draw_series(
     for position in x[numpy.isnan(values)]:
         axes.annotate("–", (position, 0.0), ha="center", va="bottom", fontsize=_NUMBER)
     return bars
+
+
+def _draw_pale(axes: Axes, bars: Sequence[Any]) -> None:
+    for bar in bars:
+        # Paper behind it: no line of the grid shines through.
+        size = bar.get_width(), bar.get_height()
+        axes.add_patch(Rectangle(bar.get_xy(), *size, color="white", zorder=2))
+        bar.set_alpha(_PALE)
 
 
 def _numbers(values: Sequence[float | None]) -> NDArray[numpy.float64]:

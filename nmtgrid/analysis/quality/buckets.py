@@ -89,8 +89,12 @@ class Buckets:
 
     def select(self, kept: Sequence[int]) -> Buckets:
         """Return some of the buckets, by index."""
-        parts = self.labels, self.bounds, self.sentences
-        return Buckets(self.by, *([part[n] for n in kept] for part in parts), self.without)
+        return dataclasses.replace(
+            self,
+            labels=[self.labels[n] for n in kept],
+            bounds=[self.bounds[n] for n in kept],
+            sentences=[self.sentences[n] for n in kept],
+        )
 
     def bound_values(self) -> list[dict[str, Any]]:
         """Return as JSON what the buckets are: from `least` on, below `below`."""
@@ -174,7 +178,7 @@ def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
     """Return a number for each line, `nan` where there is none.
 
     Raises InputError for what is no number, and unless there are `count`, as many as lines of
-    `reference`.
+    `reference` (a file or dataset).
     """
     numbers = []
     for number, line in enumerate(read_text(path), start=1):

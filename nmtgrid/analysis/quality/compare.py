@@ -297,14 +297,15 @@ def _test_table(names: Sequence[str], test: PairedTest) -> Table:
         for name, (tested, difference, interval) in zip(names, test.compared(metric), strict=True):
             # As text: a p of 0.00 would say more than a few hundred samples can.
             p_value = None if tested.p_value is None else f"{tested.p_value:.4f}"
-            own = [tested.mean, tested.interval] if has_intervals else []
+            own: list[Cell] = [tested.mean, tested.interval] if has_intervals else []
             change = None if difference is None else f"{difference:+.2f}".replace("-", "−")
-            of_change = [format_interval(interval, 2, "+")] if has_intervals else []
+            of_change: list[Cell] = [format_interval(interval, 2, "+")] if has_intervals else []
             p_value = "identical" if tested.is_identical else p_value
             rows.append([TITLES[metric], name, tested.score, *own, change, *of_change, p_value])
     title = f"{_TESTS[test.kind].capitalize()} against {names[0]} ({test.samples:,} samples)"
-    own, of_change = (["mean", "± 95 %"], ["95 % of it"]) if has_intervals else ([], [])
-    headings = ["metric", "system", "percent", *own, "difference", *of_change, "p"]
+    headings = ["metric", "system", "percent", "difference", "p"]
+    if has_intervals:
+        headings[3:] = ["mean", "± 95 %", "difference", "95 % of it", "p"]
     return Table(title, headings, rows)
 
 

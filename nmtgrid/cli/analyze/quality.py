@@ -84,7 +84,9 @@ def buckets(arguments: BucketsArguments) -> None:
     numbers = None
     if difficulty is not None:
         count = len(evaluation.reference_lines)
-        numbers = read_numbers(difficulty, arguments.reference or evaluation.corpus, count)
+        reference = arguments.reference or arguments.data
+        assert reference is not None
+        numbers = read_numbers(difficulty, reference, count)
     # In the order of the names' declaration, each once, however they were asked for.
     section = buckets_section(
         evaluation,

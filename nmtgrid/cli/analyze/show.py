@@ -40,6 +40,11 @@ Systems = Annotated[
 ]
 
 
+CORPUS = option(
+    "What titles call the corpus.  [default: its dataset, or its file, where that is known]", "NAME"
+)
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownArguments(CommandArguments):
     """Where the tables, pictures and numbers of an analysis go."""
@@ -52,7 +57,7 @@ class ShownArguments(CommandArguments):
         "Kind of pictures in a folder.", None, "--format", default="png"
     )
     json: JsonFile = None
-    corpus: str | None = option("What titles call the corpus.", "NAME")
+    corpus: str | None = CORPUS
 
     def check(self, *inputs: Path | None) -> None:
         """Raise ConfigError unless pictures and JSON can be written and replace no input."""
@@ -85,9 +90,7 @@ class EvaluationArguments(CommandArguments):
         "A dataset, in place of references and source: scores are those of `decode`.", "DATA"
     )
     split: str | None = option("Of DATA.  [default: test]", "NAME")
-    corpus: str | None = option(
-        "What titles call the corpus.  [default: DATA and split, or the references' file]", "NAME"
-    )
+    corpus: str | None = CORPUS
     tokenize: Literal["13a", "none", "intl", "char", "zh"] = option(
         "How BLEU and all that counts words splits text (sacreBLEU's names); `none`: it is "
         "tokenised already.",
@@ -126,7 +129,7 @@ EVALUATION_RULES = [
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class QualityArguments(EvaluationArguments, ShownArguments):
+class QualityArguments(ShownArguments, EvaluationArguments):
     """What an analysis of translations takes, and where its results go."""
 
     def check_files(self, systems: Sequence[str], *others: Path | None) -> None:
