@@ -21,7 +21,6 @@ from nmtgrid.analysis.alignment.pharaoh import Heuristic, Links, read_links
 from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_units
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.section import Picture, Section, Table, percent
-from nmtgrid.analysis.systems import check_lengths
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics.latency import sentence_latency, word_delays
 from nmtgrid.search.traces import Trace, read_traces
@@ -116,7 +115,12 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
                     path=path,
                     line=line,
                 )
-        check_lengths({first_path: len(first), path: len(traces)})
+        if len(traces) != len(first):
+            raise InputError(
+                f"it has {len(traces):,} lines, but {first_path} has {len(first):,}.",
+                "Give traces of the same text.",
+                path=path,
+            )
         for line, (trace, other) in enumerate(zip(traces, first, strict=True), start=1):
             # Units may differ between systems, but not the words that they make.
             if (trace.line, join_units(trace.source)) != (other.line, join_units(other.source)):
