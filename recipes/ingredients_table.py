@@ -53,7 +53,8 @@ def _p_values(models: Sequence[Path]) -> str:
         if (model / "compare.json").is_file():
             tests = _read(model / "compare.json")["tests"]
             systems = next(m for t in tests for m in t["metrics"] if m["metric"] == "bleu")
-            values.append(f"{systems['systems'][-1]['p_value']:.3f}")
+            p_value = systems["systems"][-1]["p_value"]
+            values.append("identical" if p_value is None else f"{p_value:.3f}")
     return ", ".join(values)
 
 

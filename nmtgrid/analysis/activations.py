@@ -270,7 +270,7 @@ def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
             legend.append(Patch(facecolor=AXIS, alpha=0.5, label=label))
         if not is_shared:
             legend.append(Patch(facecolor="none", label="the scales differ"))
-        add_legend(figure, legend)
+        add_legend(figure, legend, "Activations")
 
 
 _Singles = list[tuple[float, Activations]]

@@ -14,6 +14,7 @@ from typing import Any, Literal
 from nmtgrid.analysis.areas import CurveArea, area_table
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
+from nmtgrid.analysis.systems import corpus_title, shared_corpus
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent, Record, convert
@@ -36,6 +37,7 @@ class OnlineResult:
     latencies: Mapping[tuple[Unit, Convention], Mapping[str, float]]
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     """What was translated, and how its text was made."""
+    corpus: str = ""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
         """Return one of `metrics.latency.METRICS`, or `length_ratio`; NaN where it has none."""
@@ -101,12 +103,19 @@ class _Results(Record):
     sentences: Count | None = None
     lowercase: bool | None = None
     subwords: Literal["bpe", "words"] | None = None
+    data: str | None = None
+    split: str | None = None
 
     def results(self) -> list[OnlineResult]:
         """Return the settings. Raises ValueError where one lacks its parameter."""
         evaluation = Evaluation(self.languages, self.sentences, self.lowercase, self.subwords)
-        results = [row.result() for row in self.settings]
-        return [dataclasses.replace(result, evaluation=evaluation) for result in results]
+        corpus = ""
+        if self.data is not None and self.split is not None:
+            corpus = corpus_title(Path(self.data), self.languages or (), self.split)
+        return [
+            dataclasses.replace(row.result(), evaluation=evaluation, corpus=corpus)
+            for row in self.settings
+        ]
 
 
 def read_online_results(path: Path, name: str | None = None) -> list[OnlineResult]:
@@ -248,6 +257,8 @@ def latency_section(
             "settings": rows,
             "areas": [row.values() for row in areas],
         },
+        # A title of one's own says what it says.
+        "" if title else shared_corpus(result.corpus for result in results),
     )
 
 

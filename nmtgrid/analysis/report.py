@@ -18,18 +18,20 @@ from pathlib import Path
 
 from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
-from nmtgrid.analysis.alignment.aligner import Advance, read_pairs, read_words
+from nmtgrid.analysis.alignment.aligner import Advance, link_pairs, read_words
 from nmtgrid.analysis.areas import read_areas
 from nmtgrid.analysis.latency import read_online_results
-from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker
+from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker, naming_corpus
 from nmtgrid.analysis.quality import buckets, compare, difficulty, lengths
 from nmtgrid.analysis.quality.buckets import Property
-from nmtgrid.analysis.quality.evaluation import read_evaluation
+from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
-from nmtgrid.analysis.systems import is_traces, named_files, read_text
+from nmtgrid.analysis.systems import is_traces, named_files
 from nmtgrid.analysis.training_curves import read_runs
 from nmtgrid.analysis.tuning import read_tuning
 from nmtgrid.base.io.atomic import split_label
+from nmtgrid.metrics.bootstrap import RESAMPLES
+from nmtgrid.metrics.quality import most_samples
 from nmtgrid.search.traces import Trace, read_traces
 
 _LIGHT = {
@@ -94,7 +96,12 @@ header { padding-top: 2.5rem; }
 h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; }
 h2 { font-size: 1.35rem; line-height: 1.25; margin: 3rem 0 .5rem; padding-top: 1rem;
   border-top: 1px solid var(--rule); }
+h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem; }
 p { margin: .5rem 0; max-width: 44rem; }
+.finding { margin: 1.2rem 0; padding: .5rem 1.1rem; background: var(--band); border-radius: 6px;
+  border-left: 4px solid var(--line-0); font-size: 1.08rem; }
+.finding p { max-width: none; }
+.finding p:last-child:not(:first-child) { font-size: .9rem; color: var(--soft); }
 code { font: .86em ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--band);
   padding: .05em .3em; border-radius: 3px; overflow-wrap: anywhere; }
 .soft, figcaption, caption, footer { color: var(--soft); font-size: .9rem; }
@@ -147,17 +154,13 @@ class ReportInputs:
     """The files of a report, and how they are to be read; names as in `analyze report`."""
 
     systems: Sequence[str] | None
-    reference: Path | None
-    source: Path | None
     alignments: Path | None
     train: tuple[Path, Path] | None
-    bootstrap: int
+    bootstrap: int | None
     line: Sequence[int] | None
     latency: Sequence[str] | None
     depth: Sequence[str] | None
     curves: Sequence[str] | None
-    tokenize: str
-    lowercase: bool
 
     @functools.cached_property
     def files(self) -> dict[str, Path]:
@@ -169,11 +172,6 @@ class ReportInputs:
         """Return the traces in the systems' files."""
         return {path: list(read_traces(path)) for path in self.files.values() if is_traces(path)}
 
-    @functools.cached_property
-    def references(self) -> list[str] | None:
-        """Return the lines of the reference, if there is one."""
-        return None if self.reference is None else read_text(self.reference)
-
     def systems_with(self, field: str) -> dict[str, Path]:
         """Return the systems whose traces have this field."""
         return {
@@ -183,11 +181,17 @@ class ReportInputs:
         }
 
 
-def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
-    """Yield the sections there is material for; `advance` is called as alignments are learned."""
-    lines = inputs.line or []
-    if inputs.systems and inputs.reference is not None:
-        yield from _text_sections(inputs, inputs.systems, inputs.reference, advance)
+def sections(
+    inputs: ReportInputs, evaluation: Evaluation | None, advance: Advance
+) -> Iterator[Section]:
+    """Yield the sections there is material for; `advance` is called as alignments are learned.
+
+    `evaluation` has the systems against the references, if there are any.
+    """
+    lines, references, corpus = inputs.line or [], None, ""
+    if evaluation is not None:
+        references, corpus = evaluation.reference_lines, evaluation.corpus
+        yield from _text_sections(inputs, evaluation, advance)
     # The order is that of the page: from the whole to the details.
     if inputs.latency:
         named = [*map(split_label, inputs.latency)]
@@ -199,22 +203,23 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
         more = ([], []) if inputs.train is None else read_words(*inputs.train)
         links, origin = paths.learned_links(traced, more, "grow-diag-final-and", advance)
         systems = paths.as_paths(online, traced, links, "token")
-        yield paths.paths_section(systems, lines, "token", origin, inputs.references)
+        section = paths.paths_section(systems, lines, "token", origin, references)
+        yield dataclasses.replace(section, corpus=corpus)
     if inputs.depth:
         tuned = map(split_label, inputs.depth)
         yield tuning.tuning_section([read_tuning(path, name) for name, path in tuned])
     if early := inputs.systems_with("exits"):
-        yield exits.exits_section(
-            [
-                exits.exits_of_traces(name, inputs.traces[path], path, lines)
-                for name, path in early.items()
-            ],
-            inputs.references,
-        )
+        exit_traces = [
+            exits.exits_of_traces(name, inputs.traces[path], path, lines)
+            for name, path in early.items()
+        ]
+        section = exits.exits_section(exit_traces, references)
+        yield dataclasses.replace(section, corpus=corpus)
     if aligned := inputs.systems_with("alignment"):
         options = alignment_models.AlignmentOptions(lines)
         models = alignment_models.read_models(aligned, options)
-        yield alignment_models.alignments_section(models, options)
+        section = alignment_models.alignments_section(models, options)
+        yield dataclasses.replace(section, corpus=corpus)
     if inputs.curves:
         training_curves.check_drawable(len(inputs.curves))
         runs = read_runs([split_label(text) for text in inputs.curves])
@@ -222,25 +227,26 @@ def sections(inputs: ReportInputs, advance: Advance) -> Iterator[Section]:
 
 
 def _text_sections(
-    inputs: ReportInputs, systems: Sequence[str], reference: Path, advance: Advance
+    inputs: ReportInputs, evaluation: Evaluation, advance: Advance
 ) -> Iterator[Section]:
     """Yield what takes translations and references, and difficulty where there is a source."""
-    evaluation = read_evaluation(
-        systems, reference, inputs.source, inputs.tokenize, inputs.lowercase
-    )
-    options = compare.ComparisonOptions(bootstrap=inputs.bootstrap)
+    samples = inputs.bootstrap
+    if samples is None:
+        # As many as is usual, or as many as there is memory for.
+        lines, columns = len(evaluation.reference_lines), evaluation.chrf[0].shape[1]
+        samples = min(RESAMPLES, most_samples("bootstrap", lines, columns))
+    options = compare.ComparisonOptions(bootstrap=samples)
     yield compare.comparison_section(evaluation, options)
     by: list[Property] = ["reference-length"]
-    if inputs.source is not None:
+    if evaluation.source is not None:
         by.append("length-ratio")
-    yield buckets.buckets_section(evaluation, by)
+    yield buckets.buckets_section(evaluation, by, samples=samples)
     yield lengths.lengths_section(evaluation)
-    if inputs.source is not None:
-        lines = (evaluation.source_lines or [], evaluation.reference_lines)
-        pairs = read_pairs(
-            inputs.source, reference, inputs.alignments, inputs.train, advance=advance, lines=lines
-        )
-        yield difficulty.difficulty_section(pairs, difficulty.measure_difficulty(pairs), evaluation)
+    if evaluation.source is not None:
+        words = evaluation.word_pairs
+        pairs = link_pairs(words, inputs.alignments, inputs.train, advance=advance)
+        lagging = difficulty.measure_difficulty(pairs)
+        yield difficulty.difficulty_section(pairs, lagging, evaluation, samples=samples)
 
 
 # Longer tables are folded away.
@@ -269,12 +275,20 @@ browser still runs nothing and fetches nothing.
 
 
 def page(title: str, introduction: str, sections: Sequence[Section], made_by: str) -> str:
-    """Return the page: `introduction` stands under the title, `made_by` at its foot."""
+    """Return the page: `introduction` stands under the title, `made_by` at its foot.
+
+    Before the sections stands what was found, and how behind their figures.
+    """
     links = "".join(
         f'<li><a href="#{_escaped(section.name)}">{_escaped(section.title)}</a></li>'
         for section in sections
     )
     body = "\n".join(map(_section, sections))
+    findings = "\n".join(
+        f'<div class="finding">{_paragraphs(section.finding)}</div>'
+        for section in sections
+        if section.finding
+    )
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -290,6 +304,7 @@ def page(title: str, introduction: str, sections: Sequence[Section], made_by: st
 <header>
 <h1>{_escaped(title)}</h1>
 {_paragraphs(introduction)}
+{findings}
 <nav aria-label="Contents"><ul>{links}</ul></nav>
 </header>
 <main>
@@ -302,19 +317,25 @@ def page(title: str, introduction: str, sections: Sequence[Section], made_by: st
 
 
 def _section(section: Section) -> str:
-    figures = "\n".join(
-        _figure(picture, f"{section.name}-{picture.name}") for picture in section.pictures
-    )
+    with naming_corpus(section.corpus):
+        figures = "\n".join(
+            _figure(picture, f"{section.name}-{picture.name}") for picture in section.pictures
+        )
+    # Where the page opens with what was found, the method stands behind.
+    text, method = _paragraphs(section.text), ""
+    if section.finding:
+        text, method = "", f'<h3>How it was computed</h3>\n{text}'
     # The first table sums a section up; the rest are for reading on.
     is_short = bool(section.tables) and len(section.tables[0].rows) <= _MOST_ROWS
     first, rest = section.tables[:is_short], section.tables[is_short:]
     summary, tables = ("\n".join(map(_table, part)) for part in (first, rest))
     return f"""<section id="{_escaped(section.name)}">
 <h2>{_escaped(section.title)}</h2>
-{_paragraphs(section.text)}
+{text}
 {summary}
 {figures}
 {tables}
+{method}
 </section>"""
 
 

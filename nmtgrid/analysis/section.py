@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 from nmtgrid.base.errors import InputError, StorageError
 from nmtgrid.base.io.records import read_record
 
-_NUMBER = re.compile(r"[-+−±<≤>≥]?\s?[\d,]*\.?\d+(e[-+]?\d+)?|-")
+_PLAIN = r"[-+−±<≤>≥]?\s?[\d,]*\.?\d+(e[-+]?\d+)?"
+_NUMBER = re.compile(rf"({_PLAIN} )?\[{_PLAIN}, {_PLAIN}\]|{_PLAIN}|-")
 Cell = str | int | float | None
 """None is shown as a dash: there is no such number."""
 
@@ -58,7 +59,10 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """One analysis: `text` says what is shown and how it was computed, `values` is its JSON."""
+    """One analysis: `text` says what is shown and how it was computed, `values` is its JSON.
+
+    `finding` says what came of it, for the top of a page; titles of pictures name the `corpus`.
+    """
 
     name: str
     title: str
@@ -66,6 +70,24 @@ class Section:
     tables: Sequence[Table]
     pictures: Sequence[Picture]
     values: Mapping[str, Any]
+    corpus: str = ""
+    finding: str = ""
+
+    def report(self) -> dict[str, Any]:
+        """Return the JSON, with the corpus and the finding where they are known."""
+        known = {"corpus": self.corpus, "finding": self.finding}
+        return {**self.values, **{key: text for key, text in known.items() if text}}
+
+
+Interval = tuple[float, float]
+
+
+def format_interval(interval: Interval | None, digits: int = 1, sign: str = "") -> str | None:
+    """Return an interval for people: [1.0, 2.5]; `sign` `+` shows that of positive ends too."""
+    if interval is None:
+        return None
+    low, high = (f"{end:{sign}.{digits}f}".replace("-", "−") for end in interval)
+    return f"[{low}, {high}]"
 
 
 def format_cell(cell: Cell, digits: int = 2) -> str:

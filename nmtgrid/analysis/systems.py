@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nmtgrid.base.errors import ConfigError, InputError
@@ -120,3 +120,16 @@ def check_lengths(lengths: dict[Path, int]) -> None:
         path=other,
         line=min(length, count) + 1,
     )
+
+
+def corpus_title(data: Path, languages: Sequence[str], split: str) -> str:
+    """Return what titles call a split: its dataset's folder, the languages, its own name."""
+    # `runs/toy/data` is called `toy`.
+    name = data.parent.name if data.name == "data" and data.parent.name else data.name
+    return f"{' '.join([name, '-'.join(languages)]).strip()}, {split}"
+
+
+def shared_corpus(titles: Iterable[str]) -> str:
+    """Return what all results call their corpus; nothing where they differ."""
+    names = set(titles)
+    return names.pop() if len(names) == 1 else ""

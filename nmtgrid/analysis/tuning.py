@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from nmtgrid.analysis.plotting.lines import CurvePoint, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
+from nmtgrid.analysis.systems import corpus_title, shared_corpus
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.io.records import Count, NonNegative, Percent, Record, Small, convert
@@ -67,6 +68,7 @@ class TuningResult:
     sentences: int
     groups: Mapping[Kind, Sequence[OperatingPoint]]
     settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    corpus: str = ""
 
     @property
     def search(self) -> str:
@@ -127,6 +129,7 @@ class _Results(Record, kw_only=True):
     """What is read of a report; older ones lack some settings."""
 
     name: str
+    data: str | None = None
     split: str
     test_split: str | None
     sentences: Count
@@ -160,9 +163,10 @@ def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningRe
         "uniform": [(report.uniform, "")] if report.uniform else [],
     }
     settings = {key: getattr(report, key) for key in _SETTINGS}
+    split = report.test_split or report.split
     return TuningResult(
         name or report.name,
-        report.test_split or report.split,
+        split,
         (report.test_sentences or 0) if on_test else report.sentences,
         {
             kind: [row.point(label, full, on_test=on_test) for row, label in group]
@@ -174,6 +178,7 @@ def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningRe
             for key, value in settings.items()
             if value is not None
         },
+        "" if report.data is None else corpus_title(Path(report.data), (), split),
     )
 
 
@@ -255,6 +260,8 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
     check_alike(results)
     first = next((result for result in results if result.search), results[0])
     search = f", {first.search}" if first.search else ""
+    corpus = shared_corpus(result.corpus for result in results)
+    where = "" if corpus else f", {first.split}"
     split = f"{first.split} ({first.sentences:,} sentences){search}"
     rows = [
         {
@@ -274,7 +281,7 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
         draw_tradeoff(
             exit_curves(results, seconds=False),
             path,
-            title=f"Early exit, {first.split}{search}: quality against cost",
+            title=f"Early exit{where}{search}: quality against cost",
             x_labels=[
                 "average exit (blocks per token)",
                 "decoder's operations (MFLOPs per token)",
@@ -303,4 +310,5 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
         [table],
         [Picture("depth", "BLEU against average exit, operations and time.", draw)],
         {"split": results[0].split, "rows": rows},
+        corpus,
     )

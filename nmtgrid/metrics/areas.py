@@ -16,13 +16,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy
 from numpy.typing import NDArray
 
+from nmtgrid.metrics import bootstrap
+from nmtgrid.metrics.bootstrap import RESAMPLES
 from nmtgrid.metrics.latency import Numbers
 from nmtgrid.metrics.ngrams import Counts, corpus_bleus
 from nmtgrid.metrics.quality import SEED
-
-RESAMPLES = 1000
-_MOST_WEIGHTS = 1 << 24
-"""Sentences times resamples that are drawn at a time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,7 +101,7 @@ def areas(
     settings = [*baseline, *(setting for curve in curves for setting in curve)]
     ends = numpy.cumsum([len(baseline), *map(len, curves)]).tolist()
     whole = numpy.ones((1, len(baseline[0].counts)))
-    weights = itertools.chain([whole], _weights(len(whole[0]), samples, seed))
+    weights = itertools.chain([whole], bootstrap.weights(len(whole[0]), samples, seed))
     (latencies, bleus), *drawn = _points(settings, metric, weights)
     resampled = [points for block in drawn for points in zip(*block, strict=True)]
     results = []
@@ -123,21 +121,10 @@ def _tested(point: Area, differences: Numbers) -> Area:
     count = len(differences)
     if not count:
         return point
-    low, high = numpy.percentile(differences, [2.5, 97.5]).tolist()
     fewer = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
     p_value = min(1.0, 2 * (fewer + 1) / (count + 1))
-    return dataclasses.replace(point, interval=(low, high), p_value=p_value, resamples=count)
-
-
-def _weights(count: int, samples: int, seed: int) -> Iterator[Numbers]:
-    """Yield how often each of `count` sentences is drawn [block, N], `samples` times in all."""
-    generator = numpy.random.default_rng(seed)
-    size = max(1, _MOST_WEIGHTS // max(count, 1))
-    for first in range(0, samples, size):
-        rows = min(size, samples - first)
-        indices = generator.integers(0, count, (rows, count)) + count * numpy.arange(rows)[:, None]
-        drawn = numpy.bincount(indices.reshape(-1), minlength=rows * count)
-        yield drawn.reshape(rows, count).astype(float)
+    interval = bootstrap.interval(differences)
+    return dataclasses.replace(point, interval=interval, p_value=p_value, resamples=count)
 
 
 def _points(

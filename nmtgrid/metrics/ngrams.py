@@ -217,3 +217,22 @@ def sentence_bleus(counts: Counts | NDArray[numpy.float64]) -> NDArray[numpy.flo
     scores = 100.0 * numpy.exp(brevity + logs.sum(axis=1) / orders)
     # Smoothing is for single orders: without any match the score is 0.
     return numpy.where(correct.any(axis=1), scores, 0.0)
+
+
+def corpus_chrfs(sums: NDArray[numpy.float64]) -> NDArray[numpy.float64]:
+    """Return chrF2 in percent [...] from sums of `chrf_counts` over sentences [..., 18].
+
+    As sacreBLEU's corpus score: precision and recall are means over the orders that both sides
+    have n-grams of.
+    """
+    hypothesis, reference, matched = numpy.moveaxis(sums.reshape(*sums.shape[:-1], -1, 3), -1, 0)
+    is_there = (hypothesis > 0) & (reference > 0)
+    orders = numpy.maximum(is_there.sum(-1), 1)
+    precision, recall = (
+        numpy.where(is_there, matched / numpy.maximum(total, 1), 0.0).sum(-1) / orders
+        for total in (hypothesis, reference)
+    )
+    # Recall counts twice as much (beta 2).
+    weighted = numpy.maximum(4.0 * precision + recall, 1e-16)
+    scores: NDArray[numpy.float64] = 500.0 * precision * recall / weighted
+    return scores

@@ -15,6 +15,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
+import numpy
 from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -173,13 +174,15 @@ class Tested:
     """A system in a paired test: its score in percent and the p-value against the first.
 
     `mean` and `interval` (95 %: mean - interval to mean + interval) are those of the resamples;
-    the first system has no p-value, and randomisation neither mean nor interval.
+    the first system has no p-value, and randomisation neither mean nor interval. A system whose
+    sentences all count the same as the first one's is identical to it, and has no p-value either.
     """
 
     score: float
     p_value: float | None
     mean: float | None
     interval: float | None
+    is_identical: bool = False
 
 
 def paired_test(
@@ -208,17 +211,19 @@ def paired_test(
         # What stands where sacreBLEU expects lines is counted already.
         signatures, scores = PairedTest(systems, metrics, None, short, samples)()  # type: ignore[arg-type]
 
-    def tested(result: Any) -> Tested:
-        figures = (result.p_value, result.mean, result.ci)
-        others = (None if figure is None else float(figure) for figure in figures)
-        return Tested(float(result.score), *others)
+    def tested(result: Any, is_identical: bool) -> Tested:
+        # Of equal systems sacreBLEU says 1 / (samples + 1), its least p-value.
+        figures = (None if is_identical else result.p_value, result.mean, result.ci)
+        others = [None if figure is None else float(figure) for figure in figures]
+        return Tested(float(result.score), others[0], others[1], others[2], is_identical)
 
     # SacreBLEU names its answers as it prints them, in the order of the metrics.
     titles = [name for name in scores if name != "System"]
-    return {
-        name: ([tested(result) for result in scores[title]], str(signatures[title]))
-        for name, title in zip(counts, titles, strict=True)
-    }
+    answers = {}
+    for (name, arrays), title in zip(counts.items(), titles, strict=True):
+        alike = [False, *(numpy.array_equal(own, arrays[0]) for own in arrays[1:])]
+        answers[name] = [*map(tested, scores[title], alike)], str(signatures[title])
+    return answers
 
 
 class _Lines:
@@ -242,15 +247,20 @@ def _counted(name: MetricName, tokenize: str, lowercase: bool) -> Any:
     return metric
 
 
-def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) -> None:
+def most_samples(kind: TestName, sentences: int, columns: int) -> int:
+    """Return how many samples of so many sentences a test may draw within 4 GiB of memory."""
     # Bytes a sentence and sample. Bootstrap: the index drawn and the counts gathered by it.
     # Randomisation: two boolean choices, and one of them as an integer.
     bytes_each = 8 + 4 * columns if kind == "bootstrap" else 10
-    if samples * sentences * bytes_each > _MOST_BYTES:
-        fitting = _MOST_BYTES // (sentences * bytes_each)
+    return _MOST_BYTES // (sentences * bytes_each)
+
+
+def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) -> None:
+    fitting = most_samples(kind, sentences, columns)
+    if samples > fitting:
         raise ConfigError(
-            f"SacreBLEU's {kind} of {samples:,} samples of {sentences:,} sentences would take "
-            f"{samples * sentences * bytes_each / 2**30:.0f} GiB of memory.",
+            f"SacreBLEU's {kind} of {samples:,} samples of {sentences:,} sentences would take more "
+            f"than {_MOST_BYTES >> 30} GiB of memory.",
             f"Ask for {fitting:,} samples or fewer." if fitting else "Test on fewer sentences.",
         )
 

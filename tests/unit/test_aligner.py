@@ -19,16 +19,16 @@ from nmtgrid.analysis.alignment.aligner import (
     fitted_tension,
     form,
     lay_out,
+    link_pairs,
     prior_table,
-    read_pairs,
+    read_words,
 )
 from nmtgrid.analysis.alignment.pharaoh import GoldLinks, error_rate
-from nmtgrid.analysis.quality.buckets import read_numbers
+from nmtgrid.analysis.quality.buckets import read_numbers, write_numbers
 from nmtgrid.analysis.quality.difficulty import (
     difficulty_section,
     measure_difficulty,
     reference_path,
-    write_numbers,
 )
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.systems import SystemOutput
@@ -204,14 +204,14 @@ def test_pairs_of_files(tmp_path: Path) -> None:
     source.write_text("a b\nc\n")
     target.write_text("x\ny\n")
     links.write_text("1-0\n0-0\n")
-    assert read_pairs(source, target, links).links == [[(1, 0)], [(0, 0)]]
-    assert len(read_pairs(source, target, None, (target, source)).links) == 2
+    assert link_pairs(read_words(source, target), links).links == [[(1, 0)], [(0, 0)]]
+    assert len(link_pairs(read_words(source, target), None, (target, source)).links) == 2
     with pytest.raises(ConfigError, match="both sides"):
-        read_pairs(source, source)
+        link_pairs(read_words(source, source))
     target.write_text("x\n")
     with pytest.raises(InputError, match="lines"):
-        read_pairs(source, target)
+        link_pairs(read_words(source, target))
     links.write_text("1-0\n0-1\n")
     target.write_text("x\ny\n")
     with pytest.raises(InputError, match="l:2: the link `0-1` points outside"):
-        read_pairs(source, target, links)
+        link_pairs(read_words(source, target), links)

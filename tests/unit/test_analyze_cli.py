@@ -11,7 +11,10 @@ from typing import Any
 import pytest
 
 from nmtgrid.cli.app import main
+from nmtgrid.cli.decode.scores import scores as decode_scores
+from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics import quality
+from nmtgrid.search.api import Translation
 from nmtgrid.search.traces import Trace
 from tests.unit.aligned_corpus import corpus
 from tests.unit.pipes import piped
@@ -186,9 +189,10 @@ def test_buckets(files: Path) -> None:
     actual = run(files, "buckets", "one", "-r", "reference", "--difficulty", "levels")
     first = actual["buckets"][0]
     assert first["sentences_without"] == 1
-    names = ["< 1", "1–2", "2–3", "3–4", "4–5", "5–6", "≥ 6"]
-    assert [entry["bucket"] for entry in first["buckets"]] == names
-    assert first["sentences"] == [1, 2, 0, 0, 0, 0, 1]
+    # Empty buckets are left out.
+    assert [entry["bucket"] for entry in first["buckets"]] == ["< 1", "1–2", "≥ 6"]
+    assert [entry["least"] for entry in first["buckets"]] == [None, 1.0, 6.0]
+    assert first["sentences"] == [1, 2, 1]
 
 
 def test_traces_are_texts(files: Path) -> None:
@@ -213,6 +217,106 @@ def test_compare(files: Path) -> None:
     assert tests == [("bootstrap", 30), ("randomisation", 30)]
     assert result["word_accuracy"]["frequency_in"] == "training text"
     assert result["examples"][0]["better_second"][0]["line"] in (3, 4)
+
+
+def test_a_side_in_lower_case_is_warned_of(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write(files / "cased", [line.capitalize() for line in REFERENCE])
+    for options, is_warned in (
+        (("one", "-r", "cased"), True),
+        (("one", "-r", "cased", "--lowercase"), False),
+        (("one", "-r", "reference"), False),
+    ):
+        for name in ("compare", "buckets"):
+            capsys.readouterr()
+            run(files, name, *options)
+            message = " ".join(capsys.readouterr().err.split())
+            assert ("`one` is in lower case and the references are not" in message) == is_warned
+            assert ("add `--lowercase` or give the dataset with `--data`" in message) == is_warned
+
+
+@pytest.fixture(scope="module")
+def turkish(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lower-cased dataset into Turkish, whose I is not the metrics' i."""
+    folder = tmp_path_factory.mktemp("turkish")
+    sides = {"en": [f"It is {n}, he said" for n in range(8)],
+             "tr": [f"İki Işık {n}, IRMAK dedi" for n in range(8)]}  # fmt: skip
+    for name in ("train", "valid", "test"):
+        for language, lines in sides.items():
+            write(folder / f"{name}.{language}", lines)
+    data = str(folder / "data")
+    command = ["preprocess", "--source-lang", "en", "--target-lang", "tr", "--lowercase"]
+    for name in ("train", "valid", "test"):
+        command += [f"--{name}", str(folder / name)]
+    assert main([*command, "--out", data]) == 0
+    assert main(["bpe", "learn", data, "--merges", "10"]) == 0
+    return folder
+
+
+def test_scores_on_a_dataset_are_those_of_decode(
+    turkish: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    """On a lower-cased dataset too, whose references files alone would compare with capitals."""
+    data = turkish / "data"
+    dataset = Dataset.open(data)
+    split, moses = dataset.split("test"), dataset.pipeline.target.moses
+    lines = [line.replace("dedi", "demiş" if n % 2 else "dedi")
+             for n, line in enumerate(split.tokenized_target())]  # fmt: skip
+    translations = [
+        Translation(n, [], [], [moses.detokenize(line)], line, []) for n, line in enumerate(lines)
+    ]
+    expected = decode_scores(translations, split, moses, with_ter=True)
+    text = tmp_path / "out"
+    write(text, [translation.text for translation in translations])
+    report = tmp_path / "report.json"
+    command = ["analyze", "compare", str(text), "--json", str(report), "--ter"]
+    assert main([*command, "--data", str(data), "--split", "test"]) == 0
+    values = json.loads(report.read_text())
+    (scores,) = values["scores"]["systems"]
+    for name in ("bleu", "chrf", "ter"):
+        assert scores[name] == expected[name]
+        assert values["scores"][f"signature_{name}"] == expected[f"signature_{name}"]
+    assert values["lowercase"] and values["corpus"] == f"{turkish.name} en-tr, test"
+    assert 0 < scores["bleu"] < 100
+    # The file alone: dotted and dotless, large and small letters count as other words.
+    assert main([*command, "-r", str(data / "raw" / "test.tr")]) == 0
+    (alone,) = json.loads(report.read_text())["scores"]["systems"]
+    assert alone["bleu"] < scores["bleu"]
+    for options, words in (
+        (["--data", data, "-r", text], "`--reference` is what `--data` has"),
+        (["--split", "test", "-r", text], "`--split` names a part of a dataset"),
+        ([], "`--reference FILE` is missing"),
+        (["--data", data, "--split", "tset"], "Did you mean `test`?"),
+        (["--data", data, "--split", "train"], "The raw text of `train` is not kept"),
+        (["--data", tmp_path], "is not a dataset"),
+    ):
+        assert words in refused("analyze", "compare", text, *options)
+    write(tmp_path / "short", lines[:3])
+    message = refused("analyze", "compare", tmp_path / "short", "--data", data)
+    assert "test.tr:4: it has 8 lines, but" in message and "short has 3" in message
+
+
+def test_a_dataset_has_source_and_words_too(turkish: Path, tmp_path: Path) -> None:
+    text, report, pictures = tmp_path / "out", tmp_path / "r.json", tmp_path / "p"
+    write(text, [f"iki ışık {n}, ırmak dedi" for n in range(8)])
+    command = ["--data", str(turkish / "data"), "--json", str(report)]
+    assert main(["analyze", "buckets", str(text), *command, "--out", str(pictures)]) == 0
+    by = [bucket["by"] for bucket in json.loads(report.read_text())["buckets"]]
+    assert by == ["reference-length", "length-ratio"]
+    assert main(["analyze", "lengths", str(text), *command]) == 0
+    assert json.loads(report.read_text())["lengths"][0]["share_equal"] == 1.0
+    links = tmp_path / "links"
+    # There is a sixth word only where the comma is a word.
+    write(links, ["0-0 5-5"] * 8)
+    assert main(["analyze", "difficulty", *command, "--alignments", str(links)]) == 0
+    assert json.loads(report.read_text())["difficulty"]["sentences"] == 8
+    page = tmp_path / "page.html"
+    assert main(["analyze", "report", str(text), *command, "--alignments", str(links),
+                 "--bootstrap", "20", "--out", str(page)]) == 0  # fmt: skip
+    names = list(json.loads(report.read_text()))
+    assert names == ["compare", "buckets", "lengths", "difficulty"]
+    assert f"<h1>Translation systems compared: {turkish.name} en-tr, test</h1>" in page.read_text()
 
 
 @pytest.mark.parametrize("name", ["buckets", "lengths", "compare"])
@@ -278,9 +382,11 @@ def test_refused(options: list[str], words: str, files: Path, refused: Callable[
 def test_pipes_are_read_but_once(name: str, files: Path) -> None:
     """What `<(command)` names can be had once, whatever several parts of a command make of it."""
     takes_source = name in ("compare", "difficulty")
-    plain = run(files, name, "one", "-r", "reference", *(["-s", "source"] * takes_source))
+    # What is read from a pipe has no name.
+    options = ["one", "--corpus", "C", "-r"]
+    plain = run(files, name, *options, "reference", *(["-s", "source"] * takes_source))
     with ExitStack() as stack:
         pipes = {text: str(stack.enter_context(piped((files / text).read_bytes())))
                  for text in ("reference", "source")}  # fmt: skip
         source = ["-s", pipes["source"]] * takes_source
-        assert run(files, name, "one", "-r", pipes["reference"], *source) == plain
+        assert run(files, name, *options, pipes["reference"], *source) == plain

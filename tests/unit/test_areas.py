@@ -9,7 +9,7 @@ import pytest
 from nmtgrid.analysis.areas import CurveArea, area_table, read_areas
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import with_checksum, write_json
-from nmtgrid.metrics import areas as module
+from nmtgrid.metrics import bootstrap
 from nmtgrid.metrics.areas import Area, SettingScores, area, areas
 from nmtgrid.metrics.quality import Scorer
 
@@ -78,7 +78,7 @@ def test_the_bootstrap_is_that_of_a_plain_loop(monkeypatch: pytest.MonkeyPatch) 
     known = [value for value in drawn if not math.isnan(value)]
     fewer = min(sum(value <= 0 for value in known), sum(value >= 0 for value in known))
     for most in (1 << 24, 7 * 20):  # all resamples at once, or twenty at a time
-        monkeypatch.setattr(module, "_MOST_WEIGHTS", most)
+        monkeypatch.setattr(bootstrap, "_MOST_WEIGHTS", most)
         result, nothing = areas([curve, far], baseline, "al", samples, seed)
         assert result.difference == pytest.approx(difference([*range(7)]))
         assert result.interval == pytest.approx(numpy.percentile(known, [2.5, 97.5]))

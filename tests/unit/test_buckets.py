@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import random
@@ -17,6 +18,7 @@ from compare_mt.ngram_utils import compare_ngrams as theirs_of_ngrams
 from compare_mt.scorers import BleuScorer
 from compare_mt.stat_utils import extract_salient_features
 
+from nmtgrid.analysis.plotting.figure import naming_corpus
 from nmtgrid.analysis.quality import buckets, lengths
 from nmtgrid.analysis.quality import compare as compare_scores
 from nmtgrid.analysis.quality import words as compare_analysis
@@ -33,8 +35,10 @@ from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_secti
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.systems import SystemOutput
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.cli.app import main
 from nmtgrid.metrics import quality
 from nmtgrid.metrics.quality import MetricName
+from tests.unit.drawn_figures import drawn_figures, text_faults
 
 WORDS = ("the", "a", "red", "blue", "house", "dog", "runs", "sees", "under", "and", ",", ".")
 
@@ -119,7 +123,9 @@ def test_edges_and_what_is_not_known() -> None:
     assert [part.tolist() for part in parts.sentences] == [[0, 1], [2, 3], [4], [5]]
     assert parts.labels == ["< 10", "10–19", "20", "≥ 21"]
     assert parts.bounds == [(None, 10), (10, 20), (20, 21), (21, None)]
-    assert split(numpy.array([15, 15]), [10, 20], "source-length").trimmed().bounds == [(10, 20)]
+    assert split(numpy.array([15, 15]), [10, 20], "source-length").filled().bounds == [(10, 20)]
+    filled = split(numpy.array([25, 5]), [10, 20], "source-length", True).filled()
+    assert filled.labels == ["< 10", "≥ 20"] and filled.sizes == [1, 1]
     parts = split(numpy.array([0.5, float("nan"), 7.0]), [1.0], "difficulty")
     assert [part.tolist() for part in parts.sentences] == [[0], [2]]
     assert parts.without == 1
@@ -127,14 +133,51 @@ def test_edges_and_what_is_not_known() -> None:
     assert labels([1000.0, 2500.0], True) == ["< 1,000", "1,000–2,499", "≥ 2,500"]
 
 
+def test_values_that_print_as_an_edge_are_in_the_bucket_that_it_begins(tmp_path: Path) -> None:
+    """What is a whole number but for the last bit of a sum, or in the four digits of a file."""
+    tenths = sum([0.1] * 10)
+    numbers = numpy.array([tenths, numpy.nextafter(2, 0), 0.99996, 0.99994, 2.00004, numpy.nan])
+    assert tenths < 1 and f"{0.99996:.4f}" == "1.0000" and f"{0.99994:.4f}" == "0.9999"
+    path = tmp_path / "difficulty"
+    buckets.write_numbers(path, numbers)
+    written = numpy.array(read_numbers(path, path, len(numbers)))
+    for values_read in (numbers, written):
+        parts = split(values_read, [1.0, 2.0], "difficulty")
+        assert [part.tolist() for part in parts.sentences] == [[3], [0, 2], [1, 4]]
+        assert parts.without == 1
+
+
+def test_difficulty_and_buckets_by_its_numbers_agree_at_edges(tmp_path: Path) -> None:
+    """Links whose average lagging is 1 but for the last bit, in both commands."""
+    # Target word t waits for source word t: the lagging is 1 whatever the length.
+    sizes = range(3, 40)
+    lines = [" ".join(f"w{n}" for n in range(size)) for size in sizes]
+    links = [" ".join(f"{n}-{n}" for n in range(size)) for size in sizes]
+    for name, texts in (("s", lines), ("r", [x.upper() for x in lines]), ("links", links)):
+        (tmp_path / name).write_text("".join(f"{text}\n" for text in texts))
+    (tmp_path / "x").write_bytes((tmp_path / "r").read_bytes())
+    common = [str(tmp_path / "x"), "-r", str(tmp_path / "r"), "--bootstrap", "0", "--json"]
+    numbers, reports = str(tmp_path / "d"), [tmp_path / name for name in ("1.json", "2.json")]
+    command = ["-s", str(tmp_path / "s"), "--alignments", str(tmp_path / "links")]
+    assert main(["analyze", "difficulty", *common, str(reports[0]), *command,
+                 "--difficulty-out", numbers]) == 0  # fmt: skip
+    assert main(["analyze", "buckets", *common, str(reports[1]), "--difficulty", numbers]) == 0
+    first, second = (json.loads(path.read_text())["buckets"] for path in reports)
+    assert first == second
+    assert first[0]["buckets"] == [{"bucket": "1–2", "least": 1.0, "below": 2.0}]
+    assert first[0]["sentences"] == [len(lines)]
+
+
 def test_length_ratios_by_hand() -> None:
     evaluated = evaluation([["x"] * 4], ["a b c", "a b", "", "a"], ["q r s t u", "q r", "", ""])
     result = values(evaluated, "length-ratio").tolist()
     assert result[:2] == [0.6, 1.0] and result[3] == float("inf")
     measured = buckets.score_buckets(evaluated, "length-ratio", [0.6, 1.0])
-    # 0.6 is not below 0.6; two empty lines have no ratio.
-    assert measured.buckets.sizes == [0, 1, 2] and measured.buckets.without == 1
-    assert measured.scores["bleu"][0] == [None, 0.0, 0.0]
+    # 0.6 is not below 0.6, so that its bucket is the first with a sentence; two empty lines have
+    # no ratio.
+    assert measured.buckets.labels == ["0.6–1.0", "≥ 1.0"]
+    assert measured.buckets.sizes == [1, 2] and measured.buckets.without == 1
+    assert measured.scores["bleu"][0] == [0.0, 0.0]
     evaluated = evaluation([["x"]], ["a"])
     with pytest.raises(ConfigError, match="source"):
         values(evaluated, "length-ratio")
@@ -171,10 +214,10 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     by: list[Property] = ["reference-length", "length-ratio", "difficulty", "sentence-bleu"]
     section = buckets.buckets_section(evaluated, by, edges=[20.0, 40.0], difficulty=number)
     assert [table.title for table in section.tables] == [
-        "BLEU by reference length (percent)",
-        "BLEU by length ratio (percent)",
-        "Sentence BLEU by difficulty (percent)",
-        "Sentences by sentence BLEU (percent of the 300 sentences)",
+        "BLEU by reference length (percent; in brackets: 95 %)",
+        "BLEU by length ratio (percent; in brackets: 95 %)",
+        "Sentence BLEU by difficulty (percent; in brackets: 95 %)",
+        "Sentences by sentence BLEU (percent of the 300 sentences; in brackets: 95 %)",
     ]
     # Lengths and difficulty are counted in words of the files, whatever units a model has.
     assert "(source words)" in section.tables[2].columns[0]
@@ -183,9 +226,95 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     report = section.values["buckets"][0]
     sizes = numpy.searchsorted([20, 40], evaluated.reference.lengths, side="right")
     assert report["sentences"] == numpy.bincount(sizes).tolist()
-    assert set(report["systems"][0]) == {"system", "bleu", "sentence_bleu", "chrf"}
+    scores = {"bleu", "sentence_bleu", "chrf"}
+    intervals = {f"{score}_interval_95" for score in scores}
+    assert set(report["systems"][0]) == {"system"} | scores | intervals
     shares = section.values["buckets"][3]["systems"]
     assert [sum(share["sentences"]) for share in shares] == [300, 300]
+
+
+def test_intervals_of_buckets_are_those_of_a_plain_loop() -> None:
+    systems, reference = cased_corpus()
+    systems, reference = [lines[:40] for lines in systems[1:]], reference[:40]
+    result = buckets.score_buckets(evaluation(systems, reference), edges=[6], samples=15)
+    assert len(result.buckets.sizes) == 2
+    for bucket, lines in enumerate(result.buckets.sentences):
+        draw = numpy.random.default_rng(quality.SEED)
+        draws = lines[draw.integers(0, len(lines), (15, len(lines)))].tolist()
+        for index, system in enumerate(systems):
+            texts = [([system[n] for n in drawn], [reference[n] for n in drawn]) for drawn in draws]
+            expected = {
+                "bleu": [quality.bleu(*pair, "none").value for pair in texts],
+                "chrf": [quality.chrf(*pair).value for pair in texts],
+                "sentence-bleu": [
+                    sum(quality.sentence_bleu(*line, "none") for line in zip(*pair, strict=True))
+                    / len(lines)
+                    for pair in texts
+                ],
+            }
+            for name in buckets.MEASURES:
+                ends = numpy.percentile(expected[name], [2.5, 97.5])
+                assert result.intervals[name][index][bucket] == pytest.approx(ends, abs=1e-9)
+
+
+def test_intervals_by_hand_and_few_sentences() -> None:
+    # One sentence right, one wrong, one alone in its bucket: of two draws, both are often alike.
+    texts = ["a b c d", "a b c d", "a b c d e"]
+    evaluated = evaluation([["a b c d", "x x x x", "a b c d e"]], texts)
+    result = buckets.score_buckets(evaluated, edges=[5])
+    assert result.intervals["sentence-bleu"] == [[pytest.approx((0, 100)), None]]
+    assert [group.is_few for group in result.buckets.groups] == [True, True]
+    assert result.buckets.note == "pale: fewer than 30 sentences"
+    plain = buckets.score_buckets(evaluated, edges=[5], samples=0)
+    assert plain.intervals["bleu"] == [[None, None]]
+    section = buckets.buckets_section(evaluated, ["reference-length"], edges=[5], samples=0)
+    assert section.tables[0].title == "BLEU by reference length (percent)"
+    assert section.tables[0].rows[1][2] == pytest.approx(100.0)
+    many = buckets.score_buckets(evaluation([texts * 15], texts * 15), edges=[5])
+    assert [group.is_few for group in many.buckets.groups] == [False, True]
+
+
+def test_few_sentences_are_drawn_pale(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = drawn_figures(monkeypatch)
+    texts = ["a b c d"] * 30 + ["a b c d e f"] * 29
+    evaluated = dataclasses.replace(evaluation([texts], texts), corpus="Corpus, test")
+    section = buckets.buckets_section(evaluated, ["reference-length"], edges=[5, 6, 7])
+    with naming_corpus(section.corpus):
+        section.pictures[0].draw(tmp_path / "x.png")
+    (axes,) = figures[0].axes
+    bars = list(axes.containers[0])
+    assert [bar.get_alpha() is None for bar in bars] == [True, False]
+    labels = [text.get_text() for text in axes.get_xticklabels()]
+    assert labels == ["< 5\n30", "6\n29"]
+    assert "pale: fewer than 30 sentences" in axes.get_xlabel()
+    assert "lines: 95 %" in axes.get_xlabel()
+    title = figures[0].legends[0].get_title().get_text()
+    assert " ".join(title.split()) == "BLEU by reference length (Corpus, test)"
+    assert not text_faults(figures[0])
+
+
+LOWER = "`s0` is in lower case and the references are not"
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "fault"),
+    [
+        (["a cat ."], ["A cat ."], LOWER),
+        (["A cat ."], ["a cat ."], "The references are in lower case and `s0` is not"),
+        (["A cat ."], ["A dog ."], ""),
+        (["a cat ."], ["a dog ."], ""),
+        (["猫"], ["犬"], ""),
+        # One stray capital in two hundred lines; a quarter of the lines.
+        (["a cat ."] * 199 + ["A cat ."], ["A cat ."] * 200, LOWER),
+        (["a cat ."] * 3 + ["A cat ."], ["A cat ."] * 4, ""),
+    ],
+)
+def test_sides_of_unlike_case(hypotheses: list[str], references: list[str], fault: str) -> None:
+    faults = evaluation([hypotheses], references, None, "13a").case_mismatches()
+    assert [text.split(" (")[0] for text in faults] == ([fault] if fault else [])
+    assert not evaluation([hypotheses], references, None, "13a", True).case_mismatches()
 
 
 def test_lengths_by_hand(tmp_path: Path) -> None:
@@ -366,6 +495,49 @@ def test_paired_tests_are_sacrebleus(kind: quality.TestName, option: str, tmp_pa
         p_values |= {second.p_value, third.p_value}
     # The systems are such that chance decides some and not all.
     assert len(p_values) > 2
+
+
+def test_differences_are_of_sacrebleus_own_draws() -> None:
+    evaluated = compared("13a")
+    result = compare_scores.test_against_first(evaluated, "bootstrap", 200, seed=77)
+    drawn = evaluated.resampled(["bleu", "chrf"], None, 200, 77)
+    for name in ("bleu", "chrf"):
+        means = [tested.mean for tested in result.systems[name]]
+        # SacreBLEU adds them up in single precision.
+        assert drawn[name].mean(1).tolist() == pytest.approx(means, abs=1e-4)
+        (_, none, no_interval), *others = result.compared(name)
+        assert none is None and no_interval is None
+        for index, (tested, difference, interval) in enumerate(others, start=1):
+            assert difference == tested.score - result.systems[name][0].score
+            ends = numpy.percentile(drawn[name][index] - drawn[name][0], [2.5, 97.5])
+            assert interval == pytest.approx(ends, abs=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["bootstrap", "randomisation"])
+def test_identical_systems_have_no_p_value(kind: quality.TestName) -> None:
+    systems, reference = cased_corpus()
+    # The third is the first but for case, which chrF counts in one test and not in the other.
+    copies = [systems[0], systems[0], [line.lower() for line in systems[0]], systems[2]]
+    for lowercase in (False, True):
+        evaluated = evaluation(copies, reference, None, "13a", lowercase)
+        result = compare_scores.test_against_first(evaluated, kind, 20)
+        for tested in result.systems.values():
+            assert [system.is_identical for system in tested] == [False, True, lowercase, False]
+            assert [system.p_value is None for system in tested] == [True, True, lowercase, False]
+        options = (
+            ComparisonOptions(bootstrap=20)
+            if kind == "bootstrap"
+            else ComparisonOptions(randomisation=20)
+        )
+        section = comparison_section(evaluated, options)
+        assert [row[-1] == "identical" for row in section.tables[1].rows] == [
+            False, True, lowercase, False,
+        ] * 2  # fmt: skip
+        values = section.values["tests"][0]["metrics"][0]["systems"][1]
+        assert values["identical"] and values["p_value"] is None
+        assert "s1 and s0 are identical" in section.finding
+        sees_none = "BLEU sees no difference between s2 and s0" in section.finding
+        assert sees_none == lowercase
 
 
 def test_corpus_scores_are_sacrebleus() -> None:

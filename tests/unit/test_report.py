@@ -1,5 +1,6 @@
 """The report: one page that asks for nothing, whose figures are there, in both colour schemes."""
 
+import html
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from nmtgrid.analysis.plotting.grids import HeatMap, draw_maps
 from nmtgrid.analysis.report import POLICY, VARIABLES, inline, page
 from nmtgrid.analysis.section import Picture, Section, Table, format_cell
 from nmtgrid.cli.app import main
+from nmtgrid.metrics import quality
 from tests.conftest import PROJECT
 
 HYPOTHESES = {
@@ -169,15 +171,52 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert "&lt;b&gt;bold&lt;/b&gt; &amp; brave words" in text
 
 
+def test_it_opens_with_who_is_better_and_the_method_stands_behind(tmp_path: Path) -> None:
+    _files(tmp_path)
+    # Ten sentences of which the second system has all right and the first a word wrong in each.
+    for name, word in (("reference", "d"), ("first", "x"), ("second", "d")):
+        lines = "".join(f"a b c {n} {word} e\n" for n in range(10))
+        (tmp_path / name).write_text(lines)
+    out, values = tmp_path / "page.html", tmp_path / "page.json"
+    command = ["analyze", "report", str(tmp_path / "first"), str(tmp_path / "second")]
+    command += ["-r", str(tmp_path / "reference"), "--out", str(out), "--json", str(values)]
+    assert main([*command, "--bootstrap", "99"]) == 0
+    text = out.read_text(encoding="utf-8")
+    assert "<h1>Translation systems compared: reference</h1>" in text
+    wrong, right = ([f"a b c {n} {word} e" for n in range(10)] for word in "xd")
+    first = quality.bleu(wrong, right).value
+    finding = json.loads(values.read_text())["compare"]["finding"]
+    verdict, how = finding.split("\n\n")
+    # All sentences are alike, so that every sample has the same difference.
+    ends = f"[+{100 - first:.2f}, +{100 - first:.2f}]"
+    assert verdict.startswith(
+        f"On reference: second is better than first by {100 - first:.2f} BLEU (100.00 against "
+        f"{first:.2f}; 95 % interval of the difference {ends}; p = 0.0100; chrF +"
+    )
+    assert how.startswith("Test: paired bootstrap with 99 samples. Signature of BLEU: nrefs:1|")
+    header = text[text.index("<header>") : text.index("<nav")]
+    assert verdict in html.unescape(header) and "nrefs:1|case:mixed" in header
+    compared = text[text.index('<section id="compare">') : text.index('<section id="buckets">')]
+    assert compared.rindex("<figure>") < compared.index("How it was computed")
+    assert compared.index("How it was computed") < compared.index("Corpus scores are sacreBLEU")
+    # In the order of the arguments, the same; of two equal ones nothing is better.
+    (tmp_path / "second").write_bytes((tmp_path / "first").read_bytes())
+    assert main([*command, "--bootstrap", "9", "--corpus", "WMT", "--title", "T"]) == 0
+    finding = json.loads(values.read_text())["compare"]["finding"]
+    assert finding.startswith(f"On WMT: second and first are identical ({first:.2f} BLEU).")
+    assert "<h1>T</h1>" in out.read_text(encoding="utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ([], "nothing to report on"),
         (["first"], "`--reference FILE` is missing"),
         (["--curves", "x"], "error: x: there is no such file"),
-        (["first", "-r", "reference", "--data", "x"], "`--data` is for `--activations MODEL`"),
+        (["first", "-r", "reference", "--data", "x"], "`--reference` is what `--data` has"),
+        (["--curves", "x", "--data", "x"], "`--data` is for translations or `--activations MODEL`"),
+        (["first", "-r", "reference", "--split", "x"], "`--split` names a part of a dataset"),
         (["first", "-r", "reference", "--line", "0"], "`--line` counts from 1"),
-        (["first", "-r", "reference", "--bootstrap", "9"], "`--bootstrap` compares systems"),
         (["first", "-r", "reference", "--train", "x", "y"], "`--train` is to learn links"),
         (["--curves", "x", "-r", "no", "--bootstrap", "9"], "`--bootstrap` is about translations"),
         (["a=first", "a=second", "-r", "reference"], "Two systems are called `a`"),

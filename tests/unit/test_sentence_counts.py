@@ -13,6 +13,7 @@ from nmtgrid.metrics.ngrams import (
     chrf_characters,
     chrf_counts,
     corpus_bleus,
+    corpus_chrfs,
     sentence_bleus,
 )
 
@@ -57,6 +58,9 @@ def test_chrf_counts_are_sacrebleus(lowercase: bool, pairs: list[tuple[str, str]
     assert counts.tolist() == expected
     summed = quality.Scorer("chrf", lowercase=lowercase).score(counts.sum(axis=0).tolist())
     assert summed == quality.chrf(hypotheses, references, lowercase).value
+    sums = numpy.stack([counts.sum(axis=0), counts[0]]).astype(float)
+    first = quality.chrf(hypotheses[:1], references[:1], lowercase).value
+    assert corpus_chrfs(sums).tolist() == pytest.approx([summed, first], abs=1e-9)
 
 
 def test_many_kinds_of_symbols_and_small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -415,25 +415,19 @@ def exp_digamma(x: Numbers) -> Numbers:
     return numpy.exp(series)
 
 
-def read_pairs(
-    source: Path,
-    target: Path,
+def link_pairs(
+    pairs: tuple[list[list[str]], list[list[str]]],
     alignments: Path | None = None,
     train: tuple[Path, Path] | None = None,
     settings: AlignerSettings | None = None,
     advance: Advance = lambda what, done, total: None,
-    lines: tuple[Sequence[str], Sequence[str]] | None = None,
 ) -> AlignedPairs:
-    """Return the pairs of two files with the links in `alignments`, or else with learned ones.
+    """Return the words of both sides with the links in `alignments`, or else with learned ones.
 
-    `train` has more text to learn from; `lines` are those of the two files where they have been
-    read already (a pipe can be read but once). Raises ConfigError for a file given as both sides,
+    `train` has more text to learn from. Raises ConfigError for a file given as both sides of it,
     InputError for files of different lengths and bad links.
     """
-    for first, second in ((source, target), *([train] if train else [])):
-        if os.path.realpath(first) == os.path.realpath(second):
-            raise ConfigError(f"{first} is given as both sides of the text.", "Give two files.")
-    x, y = read_words(source, target, lines)
+    x, y = pairs
     if alignments is not None:
         sizes = [(len(own), len(other)) for own, other in zip(x, y, strict=True)]
         links = read_links(alignments, sizes)
@@ -442,13 +436,13 @@ def read_pairs(
     return align(x, y, settings, more, advance)
 
 
-def read_words(
-    source: Path, target: Path, lines: tuple[Sequence[str], Sequence[str]] | None = None
-) -> tuple[list[list[str]], list[list[str]]]:
-    """Return the words of both files, whose `lines` may have been read already.
+def read_words(source: Path, target: Path) -> tuple[list[list[str]], list[list[str]]]:
+    """Return the words of both files.
 
-    Raises InputError unless they have as many lines.
+    Raises ConfigError for one file given twice, InputError unless they have as many lines.
     """
-    x, y = lines or (read_text(source), read_text(target))
+    if os.path.realpath(source) == os.path.realpath(target):
+        raise ConfigError(f"{source} is given as both sides of the text.", "Give two files.")
+    x, y = read_text(source), read_text(target)
     check_lengths({source: len(x), target: len(y)})
     return [line.split() for line in x], [line.split() for line in y]

@@ -17,6 +17,7 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     MaxNLocator,
     Patch,
+    Rectangle,
     add_legend,
     colour,
     dash,
@@ -34,14 +35,20 @@ _NARROWEST, _WIDEST, _MARGIN = 5.0, 10.5, 1.0
 _BAR, _LETTER = 0.27, 0.07
 # Points of the numbers at bars.
 _NUMBER = 6.5
+# Opacity of bars that stand for too little to go by.
+_PALE = 0.35
 
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A group of bars, such as a bucket of sentences, with how much is in it."""
+    """A group of bars, such as a bucket of sentences, with how much is in it.
+
+    Its bars are pale where that is too little to go by (`is_few`).
+    """
 
     label: str
     size: int | None = None
+    is_few: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,11 +70,12 @@ def draw_bars(
     x_label: str,
     y_label: str,
     size_label: str = "sentences",
+    note: str = "",
 ) -> None:
     """Draw the bars into `path` (.png or .svg), the systems named above in the order of bars.
 
-    Under each group stands its size, if it has one, which is the number of `size_label`. Raises
-    ConfigError for another kind of file.
+    Under each group stands its size, if it has one, which is the number of `size_label`; `note`
+    stands below. Raises ConfigError for another kind of file.
     """
     labels = [shortened(group.label, 24) for group in groups]
     count, number = max(1, len(series)), max(1, len(groups))
@@ -81,11 +89,14 @@ def draw_bars(
         axes = figure.subplots()
         for index, system in enumerate(series):
             x = numpy.arange(len(groups)) + (index - (count - 1) / 2) * bar
-            _draw_series(axes, system, index, x, bar, bar * group_width)
+            bars = _draw_series(axes, system, index, x, bar, bar * group_width)
+            _draw_pale(axes, [b for b, group in zip(bars, groups, strict=True) if group.is_few])
         # Long labels stand aslant, with the size behind them instead of below.
         aslant: Any = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         fits = longest <= group_width
-        sized, unsized, look = ("{}\n{:,}", "{}\n", {}) if fits else ("{} ({:,})", "{}", aslant)
+        has_sizes = any(group.size is not None for group in groups)
+        sized, look = ("{}\n{:,}", {}) if fits else ("{} ({:,})", aslant)
+        unsized = "{}\n" if fits and has_sizes else "{}"
         texts = [
             (unsized if group.size is None else sized).format(label, group.size)
             for label, group in zip(labels, groups, strict=True)
@@ -99,9 +110,8 @@ def draw_bars(
         axes.yaxis.set_major_formatter("{x:,.10g}")
         axes.grid(axis="y")
         axes.set_ylabel(y_label)
-        has_sizes = any(group.size is not None for group in groups)
         under = f"\nwith the number of {size_label} in each" if has_sizes else ""
-        axes.set_xlabel(f"{x_label}{under}")
+        axes.set_xlabel(f"{x_label}{under}" + (f"\n{note}" if note else ""))
         handles = [
             Patch(
                 facecolor=colour(index), edgecolor="white", hatch=hatch(index),
@@ -114,17 +124,20 @@ def draw_bars(
 
 def _draw_series(
     axes: Axes, system: Series, index: int, x: NDArray[Any], bar: float, inches: float
-) -> None:
+) -> Any:
     """Draw a system's bars at `x`, with their numbers if they fit into so many inches."""
     values = _numbers(system.values)
-    ends = (system.low or system.values, system.high or system.values)
-    errors = numpy.abs(numpy.nan_to_num([_numbers(end) - values for end in ends]))
     # A thin white edge tells bars apart where colours are lost.
     bars = axes.bar(
         x, values, bar, color=colour(index), edgecolor="white", linewidth=0.6, zorder=3,
-        hatch=hatch(index), yerr=errors if errors.any() else None,
-        error_kw={"ecolor": INK, "elinewidth": 0.9},
+        hatch=hatch(index),
     )  # fmt: skip
+    if system.low or system.high:
+        low, high = (_numbers(ends or system.values) for ends in (system.low, system.high))
+        # By their middles: of resampled scores an interval may lie beside the score.
+        bars.errorbar = axes.errorbar(
+            x, (low + high) / 2, (high - low) / 2, fmt="none", ecolor=INK, elinewidth=0.9, zorder=5
+        )
     largest = numpy.nanmax(numpy.abs(values), initial=0.0)
     digits = 0 if largest >= 1000 else 1 if largest >= 10 else 2
     # Percents fit: 100, not 100.0.
@@ -133,6 +146,15 @@ def _draw_series(
         axes.bar_label(bars, texts, fontsize=_NUMBER, padding=1.5, zorder=6)
     for position in x[numpy.isnan(values)]:
         axes.annotate("–", (position, 0.0), ha="center", va="bottom", fontsize=_NUMBER)
+    return bars
+
+
+def _draw_pale(axes: Axes, bars: Sequence[Any]) -> None:
+    for bar in bars:
+        # Paper behind it: no line of the grid shines through.
+        size = bar.get_width(), bar.get_height()
+        axes.add_patch(Rectangle(bar.get_xy(), *size, color="white", zorder=2))
+        bar.set_alpha(_PALE)
 
 
 def _numbers(values: Sequence[float | None]) -> NDArray[numpy.float64]:

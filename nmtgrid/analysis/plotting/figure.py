@@ -14,6 +14,7 @@ import re
 import unicodedata
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from matplotlib.figure import Figure as Figure
 from matplotlib.font_manager import FontProperties, fontManager
 from matplotlib.lines import Line2D as Line2D
 from matplotlib.patches import Patch as Patch
+from matplotlib.patches import Rectangle as Rectangle
 from matplotlib.textpath import text_to_path
 from matplotlib.ticker import MaxNLocator as MaxNLocator
 
@@ -238,13 +240,32 @@ def wrapped(text: str, letters: int, lines: int = 3) -> str:
     return "\n".join(filled)
 
 
+_CORPUS: ContextVar[str] = ContextVar("corpus", default="")
+
+
+@contextlib.contextmanager
+def naming_corpus(corpus: str) -> Iterator[None]:
+    """Within it, the titles of pictures name this corpus (none if empty)."""
+    token = _CORPUS.set(corpus)
+    try:
+        yield
+    finally:
+        _CORPUS.reset(token)
+
+
+def full_title(title: str) -> str:
+    """Return a picture's title with the corpus that it is about."""
+    corpus = _CORPUS.get()
+    return f"{title} ({corpus})" if title and corpus else title or corpus
+
+
 def set_title(figure: Figure, title: str) -> None:
     """Write a title above all that is in the figure, at its left."""
     figure.suptitle(_wrapped_title(figure, title), x=0.01, ha="left")
 
 
 def _wrapped_title(figure: Figure, title: str) -> str:
-    return wrapped(title, int(figure.get_figwidth() * 72 / (0.72 * 10.5)))
+    return wrapped(full_title(title), int(figure.get_figwidth() * 72 / (0.72 * 10.5)))
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], title: str = "") -> None:

@@ -18,6 +18,7 @@ from nmtgrid.analysis.plotting.figure import (
     Patch,
     add_legend,
     darker,
+    full_title,
     new_picture,
     set_title,
     shortened,
@@ -64,9 +65,10 @@ def draw_maps(maps: Sequence[HeatMap], path: Path, *, title: str = "") -> None:
     width, height = max(w for w, _ in sizes), max(h for _, h in sizes)
     across = min(len(maps), max(1, int(_PAGE / width)))
     down = math.ceil(len(maps) / across)
-    page = across * width + 0.3, down * height + 0.2 + 0.35 * bool(title)
+    has_title = bool(full_title(title))
+    page = across * width + 0.3, down * height + 0.2 + 0.35 * has_title
     with new_picture(path, page[0] + _SCALE, page[1]) as figure:
-        if title:
+        if has_title:
             set_title(figure, title)
         shrink = min(0.8, 3.0 / page[1])
         cells = figure.subplots(down, across, squeeze=False).flatten()

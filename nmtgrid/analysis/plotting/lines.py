@@ -22,6 +22,7 @@ from nmtgrid.analysis.plotting.figure import (
     colour,
     darker,
     dash,
+    full_title,
     label_points,
     legend_label,
     line_handles,
@@ -110,6 +111,8 @@ def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
     is_shared = len({*styles.values()}) == len(styles) > 0
     size = columns * _WIDTH + (2.4 if is_shared else 0.0), max(sum(heights), 0.18 * len(styles))
     with new_picture(path, *size) as figure:
+        if full_title(""):
+            set_title(figure, "")
         cells = figure.subplots(len(heights), columns, squeeze=False, height_ratios=heights)
         for axes, panel in zip(cells.flatten(), panels, strict=False):
             axes.set_title(wrapped(panel.title, 52))

@@ -14,9 +14,13 @@ from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, Measure
-from nmtgrid.analysis.section import Picture, Section, Table
+from nmtgrid.analysis.section import Cell, Interval, Picture, Section, Table, format_interval
 from nmtgrid.analysis.systems import check_lengths, read_text
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.io.text import open_writer
+from nmtgrid.metrics import bootstrap
+from nmtgrid.metrics.bootstrap import RESAMPLES
+from nmtgrid.metrics.quality import SEED
 
 Property = Literal[
     "reference-length", "length-ratio", "difficulty", "source-length", "sentence-bleu"
@@ -37,6 +41,10 @@ AXES: Mapping[Property, str] = {
     "source-length": "source length |x| (tokens)",
     "sentence-bleu": "sentence BLEU (percent)",
 }
+FEW = 30
+"""Fewer sentences than these are too few to go by: their bars are drawn pale."""
+_DIGITS = 4
+"""Digits behind the point of a property: in files, and where it is compared with edges."""
 NAMES: Mapping[Property, str] = {
     "reference-length": "reference length", "length-ratio": "length ratio",
     "difficulty": "difficulty", "source-length": "source length",
@@ -66,14 +74,27 @@ class Buckets:
     @property
     def groups(self) -> list[Group]:
         """Return the groups of bars: label and size of each."""
-        return [Group(*pair) for pair in zip(self.labels, self.sizes, strict=True)]
+        pairs = zip(self.labels, self.sizes, strict=True)
+        return [Group(label, size, size < FEW) for label, size in pairs]
 
-    def trimmed(self) -> Buckets:
-        """Return the buckets without the empty ones at both ends."""
-        filled = [index for index, size in enumerate(self.sizes) if size] or [0]
-        inner = slice(filled[0], filled[-1] + 1)
-        parts = (self.labels[inner], self.bounds[inner], self.sentences[inner])
-        return Buckets(self.by, *parts, self.without)
+    @property
+    def note(self) -> str:
+        """Return what pale bars mean, if there are any."""
+        return f"pale: fewer than {FEW} sentences" if min(self.sizes) < FEW else ""
+
+    def filled(self) -> Buckets:
+        """Return the buckets without the empty ones; one at least."""
+        kept = [index for index, size in enumerate(self.sizes) if size] or [0]
+        return self.select(kept)
+
+    def select(self, kept: Sequence[int]) -> Buckets:
+        """Return some of the buckets, by index."""
+        return dataclasses.replace(
+            self,
+            labels=[self.labels[n] for n in kept],
+            bounds=[self.bounds[n] for n in kept],
+            sentences=[self.sentences[n] for n in kept],
+        )
 
     def bound_values(self) -> list[dict[str, Any]]:
         """Return as JSON what the buckets are: from `least` on, below `below`."""
@@ -109,12 +130,16 @@ def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
 def split(
     values: NDArray[Any], edges: Sequence[float], by: Property, is_whole: bool = False
 ) -> Buckets:
-    """Return the sentences by their values; NaN stands in no bucket."""
+    """Return the sentences by their values; NaN stands in no bucket.
+
+    An edge belongs to the bucket that it begins. Values count as they are written, with four digits
+    behind the point: a sum of fractions that comes to 1.9999999999999998 is 2.
+    """
     if faults := check_edges(edges):
         raise ConfigError(faults)
-    # An edge belongs to the bucket that it begins.
-    indices = numpy.searchsorted(numpy.asarray(edges, float), values, side="right")
-    is_known = ~numpy.isnan(numpy.asarray(values, float))
+    rounded = numpy.round(numpy.asarray(values, float), _DIGITS)
+    indices = numpy.searchsorted(numpy.asarray(edges, float), rounded, side="right")
+    is_known = ~numpy.isnan(rounded)
     sentences = [
         numpy.flatnonzero((indices == bucket) & is_known) for bucket in range(len(edges) + 1)
     ]
@@ -142,11 +167,18 @@ def values(
         return numpy.asarray(lengths / evaluation.source.lengths)
 
 
+def write_numbers(path: Path, numbers: NDArray[numpy.float64]) -> None:
+    """Write a number a line, as `split` takes it, `nan` where there is none."""
+    with open_writer(path) as file:
+        for value in numpy.round(numbers, _DIGITS).tolist():
+            file.write(f"{value:.{_DIGITS}f}\n".encode())
+
+
 def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
     """Return a number for each line, `nan` where there is none.
 
     Raises InputError for what is no number, and unless there are `count`, as many as lines of
-    `reference`.
+    `reference` (a file or dataset).
     """
     numbers = []
     for number, line in enumerate(read_text(path), start=1):
@@ -168,10 +200,15 @@ MEASURES: tuple[Measure, ...] = ("bleu", "sentence-bleu", "chrf")
 
 @dataclasses.dataclass(frozen=True)
 class BucketScores:
-    """Buckets, and by measure the percent of each system in each (None: an empty bucket)."""
+    """Buckets, and by measure the percent of each system in each (None: an empty bucket).
+
+    `intervals` are those of 95 % of the resamples of a bucket's sentences; None for fewer than two
+    sentences, and without resamples.
+    """
 
     buckets: Buckets
     scores: Mapping[Measure, Sequence[Sequence[float | None]]]
+    intervals: Mapping[Measure, Sequence[Sequence[Interval | None]]]
 
 
 def score_buckets(
@@ -179,18 +216,32 @@ def score_buckets(
     by: Property = "reference-length",
     edges: Sequence[float] | None = None,
     difficulty: Sequence[float] | None = None,
+    samples: int = RESAMPLES,
 ) -> BucketScores:
-    """Return all measures of all systems in buckets of sentences.
+    """Return all measures of all systems in the buckets that hold sentences.
 
-    Without `edges`, those of the thesis, as far as there are sentences.
+    Without `edges`, those of the thesis.
     """
     properties = values(evaluation, by, difficulty)
-    buckets = split(properties, edges or EDGES[by], by, is_whole=by.endswith("-length"))
-    # Edges that are asked for are shown, however empty; those of the thesis reach farther than most
-    # corpora.
-    buckets = buckets if edges else buckets.trimmed()
+    whole = by.endswith("-length")
+    buckets = split(properties, edges or EDGES[by], by, is_whole=whole).filled()
     scores = {measure: evaluation.scores(measure, buckets.sentences) for measure in MEASURES}
-    return BucketScores(buckets, scores)
+    return BucketScores(buckets, scores, _intervals(evaluation, buckets, samples))
+
+
+def _intervals(
+    evaluation: Evaluation, buckets: Buckets, samples: int
+) -> dict[Measure, list[list[Interval | None]]]:
+    intervals: dict[Measure, list[list[Interval | None]]] = {
+        measure: [[] for _ in evaluation.systems] for measure in MEASURES
+    }
+    for lines in buckets.sentences:
+        has_any = samples and len(lines) > 1
+        drawn = evaluation.resampled(MEASURES, lines, samples) if has_any else {}
+        for measure in MEASURES:
+            for index, own in enumerate(intervals[measure]):
+                own.append(bootstrap.interval(drawn[measure][index]) if drawn else None)
+    return intervals
 
 
 def buckets_section(
@@ -199,20 +250,22 @@ def buckets_section(
     measures: Sequence[Measure] | None = None,
     edges: Sequence[float] | None = None,
     difficulty: Sequence[float] | None = None,
+    samples: int = RESAMPLES,
 ) -> Section:
     """Return tables and pictures of `measures` by each property; JSON has all measures.
 
-    `measures` is BLEU if not given, and sentence BLEU by difficulty.
+    `measures` is BLEU if not given, and sentence BLEU by difficulty. Intervals are of so many
+    resamples (0: no intervals).
     """
     drawn: list[tuple[Table, Picture]] = []
     reports: list[dict[str, Any]] = []
     for name in dict.fromkeys(by):
         if name == "sentence-bleu":
-            table, picture, report = _by_sentence_bleu(evaluation, edges)
+            table, picture, report = _by_sentence_bleu(evaluation, edges, samples)
             drawn.append((table, picture))
             reports.append(report)
             continue
-        scored = score_buckets(evaluation, name, edges, difficulty)
+        scored = score_buckets(evaluation, name, edges, difficulty, samples)
         # Section 4.5.6.1 shows the mean of sentence BLEU by difficulty, the other figures corpus
         # BLEU.
         usual: Sequence[Measure] = ("sentence-bleu",) if name == "difficulty" else ("bleu",)
@@ -227,46 +280,100 @@ def buckets_section(
         "that all systems are scored on the same sentences; a bucket holds its lower edge, not its "
         "upper one. BLEU and chrF are corpus scores of "
         "each bucket, sentence BLEU (smoothed, up to the longest n-gram there is) is the mean; "
-        f"all in percent. {evaluation.describe_tokens()} BLEU: {bleu}; chrF: {chrf}.",
+        f"all in percent. {_describe_intervals(samples)}{evaluation.describe_tokens()} "
+        f"BLEU: {bleu}; chrF: {chrf}.",
         [table for table, _ in drawn],
         [picture for _, picture in drawn],
         {
             "buckets": reports,
-            "tokenize": evaluation.tokenize,
-            "lowercase": evaluation.lowercase,
+            **evaluation.settings,
             "signature_bleu": bleu,
             "signature_chrf": chrf,
+            "bootstrap": {"samples": samples, "seed": SEED} if samples else None,
+            "few_below": FEW,
         },
+        evaluation.corpus,
+    )
+
+
+def _describe_intervals(samples: int) -> str:
+    if not samples:
+        return ""
+    return (
+        f"Intervals hold 95 % of {samples:,} bootstrap samples, of a bucket's sentences drawn anew "
+        f"with replacement (seed {SEED}). Buckets of fewer than {FEW} sentences say little: their "
+        "bars are pale. Empty ones are left out. "
     )
 
 
 def _shown(names: Sequence[str], scored: BucketScores, measure: Measure) -> tuple[Table, Picture]:
     """Return one measure in all buckets as a table and as a picture."""
     buckets, columns = scored.buckets, scored.scores[measure]
+    intervals = scored.intervals[measure]
     title = f"{TITLES[measure]} by {NAMES[buckets.by]}"
     # "sentence BLEU" begins a line here; "chrF" is a name.
     title = title if measure == "chrf" else title[0].upper() + title[1:]
-    table = Table(
-        f"{title} (percent)",
-        [AXES[buckets.by], "sentences", *names],
-        [[*row] for row in zip(buckets.labels, buckets.sizes, *columns, strict=True)],
-    )
     caption = f"{title}. Under each bucket is the number of its sentences."
     if buckets.without:
         caption += f" Of {buckets.without:,} sentences it is not known."
+    return _table_and_picture(
+        names,
+        columns,
+        intervals,
+        buckets.groups,
+        title=title,
+        caption=caption,
+        name=f"{measure}-by-{buckets.by}",
+        x_label=AXES[buckets.by],
+        y_label=f"{TITLES[measure]} (percent)",
+        note=buckets.note,
+    )
+
+
+def _table_and_picture(
+    names: Sequence[str],
+    columns: Sequence[Sequence[float | None]],
+    intervals: Sequence[Sequence[Interval | None]],
+    groups: Sequence[Group],
+    *,
+    title: str,
+    caption: str,
+    name: str,
+    x_label: str,
+    y_label: str,
+    note: str = "",
+    unit: str = "percent",
+) -> tuple[Table, Picture]:
+    """Return the percent of each system in each bucket, with intervals where there are any."""
+    has_intervals = any(interval for own in intervals for interval in own)
+    cells: list[list[Cell]] = [
+        [_cell(*pair) if has_intervals else pair[0] for pair in zip(*own, strict=True)]
+        for own in zip(columns, intervals, strict=True)
+    ]
+    sizes = [[group.size for group in groups]] if groups[0].size is not None else []
+    heading = f"{title} ({unit}" + ("; in brackets: 95 %)" if has_intervals else ")")
+    rows = zip([group.label for group in groups], *sizes, *cells, strict=True)
+    table = Table(
+        heading, [x_label, *(["sentences"] if sizes else []), *names], [[*row] for row in rows]
+    )
+    if has_intervals:
+        note = f"lines: 95 % of the bootstrap samples{note and '; '}{note}"
+    series = [
+        Series(system, own, *([None if i is None else i[end] for i in ranges] for end in (0, 1)))
+        for system, own, ranges in zip(names, columns, intervals, strict=True)
+    ]
     picture = Picture(
-        f"{measure}-by-{buckets.by}",
+        name,
         caption,
         lambda path: draw_bars(
-            buckets.groups,
-            [Series(*pair) for pair in zip(names, columns, strict=True)],
-            path,
-            title=title,
-            x_label=AXES[buckets.by],
-            y_label=f"{TITLES[measure]} (percent)",
+            groups, series, path, title=title, x_label=x_label, y_label=y_label, note=note
         ),
     )
     return table, picture
+
+
+def _cell(value: float | None, interval: Interval | None) -> Cell:
+    return value if value is None else f"{value:.2f} {format_interval(interval) or ''}".rstrip()
 
 
 def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
@@ -281,6 +388,10 @@ def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
             {
                 "system": system,
                 **{name.replace("-", "_"): scored.scores[name][index] for name in MEASURES},
+                **{
+                    f"{name.replace('-', '_')}_interval_95": scored.intervals[name][index]
+                    for name in MEASURES
+                },
             }
             for index, system in enumerate(names)
         ],
@@ -288,7 +399,7 @@ def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
 
 
 def _by_sentence_bleu(
-    evaluation: Evaluation, edges: Sequence[float] | None
+    evaluation: Evaluation, edges: Sequence[float] | None, samples: int
 ) -> tuple[Table, Picture, dict[str, Any]]:
     """Return how many sentences of each system have how good a sentence BLEU."""
     names = evaluation.names
@@ -296,26 +407,24 @@ def _by_sentence_bleu(
         split(scores, edges or EDGES["sentence-bleu"], "sentence-bleu")
         for scores in evaluation.sentence_bleu
     ]
+    # Without those that are empty for all systems.
+    sizes = zip(*(buckets.sizes for buckets in systems), strict=True)
+    kept = [index for index, of_systems in enumerate(sizes) if any(of_systems)]
+    systems = [buckets.select(kept) for buckets in systems]
     total = len(evaluation.reference_lines)
     percents = [[100.0 * size / total for size in buckets.sizes] for buckets in systems]
-    labels = systems[0].labels
     title = "Sentences by sentence BLEU"
-    table = Table(
-        f"{title} (percent of the {total:,} sentences)",
-        [AXES["sentence-bleu"], *names],
-        [[*row] for row in zip(labels, *percents, strict=True)],
-    )
-    picture = Picture(
-        "sentences-by-sentence-bleu",
-        f"{title}: the share of each system's sentences in each bucket.",
-        lambda path: draw_bars(
-            [Group(label) for label in labels],
-            [Series(*pair) for pair in zip(names, percents, strict=True)],
-            path,
-            title=title,
-            x_label=AXES["sentence-bleu"],
-            y_label="share of the sentences (percent)",
-        ),
+    table, picture = _table_and_picture(
+        names,
+        percents,
+        [_share_intervals(buckets, total, samples) for buckets in systems],
+        [Group(label) for label in systems[0].labels],
+        title=title,
+        caption=f"{title}: the share of each system's sentences in each bucket.",
+        name="sentences-by-sentence-bleu",
+        x_label=AXES["sentence-bleu"],
+        y_label="share of the sentences (percent)",
+        unit=f"percent of the {total:,} sentences",
     )
     report = {
         "by": "sentence-bleu",
@@ -327,3 +436,15 @@ def _by_sentence_bleu(
         ],
     }
     return table, picture, report
+
+
+def _share_intervals(buckets: Buckets, total: int, samples: int) -> list[Interval | None]:
+    """Return between what percents of all sentences lie in each bucket, when they are resampled."""
+    if not samples:
+        return [None] * len(buckets.sizes)
+    blocks = [
+        numpy.stack([block[:, lines].sum(1) for lines in buckets.sentences])
+        for block in bootstrap.weights(total, samples, SEED)
+    ]
+    drawn = numpy.concatenate(blocks, axis=1)
+    return [bootstrap.interval(100.0 * counts / total) for counts in drawn]

@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation
 from nmtgrid.analysis.quality.words import WordAccuracy, differing, examples, word_accuracy
-from nmtgrid.analysis.section import Cell, Picture, Section, Table, percent
+from nmtgrid.analysis.section import (
+    Cell,
+    Interval,
+    Picture,
+    Section,
+    Table,
+    format_interval,
+    percent,
+)
+from nmtgrid.metrics import bootstrap
 from nmtgrid.metrics.quality import SEED, MetricName, Tested, TestName, paired_test
 
 _TESTS: Mapping[TestName, str] = {
@@ -46,13 +55,23 @@ class CorpusScores:
 
 @dataclasses.dataclass(frozen=True)
 class PairedTest:
-    """A paired test of all systems against the first, by metric."""
+    """A paired test of all systems against the first, by metric.
+
+    `intervals` hold 95 % of the differences to the first in the bootstrap's samples.
+    """
 
     kind: TestName
     samples: int
     seed: int
     systems: Mapping[MetricName, Sequence[Tested]]
     signatures: Mapping[MetricName, str]
+    intervals: Mapping[MetricName, Sequence[Interval | None]]
+
+    def compared(self, metric: MetricName) -> list[tuple[Tested, float | None, Interval | None]]:
+        """Return each system, its difference to the first and the difference's interval."""
+        first, *others = self.systems[metric]
+        differences = [None, *(other.score - first.score for other in others)]
+        return [*zip(self.systems[metric], differences, self.intervals[metric], strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +109,22 @@ def test_against_first(
     """Return sacreBLEU's test against the first system. Raises ConfigError: see `paired_test`."""
     counts = {metric: _counts(evaluation, metric) for metric in metrics}
     tested = paired_test(kind, samples, counts, evaluation.tokenize, evaluation.lowercase, seed)
+    intervals: dict[MetricName, list[Interval | None]] = {
+        metric: [None] * len(evaluation.systems) for metric in metrics
+    }
+    if kind == "bootstrap":
+        drawn = evaluation.resampled(metrics, None, samples, seed)
+        for metric, own in intervals.items():
+            for index, other in enumerate(tested[metric][0]):
+                if other.p_value is not None:
+                    own[index] = bootstrap.interval(drawn[metric][index] - drawn[metric][0])
     return PairedTest(
         kind,
         samples,
         seed,
         {metric: systems for metric, (systems, _) in tested.items()},
         {metric: signature for metric, (_, signature) in tested.items()},
+        intervals,
     )
 
 
@@ -158,10 +187,77 @@ def comparison_section(
             },
             "ngrams": ngrams,
             "examples": pairs,
-            "tokenize": evaluation.tokenize,
-            "lowercase": evaluation.lowercase,
+            **evaluation.settings,
         },
+        evaluation.corpus,
+        _finding(evaluation, scores, tests, options),
     )
+
+
+_SIGNIFICANT = 0.05
+
+
+def _finding(
+    evaluation: Evaluation,
+    scores: CorpusScores,
+    tests: Sequence[PairedTest],
+    options: ComparisonOptions,
+) -> str:
+    """Return who is better by BLEU, by how much and how surely; what makes scores not compare."""
+    names, bleu = evaluation.names, scores.values["bleu"]
+    best = max(range(len(names)), key=lambda index: bleu[index])
+    sentences = [f"On {evaluation.corpus}:"] if evaluation.corpus else []
+    if len(names) == 1 and options.bootstrap:
+        drawn = evaluation.resampled(["bleu"], None, options.bootstrap, options.seed)["bleu"][0]
+        interval = format_interval(bootstrap.interval(drawn))
+        sentences.append(f"{names[0]} has {bleu[0]:.2f} BLEU (95 % interval {interval}).")
+    elif len(names) == 1:
+        sentences.append(f"{names[0]} has {bleu[0]:.2f} BLEU.")
+    elif len(names) > 2:
+        sentences.append(f"{names[best]} has the highest BLEU, {bleu[best]:.2f}.")
+    order = sorted(range(1, len(names)), key=lambda index: -bleu[index])
+    sentences += [_verdict(evaluation, index, scores, tests) for index in order]
+    how = f"Signature of BLEU: {scores.signatures['bleu']}."
+    if tests:
+        how = f"Test: {_TESTS[tests[0].kind]} with {tests[0].samples:,} samples. {how}"
+    elif len(names) > 1:
+        how = f"No test says whether that is chance. {how}"
+    warnings = [f"Beware: {mismatch}" for mismatch in evaluation.case_mismatches()]
+    return "\n\n".join([" ".join(sentences), *warnings, how])
+
+
+def _verdict(
+    evaluation: Evaluation, index: int, scores: CorpusScores, tests: Sequence[PairedTest]
+) -> str:
+    """Return how a system stands against the first."""
+    names = evaluation.names
+    own, first = scores.values["bleu"][index], scores.values["bleu"][0]
+    if evaluation.systems[index].lines == evaluation.systems[0].lines:
+        return f"{names[index]} and {names[0]} are identical ({own:.2f} BLEU)."
+    # The better of the two is named before the other.
+    (high, better), (low, worse) = sorted([(own, names[index]), (first, names[0])], reverse=True)
+    difference = f"{better} has {high - low:.2f} BLEU more than {worse}"
+    facts = [f"{high:.2f} against {low:.2f}"]
+    if not tests:
+        return f"{difference} ({facts[0]})."
+    tested, _, interval = tests[0].compared("bleu")[index]
+    if tested.p_value is None:
+        return f"BLEU sees no difference between {names[index]} and {names[0]} ({own:.2f})."
+    if interval is not None:
+        ends = interval if own >= first else (-interval[1], -interval[0])
+        facts.append(f"95 % interval of the difference {format_interval(ends, 2, '+')}")
+    facts.append(f"p = {tested.p_value:.4f}")
+    for metric in tests[0].systems:
+        other, change, _ = tests[0].compared(metric)[index]
+        if metric != "bleu" and change is not None:
+            change = change if own >= first else -change
+            chance = "identical" if other.p_value is None else f"p = {other.p_value:.4f}"
+            facts.append(f"{TITLES[metric]} {change:+.2f}, {chance}".replace("-", "−"))
+    if tested.p_value < _SIGNIFICANT:
+        difference = f"{better} is better than {worse} by {high - low:.2f} BLEU"
+    else:
+        difference += ", which may be chance"
+    return f"{difference} ({'; '.join(facts)})."
 
 
 def _text(
@@ -176,7 +272,8 @@ def _text(
     for test in tests:
         sentences.append(
             f"SacreBLEU's {_TESTS[test.kind]} with {test.samples:,} samples (seed {test.seed}): p "
-            f"is how likely so great a difference from {evaluation.names[0]} is by chance."
+            f"is how likely so great a difference from {evaluation.names[0]} is by chance. Systems "
+            "whose sentences all count the same are identical, and have no p."
         )
     sentences.append(
         f"Words are in buckets by how often they stand in the {where}; a word counts as right as "
@@ -196,15 +293,20 @@ def _test_table(names: Sequence[str], test: PairedTest) -> Table:
     """Return a test: scores, intervals where there are any, p-values."""
     rows: list[list[Cell]] = []
     has_intervals = test.kind == "bootstrap"
-    for metric, systems in test.systems.items():
-        for name, tested in zip(names, systems, strict=True):
+    for metric in test.systems:
+        for name, (tested, difference, interval) in zip(names, test.compared(metric), strict=True):
             # As text: a p of 0.00 would say more than a few hundred samples can.
             p_value = None if tested.p_value is None else f"{tested.p_value:.4f}"
-            interval = [tested.mean, tested.interval] if has_intervals else []
-            rows.append([TITLES[metric], name, tested.score, *interval, p_value])
+            own: list[Cell] = [tested.mean, tested.interval] if has_intervals else []
+            change = None if difference is None else f"{difference:+.2f}".replace("-", "−")
+            of_change: list[Cell] = [format_interval(interval, 2, "+")] if has_intervals else []
+            p_value = "identical" if tested.is_identical else p_value
+            rows.append([TITLES[metric], name, tested.score, *own, change, *of_change, p_value])
     title = f"{_TESTS[test.kind].capitalize()} against {names[0]} ({test.samples:,} samples)"
-    headings = ["mean", "± 95 %"] if has_intervals else []
-    return Table(title, ["metric", "system", "percent", *headings, "p"], rows)
+    headings = ["metric", "system", "percent", "difference", "p"]
+    if has_intervals:
+        headings[3:] = ["mean", "± 95 %", "difference", "95 % of it", "p"]
+    return Table(title, headings, rows)
 
 
 def _test_values(names: Sequence[str], test: PairedTest) -> dict[str, Any]:
@@ -224,11 +326,16 @@ def _test_values(names: Sequence[str], test: PairedTest) -> dict[str, Any]:
                         "p_value": tested.p_value,
                         "bootstrap_mean": tested.mean,
                         "interval_95": tested.interval,
+                        "identical": tested.is_identical,
+                        "difference": difference,
+                        "difference_interval_95": interval,
                     }
-                    for name, tested in zip(names, systems, strict=True)
+                    for name, (tested, difference, interval) in zip(
+                        names, test.compared(metric), strict=True
+                    )
                 ],
             }
-            for metric, systems in test.systems.items()
+            for metric in test.systems
         ],
     }
 
@@ -319,18 +426,24 @@ def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Pictur
 
 def _words(words: WordAccuracy, where: str) -> tuple[Table, Picture]:
     names = [system.system for system in words.systems]
-    columns = [[*map(percent, system.f_measure)] for system in words.systems]
+    # Where the references have no words, there is no F-measure.
+    kept = [index for index, size in enumerate(words.reference_words) if size]
+    columns = [[percent(system.f_measure[n]) for n in kept] for system in words.systems]
+    groups = [Group(words.labels[n], words.reference_words[n]) for n in kept]
     table = Table(
         "Word accuracy by frequency (F-measure in percent)",
         [f"times in the {where}", "reference words", *names],
-        [[*row] for row in zip(words.labels, words.reference_words, *columns, strict=True)],
+        [
+            [group.label, group.size, *row]
+            for group, *row in zip(groups, *columns, strict=True)
+        ],
     )
     picture = Picture(
         "word-accuracy",
         f"How well words are translated by how often they stand in the {where}. Under each bucket "
         "is the number of its words in the references.",
         lambda path: draw_bars(
-            [Group(*pair) for pair in zip(words.labels, words.reference_words, strict=True)],
+            groups,
             [Series(*pair) for pair in zip(names, columns, strict=True)],
             path,
             title="Word accuracy by frequency",

@@ -7,7 +7,6 @@ average lagging AL is the pair's difficulty (section 4.5.6.1).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy
@@ -15,16 +14,15 @@ from numpy.typing import NDArray
 
 from nmtgrid.analysis.alignment.aligner import AlignedPairs
 from nmtgrid.analysis.alignment.pharaoh import Links
-from nmtgrid.analysis.plotting.bars import Series, draw_bars
-from nmtgrid.analysis.quality.buckets import AXES, Buckets, buckets_section, split
+from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
+from nmtgrid.analysis.quality.buckets import AXES, buckets_section, split
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
-from nmtgrid.base.io.text import open_writer
+from nmtgrid.metrics.bootstrap import RESAMPLES
 from nmtgrid.metrics.latency import sentence_latency
 
 EDGES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 """Of the distribution: an average lagging is as often below 1 as not."""
-_DIGITS = 4
 
 
 def reference_path(links: Links, target_words: int) -> list[int]:
@@ -54,21 +52,15 @@ def measure_difficulty(pairs: AlignedPairs) -> NDArray[numpy.float64]:
     return sentence_latency(paths, [source for source, _ in pairs.sizes]).al
 
 
-def write_numbers(path: Path, lagging: NDArray[numpy.float64]) -> None:
-    """Write a number a line, `nan` where there is none."""
-    with open_writer(path) as file:
-        for value in lagging.tolist():
-            file.write(f"{round(value, _DIGITS):.{_DIGITS}f}\n".encode())
-
-
 def difficulty_section(
     pairs: AlignedPairs,
     lagging: NDArray[numpy.float64],
     evaluation: Evaluation | None = None,
     edges: Sequence[float] | None = None,
+    samples: int = RESAMPLES,
 ) -> Section:
     """Return the distribution and, of the systems of `evaluation`, sentence BLEU by difficulty."""
-    by_difficulty = split(lagging, edges or EDGES, "difficulty").trimmed()
+    by_difficulty = split(lagging, edges or EDGES, "difficulty").filled()
     known = lagging[~numpy.isnan(lagging)]
     numbers = _numbers(pairs, known)
     # Of the pairs that have a difficulty: both sides must have words.
@@ -88,7 +80,7 @@ def difficulty_section(
             digits=1,
         ),
     ]  # fmt: skip
-    pictures = [_picture(by_difficulty, shares)]
+    pictures = [_picture([Group(*pair) for pair in bins], shares, by_difficulty.without)]
     values: dict[str, Any] = {
         "difficulty": {
             "of": AXES["difficulty"],
@@ -105,26 +97,27 @@ def difficulty_section(
         "word, and never back; its average lagging AL (in source words, |y| the reference's "
         "length) is the difficulty. Words are what spaces separate. " + pairs.origin
     )
-    if evaluation is not None:
+    if evaluation is not None and evaluation.systems:
         scored = buckets_section(
-            evaluation, ["difficulty"], edges=edges, difficulty=lagging.tolist()
+            evaluation, ["difficulty"], edges=edges, difficulty=lagging.tolist(), samples=samples
         )
         tables += scored.tables
         pictures += scored.pictures
         values |= scored.values
         text += f" {scored.text}"
-    return Section("difficulty", "Difficulty of the pairs", text, tables, pictures, values)
+    corpus = "" if evaluation is None else evaluation.corpus
+    return Section("difficulty", "Difficulty of the pairs", text, tables, pictures, values, corpus)
 
 
-def _picture(by_difficulty: Buckets, shares: Sequence[float | None]) -> Picture:
+def _picture(groups: Sequence[Group], shares: Sequence[float | None], without: int) -> Picture:
     caption = "Pairs by difficulty. Under each bucket is the number of its pairs."
-    if by_difficulty.without:
-        caption += f" {by_difficulty.without:,} pairs with an empty side have none."
+    if without:
+        caption += f" {without:,} pairs with an empty side have none."
     return Picture(
         "difficulty",
         caption,
         lambda path: draw_bars(
-            by_difficulty.groups,
+            groups,
             [Series("all pairs", shares)],
             path,
             title="Pairs by difficulty",

@@ -9,9 +9,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy
 from numpy.typing import NDArray
@@ -19,21 +19,26 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.systems import (
     SystemOutput,
     check_lengths,
+    corpus_title,
     named_files,
     read_systems,
     read_text,
 )
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.metrics import ngrams
+from nmtgrid.base.io.atomic import is_stream
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics import bootstrap, ngrams
 from nmtgrid.metrics.ngrams import (
     Counts,
     Ragged,
     bleu_counts,
     chrf_characters,
     chrf_counts,
+    corpus_bleus,
+    corpus_chrfs,
     sentence_bleus,
 )
-from nmtgrid.metrics.quality import Scorer, ter_counts, tokenizer
+from nmtgrid.metrics.quality import SEED, MetricName, Scorer, ter_counts, tokenizer
 
 Measure = Literal["bleu", "sentence-bleu", "chrf"]
 TITLES: dict[str, str] = {
@@ -45,7 +50,9 @@ TITLES: dict[str, str] = {
 class Evaluation:
     """Lines and their tokens by number; counts are made when they are first asked for.
 
-    `tokens` are those of `systems`, `source` is None where none is given.
+    `tokens` are those of `systems`, `source` is None where none is given. `corpus` is what titles
+    call the sentences; `tokenized` are source and reference with spaces between their words, where
+    the corpus has them.
     """
 
     systems: Sequence[SystemOutput]
@@ -57,6 +64,8 @@ class Evaluation:
     tokens: Sequence[Ragged]
     reference: Ragged
     source: Ragged | None
+    corpus: str = ""
+    tokenized: tuple[Sequence[str], Sequence[str]] | None = None
 
     @classmethod
     def of(
@@ -66,6 +75,7 @@ class Evaluation:
         source: Sequence[str] | None = None,
         tokenize: str = "13a",
         lowercase: bool = False,
+        corpus: str = "",
     ) -> Evaluation:
         """Split all lines into tokens; all must have as many lines."""
         split = tokenizer(tokenize, lowercase)
@@ -77,8 +87,19 @@ class Evaluation:
         sources = None if source is None else ngrams.words(map(split, source), {})
         return cls(
             systems, reference, source, tokenize, lowercase, list(vocabulary), tokens, references,
-            sources,
+            sources, corpus,
         )  # fmt: skip
+
+    @property
+    def word_pairs(self) -> tuple[list[list[str]], list[list[str]]]:
+        """Return the words of source and reference, between spaces."""
+        source, reference = self.tokenized or (self.source_lines or [], self.reference_lines)
+        return [line.split() for line in source], [line.split() for line in reference]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Return as JSON how text is compared."""
+        return {"tokenize": self.tokenize, "lowercase": self.lowercase}
 
     @property
     def names(self) -> list[str]:
@@ -137,6 +158,44 @@ class Evaluation:
             for rows in counts
         ]
 
+    def resampled(
+        self,
+        measures: Sequence[Measure | MetricName],
+        lines: NDArray[numpy.int64] | None = None,
+        samples: int = bootstrap.RESAMPLES,
+        seed: int = SEED,
+    ) -> dict[str, NDArray[numpy.float64]]:
+        """Return by measure the scores in percent [systems, samples] of resampled `lines`.
+
+        Lines (all, if not given) are drawn with replacement, the same for all systems and measures.
+        """
+        count = len(self.reference_lines) if lines is None else len(lines)
+        selected = slice(None) if lines is None else lines
+        drawn: dict[str, list[list[NDArray[numpy.float64]]]] = {name: [] for name in measures}
+        for block in bootstrap.weights(count, samples, seed):
+            for name, blocks in drawn.items():
+                of_systems = getattr(self, name.replace("-", "_"))
+                blocks.append(
+                    [_RESCORED[name](block @ rows[selected], count) for rows in of_systems]
+                )
+        return {name: numpy.concatenate(blocks, axis=1) for name, blocks in drawn.items()}
+
+    def case_mismatches(self) -> list[str]:
+        """Return what is wrong where one side has capitals and the other has none.
+
+        Scores that regard case then count words as wrong that differ in nothing else.
+        """
+        if self.lowercase:
+            return []
+        expected = _capitals(self.reference_lines)
+        shares = [_capitals(system.lines) for system in self.systems]
+        return [
+            f"{_MISMATCHES[actual < expected].format(system.name)} (lines with a capital: "
+            f"{100 * actual:.0f} %, of the references {100 * expected:.0f} %), but case counts."
+            for system, actual in zip(self.systems, shares, strict=True)
+            if min(actual, expected) <= _NO_CAPITALS and max(actual, expected) >= _CAPITALS
+        ]
+
     def describe_tokens(self) -> str:
         """Return in a sentence how tokens are made."""
         how = f"Tokens are those of sacreBLEU's tokeniser `{self.tokenize}`"
@@ -145,17 +204,39 @@ class Evaluation:
         return how + (", in lower case." if self.lowercase else ".")
 
 
+_RESCORED: Mapping[str, Callable[[NDArray[numpy.float64], int], NDArray[numpy.float64]]] = {
+    "bleu": lambda sums, _: corpus_bleus(sums),
+    "chrf": lambda sums, _: corpus_chrfs(sums),
+    "ter": lambda sums, _: 100.0 * sums[:, 0] / numpy.maximum(sums[:, 1], 1e-9),
+    "sentence-bleu": lambda sums, count: sums / count,
+}
+"""Scores in percent of sums over so many sentences [samples, columns]; sentence BLEU is a mean."""
+_NO_CAPITALS, _CAPITALS = 0.01, 0.1
+"""Shares of lines with a capital: of lower-cased text at the most, of cased text at the least."""
+_MISMATCHES = {
+    True: "`{}` is in lower case and the references are not",
+    False: "The references are in lower case and `{}` is not",
+}
+
+
+def _capitals(lines: Sequence[str]) -> float:
+    """Return the share of lines that hold a capital letter."""
+    return sum(line != line.lower() for line in lines) / len(lines)
+
+
 def read_evaluation(
     systems: Sequence[str],
     reference: Path,
     source: Path | None = None,
     tokenize: str = "13a",
     lowercase: bool = False,
+    corpus: str | None = None,
 ) -> Evaluation:
     """Return the evaluation of files: systems as NAME=FILE, reference, source.
 
-    Raises ConfigError for a reference or source that is given as a system, or a name given twice,
-    InputError for files of different lengths, or without a line.
+    Without `corpus` titles have the name of the reference's file. Raises ConfigError for a
+    reference or source that is given as a system, or a name given twice, InputError for files of
+    different lengths, or without a line.
     """
     files = {"reference": reference, "source": source}
     faults = [
@@ -168,9 +249,55 @@ def read_evaluation(
         faults.append(f"{source} is given as source and as reference.")
     if faults:
         raise ConfigError(faults, "Give translations as systems.")
+    if corpus is None:
+        # A pipe has a number for a name.
+        corpus = "" if is_stream(reference) else reference.name
     references = read_text(reference)
     outputs = read_systems(systems, {reference: len(references)})
     sources = None if source is None else read_text(source)
     if source is not None and sources is not None:
         check_lengths({reference: len(references), source: len(sources)})
-    return Evaluation.of(outputs, references, sources, tokenize, lowercase)
+    return Evaluation.of(outputs, references, sources, tokenize, lowercase, corpus)
+
+
+def evaluate_split(
+    systems: Sequence[str],
+    data: Path,
+    split: str = "test",
+    tokenize: str = "13a",
+    lowercase: bool = False,
+    corpus: str | None = None,
+) -> Evaluation:
+    """Return the evaluation of systems, as NAME=FILE, on a split of the dataset in `data`.
+
+    Raw text is compared as `nmtgrid decode` does it: in lower case if the dataset's text is. Raises
+    ConfigError for a dataset of pictures, whose captions have several references.
+    """
+    dataset = Dataset.open(data)
+    if dataset.pictures is not None:
+        raise ConfigError(
+            f"The captions in {data} have several references each, which analyses do not take.",
+            "Give one reference for each with `--reference FILE`.",
+        )
+    pairs, moses = dataset.split(split), dataset.pipeline.target.moses
+    references, languages = pairs.raw_target(), dataset.pipeline.facts.languages
+    if moses.lowercase:
+        # In some languages not as the metrics do it.
+        references = list(map(moses.lower, references))
+    outputs = read_systems(systems, {data / "raw" / f"{split}.{languages[1]}": len(references)})
+    evaluation = Evaluation.of(
+        outputs,
+        references,
+        pairs.raw_source(),
+        tokenize,
+        lowercase or moses.lowercase,
+        split_title(dataset, split) if corpus is None else corpus,
+    )
+    tokenized = pairs.tokenized_source(), pairs.tokenized_target()
+    return dataclasses.replace(evaluation, tokenized=tokenized)
+
+
+def split_title(dataset: Dataset, split: str) -> str:
+    """Return what titles call a split of a dataset."""
+    facts = dataset.pipeline.facts
+    return corpus_title(dataset.path.resolve(), (facts.source_lang, facts.target_lang), split)

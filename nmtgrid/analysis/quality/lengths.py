@@ -116,11 +116,10 @@ def lengths_section(evaluation: Evaluation) -> Section:
     )
     values = {
         "lengths": [_values(system) for system in systems],
-        "tokenize": evaluation.tokenize,
-        "lowercase": evaluation.lowercase,
+        **evaluation.settings,
     }
     picture = Picture("length-differences", caption, draw)
-    return Section("lengths", title, text, [table], [picture], values)
+    return Section("lengths", title, text, [table], [picture], values, evaluation.corpus)
 
 
 def _values(system: LengthDifferences) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuni
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, with_checksum, write_json
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
-from nmtgrid.cli.analyze.show import check_out, show
+from nmtgrid.cli.analyze.show import ShownArguments, check_out
 from nmtgrid.cli.guarantees import print_certified
 from nmtgrid.cli.options import write_report
 from nmtgrid.models.api import Verified
@@ -273,4 +273,4 @@ def draw_results(named: Sequence[str], out: Path | None, json: Path | None) -> N
     # Checked before reading: an output must not overwrite a tuning that is an input.
     check_out(out, json, [path for _, path in pairs])
     tunings = [read_tuning(path, label) for label, path in pairs]
-    show(tuning_section(tunings), out, "png", json)
+    ShownArguments(out=out, json=json).show(tuning_section(tunings))

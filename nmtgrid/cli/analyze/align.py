@@ -84,7 +84,7 @@ def align(arguments: AlignArguments) -> None:
     check_outputs(
         {"--out": arguments.out, "--json": arguments.json}, {**inputs, **trained(arguments.train)}
     )
-    from nmtgrid.analysis.alignment.aligner import AlignerSettings, read_pairs
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings, link_pairs, read_words
     from nmtgrid.analysis.alignment.pharaoh import error_rate, read_gold, write_links
 
     settings = AlignerSettings(
@@ -96,8 +96,9 @@ def align(arguments: AlignArguments) -> None:
     if arguments.tension is not None:
         # A strength by hand stays as it is, whereas the default's is where learning begins.
         settings = dataclasses.replace(settings, tension=arguments.tension, fixed=True)
+    words = read_words(source, target)
     with aligning() as advance:
-        pairs = read_pairs(source, target, None, arguments.train, settings, advance)
+        pairs = link_pairs(words, None, arguments.train, settings, advance)
     write_links(arguments.out, pairs.links)
     console.say(
         f"{sum(map(len, pairs.links)):,} links in {len(pairs.links):,} pairs; "

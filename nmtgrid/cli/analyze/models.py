@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import split_label
-from nmtgrid.cli.analyze.show import Format, Out, check_out, is_file, show
+from nmtgrid.cli.analyze.show import ShownArguments, is_file
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
     REQUIRED,
-    CommandArguments,
     Device,
     Excludes,
-    JsonFile,
     Requires,
     Weights,
     argument,
@@ -26,11 +24,11 @@ from nmtgrid.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nmtgrid.analysis.activations import Profile
+    from nmtgrid.analysis.section import Section
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ActivationsArguments(CommandArguments):
+class ActivationsArguments(ShownArguments):
     """The arguments of `analyze activations`."""
 
     models: list[str] = argument("Model directories, side by side.", "[NAME=]MODEL")
@@ -42,16 +40,13 @@ class ActivationsArguments(CommandArguments):
         "be repeated.  [default: all points]",
         "NAME",
     )
-    out: Out = None
-    picture: Format = "png"
     weights: Weights = "best"
     device: Device = "auto"
-    json: JsonFile = None
 
 
 @takes(
     ActivationsArguments,
-    {INPUT_OUTPUT: "data split sentences point out picture", GENERAL: "weights device json"},
+    {INPUT_OUTPUT: "data split sentences point out picture corpus", GENERAL: "weights device json"},
     "nmtgrid analyze activations residual=MODEL1 dense=MODEL2 --data DATA --out DIR",
 )
 def activations(arguments: ActivationsArguments) -> None:
@@ -62,16 +57,14 @@ def activations(arguments: ActivationsArguments) -> None:
     point, also those before and after normalisation.
     """
     paths = [split_label(text)[1] for text in arguments.models]
-    check_out(arguments.out, arguments.json, paths)
-    from nmtgrid.analysis.activations import activations_section
-
-    section = activations_section(measure(arguments), arguments.split)
-    show(section, arguments.out, arguments.picture, arguments.json)
+    arguments.check(*paths)
+    arguments.show(probed_section(arguments))
 
 
-def measure(arguments: ActivationsArguments) -> list[Profile]:
+def probed_section(arguments: ActivationsArguments) -> Section:
     """Return the activations of all models; every fault of the arguments is told before."""
-    from nmtgrid.analysis.activations import profile, select_points
+    from nmtgrid.analysis.activations import activations_section, profile, select_points
+    from nmtgrid.analysis.quality.evaluation import split_title
     from nmtgrid.analysis.systems import named_files
     from nmtgrid.base.devices import find_device
     from nmtgrid.cli.options import check_vocabularies
@@ -95,30 +88,28 @@ def measure(arguments: ActivationsArguments) -> list[Profile]:
             sentences = arguments.sentences
             profiles.append(profile(name, model, pairs, sentences, patterns, device))
             bar.update(bar.task_ids[0], advance=1)
-    return profiles
+    section = activations_section(profiles, arguments.split)
+    return dataclasses.replace(section, corpus=split_title(dataset, arguments.split))
 
 
 _NOTES_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CurvesArguments(CommandArguments):
+class CurvesArguments(ShownArguments):
     """The arguments of `analyze curves`."""
 
     models: list[str] = argument(
         "Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.", "MODEL..."
     )
-    out: Out = None
     against: Literal["minutes", "updates", "tokens"] = option(
         "What losses and BLEU are drawn against.", default="minutes"
     )
-    picture: Format = "png"
-    json: JsonFile = None
 
 
 @takes(
     CurvesArguments,
-    {INPUT_OUTPUT: "out picture against", GENERAL: "json"},
+    {INPUT_OUTPUT: "out picture corpus against", GENERAL: "json"},
     "nmtgrid analyze curves deep=MODEL1 shallow=MODEL2 --out curves.png",
 )
 def curves(arguments: CurvesArguments) -> None:
@@ -132,7 +123,7 @@ def curves(arguments: CurvesArguments) -> None:
     """
     out, against = arguments.out, arguments.against
     named = [split_label(text) for text in arguments.models]
-    check_out(out, arguments.json, [path for _, path in named])
+    arguments.check(*(path for _, path in named))
     from nmtgrid.analysis.plotting.lines import draw_panels
     from nmtgrid.analysis.section import Picture
     from nmtgrid.analysis.training_curves import check_drawable, panels, read_runs, training_section
@@ -153,21 +144,19 @@ def curves(arguments: CurvesArguments) -> None:
             "curves", "", lambda path: draw_panels([*panels(runs, against).values()], path)
         )
         section = dataclasses.replace(section, pictures=[whole])
-    show(section, out, arguments.picture, arguments.json)
+    arguments.show(section)
 
 
 Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatencyArguments(CommandArguments):
+class LatencyArguments(ShownArguments):
     """The arguments of `analyze latency`."""
 
     results: list[str] = argument(
         "Folders of `online-eval --out`, or their `results.json`; NAME=RESULTS renames.", "RESULTS"
     )
-    out: Out = None
-    picture: Format = "png"
     metric: Metric = option("What it is drawn against.", default="al")
     unit: Literal["token", "word"] = option("What latency counts.", default="token")
     convention: Literal["thesis", "simuleval"] = option(
@@ -179,7 +168,6 @@ class LatencyArguments(CommandArguments):
         "NAME",
     )
     title: str | None = option("Of the picture.")
-    json: JsonFile = None
 
 
 RULES = [
@@ -200,7 +188,7 @@ RULES = [
 @takes(
     LatencyArguments,
     {
-        INPUT_OUTPUT: "out picture title published",
+        INPUT_OUTPUT: "out picture corpus title published",
         "Latency": "metric unit convention",
         GENERAL: "json",
     },
@@ -209,7 +197,7 @@ RULES = [
 def latency(arguments: LatencyArguments) -> None:
     """Compare online evaluations: BLEU against latency, one curve a system and policy."""
     named = [split_label(text) for text in arguments.results]
-    check_out(arguments.out, arguments.json, [path for _, path in named])
+    arguments.check(*(path for _, path in named))
     check_rules(arguments, RULES)
     from nmtgrid.analysis.areas import read_areas
     from nmtgrid.analysis.latency import latency_section, read_online_results
@@ -232,4 +220,4 @@ def latency(arguments: LatencyArguments) -> None:
         arguments.title,
         [area for label, path in named for area in read_areas(path, label)],
     )
-    show(section, arguments.out, arguments.picture, arguments.json)
+    arguments.show(section)

@@ -11,25 +11,17 @@ from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
 from nmtgrid.cli.analyze.show import (
-    Format,
-    Lowercase,
-    Out,
-    Reference,
-    Source,
+    QualityArguments,
     Systems,
-    Tokenize,
-    check_out,
     read_edges,
-    show,
 )
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
-    REQUIRED,
-    CommandArguments,
-    JsonFile,
+    Needs,
     argument,
     check_outputs,
+    check_rules,
     flag,
     option,
     takes,
@@ -42,13 +34,14 @@ MeasureName = Literal["bleu", "sentence-bleu", "chrf"]
 _PROPERTIES, _MEASURES = get_args(PropertyName), get_args(MeasureName)
 
 
+BOOTSTRAP = "Samples of the bootstrap, for intervals; 0: no intervals."
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BucketsArguments(CommandArguments):
+class BucketsArguments(QualityArguments):
     """The arguments of `analyze buckets`."""
 
     systems: Systems
-    reference: Reference
-    source: Source = None
     by: list[str] | None = option(
         f"{', '.join(_PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
         "[default: reference-length, and length-ratio with `--source`; difficulty with "
@@ -64,11 +57,12 @@ class BucketsArguments(CommandArguments):
     difficulty: Path | None = option(
         "A number a line, as `analyze difficulty` writes them.", "FILE"
     )
-    tokenize: Tokenize = "13a"
-    lowercase: Lowercase = False
-    out: Out = None
-    picture: Format = "png"
-    json: JsonFile = None
+    bootstrap: int = option(BOOTSTRAP, "N", default=1000, min=0)
+
+    @property
+    def has_source(self) -> bool:
+        """Whether the source is known."""
+        return self.source is not None or self.data is not None
 
     @property
     def properties(self) -> list[str]:
@@ -77,35 +71,33 @@ class BucketsArguments(CommandArguments):
             return self.by
         if self.difficulty is not None:
             return ["difficulty"]
-        return ["reference-length", *([] if self.source is None else ["length-ratio"])]
+        return ["reference-length", *(["length-ratio"] if self.has_source else [])]
 
 
 @takes(
     BucketsArguments,
     {
-        INPUT_OUTPUT: "reference source difficulty out picture",
+        INPUT_OUTPUT: "reference source data split difficulty out picture corpus",
         "Buckets": "by edges metric",
-        "Scores": "tokenize lowercase",
+        "Scores": "tokenize lowercase bootstrap",
         GENERAL: "json",
     },
     "nmtgrid analyze buckets ours=ours.en theirs=theirs.en -r test.en -s test.de --out DIR",
 )
 def buckets(arguments: BucketsArguments) -> None:
     """Show where systems are better: BLEU, sentence BLEU or chrF in buckets of sentences."""
-    systems, reference, source = arguments.systems, arguments.reference, arguments.source
     difficulty, properties = arguments.difficulty, arguments.properties
-    inputs = [split_label(text)[1] for text in systems]
-    check_out(arguments.out, arguments.json, [*inputs, reference, source, difficulty])
+    arguments.check_files(arguments.systems, difficulty)
     bounds = _check_buckets(arguments)
     from nmtgrid.analysis.quality.buckets import buckets_section, read_numbers
-    from nmtgrid.analysis.quality.evaluation import read_evaluation
 
-    evaluation = read_evaluation(
-        systems, reference, source, arguments.tokenize, arguments.lowercase
-    )
+    evaluation = arguments.evaluate(arguments.systems)
     numbers = None
     if difficulty is not None:
-        numbers = read_numbers(difficulty, reference, len(evaluation.reference_lines))
+        count = len(evaluation.reference_lines)
+        reference = arguments.reference or arguments.data
+        assert reference is not None
+        numbers = read_numbers(difficulty, reference, count)
     # In the order of the names' declaration, each once, however they were asked for.
     section = buckets_section(
         evaluation,
@@ -113,10 +105,11 @@ def buckets(arguments: BucketsArguments) -> None:
         [text for text in _MEASURES if text in (arguments.metric or [])],
         bounds,
         numbers,
+        arguments.bootstrap,
     )
-    if source is None and not arguments.by and difficulty is None:
+    if evaluation.source is None and not arguments.by and difficulty is None:
         console.say("Buckets by length ratio too: give `--source FILE`.")
-    show(section, arguments.out, arguments.picture, arguments.json)
+    arguments.show(section)
 
 
 def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
@@ -135,7 +128,7 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
     faults += [
         f"`--by {name}` takes the source: add `--source FILE`."
         for name in ("source-length", "length-ratio")
-        if name in by and arguments.source is None
+        if name in by and not arguments.has_source
     ]
     if "difficulty" in by and arguments.difficulty is None:
         faults.append("`--by difficulty` takes the difficulty of each line: `--difficulty FILE`.")
@@ -153,12 +146,10 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CompareArguments(CommandArguments):
+class CompareArguments(QualityArguments):
     """The arguments of `analyze compare`."""
 
     systems: Systems
-    reference: Reference
-    source: Source = None
     bootstrap: int = option(
         "Paired bootstrap against the first: 1000 is usual.", "N", default=0, min=0
     )
@@ -174,17 +165,12 @@ class CompareArguments(CommandArguments):
     ngrams: int = option("N-grams to show of each kind.", "N", default=10, min=0)
     examples: int = option("Sentences to show of each kind.", "N", default=3, min=0)
     seed: int = option("Of the tests.", default=12345, min=0)
-    tokenize: Tokenize = "13a"
-    lowercase: Lowercase = False
-    out: Out = None
-    picture: Format = "png"
-    json: JsonFile = None
 
 
 @takes(
     CompareArguments,
     {
-        INPUT_OUTPUT: "reference source train out picture",
+        INPUT_OUTPUT: "reference source data split train out picture corpus",
         "Significance": "bootstrap randomisation seed",
         "Scores": "ter tokenize lowercase",
         "Examples": "ngrams examples",
@@ -194,34 +180,28 @@ class CompareArguments(CommandArguments):
 )
 def compare(arguments: CompareArguments) -> None:
     """Compare systems with the first: scores and tests, words, n-grams, sentences."""
-    systems, reference, source = arguments.systems, arguments.reference, arguments.source
-    inputs = [split_label(text)[1] for text in systems]
-    check_out(arguments.out, arguments.json, [*inputs, reference, source, arguments.train])
+    systems = arguments.systems
+    arguments.check_files(systems, arguments.train)
     if len(systems) < 2 and (arguments.bootstrap or arguments.randomisation):
         raise ConfigError("A test compares systems: give two or more.")
     from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section
-    from nmtgrid.analysis.quality.evaluation import read_evaluation
     from nmtgrid.analysis.quality.words import frequencies_in
     from nmtgrid.analysis.systems import read_text
 
-    evaluation = read_evaluation(
-        systems, reference, source, arguments.tokenize, arguments.lowercase
-    )
+    evaluation = arguments.evaluate(systems)
     frequencies = None
     if arguments.train is not None:
         frequencies = frequencies_in(read_text(arguments.train), evaluation)
     fields = [field.name for field in dataclasses.fields(ComparisonOptions)]
     options = ComparisonOptions(**{name: getattr(arguments, name) for name in fields})
     section = comparison_section(evaluation, options, frequencies)
-    show(section, arguments.out, arguments.picture, arguments.json)
+    arguments.show(section)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DifficultyArguments(CommandArguments):
+class DifficultyArguments(QualityArguments):
     """The arguments of `analyze difficulty`."""
 
-    reference: Reference
-    source: Path = option("Source, a line each.", "FILE", "--source", "-s", default=REQUIRED)
     systems: list[str] | None = argument(
         "Translations: sentence BLEU by difficulty, a bar each.", "[NAME=]FILE", default=None
     )
@@ -233,19 +213,17 @@ class DifficultyArguments(CommandArguments):
     edges: str | None = option("Where buckets begin: 1,2,4.  [default: thesis]", "N,N,...")
     difficulty_out: Path | None = option("Write a number a line, for `analyze buckets`.", "FILE")
     alignments_out: Path | None = option("Write the links: `i-j` from 0, a line.", "FILE")
-    tokenize: Tokenize = "13a"
-    lowercase: Lowercase = False
-    out: Out = None
-    picture: Format = "png"
-    json: JsonFile = None
+    bootstrap: int = option(BOOTSTRAP, "N", default=1000, min=0)
 
 
 @takes(
     DifficultyArguments,
     {
-        INPUT_OUTPUT: "reference source difficulty_out alignments_out out picture",
+        INPUT_OUTPUT: (
+            "reference source data split difficulty_out alignments_out out picture corpus"
+        ),
         "Word alignments": "alignments train heuristic",
-        "Scores": "edges tokenize lowercase",
+        "Scores": "edges tokenize lowercase bootstrap",
         GENERAL: "json",
     },
     "nmtgrid analyze difficulty ours=ours.en -r test.en -s test.de --train train.de train.en",
@@ -255,80 +233,72 @@ def difficulty(arguments: DifficultyArguments) -> None:
 
     Words are what spaces separate: give tokenised text, or raw text and more of it with `--train`.
     """
+    check_rules(arguments, [Needs("source", "data", "`--source FILE` is missing.")])
+    systems, links, train = arguments.systems or [], arguments.alignments, arguments.train
+    more = trained(train)
+    arguments.check_files(systems, links, *more.values())
     inputs = {
         "--reference": arguments.reference,
         "--source": arguments.source,
-        "--alignments": arguments.alignments,
-        **trained(arguments.train),
-        **{f"FILE {(path := split_label(text)[1])}": path for text in arguments.systems or []},
+        "--alignments": links,
+        **more,
+        **{f"FILE {(path := split_label(text)[1])}": path for text in systems},
     }
-    check_out(arguments.out, arguments.json, [*inputs.values()])
     outputs = {
         "--difficulty-out": arguments.difficulty_out,
         "--alignments-out": arguments.alignments_out,
     }
     check_outputs(outputs, inputs)
-    if arguments.alignments is not None and arguments.train is not None:
+    if links is not None and train is not None:
         raise ConfigError(
             "`--train` has no effect where `--alignments` gives the links: leave one out."
         )
     bounds, faults = read_edges(arguments.edges, "1,2,4")
     if faults:
         raise ConfigError(faults)
-    from nmtgrid.analysis.alignment.aligner import AlignerSettings, read_pairs
+    from nmtgrid.analysis.alignment.aligner import AlignerSettings, link_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
-    from nmtgrid.analysis.quality import difficulty
-    from nmtgrid.analysis.quality.evaluation import read_evaluation
+    from nmtgrid.analysis.quality import buckets, difficulty
 
-    source, reference = arguments.source, arguments.reference
-    evaluation, lines = None, None
-    if arguments.systems:
-        evaluation = read_evaluation(
-            arguments.systems, reference, source, arguments.tokenize, arguments.lowercase
-        )
-        lines = (evaluation.source_lines or [], evaluation.reference_lines)
-    links, train = arguments.alignments, arguments.train
+    evaluation = arguments.evaluate(systems)
     settings = AlignerSettings(heuristic=arguments.heuristic)
     with aligning() as advance:
-        pairs = read_pairs(source, reference, links, train, settings, advance, lines)
+        pairs = link_pairs(evaluation.word_pairs, links, train, settings, advance)
     if links is None and train is None:
         warn_of_little(len(pairs.links))
     lagging = difficulty.measure_difficulty(pairs)
     if arguments.difficulty_out is not None:
-        difficulty.write_numbers(arguments.difficulty_out, lagging)
+        buckets.write_numbers(arguments.difficulty_out, lagging)
         console.say(f"Written: {arguments.difficulty_out}")
     if arguments.alignments_out is not None:
         write_links(arguments.alignments_out, pairs.links)
         console.say(f"Written: {arguments.alignments_out}")
-    section = difficulty.difficulty_section(pairs, lagging, evaluation, bounds)
-    show(section, arguments.out, arguments.picture, arguments.json)
+    section = difficulty.difficulty_section(
+        pairs, lagging, evaluation, bounds, arguments.bootstrap
+    )
+    arguments.show(section)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LengthsArguments(CommandArguments):
+class LengthsArguments(QualityArguments):
     """The arguments of `analyze lengths`."""
 
     systems: Systems
-    reference: Reference
-    tokenize: Tokenize = "13a"
-    lowercase: Lowercase = False
-    out: Out = None
-    picture: Format = "png"
-    json: JsonFile = None
 
 
 @takes(
     LengthsArguments,
-    {INPUT_OUTPUT: "reference out picture", "Scores": "tokenize lowercase", GENERAL: "json"},
+    {
+        INPUT_OUTPUT: "reference data split out picture corpus",
+        "Scores": "tokenize lowercase",
+        GENERAL: "json",
+    },
     "nmtgrid analyze lengths ours=ours.en theirs=theirs.en -r test.en --out lengths.png",
 )
 def lengths(arguments: LengthsArguments) -> None:
     """Show how translations' lengths differ from the references', sentence by sentence."""
-    systems, reference = arguments.systems, arguments.reference
-    inputs = [split_label(text)[1] for text in systems]
-    check_out(arguments.out, arguments.json, [*inputs, reference])
-    from nmtgrid.analysis.quality.evaluation import read_evaluation
+    arguments.check_files(arguments.systems)
     from nmtgrid.analysis.quality.lengths import lengths_section
 
-    evaluation = read_evaluation(systems, reference, None, arguments.tokenize, arguments.lowercase)
-    show(lengths_section(evaluation), arguments.out, arguments.picture, arguments.json)
+    evaluation = arguments.evaluate(arguments.systems)
+    arguments.show(lengths_section(evaluation))

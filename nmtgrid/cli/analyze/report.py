@@ -10,12 +10,11 @@ from nmtgrid.base import console
 from nmtgrid.base.io.atomic import split_label, write_text
 from nmtgrid.base.io.text import check_file
 from nmtgrid.cli.analyze.align import Train, aligning, trained
-from nmtgrid.cli.analyze.show import Lowercase, Source, Tokenize, line_faults
+from nmtgrid.cli.analyze.show import EvaluationArguments, line_faults
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
     REQUIRED,
-    CommandArguments,
     Excludes,
     JsonFile,
     Requires,
@@ -29,7 +28,7 @@ from nmtgrid.cli.options import (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportArguments(CommandArguments):
+class ReportArguments(EvaluationArguments):
     """The arguments of `analyze report`."""
 
     out: Path = option("The page: .html.", "FILE", default=REQUIRED)
@@ -38,24 +37,30 @@ class ReportArguments(CommandArguments):
         "[NAME=]FILE",
         default=None,
     )
-    reference: Path | None = option("References, a line each.", "FILE", "--reference", "-r")
-    source: Source = None
-    title: str = option("Of the page.", default="Translation systems compared")
+    title: str | None = option(
+        "Of the page.  [default: Translation systems compared, and on what]"
+    )
     text: str = option("What stands under the title.", default="")
     alignments: Path | None = option(
         "Links of source and reference, `i-j` from 0.  [default: learned]", "FILE"
     )
     train: Train = None
-    bootstrap: int = option("Resamples of the paired test; 0: none.", "N", default=0, min=0)
+    bootstrap: int | None = option(
+        "Samples of the bootstrap, for intervals and p-values; 0: none.  [default: 1000]",
+        "N",
+        min=0,
+    )
     line: list[int] | None = option("A line to show as an example; may be repeated.", "N")
     latency: list[str] | None = option("Results of `online-eval --out`.", "[NAME=]DIR")
     depth: list[str] | None = option("Results of `adaptive-tune --out`.", "[NAME=]DIR")
     curves: list[str] | None = option("Show how it was trained.", "[NAME=]MODEL")
     activations: list[str] | None = option("Show its activations on --data.", "[NAME=]MODEL")
-    data: Path | None = option("Dataset for --activations.", "DATA")
-    split: str = option("Of DATA.", "NAME", default="valid")
-    tokenize: Tokenize = "13a"
-    lowercase: Lowercase = False
+    data: Path | None = option(
+        "A dataset: references and source, unless `--reference` names some, and sentences for "
+        "`--activations`.",
+        "DATA",
+    )
+    split: str | None = option("Of DATA.  [default: test; valid for activations]", "NAME")
     json: JsonFile = None
 
     @property
@@ -73,8 +78,9 @@ class ReportArguments(CommandArguments):
 RULES = [
     Requires(
         "systems",
-        "reference",
-        "`--reference FILE` is missing: what the translations are compared with.",
+        "reference data",
+        "`--reference FILE` is missing: what the translations are compared with; or give a "
+        "dataset, `--data DATA --split test`.",
     ),
     Requires(
         "activations",
@@ -83,11 +89,20 @@ RULES = [
     ),
     Requires(
         "data",
-        "activations",
-        "`--data` is for `--activations MODEL`: add it, or leave `--data` out.",
+        "systems activations",
+        "`--data` is for translations or `--activations MODEL`: add them, or leave `--data` out.",
     ),
+    Excludes(
+        "reference source",
+        "data",
+        "{option} is what `--data` has: leave one of them out.",
+        unless="activations",
+    ),
+    Requires("split", "data", "`--split` names a part of a dataset: add `--data DATA`."),
     Requires(
-        "alignments", "source", "`--alignments` are links from the source: add `--source FILE`."
+        "alignments",
+        "source data",
+        "`--alignments` are links from the source: add `--source FILE`.",
     ),
     Excludes(
         "alignments", "train", "`--alignments` are given, so none are learned: leave out `--train`."
@@ -103,10 +118,10 @@ RULES = [
 @takes(
     ReportArguments,
     {
-        INPUT_OUTPUT: "out reference source title text line",
+        INPUT_OUTPUT: "out reference source data split corpus title text line",
         "Scores": "bootstrap tokenize lowercase",
         "Word alignments": "alignments train",
-        "Further sections": "latency depth curves activations data split",
+        "Further sections": "latency depth curves activations",
         GENERAL: "json",
     },
     "nmtgrid analyze report ours=ours.jsonl theirs=theirs.en -r test.en -s test.de "
@@ -130,27 +145,31 @@ def report(arguments: ReportArguments) -> None:
 
     fields = [field.name for field in dataclasses.fields(ReportInputs)]
     named = ReportInputs(**{name: getattr(arguments, name) for name in fields})
+    evaluation = arguments.evaluate(arguments.systems) if arguments.systems else None
     with aligning() as advance:
-        parts = list(sections(named, advance))
+        parts = list(sections(named, evaluation, advance))
     if arguments.activations and arguments.data is not None:
-        from nmtgrid.analysis.activations import activations_section
-        from nmtgrid.cli.analyze.models import ActivationsArguments, measure
+        from nmtgrid.cli.analyze.models import ActivationsArguments, probed_section
 
+        split = arguments.split or "valid"
         probed = ActivationsArguments(
-            models=arguments.activations, data=arguments.data, split=arguments.split
+            models=arguments.activations, data=arguments.data, split=split
         )
-        parts.append(activations_section(measure(probed), arguments.split))
+        parts.append(probed_section(probed))
     origin = [f"Made by nmtgrid {__version__}, `nmtgrid analyze report`"]
     if files := [path.name for path in inputs.values() if path is not None]:
         origin.append(f"of {', '.join(files)}")
-    html = page(arguments.title, arguments.text, parts, f"{', '.join(origin)}.")
+    title = arguments.title or "Translation systems compared"
+    if arguments.title is None and parts[0].corpus:
+        title += f": {parts[0].corpus}"
+    html = page(title, arguments.text, parts, f"{', '.join(origin)}.")
     write_text(arguments.out, html)
     for section in parts:
         console.say(
             f"{section.title}: figures {len(section.pictures)}, tables {len(section.tables)}"
         )
     console.say(f"Written: {arguments.out} ({len(html.encode()) / 1000:,.0f} kB)")
-    write_report(arguments.json, {section.name: dict(section.values) for section in parts})
+    write_report(arguments.json, {section.name: section.report() for section in parts})
 
 
 def _faults(arguments: ReportArguments) -> list[str]:
@@ -162,9 +181,7 @@ def _faults(arguments: ReportArguments) -> list[str]:
         faults.append("There is nothing to report on: name translations, NAME=FILE.")
     if arguments.out.suffix.lower() not in (".html", ".htm"):
         faults.append(f"`--out {arguments.out}` is a page: end it in .html.")
-    if arguments.bootstrap and len(systems) == 1:
-        faults.append("`--bootstrap` compares systems: give two or more, or leave it out.")
-    if systems and arguments.train is not None and arguments.source is None:
+    if systems and arguments.train is not None and not (arguments.source or arguments.data):
         from nmtgrid.analysis.systems import is_traces
 
         # Traces have sources of their own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,12 +12,24 @@ import typer
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, StorageError
-from nmtgrid.base.io.atomic import link_target, reason
+from nmtgrid.base.io.atomic import link_target, reason, split_label
 from nmtgrid.base.spans import real_number, shortened
-from nmtgrid.cli.options import check_outputs, write_report
+from nmtgrid.cli.options import (
+    CommandArguments,
+    Excludes,
+    JsonFile,
+    Needs,
+    Requires,
+    check_outputs,
+    check_rules,
+    flag,
+    option,
+    write_report,
+)
 
 if TYPE_CHECKING:
-    from nmtgrid.analysis.section import Picture, Section
+    from nmtgrid.analysis.quality.evaluation import Evaluation
+    from nmtgrid.analysis.section import Section
 
 Systems = Annotated[
     list[str],
@@ -25,32 +38,105 @@ Systems = Annotated[
         help="Translations, a line each: text of any system, or traces of `decode` (.jsonl).",
     ),
 ]
-Reference = Annotated[
-    Path, typer.Option("--reference", "-r", metavar="FILE", help="References, a line each.")
-]
-Source = Annotated[
-    Path | None, typer.Option("--source", "-s", metavar="FILE", help="Source, a line each.")
-]
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out",
-        metavar="DIR|FILE",
-        help="Draw: into a folder, or into this .png or .svg (several: each with its name added).",
+
+
+CORPUS = option(
+    "What titles call the corpus.  [default: its dataset, or its file, where that is known]", "NAME"
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ShownArguments(CommandArguments):
+    """Where the tables, pictures and numbers of an analysis go."""
+
+    out: Path | None = option(
+        "Draw: into a folder, or into this .png or .svg (several: each with its name added).",
+        "DIR|FILE",
+    )
+    picture: Literal["png", "svg"] = option(
+        "Kind of pictures in a folder.", None, "--format", default="png"
+    )
+    json: JsonFile = None
+    corpus: str | None = CORPUS
+
+    def check(self, *inputs: Path | None) -> None:
+        """Raise ConfigError unless pictures and JSON can be written and replace no input."""
+        check_out(self.out, self.json, inputs)
+
+    def show(self, section: Section) -> None:
+        """Print the finding and the tables, draw the pictures, write the values."""
+        if self.corpus is not None:
+            section = dataclasses.replace(section, corpus=self.corpus)
+        for paragraph in section.finding.split("\n\n"):
+            # A case mismatch has been warned of.
+            if paragraph and not paragraph.startswith("Beware"):
+                console.say(paragraph)
+        for table in section.tables:
+            numeric = [table.is_numeric(column) for column in range(len(table.columns))]
+            console.table(table.title, table.columns, table.formatted(), numeric)
+        drawn = [] if self.out is None else _draw(section, self.out, self.picture)
+        for path in drawn:
+            console.say(f"Drawn: {path}")
+        write_report(self.json, {**section.report(), "pictures": [str(path) for path in drawn]})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EvaluationArguments(CommandArguments):
+    """What translations are compared with, and how."""
+
+    reference: Path | None = option("References, a line each.", "FILE", "--reference", "-r")
+    source: Path | None = option("Source, a line each.", "FILE", "--source", "-s")
+    data: Path | None = option(
+        "A dataset, in place of references and source: scores are those of `decode`.", "DATA"
+    )
+    split: str | None = option("Of DATA.  [default: test]", "NAME")
+    corpus: str | None = CORPUS
+    tokenize: Literal["13a", "none", "intl", "char", "zh"] = option(
+        "How BLEU and all that counts words splits text (sacreBLEU's names); `none`: it is "
+        "tokenised already.",
+        default="13a",
+    )
+    lowercase: bool = flag("--lowercase", "Compare without regard to case.")
+
+    def evaluate(self, systems: Sequence[str]) -> Evaluation:
+        """Return systems, as NAME=FILE, against the references; warn where only one has case."""
+        from nmtgrid.analysis.quality.evaluation import evaluate_split, read_evaluation
+
+        how = self.tokenize, self.lowercase, self.corpus
+        if self.reference is not None:
+            evaluation = read_evaluation(systems, self.reference, self.source, *how)
+        else:
+            assert self.data is not None  # by EVALUATION_RULES
+            evaluation = evaluate_split(systems, self.data, self.split or "test", *how)
+        for mismatch in evaluation.case_mismatches():
+            console.warn(
+                f"{mismatch} To compare without regard to case, as `decode` does for a lower-cased "
+                "dataset, add `--lowercase` or give the dataset with `--data`."
+            )
+        return evaluation
+
+
+EVALUATION_RULES = [
+    Needs(
+        "reference",
+        "data",
+        "`--reference FILE` is missing: what the translations are compared with; or give a "
+        "dataset, `--data DATA --split test`.",
     ),
+    Excludes("reference source", "data", "{option} is what `--data` has: leave one of them out."),
+    Requires("split", "data", "`--split` names a part of a dataset: add `--data DATA`."),
 ]
-Format = Annotated[
-    Literal["png", "svg"], typer.Option("--format", help="Kind of pictures in a folder.")
-]
-Tokenize = Annotated[
-    Literal["13a", "none", "intl", "char", "zh"],
-    typer.Option(
-        "--tokenize",
-        help="How BLEU and all that counts words splits text (sacreBLEU's names); "
-        "`none`: it is tokenised already.",
-    ),
-]
-Lowercase = Annotated[bool, typer.Option("--lowercase", help="Compare without regard to case.")]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class QualityArguments(ShownArguments, EvaluationArguments):
+    """What an analysis of translations takes, and where its results go."""
+
+    def check_files(self, systems: Sequence[str], *others: Path | None) -> None:
+        """Raise ConfigError unless references are named once, and outputs replace no input."""
+        check_rules(self, EVALUATION_RULES)
+        inputs = [split_label(text)[1] for text in systems]
+        self.check(*inputs, self.reference, self.source, *others)
 
 
 def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None] = ()) -> None:
@@ -101,19 +187,11 @@ def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list
     return edges, [f"`--edges {shortened(text)}`: {fault}" for fault in check_edges(edges)]
 
 
-def show(section: Section, out: Path | None, picture: str, json: Path | None) -> None:
-    """Print the tables, draw the pictures, write the values."""
-    for table in section.tables:
-        numeric = [table.is_numeric(column) for column in range(len(table.columns))]
-        console.table(table.title, table.columns, table.formatted(), numeric)
-    drawn = [] if out is None else _draw(section.pictures, out, picture)
-    for path in drawn:
-        console.say(f"Drawn: {path}")
-    write_report(json, {**section.values, "pictures": [str(path) for path in drawn]})
-
-
-def _draw(pictures: Sequence[Picture], out: Path, picture: str) -> list[Path]:
+def _draw(section: Section, out: Path, picture: str) -> list[Path]:
     """Draw all pictures into a folder, or beside the file `out`; return their paths."""
+    from nmtgrid.analysis.plotting.figure import naming_corpus
+
+    pictures = section.pictures
     try:
         link_target(out.parent if is_file(out) else out).mkdir(parents=True, exist_ok=True)
     except OSError as fault:
@@ -128,6 +206,7 @@ def _draw(pictures: Sequence[Picture], out: Path, picture: str) -> list[Path]:
             path = out
         else:
             path = out.with_name(f"{out.stem}-{figure.name}{out.suffix}")
-        figure.draw(path)
+        with naming_corpus(section.corpus):
+            figure.draw(path)
         paths.append(path)
     return paths

@@ -13,13 +13,11 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
-from nmtgrid.cli.analyze.show import Format, Out, check_out, line_faults, show
+from nmtgrid.cli.analyze.show import ShownArguments, line_faults
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
-    CommandArguments,
     Excludes,
-    JsonFile,
     Requires,
     argument,
     check_outputs,
@@ -45,11 +43,10 @@ Words = Annotated[
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AlignmentsArguments(CommandArguments):
+class AlignmentsArguments(ShownArguments):
     """The arguments of `analyze alignments`."""
 
     traces: list[str] = argument("Files of `decode --traces`, a model each.", "[NAME=]TRACES")
-    out: Out = None
     line: Lines = None
     words: Words = False
     pharaoh: Path | None = option(
@@ -61,8 +58,6 @@ class AlignmentsArguments(CommandArguments):
     gold: Path | None = option(
         "Links by people (possible ones `i?j`): gives the error rate.", "FILE"
     )
-    picture: Format = "png"
-    json: JsonFile = None
 
 
 LINE_REQUIRES_OUT = Requires("line", "out", "`--line` says what to draw: say where with `--out`.")
@@ -79,7 +74,7 @@ ALIGNMENTS_RULES = [
 @takes(
     AlignmentsArguments,
     {
-        INPUT_OUTPUT: "line words out picture",
+        INPUT_OUTPUT: "line words out picture corpus",
         "Links": "pharaoh threshold gold",
         GENERAL: "json",
     },
@@ -94,7 +89,7 @@ def alignments(arguments: AlignmentsArguments) -> None:
     from nmtgrid.analysis.systems import named_files
 
     files, gold = named_files(arguments.traces), arguments.gold
-    check_out(arguments.out, arguments.json, [*files.values(), gold])
+    arguments.check(*files.values(), gold)
     # None of the files of links, which are named after the models, may replace what is read.
     outputs = {} if arguments.pharaoh is None else dict.fromkeys(files, arguments.pharaoh)
     if len(outputs) > 1:
@@ -118,25 +113,22 @@ def alignments(arguments: AlignmentsArguments) -> None:
     for model in models if outputs else ():
         write_links(outputs[model.name], model.links)
         console.say(f"Written: {outputs[model.name]}")
-    show(alignments_section(models, options), arguments.out, arguments.picture, arguments.json)
+    arguments.show(alignments_section(models, options))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ExitsArguments(CommandArguments):
+class ExitsArguments(ShownArguments):
     """The arguments of `analyze exits`."""
 
     systems: list[str] = argument("Files of `decode --exit ... --traces FILE`.", "[NAME=]TRACES")
     reference: Path | None = option("Shown at the examples.", "FILE", "--reference", "-r")
     line: list[int] | None = option("An example to draw, from 1; may be repeated.", "N")
     examples: int = option("Without `--line`: the first so many lines.", "N", default=3, min=0)
-    out: Out = None
-    picture: Format = "png"
-    json: JsonFile = None
 
 
 @takes(
     ExitsArguments,
-    {INPUT_OUTPUT: "reference line examples out picture", GENERAL: "json"},
+    {INPUT_OUTPUT: "reference line examples out picture corpus", GENERAL: "json"},
     "nmtgrid analyze exits early=early.jsonl --reference test.en --out DIR",
 )
 def exits(arguments: ExitsArguments) -> None:
@@ -147,7 +139,7 @@ def exits(arguments: ExitsArguments) -> None:
     """
     systems, reference, lines = arguments.systems, arguments.reference, arguments.line or []
     inputs = [split_label(text)[1] for text in systems]
-    check_out(arguments.out, arguments.json, [*inputs, reference])
+    arguments.check(*inputs, reference)
     if faults := line_faults(lines):
         raise ConfigError(faults)
     from nmtgrid.analysis.exits import exits_section, read_exits
@@ -159,17 +151,16 @@ def exits(arguments: ExitsArguments) -> None:
         # The traces must have as many lines.
         lengths = {reference: len(references)}
     traces = read_exits(named_files(systems), lines, arguments.examples, lengths)
-    show(exits_section(traces, references), arguments.out, arguments.picture, arguments.json)
+    arguments.show(exits_section(traces, references))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PathsArguments(CommandArguments):
+class PathsArguments(ShownArguments):
     """The arguments of `analyze paths`."""
 
     traces: list[str] = argument(
         "Files of `decode --stream --traces`, a system each.", "[NAME=]TRACES"
     )
-    out: Out = None
     line: Lines = None
     words: Words = False
     alignments: list[str] | None = option(
@@ -181,8 +172,6 @@ class PathsArguments(CommandArguments):
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
     reference: Path | None = option("Shown above the paths.", "FILE", "--reference", "-r")
-    picture: Format = "png"
-    json: JsonFile = None
 
 
 _EXCLUDE = "{option} and {other} exclude each other: leave one out."
@@ -196,7 +185,7 @@ PATHS_RULES = [
 @takes(
     PathsArguments,
     {
-        INPUT_OUTPUT: "reference line words out picture",
+        INPUT_OUTPUT: "reference line words out picture corpus",
         "Word alignments": "alignments attention train heuristic",
         GENERAL: "json",
     },
@@ -213,7 +202,7 @@ def paths(arguments: PathsArguments) -> None:
     files, reference = named_files(arguments.traces), arguments.reference
     link_files = [split_label(text)[1] for text in arguments.alignments or []]
     inputs = [*files.values(), *link_files, reference, *trained(arguments.train).values()]
-    check_out(arguments.out, arguments.json, inputs)
+    arguments.check(*inputs)
     faults = line_faults(arguments.line or [])
     if link_files and len(link_files) != len(files):
         faults.append(
@@ -238,7 +227,7 @@ def paths(arguments: PathsArguments) -> None:
     written = as_paths(files, traced, links, unit)
     references = None if reference is None else read_text(reference)
     section = paths_section(written, arguments.line or [], unit, origin, references)
-    show(section, arguments.out, arguments.picture, arguments.json)
+    arguments.show(section)
 
 
 def _links(
