@@ -110,7 +110,7 @@ KERNEL = 5
 
 
 def is_live(row: int, column: int, *, source_causal: bool) -> bool:
-    """Return whether a tap of the filter is used; (0, 0) is the cell that it computes, Eq. (3.2)."""
+    """Return whether a tap is used; (0, 0) is the cell that is computed, Eq. (3.2)."""
     return row <= 0 and (column <= 0 or not source_causal)
 
 
