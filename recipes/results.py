@@ -103,7 +103,7 @@ def _rows(values: Any) -> list[Row]:
 
 
 def _tuned(values: Mapping[str, Any]) -> list[Row]:
-    """Return what `adaptive-tune` found: fixed exits, points, models trained alone, a promise."""
+    """Return the results of `adaptive-tune`: fixed exits, points, baselines, a guarantee."""
     kinds: dict[str, Callable[[Row], str]] = {
         "fixed": lambda row: f"exit {row['exit']}",
         "points": lambda row: f"budget {row['budget']:g}",
@@ -113,14 +113,14 @@ def _tuned(values: Mapping[str, Any]) -> list[Row]:
         {"decoding": label(row)} | (row["test"] if isinstance(row.get("test"), dict) else row)
         for kind, label in kinds.items()
         for row in values[kind]
-    ] + ([_promise(values["calibrated"])] if values.get("calibrated") else [])
+    ] + ([_guarantee(values["calibrated"])] if values.get("calibrated") else [])
 
 
-def _promise(held: Mapping[str, Any]) -> Row:
-    """Return what was promised of thresholds, and whether other sentences have kept to it."""
+def _guarantee(held: Mapping[str, Any]) -> Row:
+    """Return the guarantee of the thresholds, and whether it held on the test split."""
     test = held.get("test") or {}
     return {
-        "decoding": f"promised to lose at most {held['allow_loss']:g} % ({held['risk']})",
+        "decoding": f"guaranteed to lose at most {held['allow_loss']:g} % ({held['risk']})",
         "confidence": held["confidence"],
         "certified": held["certified"],
         "loss_percent": held["loss"],

@@ -54,7 +54,7 @@ def _tuned(bleu: float) -> dict[str, Any]:
         ({"full": {}, "fixed": [], "points": [], "baselines": [],
           "calibrated": {"risk": "bleu", "allow_loss": 1.0, "confidence": 0.95, "certified": True,
                          "loss": 0.25, "p_value": 0.5, "test": {"loss": 1.5, "holds": False}}},
-         [{"decoding": "promised to lose at most 1 % (bleu)", "confidence": 0.95,
+         [{"decoding": "guaranteed to lose at most 1 % (bleu)", "confidence": 0.95,
            "certified": True, "loss_percent": 0.25, "p_value": 0.5, "test_loss_percent": 1.5,
            "holds_on_test": False}]),
     ],
