@@ -10,8 +10,9 @@
 # The table has validation loss, tokens per second and test BLEU of each step, mean and deviation over the seeds,
 # and the p-values of a paired bootstrap against the step before, one for each seed. The first step, `base`,
 # is PRESET (multi30k) without anything; then STEPS, name:setting=value,...: Muon (at RATE, 0.008),
-# BPE-dropout, R-Drop over the second half. All have the same processor time, so an
-# ingredient must pay for its slower updates. Device hours: MINUTES for each step and seed; by default two, of one CPU core.
+# BPE-dropout, R-Drop over the second half. All have the same processor time, so
+# an ingredient must pay for its slower updates. Device hours: MINUTES for each step and seed; by default
+# two, of one CPU core.
 # ON=multi30k (any corpus of common.sh that has a preset), MINUTES=30 of processor time or UPDATES=N,
 # SEEDS=1, BEAM=5, JOBS=1 systems side by side, RESUME=1 resumes an interrupted one, SETS="--set ..."
 # for all, RUNS=runs. Existing models are not retrained. SMALL=1: the toy corpus,

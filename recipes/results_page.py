@@ -219,6 +219,7 @@ QUESTIONS = (
     ),
 )
 OTHER = Question("Other experiments", ("",))
+TITLES = {"conll": "CoNLL paper", "transparent": "Deep encoders, plain and transparent"}
 
 
 def stale() -> dict[Path, str]:
@@ -324,6 +325,8 @@ def _order(experiment: str) -> tuple[int, list[int], str]:
 
 def _title(experiment: str, records: Sequence[Record]) -> str:
     """Return a heading: the number of a table or figure, or the first record's title."""
+    if experiment in TITLES:
+        return TITLES[experiment]
     kind, _, rest = experiment.partition("-")
     if kind in ("table", "figure"):
         return f"{kind.capitalize()} {rest}"
