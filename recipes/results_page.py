@@ -154,6 +154,11 @@ def _mutants(rows: Sequence[Row]) -> str:
     return f"the tests notice {share:.0f} % of {row['cases']} faults planted in the code"
 
 
+def _odd_commands(rows: Sequence[Row]) -> str:
+    row = find(rows, what="whole commands with one odd value")
+    return f"{row['faults']} of {row['cases']:,} command lines were slow or ended in a traceback"
+
+
 def _kills(rows: Sequence[Row]) -> str:
     row = find(rows, what="commands killed")
     disk = find(rows, what="a disk that is full or too small")
@@ -213,6 +218,7 @@ QUESTIONS = (
         ("trust", "paragraphs"),
         (
             Answer("trust-mutants", "test suite", _mutants),
+            Answer("trust-mutants", "commands with one odd value", _odd_commands),
             Answer("trust-mended", "fault injection", _kills),
             Answer("paragraphs-multi30k", "several sentences in a line, Multi30k", _paragraphs),
         ),
