@@ -6,17 +6,17 @@
 #   ON=multi30k bash recipes/activations.sh     Multi30k De-En, 30 minutes of one core for each model
 #   ON=iwslt14-de-en MINUTES=0 ...              IWSLT'14 De-En, as published: gated and cumulative skip
 #                                               connections converge faster, profiles are U-shaped
-#   bash recipes/activations.sh --dry-run       prints the commands alone
+#   bash recipes/activations.sh --dry-run       only prints the commands
 #
 # Data: the embedded corpus, or downloads, or NMTGRID_DATA=DIR (see common.sh). Device hours: the thesis
-# gives none; estimate, of the operations that `train --dry-run` counts at 20 TFLOP/s of a GPU: 33 for the
+# gives none; estimate from the operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: 33 for the
 # five models of IWSLT'14.
 # SKIPS="residual residual-norm residual-cumulative residual-gated dense", MINUTES of processor time
 # for each model (30; toy: 1; 0: as the preset says) or UPDATES=N, DEPTH in blocks (the preset's; toy: 6),
 # SENTENCES=64 of the validation split that activations are taken of, WATCH=20 updates between two
-# measurements of gradients (0: none), SEED=1, RUNS=runs where the results go, SETS="--set ..." for all.
+# measurements of gradients (0: none), SEED=1, RUNS=runs (output folder), SETS="--set ..." for all.
 # OMP_NUM_THREADS=1 keeps each on one core; JOBS=2 trains two side by side. SMALL=1: the toy corpus,
-# 40 updates, two blocks. A model that has been trained already is not trained again.
+# 40 updates, two blocks. Existing models are not retrained.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

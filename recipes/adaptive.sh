@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# Depth-adaptive decoding, chapter 5: trains decoders with an exit behind every block, tunes where
-# tokens leave them, and draws BLEU against average exit, operations and seconds.
+# Depth-adaptive decoding, chapter 5: trains decoders with an exit after every block, tunes the exit
+# thresholds, and plots BLEU against average exit, operations and seconds.
 #
 #   bash recipes/adaptive.sh               figures 5.6 and 5.9
 #   bash recipes/adaptive.sh 5.2 5.3 5.4   tables on the development set: aligned against mixed training
 #                                          (random exits 35.48 against 34.12 to 35.30), weights, gradient
-#                                          ratios; baselines beside
+#                                          ratios; with baselines
 #   bash recipes/adaptive.sh 5.5           table on the test set: aligned against baselines (mean 34.51
 #                                          against 34.33)
 #   bash recipes/adaptive.sh 5.6           figure: the six variants of table 5.1, confidence, fixed exits,
@@ -16,14 +16,14 @@
 #   bash recipes/adaptive.sh 5.9           examples with their exits (and figure 5.10: ON=wmt14-en-fr)
 #   bash recipes/adaptive.sh 5.11          exits by place, confidence and source length of three variants
 #                                          (and 5.12); 5.13: of Seq-LL for two lambdas
-#   bash recipes/adaptive.sh promise       thresholds that lose at most ALLOW percent (1; toy 10)
+#   bash recipes/adaptive.sh promise       thresholds guaranteed to lose at most ALLOW percent (1; toy 10)
 #   bash recipes/adaptive.sh speed         seconds of fixed, confident, free, predicted and verified exits
-#   bash recipes/adaptive.sh --dry-run ... prints the commands alone
+#   bash recipes/adaptive.sh --dry-run ... only prints the commands
 #
 # Data: ON=multi30k, or toy, iwslt14-de-en (both downloaded, or from NMTGRID_DATA=DIR), wmt14-en-fr (from
 # NMTGRID_DATA; see common.sh).
-# Device hours: the thesis names 2 GPUs (IWSLT'14) and 128 (WMT'14), not how long. Estimates, of the
-# operations that `train --dry-run` counts at 20 TFLOP/s of a GPU: a model of 50,000 updates 2 on
+# Device hours: the thesis names 2 GPUs (IWSLT'14) and 128 (WMT'14), but no times. Estimates from the
+# operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: a model of 50,000 updates 2 on
 # IWSLT'14, 860 on WMT'14; tables 5.2 to 5.4 20 each, figure 5.6 22, figure 5.8 7,500.
 # MINUTES of processor time for each model (10; toy 3), those of fine-tuning TUNE_MINUTES (a quarter of
 # it); the presets of the publications are for a GPU: MINUTES=0 trains as long as they say, and
@@ -31,9 +31,9 @@
 # minutes, as the tables do: one of aligned training costs up to three of a plain decoder.
 # DEPTHS="1 2 3 4 5 6" of baselines, BEAM=1 (published: 5), SAMPLES=10000, BATCH=64,
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
-# minutes: wall), SEED=1, RUNS=runs where the results go, SETS="--set ..." for every model. SMALL=1: the
-# toy corpus, decoders of two blocks, 40 updates, fewer of each list. What has been trained or measured
-# already is not done again.
+# minutes: wall), SEED=1, RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the
+# toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing results
+# are kept.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -262,7 +262,7 @@ figure_5_13() { exits 5.13 "Exits of whole sequences" Seq-LL,0.5,0 Seq-LL,2,0; }
 promise() {
     aligned
     tune promise aligned --only points --allow-loss "${ALLOW:-1}"
-    record promise "Thresholds with a promise" "$HERE/eval/promise-seed$SEED/results.json"
+    record promise "Exit thresholds with a guarantee" "$HERE/eval/promise-seed$SEED/results.json"
 }
 
 speed() {

@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Captions of pictures, table E.1: decoders without and with attention over regions, one after the
-# other with each loss; BLEU-1, BLEU-4 and CIDEr of the test split with a beam of three (published
+# Image captioning, table E.1: decoders with and without attention over regions, each trained with
+# each loss; BLEU-1, BLEU-4 and CIDEr of the test split with a beam of three (published
 # CIDEr without and with attention: maximum likelihood 93.6 and 101.6, token 97.5 and 102.8, both 99.9
 # and 103.8).
 #
 #   bash recipes/captions.sh               the embedded toy pictures, minutes of one CPU core
 #   ON=mscoco bash recipes/captions.sh     MS-COCO with features that you have (below), on a GPU
-#   bash recipes/captions.sh --dry-run     prints the commands alone
+#   bash recipes/captions.sh --dry-run     only prints the commands
 #
-# Device hours: the thesis gives none. Estimates, of the operations that `train --dry-run` counts at 20
-# TFLOP/s of a GPU: 0.1 without, 1 with attention for a model; with three drawn captions up to four times.
+# Device hours: the thesis gives none. Estimates from the operations that `train --dry-run` counts, at 20
+# TFLOP/s on a GPU: 0.1 without, 1 with attention for a model; with three drawn captions up to four times.
 # DECODERS="lstm top-down"; LOSSES="mle", rows of the table by their names in losses.sh: LOSSES=all
 # is every row.
 # SEEDS="1" (or SEED=1): several give mean and deviation. UPDATES=N or MINUTES of processor time for
 # each model (else as the presets say: toy two to three minutes, mscoco 120,000 updates), BEAM=3,
-# SPLIT=test, RUNS=runs where the results go, table and picture of what CIDEr gains as
+# SPLIT=test, RUNS=runs (output folder), table and picture of what CIDEr gains as
 # captions-$ON/table-E.1.{md,json,png}; SETS="--set ..." for every model. SMALL=1: 300 toy pictures, 40
-# updates, three losses. What has been trained or measured already is not done again.
+# updates, three losses. Existing results are kept.
 #
 # MS-COCO: NMTGRID_DATA=DIR with DIR/mscoco/dataset_coco.json, Karpathy's splits and captions
 # (caption_datasets.zip of https://cs.stanford.edu/people/karpathy/deepimagesent/), and features in

@@ -1,13 +1,13 @@
-# Shared by the recipes; to be sourced, before any default is filled in. Makes or finds an environment
-# in which nmtgrid runs, prepares corpora, and keeps what experiments gave.
+# Shared by the recipes; to be sourced, before any default is filled in. Creates or finds an environment
+# for nmtgrid, prepares corpora, and saves records of results.
 #
 # PYTHON        the interpreter to make an environment with (default: python3)
 # NMTGRID_VENV  an environment to use, or to make, instead of .venv in the project's folder
 # NMTGRID_DATA  a folder with corpora, read instead of downloads
 # CONFIG        a file of `nmtgrid train --config`: its settings come after the presets of a recipe
 # RUNS          where results go (default: runs); with SMALL=1 into its folder small
-# SMALL=1       all of an experiment with tiny models of 40 updates (UPDATES or MINUTES change that), one
-#               seed, greedily: shows that it runs, and nothing of quality
+# SMALL=1       the whole experiment with tiny models of 40 updates (unless UPDATES or MINUTES is set), one
+#               seed, greedy search: shows that it runs; scores mean nothing
 #
 # Without NMTGRID_VENV a virtual or conda environment that is active already is used; packages that it
 # lacks are installed into it.

@@ -4,9 +4,9 @@
 #
 #   NMTGRID_DATA=DIR bash recipes/distill.sh             reads DIR/multi30k; without it, downloads the corpus
 #   TEACHER=MODEL NMTGRID_DATA=DIR bash recipes/distill.sh    with that model directory as the teacher
-#   bash recipes/distill.sh --dry-run                    prints the commands alone
+#   bash recipes/distill.sh --dry-run                    only prints the commands
 #
-# Shown: test scores of the student trained on the original pairs, of the one trained on the teacher's, and
+# The table has test scores of the student trained on the original pairs, of the one trained on the teacher's, and
 # of the teacher, with the p-values of a paired bootstrap against the first. Empty translations, those that
 # reach the search's limit of length, and those that do not survive detokenising (such as `<unk>`) are left
 # out and counted. Device hours: 3, of one CPU core (half an hour for each of three models, and to
@@ -14,8 +14,8 @@
 # ON=multi30k (any corpus of common.sh that has a preset), TEACHER_ARCH=transformer (without TEACHER),
 # STUDENT=pervasive, ORIGINALS=1 keeps the original pairs beside the distilled ones, MINUTES=30 of
 # processor time or UPDATES=N for each model, SEED=1, BEAM=5, SPLIT=2000 lines that are translated at a
-# time, JOBS=1 of them side by side, RUNS=runs where the results go. What is done already is not done again:
-# a run that was stopped goes on after the last file of lines that was translated. SMALL=1: tiny models of
+# time, JOBS=1 of them side by side, RUNS=runs (output folder). Existing results are kept:
+# an interrupted run continues after the last translated file. SMALL=1: tiny models of
 # 40 updates, on the toy corpus.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }

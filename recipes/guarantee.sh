@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
 # Reading policies with a guaranteed loss against offline translation, and how often the guarantee fails.
 #
-#   bash recipes/guarantee.sh              the toy corpus in words: new sentences cost nothing
-#   bash recipes/guarantee.sh --dry-run    prints the commands alone
+#   bash recipes/guarantee.sh              the toy corpus in words, where new sentences can be generated
+#   bash recipes/guarantee.sh --dry-run    only prints the commands
 #
 # Pervasive Attention trained at all cells right of wait-1 (that of recipes/policies.sh, if it is there).
-# `online-eval --allow-loss` chooses a setting of each policy on the validation set and looks at the test set.
-# POOL sentences are then translated along all settings, and RESPLITS times (100) a setting is chosen on a few
-# of them drawn at random: how often it loses more than the bound on the others, which a share of 1 -
-# CONFIDENCE (0.9) may, and how often that happens without a test.
+# `online-eval --allow-loss` chooses a setting of each policy on the validation set and checks it on the test set.
+# POOL sentences are then translated with all settings. RESPLITS times (100) a setting is chosen on a random
+# sample; the table counts how often its loss on the other sentences exceeds the bound (allowed: a share of
+# 1 - CONFIDENCE, 0.9), and how often that happens without a statistical test.
 # Device hours: 0.3 of one CPU core.
 # MINUTES of processor time for the model (3) or UPDATES=N, SEED=1, ALLOW="1 2 5 10" (percent), POOL=4000,
-# COUNTS="400 1000" sentences to choose on, RUNS=runs where the results go, SETS="--set ..." for the model.
-# SMALL=1: 40 updates, 200 sentences. What has been trained is not trained again.
+# COUNTS="400 1000" sentences to choose on, RUNS=runs (output folder), SETS="--set ..." for the model.
+# SMALL=1: 40 updates, 200 sentences. An existing model is not retrained.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

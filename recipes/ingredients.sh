@@ -1,20 +1,21 @@
 #!/usr/bin/env bash
-# What each ingredient of training gives: a ladder of systems, each with one setting more than the last,
-# and the ensemble of the last one's seeds.
+# Adds training ingredients one at a time: each system has one setting more than the previous one. The last
+# row is the ensemble of the final system's seeds.
 #
 #   bash recipes/ingredients.sh                    Pervasive Attention on Multi30k, one seed
 #   ARCH=transformer SEEDS="1 2 3" bash recipes/ingredients.sh
 #   STEPS="muon:training.optimiser=muon,training.learning_rate=0.008 ema:training.ema_decay=0.99" bash ...
-#   bash recipes/ingredients.sh --dry-run          prints the commands alone
+#   bash recipes/ingredients.sh --dry-run          only prints the commands
 #
-# Shown: validation loss, tokens per second and test BLEU of each step, mean and deviation over the seeds,
+# The table has validation loss, tokens per second and test BLEU of each step, mean and deviation over the seeds,
 # and the p-values of a paired bootstrap against the step before, one for each seed. The first step, `base`,
 # is PRESET (multi30k) without anything; then STEPS, name:setting=value,...: Muon (at RATE, 0.008),
-# BPE-dropout, R-Drop over the second half. All have the same processor time: what makes an update dearer
-# must earn that. Device hours: MINUTES for each step and seed; by default two, of one CPU core.
+# BPE-dropout, R-Drop over the second half. All have the same processor time, so
+# an ingredient must pay for its slower updates. Device hours: MINUTES for each step and seed; by default
+# two, of one CPU core.
 # ON=multi30k (any corpus of common.sh that has a preset), MINUTES=30 of processor time or UPDATES=N,
-# SEEDS=1, BEAM=5, JOBS=1 systems side by side, RESUME=1 goes on with one that was cut off, SETS="--set ..."
-# for all, RUNS=runs. A system that has been trained already is not trained again. SMALL=1: the toy corpus,
+# SEEDS=1, BEAM=5, JOBS=1 systems side by side, RESUME=1 resumes an interrupted one, SETS="--set ..."
+# for all, RUNS=runs. Existing models are not retrained. SMALL=1: the toy corpus,
 # two steps of 40 updates.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }

@@ -6,14 +6,14 @@
 #   NMTGRID_DATA=DIR bash recipes/iwslt14-de-en.sh
 #                                          reads DIR/iwslt14.de-en/{train,valid,test}.{de,en}[.xz],
 #                                          tokenised and lower-cased, and its bpe10k.codes[.xz]
-#   bash recipes/iwslt14-de-en.sh --dry-run   prints the commands alone
+#   bash recipes/iwslt14-de-en.sh --dry-run   only prints the commands
 #
-# MINUTES=60 training time (0: as the preset says), SEED=1, RUNS=runs where the results go,
+# MINUTES=60 training time (0: as the preset says), SEED=1, RUNS=runs (output folder),
 # PRESET=iwslt14-de-en. The preset is the publication's model, meant for a GPU (34.67 with beam 5; 50,000
 # updates, an estimated 8 hours at 20 TFLOP/s): two CPU cores take hours for an epoch of it.
 # PRESET=iwslt14-de-en-small is a small model that learns something within an hour there. SMALL=1: 40 updates
 # of a tiny model, on the toy corpus without NMTGRID_DATA. ARCH=pervasive, SETS="--set ..." beside the preset,
-# LABEL=word for the folder and the record of such a run; RESUME=1 goes on with a run that was cut off.
+# LABEL=word for the folder and the record of such a run; RESUME=1 resumes an interrupted run.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -6,8 +6,8 @@
 #   seq-REWARD-CHOICES        sequence level: hamming, bleu or cider; all, batch or refs
 #   lazy-REWARD-CHOICES       the same from the true prefix
 #   both-REWARD-CHOICES       tok-freq and seq together
-#   twice                     seq-hamming-batch so cold that nothing but the true sentence is drawn: what
-#                             the second pass, with dropout of its own, gains without any smoothing
+#   twice                     seq-hamming-batch at a temperature that samples only the reference: the gain
+#                             of a second pass with another dropout mask, without smoothing
 #
 # A further one is a name of yours whose options stand in LOSS_name (with _ for -).
 # TOKEN_ALPHA, TOKEN_TEMPERATURE, RARITY, SEQUENCE_ALPHA, TEMPERATURE, SAMPLES (L; BLEU and CIDEr

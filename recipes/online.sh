@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Online translation, chapter 4: trains what a figure compares, evaluates it along wait-k paths, with
-# agents and along the oracle's, and draws BLEU against average lagging.
+# Simultaneous translation, chapter 4: trains the models of a figure, evaluates them along wait-k paths,
+# with agents and along oracle paths, and plots BLEU against average lagging.
 #
 #   bash recipes/online.sh                 figures 4.12 and 4.14
 #   bash recipes/online.sh 4.2             table 4.2: offline, uni- against bi-directional (De-En, beam 5:
@@ -17,13 +17,13 @@
 #   bash recipes/online.sh 4.15 4.16       lengths and difficulty: wait-1 (offline and many paths); agents
 #   bash recipes/online.sh 4.17 4.18       paths of an agent and of wait-k over the words
 #   bash recipes/online.sh C.1 C.2         finish reading; markers of the source (appendix C)
-#   bash recipes/online.sh --dry-run ...   prints the commands alone
+#   bash recipes/online.sh --dry-run ...   only prints the commands
 #
-# Data: ON=multi30k, or toy, toy-words (words as units, so that the delay that each needs is known
-# exactly), iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en; downloaded, or from
+# Data: ON=multi30k, or toy, toy-words (words as units, so that the delay that each word needs is
+# known exactly), iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en; downloaded, or from
 # NMTGRID_DATA=DIR (WMT always; see common.sh).
-# Device hours: the thesis gives none. Estimates, of the operations that `train --dry-run` counts at 20
-# TFLOP/s of a GPU: IWSLT'14, table 4.2 16, figures 4.9 4, 4.10 90, 4.11 33, 4.12 40, 4.14 45, C.1 and C.2
+# Device hours: the thesis gives none. Estimates from the operations that `train --dry-run` counts, at 20
+# TFLOP/s on a GPU: IWSLT'14, table 4.2 16, figures 4.9 4, 4.10 90, 4.11 33, 4.12 40, 4.14 45, C.1 and C.2
 # 6; figure 4.13 800.
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, those of agents TUNE_MINUTES or
 # TUNE_UPDATES (half of it); the presets of the publications are for a GPU: MINUTES=0 trains as long as
@@ -31,8 +31,8 @@
 # offline model of that many minutes (0: from nothing).
 # TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4
 # of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
-# SEED=1, RUNS=runs where the results go, SETS="--set ..." for every model. SMALL=1: the toy corpus, 40
-# updates, fewer of each list. What has been trained or evaluated is not done again.
+# SEED=1, RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40
+# updates, fewer of each list. Existing results are kept.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

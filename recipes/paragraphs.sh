@@ -2,13 +2,13 @@
 # Several sentences in one line: models trained on single sentences of Multi30k translate lines of six.
 #
 #   NMTGRID_DATA=DIR bash recipes/paragraphs.sh    reads DIR/multi30k; without it, downloads the corpus
-#   bash recipes/paragraphs.sh --dry-run           prints the commands alone
+#   bash recipes/paragraphs.sh --dry-run           only prints the commands
 #
-# Shown: BLEU and words of the whole line, of the line split at the ends of its sentences (the default),
-# and of a sentence in each line. Device hours: 0.2, of one CPU core (4 minutes for each of three
+# The table has BLEU and output length of lines translated whole, of lines split into sentences (the
+# default), and of one sentence per line. Device hours: 0.2, of one CPU core (4 minutes for each of three
 # models).
 # ARCHS="bilstm pervasive transformer", MINUTES=4 of processor time each, SEED=1, BEAM=5,
-# SENTENCES=6 in a line, RUNS=runs where the results go. SMALL=1: tiny models of 40 updates, on the toy
+# SENTENCES=6 in a line, RUNS=runs (output folder). SMALL=1: tiny models of 40 updates, on the toy
 # corpus without NMTGRID_DATA.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }

@@ -18,13 +18,13 @@
 #   bash recipes/pervasive.sh conll        its tables 1 (pooling: 31.57 to 33.81 with beam 5), 2 (depth and
 #                                          kernel) and 3 (33.86 and 34.18), figures 4 (embeddings, growth)
 #                                          and 5 (lengths); PARTS="1 2 3 4": the tables, the figure
-#   bash recipes/pervasive.sh --dry-run ...    prints the commands alone
+#   bash recipes/pervasive.sh --dry-run ...    only prints the commands
 #
 # Data: ON=iwslt14-de-en or iwslt14-en-de; table 3.8 iwslt15-en-vi, iwslt15-vi-en, wmt16-en-ro and
 # wmt15-de-en; also multi30k, toy; several of them one after the other. IWSLT and Multi30k are
 # downloaded, or read from NMTGRID_DATA, where the WMT texts must be (see common.sh).
-# Device hours: the texts give none. Estimates, of the operations that `train --dry-run` counts at 20
-# TFLOP/s of a GPU, for each seed: one Pervasive Attention on IWSLT 8, table 3.4 35, 3.5 30, 3.7 9,
+# Device hours: the texts give none. Estimates from the operations that `train --dry-run` counts, at 20
+# TFLOP/s on a GPU, for each seed: one Pervasive Attention on IWSLT 8, table 3.4 35, 3.5 30, 3.7 9,
 # 3.8 9 (En-Vi), 37 (En-Ro), 2,000 (WMT'15), figure 3.8 some 150, a CoNLL model 1 to 2.
 # SEEDS="1 2 3" (means and deviations), BEAMS="1 5", UPDATES=N or MINUTES of processor time for each
 # model (0: as long as the preset says; multi30k 10, toy 3 minutes), RUNS=runs, SETS="--set ..." for every
@@ -237,7 +237,7 @@ table_3_8() {
         force_all "$name"
         models+=("$name=$HERE/$name")
     done
-    tabulate table-3.8 "Pervasive Attention beside Transformers" scores "${models[@]}"
+    tabulate table-3.8 "Pervasive Attention and Transformers" scores "${models[@]}"
 }
 
 figure_3_8() {

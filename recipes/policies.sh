@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Reading policies side by side: one model for every wait-k path, read by all policies that it can follow,
-# and readers that begin from its weights.
+# Compares reading policies: one model trained for all wait-k paths decodes with every policy that it
+# supports, and readers are trained from its weights.
 #
 #   bash recipes/policies.sh               the toy corpus in words, where the delay that each word needs is known
 #   ON=multi30k bash recipes/policies.sh   Multi30k De-En, downloaded or from NMTGRID_DATA=DIR
-#   bash recipes/policies.sh --dry-run     prints the commands alone
+#   bash recipes/policies.sh --dry-run     only prints the commands
 #
 # Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
 # along paths of random k (wait-k-sampled). Readers of Pervasive Attention: `marginal` and `dynamic`, for each
@@ -16,8 +16,8 @@
 # Device hours: 0.3 (toy), 3 (Multi30k), of one CPU core, for each seed.
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
 # of it), ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", K=1..9, THRESHOLDS=0.1..0.9:0.2,
-# RUNS=runs where the results go, SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, one
-# value of each list. What has been trained or evaluated is not done again.
+# RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, one
+# value of each list. Existing results are kept.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# One page about several systems: trains four that differ in how they read and write, translates the
-# test split with traces, and lays out everything that `nmtgrid analyze` has to say about them.
+# A report on several systems: trains four that differ in how they read and write, translates the test
+# split with traces, and runs every analysis of `nmtgrid analyze`.
 #
 #   bash recipes/report.sh                 the embedded toy corpus, a few minutes of one core
 #   ON=multi30k bash recipes/report.sh     Multi30k De-En, an hour of one core
-#   bash recipes/report.sh --dry-run       prints the commands alone
+#   bash recipes/report.sh --dry-run       only prints the commands
 #
-# MINUTES of processor time for each system (toy: 1.5, Multi30k: 15) or UPDATES=N, SEED=1, RUNS=runs where
-# the results go: $RUNS/report-$ON/report.html. NMTGRID_DATA=DIR reads the corpus from there (common.sh).
-# Nothing published stands beside it: recipes/figures/report-toy.html is what to expect. Device hours: a
+# MINUTES of processor time for each system (toy: 1.5, Multi30k: 15) or UPDATES=N, SEED=1, RUNS=runs (output
+# folder): $RUNS/report-$ON/report.html. NMTGRID_DATA=DIR reads the corpus from there (common.sh).
+# Nothing comparable is published; recipes/figures/report-toy.html is an example. Device hours: a
 # tenth, or one on Multi30k, of one core. SMALL=1: the toy corpus, 40 updates, tiny models. A system that
 # has been trained already is not trained again.
 set -euo pipefail
@@ -73,4 +73,4 @@ run nmtgrid analyze report \
     --curves "early exit=$HERE/early-exit" --curves "wait-k=$HERE/wait-k" \
     --activations "pervasive=$HERE/pervasive" --activations "transformer=$HERE/transformer" \
     --data "$DATA" --out "$HERE/report.html" --json "$HERE/report.json"
-record report "Four systems on one page" "$HERE/report.json"
+record report "A report on four systems" "$HERE/report.json"

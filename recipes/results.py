@@ -1,15 +1,15 @@
-"""What recipes found, and the page recipes/RESULTS.md that is made from it.
+"""Records of what recipes measured, and the pages of results that are generated from them.
 
-python recipes/results.py keep EXPERIMENT --title TITLE --table FILE --command TEXT --out RECORD
-    Keep the rows of FILE as a record: with the command, the day, the machine and the versions.
-    FILE is JSON: a list of flat objects or {"rows": [...]}, or what `nmtgrid analyze latency`,
-    `analyze curves`, `analyze activations` or `adaptive-tune` wrote with `--json` or `--out`.
-python recipes/results.py adopt RECORD...
-    Copy records into recipes/records, by experiment, corpus and scale, and write the page.
-python recipes/results.py write
-    Write the page from recipes/records, recipes/published.json and recipes/longer-runs.md.
-python recipes/results.py check
-    Say whether the page is what `write` would write; exit 1 if it is not.
+python -m recipes.results keep EXPERIMENT --title TITLE --table FILE --command TEXT --out RECORD
+    Save the rows of FILE as a record, with the command, the date, the machine and the versions.
+    FILE is JSON: a list of flat objects or {"rows": [...]}, or the output of `nmtgrid analyze
+    latency`, `analyze curves`, `analyze activations` or `adaptive-tune` (`--json` or `--out`).
+python -m recipes.results adopt RECORD...
+    Copy records into recipes/records and write the pages.
+python -m recipes.results write
+    Write the pages (recipes/results_page.py) from recipes/records and recipes/published.json.
+python -m recipes.results check
+    Report whether the pages are current; exit 1 if they are not.
 """
 
 from __future__ import annotations
@@ -29,35 +29,15 @@ from pathlib import Path
 from typing import Any
 
 import nmtgrid
-from nmtgrid.online.published import CURVES
 
 HERE = Path(__file__).resolve().parent
-KEPT, PUBLISHED = HERE / "records", HERE / "published.json"
-LONGER, PAGE = HERE / "longer-runs.md", HERE / "RESULTS.md"
-MOST_ROWS = 40
+RECORDS = HERE / "records"
 PART = "part of the page"
 PLACES = ("path", "folder", "file", "traces", "data")
 """Names under which commands write where on this machine something lay."""
 
 Row = dict[str, Any]
 Record = dict[str, Any]
-
-INTRODUCTION = """\
-# Results
-
-This page is made by `python recipes/results.py write`: the tables of the recipes' own JSON
-(`recipes/records`), published figures beside them, and, at the end, runs that were longer.
-
-* **SMALL** tables are `SMALL=1` runs, dozens of updates of tiny models: that an experiment runs
-  from its first command to its table or picture is all that they show. Their scores say nothing
-  about a method.
-* Other tables say on which corpus and how long. A published figure beside ours is of another size
-  of data, model and training wherever the lines above it differ: it is there to be aimed at, not
-  to be compared with.
-* BLEU is sacreBLEU's, in percent, tokenised, with the signature
-  `nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0` unless a table names another.
-  Latency counts source tokens in the thesis' convention.
-"""
 
 
 def keep(experiment: str, title: str, table: Path, command: str) -> Record:
@@ -123,7 +103,7 @@ def _rows(values: Any) -> list[Row]:
 
 
 def _tuned(values: Mapping[str, Any]) -> list[Row]:
-    """Return what `adaptive-tune` found: fixed exits, points, models trained alone, a promise."""
+    """Return the results of `adaptive-tune`: fixed exits, points, baselines, a guarantee."""
     kinds: dict[str, Callable[[Row], str]] = {
         "fixed": lambda row: f"exit {row['exit']}",
         "points": lambda row: f"budget {row['budget']:g}",
@@ -133,14 +113,14 @@ def _tuned(values: Mapping[str, Any]) -> list[Row]:
         {"decoding": label(row)} | (row["test"] if isinstance(row.get("test"), dict) else row)
         for kind, label in kinds.items()
         for row in values[kind]
-    ] + ([_promise(values["calibrated"])] if values.get("calibrated") else [])
+    ] + ([_guarantee(values["calibrated"])] if values.get("calibrated") else [])
 
 
-def _promise(held: Mapping[str, Any]) -> Row:
-    """Return what was promised of thresholds, and whether other sentences have kept to it."""
+def _guarantee(held: Mapping[str, Any]) -> Row:
+    """Return the guarantee of the thresholds, and whether it held on the test split."""
     test = held.get("test") or {}
     return {
-        "decoding": f"promised to lose at most {held['allow_loss']:g} % ({held['risk']})",
+        "decoding": f"guaranteed to lose at most {held['allow_loss']:g} % ({held['risk']})",
         "confidence": held["confidence"],
         "certified": held["certified"],
         "loss_percent": held["loss"],
@@ -168,7 +148,7 @@ def adopt(paths: Sequence[Path]) -> None:
     for path in paths:
         record = read(path)
         record["rows"] = [_flat(row) for row in record["rows"]]
-        target = KEPT / f"{'small-' if record['small'] else ''}{path.name}"
+        target = RECORDS / f"{'small-' if record['small'] else ''}{path.name}"
         _write(record, target)
         print(f"{target.name}: {len(record['rows'])} rows")
 
@@ -179,43 +159,10 @@ def read(path: Path) -> Record:
         record = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SystemExit(f"error: {path} cannot be read: {error}") from None
-    wanted = {"experiment", "title", "command", "small", "date", "machine", "software", "rows"}
-    if not isinstance(record, dict) or not wanted <= set(record):
-        raise SystemExit(f"error: {path} is no record of `results.py keep`.")
+    keys = {"experiment", "title", "command", "small", "date", "machine", "software", "rows"}
+    if not isinstance(record, dict) or not keys <= set(record):
+        raise SystemExit(f"error: {path} is not a record written by `results.py keep`.")
     return record
-
-
-def page(records: Mapping[str, Record], published: Mapping[str, Any], longer: str) -> str:
-    """Return RESULTS.md of the records by name: longer runs before small ones."""
-    groups: dict[str, list[Record]] = {}
-    for record in sorted(records.values(), key=lambda one: one["small"]):
-        groups.setdefault(_whole(record["experiment"]), []).append(record)
-    parts = [INTRODUCTION, "## What there is\n\n" + _overview(groups, published)]
-    for experiment in sorted({*groups, *published}, key=_order):
-        held = groups.get(experiment, [])
-        parts.append(f"## {_title(experiment, held)}\n")
-        parts += [_ours(record) for record in held]
-        if not held:
-            parts.append("Not run yet.\n")
-        if experiment in published:
-            parts.append(_theirs(published[experiment]))
-    return "\n".join(parts) + "\n" + longer
-
-
-def _overview(groups: Mapping[str, Sequence[Record]], published: Mapping[str, Any]) -> str:
-    lines = ["| experiment | runs |", "|---|---|"]
-    for experiment in sorted({*groups, *published}, key=_order):
-        runs = dict.fromkeys(f"`{one['command']}`" for one in groups.get(experiment, []))
-        name = _title(experiment, groups.get(experiment, []))
-        anchor = re.sub(r"[^a-z0-9 -]", "", name.lower()).replace(" ", "-")
-        lines.append(f"| [{name}](#{anchor}) | {'<br>'.join(runs) or 'none'} |")
-    return "\n".join(lines) + "\n"
-
-
-def _whole(experiment: str) -> str:
-    """Return the table or figure that `experiment` is a part of, as figure-4.12-pervasive is."""
-    found = re.match(r"(?:table|figure)-[0-9A-Z]\.\d+", experiment)
-    return found[0] if found else experiment
 
 
 def _write(record: Record, path: Path) -> None:
@@ -224,52 +171,12 @@ def _write(record: Record, path: Path) -> None:
     path.write_text(text + "\n", encoding="utf-8")
 
 
-def _order(experiment: str) -> tuple[int, list[int], str]:
-    """Sort tables and figures by their numbers, appendices behind, what has no number last."""
-    found = re.fullmatch(r"(?:table|figure)-([0-9A-Z])\.(\d+)(.*)", experiment)
-    if not found:
-        return (2, [], experiment)
-    chapter = found[1]
-    number = int(chapter) if chapter.isdigit() else 10 + ord(chapter) - ord("A")
-    return (0 if chapter.isdigit() else 1, [number, int(found[2])], experiment)
-
-
-def _title(experiment: str, held: Sequence[Record]) -> str:
-    """Return a heading: the number of a table or figure, or what the first record is called."""
-    kind, _, rest = experiment.partition("-")
-    if kind in ("table", "figure"):
-        return f"{kind.capitalize()} {rest}"
-    return str(held[0]["title"]) if held else experiment
-
-
-def _ours(record: Record) -> str:
-    scale = "**SMALL.** " if record["small"] else ""
-    parts: dict[str, list[Row]] = {}
-    for row in record["rows"][:MOST_ROWS]:
-        parts.setdefault(str(row.get(PART, "")), []).append(row)
-    tables = [
-        (f"{name.replace('_', ' ').capitalize()}:\n\n" if name else "") + table_of(rows)
-        for name, rows in parts.items()
-        if not name or len(_names(rows)) > 1
-    ]
-    left = len(record["rows"]) - MOST_ROWS
-    more = f"\n{left} more rows are in the JSON.\n" if left > 0 else ""
-    signatures = sorted({
-        str(value) for row in record["rows"] for name, value in row.items()
-        if name.startswith("signature")
-    })  # fmt: skip
-    return (
-        f"{scale}{record['title']}: `{record['command']}`, {record['date']}, {record['machine']}, "
-        f"{record['software']}.\n\n" + "\n".join(tables) + more + _notes(record, signatures)
-    )
-
-
 def table_of(rows: Sequence[Row]) -> str:
     """Return rows as a table in Markdown."""
-    names = _names(rows)
+    names = columns(rows)
     lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
     lines += [[_cell(row, name) for name in names] for row in rows]
-    return _markdown(lines)
+    return markdown(lines)
 
 
 def write_table(rows: Sequence[Row], prefix: str) -> None:
@@ -280,7 +187,7 @@ def write_table(rows: Sequence[Row], prefix: str) -> None:
     print(table, end="")
 
 
-def _names(rows: Sequence[Row]) -> list[str]:
+def columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that have a value somewhere, of those that a page shows."""
     return [
         name for name in dict.fromkeys(name for row in rows for name in row)
@@ -296,24 +203,14 @@ def _cell(row: Row, name: str) -> str:
     return shown(value)
 
 
-def _notes(record: Record, signatures: Sequence[str]) -> str:
-    told = [f"Signatures: {', '.join(f'`{one}`' for one in signatures)}."] if signatures else []
-    return "".join(f"\n{note}\n" for note in [*told, *record.get("notes", [])])
-
-
-def _theirs(held: Mapping[str, Any]) -> str:
-    lines = [[str(name) for name in held["columns"]], ["---"] * len(held["columns"])]
-    lines += [[shown(value) for value in row] for row in held["rows"]]
-    return f"Published ({held['what']}):\n\n" + _markdown(lines)
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
+def markdown(lines: Sequence[Sequence[str]]) -> str:
+    """Return lines of cells as a Markdown table; the first line is the head."""
     cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def shown(value: Any) -> str:
-    """Return a cell's text: numbers with as many digits as tell something."""
+    """Return the text of a cell, numbers with two decimals or two significant digits."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
@@ -328,34 +225,13 @@ def shown(value: Any) -> str:
     return f"{value:.2g}"
 
 
-def online() -> dict[str, Row]:
-    """Return the published curves of figures 4.12 to 4.14, a row for each point."""
-    rows: dict[str, list[list[Any]]] = {"figure-4.12": [], "figure-4.13": [], "figure-4.14": []}
-    for curve in CURVES:
-        wait_k = "figure-4.13" if curve.data.startswith("wmt15") else "figure-4.12"
-        rows[wait_k if curve.policy == "wait-k" else "figure-4.14"] += [
-            [curve.data, curve.label, curve.source, *figures]
-            for figures in ((point.setting, point.bleu, point.al) for point in curve.points)
-        ]
-    columns = ["corpus", "system", "source", "k or threshold", "BLEU", "AL"]
-    what = "test sets, greedy; the sources are in nmtgrid/online/published.py"
-    return {name: {"what": what, "columns": columns, "rows": held} for name, held in rows.items()}
-
-
-def written() -> str:
-    """Return the page of what is kept in the project."""
-    records = {path.stem: read(path) for path in sorted(KEPT.glob("*.json"))}
-    published = json.loads(PUBLISHED.read_text(encoding="utf-8"))
-    return page(records, published | online(), LONGER.read_text(encoding="utf-8"))
-
-
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     commands = parser.add_subparsers(dest="what", required=True)
-    keeping = commands.add_parser("keep", help="keep a table as a record")
+    keeping = commands.add_parser("keep", help="save a table as a record")
     keeping.add_argument("experiment")
     for name in ("title", "command"):
         keeping.add_argument(f"--{name}", required=True)
@@ -363,19 +239,23 @@ def main() -> int:
         keeping.add_argument(f"--{name}", type=Path, required=True)
     adopting = commands.add_parser("adopt", help="copy records into the project")
     adopting.add_argument("records", nargs="+", type=Path)
-    commands.add_parser("write", help="write the page")
-    commands.add_parser("check", help="compare the page with what it should be")
-    given = parser.parse_args()
-    if given.what == "keep":
-        _write(keep(given.experiment, given.title, given.table, given.command), given.out)
+    commands.add_parser("write", help="write the pages")
+    commands.add_parser("check", help="report whether the pages are current")
+    options = parser.parse_args()
+    if options.what == "keep":
+        record = keep(options.experiment, options.title, options.table, options.command)
+        _write(record, options.out)
         return 0
-    if given.what == "adopt":
-        adopt(given.records)
-    if given.what == "check":
-        is_current = PAGE.read_text(encoding="utf-8") == written()
-        print("current" if is_current else f"{PAGE.name} is not what `results.py write` writes")
-        return not is_current
-    PAGE.write_text(written(), encoding="utf-8")
+    if options.what == "adopt":
+        adopt(options.records)
+    from recipes import results_page  # which imports this module
+
+    stale = results_page.stale()
+    if options.what == "check":
+        print("\n".join(f"{path.name} is not current" for path in stale) or "current")
+        return int(bool(stale))
+    for path, text in stale.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

@@ -8,22 +8,22 @@
 #SBATCH --signal=B:USR1@300
 #SBATCH --requeue
 #SBATCH --output=%x-%j.log
-# Training on a cluster under SLURM. The thesis' largest setting, section 5.4.1, is what it does by
-# itself: WMT'14 En-Fr, decoder with exits, 460,800 tokens an update on 128 GPUs (16 machines of 8),
+# Training on a cluster under SLURM. By default it trains the thesis' largest setting, section
+# 5.4.1: WMT'14 En-Fr, decoder with exits, 460,800 tokens an update on 128 GPUs (16 machines of 8),
 # 50,000 updates.
 #
 #   bash recipes/adaptive.sh --dry-run 5.8     how its dataset is made
 #   sbatch recipes/slurm.sh DATA MODEL         trains it
 #   sbatch --nodes=2 --gpus-per-node=4 recipes/slurm.sh DATA MODEL --arch pervasive --preset ...
-#   bash recipes/slurm.sh --dry-run            prints the commands alone
+#   bash recipes/slurm.sh --dry-run            only prints the commands
 #
-# What is trained stands in recipes/slurm.toml. Options of `nmtgrid train` after MODEL, such as
-# --config FILE with a setting of your own, replace all of it (and how large batches are). Without them the batches of an update are dealt to the GPUs that there are: TOKENS
-# (460800) target tokens an update, at most LARGEST (3600) in a batch.
+# recipes/slurm.toml says what is trained. Options of `nmtgrid train` after MODEL, such as --config FILE,
+# replace it (model and batch sizes). Without them the batches of an update are distributed over the
+# available GPUs: TOKENS (460800) target tokens per update, at most LARGEST (3600) per batch.
 #
-# Five minutes before the time is over SLURM asks the run to save; it does, and the job goes back into
-# the queue, where it goes on exactly where it stopped. The same after a machine has failed. DATA and
-# MODEL lie where all machines see them, and so does the environment: NMTGRID_VENV, or one that is
+# Five minutes before the time limit SLURM signals the run, which saves; the job is requeued and resumes
+# exactly. The same happens after a node failure. DATA, MODEL and the environment must be on a shared
+# file system: NMTGRID_VENV, or one that is
 # active. PORT=29500. Device hours: the thesis does not say; 860 of a GPU at 20 TFLOP/s by the operations
 # that `train --dry-run` counts, 7 on each of 128. Expected: 43.62 BLEU with all six blocks (table 5.6).
 # SMALL=1: 40 updates of a tiny model on the toy corpus by two processes of this machine, without SLURM.

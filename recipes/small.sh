@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Every experiment with SMALL=1, in one command: that each runs from its first command to its table or
-# picture, not how good anything is. About 35 minutes of processor time.
+# Runs every experiment with SMALL=1. This shows that each runs from its first command to its table or
+# figure; the scores mean nothing. About 35 minutes of processor time.
 #
 #   bash recipes/small.sh                  all of them, two side by side
-#   bash recipes/small.sh online report    those of some recipes
+#   bash recipes/small.sh online report    those of the named recipes
 #   bash recipes/small.sh --dry-run        prints the list
 #
 # JOBS=2 side by side, RUNS=runs: results go to $RUNS/small, logs to $RUNS/small/logs. Data: the embedded
-# corpora; two experiments read NMTGRID_DATA where it is set. Experiments of one recipe follow each other
-# and share what is trained; what a run has trained already is not trained again: delete $RUNS/small to
-# begin anew. Ends with 1 if any failed.
+# corpora; two experiments read NMTGRID_DATA where it is set. Experiments of one recipe run in sequence
+# and share models; existing models are not retrained: delete $RUNS/small to start over. Exits with 1 if
+# any failed.
 set -euo pipefail
 SMALL=0
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }

@@ -1,25 +1,24 @@
 #!/usr/bin/env bash
-# Loss smoothing, table E.3: each loss with each architecture, BLEU on the test set as mean and
-# deviation over seeds, the same of what it gains over maximum likelihood of one seed, and minutes
-# per epoch.
+# Loss smoothing, table E.3: each loss with each architecture; mean and deviation over seeds of the test
+# BLEU and of the gain over maximum likelihood with the same seed, and minutes per epoch.
 #
 #   bash recipes/smoothing.sh                      Multi30k De-En, 20 minutes of a core each
 #   ON=iwslt14-de-en bash recipes/smoothing.sh     as published, on a GPU (maximum likelihood 27.55, token
 #                                                  27.83, sequence 28.56, both 28.74)
 #   ON=wmt14-en-fr bash recipes/smoothing.sh       the same (30.03, 30.19, 31.29, 31.39)
-#   bash recipes/smoothing.sh --dry-run            prints the commands alone
+#   bash recipes/smoothing.sh --dry-run            only prints the commands
 #
 # Data: ON=multi30k, toy, iwslt14-de-en, which are downloaded or read from NMTGRID_DATA, or wmt14-en-fr from
 # NMTGRID_DATA; published are 12 million selected pairs of it, this takes all.
-# Device hours: the thesis gives none. Estimates, of the operations that `train --dry-run` counts at 20
-# TFLOP/s of a GPU: a Bi-LSTM on IWSLT'14 0.1, a Pervasive Attention 8, a Bi-LSTM on WMT'14 1; with one
+# Device hours: the thesis gives none. Estimates from the operations that `train --dry-run` counts, at 20
+# TFLOP/s on a GPU: a Bi-LSTM on IWSLT'14 0.1, a Pervasive Attention 8, a Bi-LSTM on WMT'14 1; with one
 # drawn sentence up to twice as much, with three up to four times. Recurrent nets come nowhere near that
 # rate.
 # ARCHS="bilstm pervasive" (WMT: bilstm), LOSSES="mle tok ..." (losses.sh has their parameters too),
 # SEEDS="1 2 3", BEAM=5. UPDATES=N trains all for as many updates, or MINUTES of processor time (multi30k
-# 20, toy 2); 0 of both: as long as the presets say. RUNS=runs where the results go, table and picture of the
+# 20, toy 2); 0 of both: as long as the presets say. RUNS=runs (output folder), table and picture of the
 # gains as smoothing-$ON/table-E.3.{md,json,png}; SETS="--set ..." for every model. SMALL=1: the toy
-# corpus, 40 updates, four losses. What has been done is not done again.
+# corpus, 40 updates, four losses. Existing results are kept.
 # Captions, table E.1: recipes/captions.sh, with the same LOSSES.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }

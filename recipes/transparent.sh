@@ -6,14 +6,14 @@
 #   TOY=1 bash recipes/transparent.sh      the embedded toy corpus
 #   DEPTHS="12 20" bash recipes/transparent.sh           encoders of 12 and of 20 layers
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
-#   bash recipes/transparent.sh --dry-run  prints the commands alone
+#   bash recipes/transparent.sh --dry-run  only prints the commands
 #
 # Expected (poster, WMT'14 En-De base): encoders of 6, 12, 16 and 20 layers give 27.26 and then fail,
 # with transparent attention 27.52, 27.79, 28.04 and 27.96. Those take the presets
-# wmt14-en-de-transparent-6 to -20 and a corpus of yours. Device hours: the poster gives none; estimate, of
-# the operations that `train --dry-run` counts at 20 TFLOP/s of a GPU: 16 to 28 for a model.
+# wmt14-en-de-transparent-6 to -20 and a corpus of yours. Device hours: the poster gives none; estimate from
+# the operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: 16 to 28 for a model.
 # MINUTES=30 (TOY: 5) of processor time or UPDATES=N, SEED=1, WATCH=20 updates between two measurements,
-# RUNS=runs where the results go, SETS="--set ..." for both kinds. OMP_NUM_THREADS=1 keeps each on one
+# RUNS=runs (output folder), SETS="--set ..." for both kinds. OMP_NUM_THREADS=1 keeps each on one
 # core; JOBS=2 trains two side by side. SMALL=1: the toy corpus, 40 updates, encoders of DEPTHS=4. A model
 # that has been trained already is not trained again.
 set -euo pipefail

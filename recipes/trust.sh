@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# Faults on purpose: kills, full disks, harmed files, odd commands, two processes, planted mutants.
+# Fault injection and fuzzing: kills, full disks, damaged files, odd commands, two processes, mutants.
 #
 #   bash recipes/trust.sh                    all of it
 #   ONLY="kills pairs" bash recipes/trust.sh
-#   bash recipes/trust.sh --dry-run          prints the commands alone
+#   bash recipes/trust.sh --dry-run          only prints the commands
 #
-# Shown: how many cases there were, what became of them and how many were at fault; see
-# benchmarks/trust.md for what each series does. It needs no data. Device hours: 3, of one CPU core.
+# The table has the number of cases, their outcomes and the number of faults; benchmarks/trust.md
+# describes each series. It needs no data. Device hours: 3, of one CPU core.
 # ONLY="kills disk flips pairs readers checkpoints commands mutants", SEED=1; rounds of each:
 # KILL_ROUNDS=75, DISK_ROUNDS=25, FLIP_ROUNDS=20, PAIR_ROUNDS=40; READERS=1600 cases of each reader,
 # CHECKPOINTS=500, COMMANDS=6000, MUTANTS=400 of all that can be planted in MUTATED="base search online
 # adaptive training", on any of TESTS=tests/unit, and what these let live on TESTS_AGAIN=tests/invariants (none:
-# on no others). RUNS=runs is where results go.
+# on no others). RUNS=runs (output folder).
 # SMALL=1: a few cases of each.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
@@ -58,4 +58,4 @@ for series in ${ONLY:-kills disk flips pairs readers checkpoints commands mutant
     fi
 done
 run python "$PROJECT/recipes/trust_table.py" "$HERE" --out "$HERE/table"
-record trust "Faults on purpose" "$HERE/table.json"
+record trust "Fault injection" "$HERE/table.json"

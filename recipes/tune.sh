@@ -9,8 +9,8 @@
 #
 # GRID names settings and values, as `nmtgrid train --set` takes them; all combinations are compared:
 #   GRID="training.learning_rate=0.004,0.008,0.012 model.dropout=0.2,0.3"
-# or is a file with one of them on each line. What `train --dry-run` refuses is refused before anything
-# is trained. MODE=grid trains each combination with the full budget, MODE=random DRAWS of them, and
+# or is a file with one of them on each line. Invalid settings are refused before any
+# training starts. MODE=grid trains each combination with the full budget, MODE=random DRAWS of them, and
 # MODE=halving (the default; of DRAWS, or all) follows Jamieson and Talwalkar (2016): all are trained with
 # a small budget, the best 1/ETA (a third) of them with ETA times as much, until one has the full budget;
 # RUNGS=N begins later, so that there are N rungs at most. Each rung trains anew, its schedule as long as
@@ -24,9 +24,9 @@
 # seeds mean nothing: train the finalists with `--seeds`. Device hours: the budget times the full runs; by
 # default one and a half, of one CPU core.
 #
-# Of each run $RUNS/tune-LABEL/runs has the model directory, a record (JSON) and what it said; table and
-# picture are $RUNS/tune-LABEL/table.{md,json,png}. Killed and begun again, the recipe skips what has ended,
-# failed runs too (RETRY=1 tries them again), and resumes what was being trained. A run that fails, as
+# $RUNS/tune-LABEL/runs has the model directory, a record (JSON) and the log of each run; table and figure
+# are $RUNS/tune-LABEL/table.{md,json,png}. After an interruption, the recipe skips finished runs,
+# failed ones included (RETRY=1 repeats them), and resumes the current one. A run that fails, as
 # where the loss is not finite, is recorded and the others go on. The models may be removed, the records not.
 # LABEL (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by
 # side, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy

@@ -1,15 +1,14 @@
 #!/usr/bin/env bash
-# Every architecture under the same minutes of processor time, in one table.
+# Trains every architecture for the same processor time and compares them in one table.
 #
 #   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core for each system
 #   TOY=1 bash recipes/zoo.sh              the embedded toy corpus, each with its toy preset
 #   SYSTEMS="bilstm transformer" bash recipes/zoo.sh     some of them
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
-#   bash recipes/zoo.sh --dry-run          prints the commands alone
+#   bash recipes/zoo.sh --dry-run          only prints the commands
 #
-# Expected on Multi30k, test BLEU with beam 5 (measured, not published): ConvS2S and Bi-LSTM 43.5,
-# Transformer 42.6, Pervasive Attention 41.9, its CoNLL form 40.6. Hours: half a core's for each system.
-# MINUTES=30 of processor time (TOY_MINUTES=3) or UPDATES=N, SEED=1, RUNS=runs where the results go. A
+# The publications have no such comparison. Device hours: half an hour of one core for each system.
+# MINUTES=30 of processor time (TOY_MINUTES=3) or UPDATES=N, SEED=1, RUNS=runs (output folder). A
 # system that has been trained already is not trained again. OMP_NUM_THREADS=1 keeps each on one core, so as
 # many may run side by side as there are cores: JOBS=2. SMALL=1: the toy corpus, 40 updates, tiny models.
 set -euo pipefail
@@ -65,4 +64,4 @@ for system in $EVERY; do
 done
 all_done
 run python "$PROJECT/recipes/zoo_table.py" "${models[@]}" --out "$HERE/table"
-record zoo "Every architecture under the same minutes" "$HERE/table.json"
+record zoo "Every architecture with the same processor time" "$HERE/table.json"

@@ -1,4 +1,4 @@
-"""From parallel text to a dataset directory: tokenised, filtered, with everything counted.
+"""From parallel text to a dataset directory: tokenised and filtered, with all counts.
 
 `nmtgrid preprocess` calls `preprocess_files` or `preprocess_toy`; `bpe learn` (subwords.py) then
 completes the directory.

@@ -185,7 +185,7 @@ def _new_folder(path: Path, overwrite: bool) -> Iterator[Path]:
 
 
 def check_replaceable(path: Path, overwrite: bool) -> None:
-    """Raise DataError unless something new may stand at `path`."""
+    """Raise DataError unless `path` may be created or replaced."""
     if not os.path.lexists(path):
         return
     if not path.is_dir():

@@ -1,4 +1,4 @@
-"""BPE-dropout and word dropout of training pairs, drawn anew in each epoch.
+"""BPE-dropout and word dropout of training pairs, resampled in each epoch.
 
 Each draw is a function of the seed, the epoch, the pair's index in its split and the position in
 the sentence: it depends neither on batches and processes nor on where a run was resumed. Called by
@@ -30,7 +30,7 @@ _BPE, _WORDS = 0, 2
 
 
 class ResegmentedPairs:
-    """The pairs of a split under BPE-dropout: the same words, segmented anew in each epoch.
+    """The pairs of a split under BPE-dropout: the same words, re-segmented in each epoch.
 
     A sentence that the new segmentation makes longer than `max_length` (0: no limit) keeps its
     plain one, so that every epoch has the same pairs.

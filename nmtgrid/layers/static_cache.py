@@ -49,7 +49,7 @@ class StaticPosition:
         self._rings: dict[int, RingIndex] = {}
 
     def move(self, position: int) -> None:
-        """Go to `position`; nothing waits for the device."""
+        """Go to `position` without synchronising the device."""
         self.position = position
         # `fill_` launches a kernel with the number in it; assigning an element would synchronise.
         self.index.fill_(position)

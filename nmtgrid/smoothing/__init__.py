@@ -1,1 +1,1 @@
-"""Loss smoothing: targets that are near the true one count too, tokens and sentences (app. E)."""
+"""Loss smoothing: credit for tokens and sentences near the reference (appendix E)."""

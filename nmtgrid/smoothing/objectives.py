@@ -158,7 +158,7 @@ class Smoothed:
         return dataclasses.replace(batch, soft_targets=aims)
 
     def _lazy(self, batch: Batch, drawn: Tensor, weights: Tensor) -> Batch:
-        """Return the batch with the truth and the samples [B, L, T] as one mixture. Eq. (E.16)."""
+        """Return the batch with reference and samples [B, L, T] as one mixture. Eq. (E.16)."""
         truth = batch.target_output[..., None]
         tokens = torch.cat([truth, drawn.transpose(1, 2)], 2)
         truth_weight = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)

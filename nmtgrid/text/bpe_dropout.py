@@ -1,4 +1,4 @@
-"""BPE-dropout (Provilkov et al. 2020): sentences of units are segmented anew, merges left out.
+"""BPE-dropout (Provilkov et al. 2020): sentences are re-segmented with merges skipped at random.
 
 Each step of BPE makes the first merge of the codes that a word allows; with dropout every possible
 merge is skipped with probability p, independently at each step. What can follow from a word is a
@@ -21,7 +21,7 @@ from nmtgrid.text.vocabulary import UNKNOWN, Vocabulary
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _LARGEST_SIZE = 1 << 24
-"""Symbols in the trees of all words: some hundred MB. With more, all are grown anew."""
+"""Limit of symbols in the trees of all words, some hundred MB; beyond it all are rebuilt."""
 _NEW = -1
 _POSITIONS = 1 << 16
 
@@ -60,7 +60,7 @@ class _Decision(NamedTuple):
 
 
 class BpeDropout:
-    """Segments sentences of one language anew, each merge left out with a `probability`.
+    """Re-segments sentences of one language, skipping each merge with a `probability`.
 
     The merges are those of `codes`, drawn as subword-nmt's `encode` does. A unit that the
     vocabulary lacks is split again as by subword-nmt's `--vocabulary`; where that does not help the

@@ -56,7 +56,7 @@ class Filters:
 
 @dataclasses.dataclass(frozen=True)
 class PairShard:
-    """Equally many source and target lines, and the truth about each pair where it is known."""
+    """Equally many source and target lines, and the annotations of each pair where known."""
 
     source: LineShard
     target: LineShard

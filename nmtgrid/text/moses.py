@@ -64,7 +64,7 @@ def count_escaped(lines: Iterable[str]) -> int:
 
 
 def is_invisible(text: str) -> bool:
-    """Return whether `text` has nothing but spaces and characters of no width."""
+    """Return whether `text` consists of spaces and zero-width characters only."""
     return _INVISIBLE.fullmatch(text) is not None
 
 

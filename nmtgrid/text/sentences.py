@@ -57,7 +57,7 @@ def sentence_ends(words: Sequence[str], moses: Moses) -> list[int]:
 
 
 def _closes(word: str, quotes: int) -> bool:
-    """Whether a word of its own closes what was opened; `quotes` were seen before it."""
+    """Whether a separate word closes a quotation or bracket; `quotes` precede it."""
     if not word:
         return False
     if all(letter in _EITHER for letter in word):

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import re
 import shlex
+import statistics
 import subprocess
 import sys
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +26,9 @@ from docs.settings import presets, settings
 from nmtgrid.base.config import describe, meanings
 from nmtgrid.cli import app
 from nmtgrid.cli.objectives import objectives
+from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
+from nmtgrid.text.vocabulary import BEGIN, END
 from nmtgrid.training.settings import RunSettings, TrainingSettings, settings_type
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -203,8 +210,10 @@ PAGE = DOCS / "own-architecture.md"
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
-    (block,) = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.M | re.S)
-    (folder / "my_model.py").write_text(block, encoding="utf-8")
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    for name, block in zip(("my_model.py", "my_attention.py"), blocks, strict=True):
+        (folder / name).write_text(block, encoding="utf-8")
     return folder
 
 
@@ -250,8 +259,52 @@ def test_the_invariant_tests_run_over_it(home: Path) -> None:
     (command,) = re.findall(
         r'python -m (pytest tests/invariants .*) -k "(.*)"$', text, re.MULTILINE
     )
-    done = run(home, "-m", *command[0].split(), "-k", command[1], "-q", "-n", "0",
-               "-p", "no:cacheprovider")  # fmt: skip
+    second = re.search(r'`-p my_attention -k "(.*)"`', text)
+    # The second file imports the first, so one run covers both.
+    words = command[0].replace("my_model", "my_attention").split()
+    chosen = f"({command[1]}) or ({second[1]})"  # type: ignore[index]
+    done = run(home, "-m", *words, "-k", chosen, "-q", "-n", "0", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed and int(passed[1]) > 50 and "failed" not in done.stdout
+    assert passed and int(passed[1]) > 100 and "failed" not in done.stdout
+
+
+def bigram_loss(data: Path) -> float:
+    """Return the least validation loss, nats per token, of an interpolated bigram model."""
+    train, valid = (
+        [[*split.target(index), END] for index in range(len(split))]
+        for split in map(Dataset.open(data).split, ("train", "valid"))
+    )
+    unigrams = Counter(token for sentence in train for token in sentence)
+    bigrams = Counter(pair for sentence in train for pair in pairwise([BEGIN, *sentence]))
+    contexts = Counter(token for sentence in train for token in [BEGIN, *sentence[:-1]])
+    total, types = sum(unigrams.values()), max(unigrams) + 1
+
+    def loss(weight: float) -> float:
+        return -statistics.fmean(
+            math.log(
+                weight * bigrams[before, token] / max(contexts[before], 1)
+                + (1 - weight) * (unigrams[token] + 1) / (total + types)
+            )
+            for sentence in valid for before, token in pairwise([BEGIN, *sentence])
+        )  # fmt: skip
+
+    return min(loss(tenth / 10) for tenth in range(10))
+
+
+def test_the_attentive_model_learns_to_read_the_source(home: Path) -> None:
+    """Its loss is below that of a bigram model of the target, which reads no source."""
+    data, model = home / "DATA-ATTENTIVE", home / "ATTENTIVE"
+    assert app.main(["preprocess", "--toy", "2000", "--out", str(data)]) == 0
+    assert app.main(["bpe", "learn", str(data), "--merges", "300", "--separate"]) == 0
+    text = PAGE.read_text(encoding="utf-8")
+    (line,) = re.findall(r"^    python my_attention\.py (train .*)$", text, re.MULTILINE)
+    line = line.replace("updates 600", "updates 120").replace("tokens=1000", "tokens=600")
+    line = line.replace("DATA", str(data)).replace("MODEL", str(model))
+    quicker = ["--set", "training.validate_updates=120", "--set", "training.validate_epochs=0",
+               "--set", "training.validate_bleu=false"]  # fmt: skip
+    done = run(home, str(home / "my_attention.py"), *line.split(), *quicker)
+    assert done.returncode == 0, done.stderr
+    events = [json.loads(e) for e in (model / "metrics.jsonl").read_text("utf-8").splitlines()]
+    loss = min(event["nll"] for event in events if event["event"] == "validated")
+    assert loss < bigram_loss(data) - 0.5

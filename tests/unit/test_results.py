@@ -1,20 +1,13 @@
-"""recipes/results.py: records of what recipes found, and the page that is made of them."""
+"""recipes/results.py and results_page.py: records of recipes, and the pages made from them."""
 
 import json
 import re
-from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
-from tests.conftest import recipe_module
-
-
-@pytest.fixture
-def results() -> ModuleType:
-    return recipe_module("results")
+from recipes import results, results_page
 
 
 def _record(**changed: Any) -> dict[str, Any]:
@@ -25,14 +18,16 @@ def _record(**changed: Any) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_every_record_of_the_project_is_one(results: ModuleType) -> None:
-    assert results.PAGE.read_text(encoding="utf-8") == results.written(), (
-        "run `python recipes/results.py write`"
-    )
-    for path in results.KEPT.glob("*.json"):
+def test_the_pages_are_current_and_every_record_is_one() -> None:
+    stale = [path.name for path in results_page.stale()]
+    assert stale == [], "run `python -m recipes.results write`"
+    for path in results.RECORDS.glob("*.json"):
         record = results.read(path)
         assert path.stem.startswith("small-") == record["small"], path.name
         assert record["rows"], path.name
+    for question in results_page.QUESTIONS:
+        for answer in question.answers:
+            assert not answer.record.startswith("small-")
 
 
 def _tuned(bleu: float) -> dict[str, Any]:
@@ -59,13 +54,13 @@ def _tuned(bleu: float) -> dict[str, Any]:
         ({"full": {}, "fixed": [], "points": [], "baselines": [],
           "calibrated": {"risk": "bleu", "allow_loss": 1.0, "confidence": 0.95, "certified": True,
                          "loss": 0.25, "p_value": 0.5, "test": {"loss": 1.5, "holds": False}}},
-         [{"decoding": "promised to lose at most 1 % (bleu)", "confidence": 0.95,
+         [{"decoding": "guaranteed to lose at most 1 % (bleu)", "confidence": 0.95,
            "certified": True, "loss_percent": 0.25, "p_value": 0.5, "test_loss_percent": 1.5,
            "holds_on_test": False}]),
     ],
 )  # fmt: skip
 def test_rows_of_what_commands_write(
-    results: ModuleType, tmp_path: Path, written: object, expected: list[dict[str, Any]]
+    tmp_path: Path, written: object, expected: list[dict[str, Any]]
 ) -> None:
     path = tmp_path / "table.json"
     path.write_text(json.dumps(written))
@@ -73,7 +68,7 @@ def test_rows_of_what_commands_write(
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"rows": []}'])
-def test_a_file_without_rows_is_refused(results: ModuleType, tmp_path: Path, text: str) -> None:
+def test_a_file_without_rows_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "table.json"
     path.write_text(text)
     with pytest.raises(SystemExit, match=re.escape(str(path))):
@@ -81,7 +76,7 @@ def test_a_file_without_rows_is_refused(results: ModuleType, tmp_path: Path, tex
 
 
 def test_keeping_and_adopting_records(
-    results: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = tmp_path / "table.json"
     table.write_text('[{"bleu": 3}]')
@@ -91,50 +86,78 @@ def test_keeping_and_adopting_records(
     assert small["rows"] == [{"bleu": 3}] and "torch" in small["software"]
     (tmp_path / "record.json").write_text(json.dumps(small))
     assert results.read(tmp_path / "record.json") == small
-    with pytest.raises(SystemExit, match="no record"):
+    with pytest.raises(SystemExit, match="not a record"):
         results.read(table)
-    monkeypatch.setattr(results, "KEPT", tmp_path / "records")
+    monkeypatch.setattr(results, "RECORDS", tmp_path / "records")
     path = tmp_path / "conll-toy.json"
     path.write_text(json.dumps(_record(rows=[{"bleu": 3, "traces": "/somewhere/a.jsonl"}])))
     results.adopt([path])
     assert results.read(tmp_path / "records/small-conll-toy.json")["rows"] == [{"bleu": 3}]
 
 
-def test_page_puts_published_figures_beside_ours(results: ModuleType) -> None:
-    published: Mapping[str, Any] = {
-        "table-3.4": {"what": "theirs", "columns": ["s", "BLEU"], "rows": [["dense", 34.45]]},
-        "figure-4.12": {"what": "curves", "columns": ["k"], "rows": [[3]]},
-    }
-    long = _record(small=False, command="bash x", title="Long", rows=[{"signature_bleu": "S|1"}])
-    text = results.page({"small-a": _record(), "b": long}, published, "LONGER RUNS\n")
-    assert text.index("## Table 3.4") < text.index("## Figure 4.12") < text.index("LONGER RUNS")
-    assert text.index("Long:") < text.index("**SMALL.** Skips") < text.index("| dense | 34.45 |")
-    assert "| a\\|b | 1.25 |" in text and "Signatures: `S|1`." in text
-    assert "Not run yet." in text[text.index("## Figure 4.12") :]
-    part = _record(experiment="figure-4.12-pervasive", title="Part")
-    text = results.page({"small-a": part}, published, "")
-    assert text.count("## Figure 4.12") == 1
-    assert "Part" in text[text.index("## Figure 4.12") : text.index("Published (curves)")]
-    assert "[Table 3.4](#table-34)" in text
+PUBLISHED: dict[str, Any] = {
+    "table-3.4": {"what": "theirs", "columns": ["s", "BLEU"], "rows": [["dense", 34.45]],
+                  "fitted": {"7,000,001": "A fitted size.", "34.45": "no count"}},
+    "figure-4.12": {"what": "curves", "columns": ["k"], "rows": [[3]]},
+}  # fmt: skip
 
 
-def test_parts_and_cells_of_a_page(results: ModuleType) -> None:
+def test_real_runs_are_shown_by_question_beside_published_figures() -> None:
+    rows = [{"model": "a|b", "parameters": 7_000_001, "signature_bleu": "S|1"}]
+    real = _record(small=False, command="bash x", title="Long", rows=rows)
+    part = _record(small=False, experiment="figure-4.12-pervasive", title="Part")
+    small = _record(experiment="table-5.2", title="Not shown")
+    text = results_page.results_page({"a": real, "b": part, "small-c": small}, PUBLISHED)
+    heads = ["## Is Pervasive", "### Table 3.4", "**Long**", "*Published* (theirs)",
+             "## Which reading policy?", "### Figure 4.12", "**Part**", "*Published* (curves)",
+             "## Do early exits pay?"]  # fmt: skip
+    places = [text.index(head) for head in heads]
+    assert places == sorted(places) and text.count("### Figure 4.12") == 1
+    assert "| a\\|b | 7,000,001 † |" in text and "\n† A fitted size.\n" in text
+    assert "| dense | 34.45 † |" in text and "Signatures: `S|1`." in text
+    assert "Not shown" not in text and "Run: `bash x`; 2026-11-21; a machine; nmtgrid 0." in text
+    assert "No record of a real run yet: Table 5.2 ([small run](SMALL.md#table-52))." in text
+
+
+def test_small_runs_and_published_figures_have_pages_of_their_own() -> None:
+    real = _record(small=False, title="Long")
+    text = results_page.small_page({"small-a": _record(), "a": real})
+    assert "proof that every experiment runs" in text and "Long" not in text
+    assert "\n## Table 3.4\n" in text and "| a\\|b | 1.25 |" in text and "34.45" not in text
+    text = results_page.published_page(PUBLISHED)
+    assert text.index("## Table 3.4") < text.index("| dense | 34.45 |") < text.index("## Figure")
+    assert results_page.curves()["figure-4.12"]["rows"]
+
+
+def test_short_answers_are_computed_from_records() -> None:
+    text = results_page.answer_table({})
+    assert text.count("no record of a real run yet") == len(results_page.QUESTIONS)
+    systems = [{"system": "A", "beam5": 30.04}, {"system": "B", "beam5": 31.26}]
+    zoo = _record(experiment="zoo", small=False, rows=systems)
+    exits = _record(experiment="table-5.2", small=False, rows=[{"bleu": 1.0}])
+    plan = _record(experiment="table-E.2", small=False, rows=[{"parameters": 3, "beam": 5}])
+    text = results_page.answer_table({"zoo-multi30k": zoo, "x": exits, "y": plan}, "PAGE.md")
+    assert "test BLEU, beam 5: B 31.3, A 30.0 |" in text
+    assert "](PAGE.md#do-early-exits-pay) |  | 1 records, see the tables |" in text
+    assert "](PAGE.md#what-does-loss-smoothing-give) |  | no record" in text
+
+
+def test_parts_and_cells_of_a_page() -> None:
     rows = [
         {"part of the page": "latency", "policy": "wait-k", "k": 3.0, "bleu": 1.0},
         {"part of the page": "latency", "policy": "wait-k", "k": None, "bleu": 2.0},
         {"part of the page": "exit_depth", "exit": 2, "bleu": 3.0},
-        {"part of the page": "names", "system": "nothing else is told of"},
+        {"part of the page": "names", "system": "no other column"},
     ]
-    record = _record(experiment="report", title="Four systems", rows=rows)
-    text = results.page({"report": record}, {}, "")
-    assert "## Four systems\n" in text and "(#four-systems)" in text
-    assert (
-        "Latency:\n\n| policy | k | bleu |" in text
-        and "Exit depth:\n\n| exit | bleu |" in text
-        and "Names" not in text
-    )
+    record = _record(experiment="report", title="Four systems", small=False, rows=rows)
+    text = results_page.results_page({"report": record}, {})
+    assert "## Other experiments" in text and "### Four systems\n" in text
+    assert "Latency:\n\n| policy | k | bleu |" in text and "Exit depth:\n\n| exit | bleu |" in text
+    assert "Names" not in text
     assert "| wait-k | 3 | 1.00 |" in text and "| wait-k | ∞ | 2.00 |" in text
-    shown = [1234.5, 12, 33.456, 0.0123, 0, None, {"mean": 1.0, "standard_deviation": None}]
-    assert [results.shown(value) for value in shown] == [
+    many = _record(small=False, rows=[{"n": n} for n in range(results_page.MAX_ROWS + 2)])
+    assert "2 more rows are in the JSON." in results_page.results_page({"a": many}, {})
+    values = [1234.5, 12, 33.456, 0.0123, 0, None, {"mean": 1.0, "standard_deviation": None}]
+    assert [results.shown(value) for value in values] == [
         "1,234", "12", "33.46", "0.012", "0", "", "1.00",
     ]  # fmt: skip

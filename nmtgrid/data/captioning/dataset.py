@@ -299,6 +299,6 @@ def region_names(count: int) -> list[str]:
 
 
 def _rises(offsets: NDArray[Any]) -> bool:
-    """Whether offsets begin at 0 and each picture has something."""
+    """Whether offsets begin at 0 and no image is empty."""
     # Compared, not subtracted: unsigned numbers would wrap round.
     return bool(len(offsets) > 0 and offsets[0] == 0 and (offsets[1:] > offsets[:-1]).all())

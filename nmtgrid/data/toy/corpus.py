@@ -146,7 +146,7 @@ class _SentenceWriter:
         return len(self.words)
 
     def piece(self, source: str, target: str) -> Piece:
-        """Write a source word whose translation waits for nothing else."""
+        """Write a source word whose translation depends on no later word."""
         position = self.put(source)
         return Piece(target, position, (position,))
 

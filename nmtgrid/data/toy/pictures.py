@@ -1,4 +1,4 @@
-"""Toy pictures: scenes of a few things, features of their regions, and captions, from a seed.
+"""Toy images: scenes of a few objects, features of their regions, and captions, from a seed.
 
 There is no image: a region's features are a linear code of what the thing in it is (its shape,
 colour, size and place) through a fixed random matrix, with noise. The mean over regions says which
@@ -49,7 +49,7 @@ _HELD_OUT = 500
 
 
 class Thing(NamedTuple):
-    """The numbers of a thing's shape, colour, size, row and column."""
+    """The indices of an object's shape, colour, size, row and column."""
 
     shape: int
     colour: int
@@ -62,7 +62,7 @@ Scene = tuple[Thing, ...]
 
 
 def draw_scene(dice: Random) -> Scene:
-    """Return 1 to 6 things in different places; only `random()` is asked of the dice."""
+    """Return 1 to 6 objects in different places; of the generator only `random()` is used."""
     places = [(row, column) for row in range(len(_ROWS)) for column in range(len(_COLUMNS))]
     things = []
     for _ in range(1 + int(dice.random() * len(_NUMBERS))):
@@ -75,12 +75,12 @@ def draw_scene(dice: Random) -> Scene:
 
 
 def salient(scene: Scene) -> list[Thing]:
-    """Return the things in the order in which they strike the eye."""
+    """Return the objects by salience."""
     return sorted(scene, key=lambda thing: (thing.size, thing.row, thing.column))
 
 
 def relation(first: Thing, second: Thing) -> str:
-    """Return where the first thing is, seen from the second: sideways if that says it."""
+    """Return where the first object is relative to the second, sideways if possible."""
     if first.column != second.column:
         return "to the left of" if first.column < second.column else "to the right of"
     return "above" if first.row < second.row else "below"
@@ -140,7 +140,7 @@ def code_matrix(seed: int) -> NDArray[numpy.float32]:
 
 
 def features(scene: Scene, codes: NDArray[numpy.float32], seed: int) -> NDArray[Any]:
-    """Return float16 features [regions, F] of a scene, a region for each thing; noise by `seed`."""
+    """Return float16 features [regions, F] of a scene, one region per object; noise by `seed`."""
     sums = numpy.zeros((len(scene), SIZE), numpy.float32)
     start = 0
     for attribute, values in enumerate(_ATTRIBUTES):

@@ -95,7 +95,7 @@ class LazySourceCache(SourceCache):
     def over(
         cls, projection: SourceProjection, states: Tensor | list[Tensor], mask: Tensor | None
     ) -> LazySourceCache:
-        """Return the cache of `states`, nothing of which has been read."""
+        """Return the cache of `states`, not yet read."""
         parts = (states,) if isinstance(states, Tensor) else tuple(states)
         return cls((), (), mask, projection=projection, states=parts, computed={})
 

@@ -1,0 +1,413 @@
+"""The pages of results, from records and published figures.
+
+RESULTS.md has the real runs by question, SMALL.md the runs with `SMALL=1`, PUBLISHED.md the
+published figures. The README shows the short answers between its markers.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.online.published import CURVES
+from recipes.results import (
+    HERE,
+    PART,
+    RECORDS,
+    Record,
+    Row,
+    columns,
+    markdown,
+    read,
+    shown,
+    table_of,
+)
+
+RESULTS, SMALL, PUBLISHED = (HERE / f"{name}.md" for name in ("RESULTS", "SMALL", "PUBLISHED"))
+README = HERE.parent / "README.md"
+MAX_ROWS = 24
+_BLOCK = re.compile(r"(<!-- generated: results -->\n).*?(<!-- end -->)", re.DOTALL)
+
+INTRODUCTIONS = {
+    RESULTS: """\
+# Results
+
+Every figure on this page comes from a record in `recipes/records`, which the named recipe wrote;
+`python -m recipes.results write` generates the page. Where a figure has been published, it stands
+below ours, marked *published*; unless the corpus, the model and the length of training agree, the
+two are not comparable.
+
+BLEU is sacreBLEU's, in percent, on tokenised text with the signature
+`nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0`, unless a table names another.
+Latency is in source tokens, by the thesis' definitions. [SMALL.md](SMALL.md) shows that every
+experiment runs, [PUBLISHED.md](PUBLISHED.md) has all published figures, and `benchmarks/results`
+the measurements of speed.
+""",
+    SMALL: """\
+# Every experiment, run small
+
+Each table on this page is the output of a recipe with `SMALL=1`: dozens of updates of a tiny
+model on the toy corpus. **The scores mean nothing.** The page is proof that every experiment runs
+from its first command to its table or figure (`bash recipes/small.sh` repeats it). Real runs are
+in [RESULTS.md](RESULTS.md).
+""",
+    PUBLISHED: """\
+# Published figures
+
+The figures that the thesis, its papers and the cited systems report, which the recipes are meant
+to reproduce. They are copied from the publications, not measured here; our own runs are in
+[RESULTS.md](RESULTS.md).
+""",
+}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A short answer to a question: a sentence computed from the rows of one record."""
+
+    record: str
+    setting: str
+    text: Callable[[Sequence[Row]], str]
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question, the experiments that bear on it (by how their names begin), and answers."""
+
+    title: str
+    experiments: tuple[str, ...]
+    answers: tuple[Answer, ...] = ()
+
+
+def find(rows: Sequence[Row], **values: Any) -> Row:
+    """Return the row with these values. Raises ValueError unless there is exactly one."""
+    (row,) = (row for row in rows if values.items() <= row.items())
+    return row
+
+
+def _zoo(rows: Sequence[Row]) -> str:
+    best = sorted(rows, key=lambda row: -row["beam5"])
+    return "test BLEU, beam 5: " + ", ".join(f"{r['system']} {r['beam5']:.1f}" for r in best)
+
+
+def _gain(row: Row) -> str:
+    gain = row["above_mle"]
+    return f"{gain['mean']:+.1f} ± {gain['standard_deviation']:.1f}"
+
+
+def _smoothing(rows: Sequence[Row]) -> str:
+    both, twice = find(rows, loss="both-bleu-batch"), find(rows, loss="twice")
+    cost = both["minutes_per_epoch"] / find(rows, loss="mle")["minutes_per_epoch"]
+    return (
+        f"token and sequence level with BLEU {_gain(both)} BLEU over maximum likelihood, at "
+        f"{cost:.1f} times the time per epoch; a second pass without smoothing {_gain(twice)}"
+    )
+
+
+def _sequence_level(rows: Sequence[Row]) -> str:
+    sequence = find(rows, loss="seq-hamming-batch")
+    twice = [row for row in rows if row["loss"] == "twice"]
+    more = f"; a second pass without smoothing {_gain(twice[0])}" if twice else ""
+    return f"sequence level (Hamming, batch) {_gain(sequence)} BLEU over maximum likelihood{more}"
+
+
+def _policies(rows: Sequence[Row]) -> str:
+    def area(system: str, curve: str) -> str:
+        al, dal = (
+            find(rows, system=system, curve=curve, latency=name)["difference"]
+            for name in ("AL", "DAL")
+        )
+        return f"{al:+.1f} ({dal:+.1f})"
+
+    return (
+        "mean BLEU above wait-k at equal AL (DAL): reader trained with `marginal` "
+        f"{area('marginal-0.5', 'agent')}, `divergence` {area('divergence', 'agent')}, `dynamic` "
+        f"{area('dynamic-0.5', 'agent')}; untrained EDAtt {area('pervasive', 'edatt')}, AlignAtt "
+        f"{area('pervasive', 'alignatt')}, confidence {area('pervasive', 'confidence')}"
+    )
+
+
+def _guarantee(rows: Sequence[Row]) -> str:
+    certified, failed = (sum(row[name] for row in rows) for name in ("certified", "failed"))
+    worst = max(row["failed_without_a_test"] for row in rows)
+    return (
+        f"of {certified:,} certified settings {failed} exceeded the bound on held-out sentences; "
+        f"chosen by the mean alone, up to {worst} of 100 do"
+    )
+
+
+def _tuning(rows: Sequence[Row]) -> str:
+    best = {
+        name: min(row["valid_nll"] for row in rows if row["optimiser"] == name)
+        for name in ("adamw", "muon")
+    }
+    return f"best validation loss: AdamW {best['adamw']:.2f}, Muon {best['muon']:.2f} (nats/token)"
+
+
+def _mutants(rows: Sequence[Row]) -> str:
+    row = find(rows, what="faults planted in the code")
+    share = row["percent_noticed"]
+    return f"the tests notice {share:.0f} % of {row['cases']} faults planted in the code"
+
+
+def _odd_commands(rows: Sequence[Row]) -> str:
+    row = find(rows, what="whole commands with one odd value")
+    return f"{row['faults']} of {row['cases']:,} command lines were slow or ended in a traceback"
+
+
+def _kills(rows: Sequence[Row]) -> str:
+    row = find(rows, what="commands killed")
+    disk = find(rows, what="a disk that is full or too small")
+    return (
+        f"{row['cases']} commands killed at a random moment and {disk['cases']} on a full disk: "
+        f"{row['faults'] + disk['faults']} lost or damaged a result"
+    )
+
+
+def _paragraphs(rows: Sequence[Row]) -> str:
+    split, whole = (
+        find(rows, architecture="pervasive", input=f"lines as they are{how}")["bleu"]
+        for how in (" (default)", ", translated whole (`--max-source 512`)")
+    )
+    return f"BLEU {split:.1f} with long lines split (the default), {whole:.1f} with whole lines"
+
+
+QUESTIONS = (
+    Question(
+        "Is Pervasive Attention competitive?",
+        ("table-3", "figure-3", "conll", "zoo", "one-model"),
+        (Answer("zoo-multi30k", "Multi30k De-En, equal processor time", _zoo),),
+    ),
+    Question(
+        "Which reading policy?",
+        ("table-4", "figure-4", "figure-C", "policies", "guarantee"),
+        (
+            Answer("policies-toy-words", "toy corpus, Pervasive Attention", _policies),
+            Answer("guarantee-toy-words", "toy corpus, `--allow-loss`, 90 %", _guarantee),
+        ),
+    ),
+    Question("Do early exits pay?", ("table-5", "figure-5", "promise")),
+    Question(
+        "What does loss smoothing give?",
+        ("table-E",),
+        (
+            Answer("table-E.3-multi30k", "Multi30k De-En, Bi-LSTM, 1,500 updates", _smoothing),
+            Answer(
+                "table-E.3-multi30k-pervasive",
+                "Multi30k De-En, Pervasive Attention, 1,500 updates",
+                _sequence_level,
+            ),
+            Answer(
+                "table-E.3-iwslt14-de-en-pervasive",
+                "IWSLT'14 De-En (45,424 pairs), Pervasive Attention, 2,500 updates",
+                _sequence_level,
+            ),
+        ),
+    ),
+    Question(
+        "What do ingredients and tuning give?",
+        ("ingredients", "tune", "distill", "figure-A", "transparent"),
+        (Answer("tune-multi30k-transformer", "Multi30k De-En, Transformer, 10 minutes", _tuning),),
+    ),
+    Question(
+        "Can it be trusted?",
+        ("trust", "paragraphs"),
+        (
+            Answer("trust-mutants", "test suite", _mutants),
+            Answer("trust-mutants", "commands with one odd value", _odd_commands),
+            Answer("trust-mended", "fault injection", _kills),
+            Answer("paragraphs-multi30k", "several sentences in a line, Multi30k", _paragraphs),
+        ),
+    ),
+)
+OTHER = Question("Other experiments", ("",))
+TITLES = {"conll": "CoNLL paper", "transparent": "Deep encoders, plain and transparent"}
+
+
+def stale() -> dict[Path, str]:
+    """Return the pages that are not current, with the text that they should have."""
+    records = {path.stem: read(path) for path in sorted(RECORDS.glob("*.json"))}
+    published = json.loads((HERE / "published.json").read_text(encoding="utf-8")) | curves()
+    block = answer_table(records, "recipes/RESULTS.md")
+    readme = _BLOCK.sub(lambda match: match[1] + block + match[2], README.read_text("utf-8"))
+    pages = {
+        RESULTS: results_page(records, published),
+        SMALL: small_page(records),
+        PUBLISHED: published_page(published),
+        README: readme,
+    }
+    return {
+        path: text
+        for path, text in pages.items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text
+    }
+
+
+def results_page(records: Mapping[str, Record], published: Mapping[str, Any]) -> str:
+    """Return the page of real runs by question, with published figures beside them."""
+    real = _grouped(record for record in records.values() if not record["small"])
+    parts = [INTRODUCTIONS[RESULTS], "## Short answers\n", answer_table(records)]
+    remaining = {*real, *published, *_grouped(records.values())}
+    for question in (*QUESTIONS, OTHER):
+        ours = sorted((e for e in remaining if e.startswith(question.experiments)), key=_order)
+        remaining -= set(ours)
+        if ours:
+            parts.append(f"## {question.title}\n")
+        parts += [_experiment(e, real[e], published.get(e)) for e in ours if e in real]
+        missing = [_missing(e, records, published) for e in ours if e not in real]
+        if missing:
+            parts.append(f"No record of a real run yet: {', '.join(missing)}.\n")
+    return "\n".join(parts)
+
+
+def small_page(records: Mapping[str, Record]) -> str:
+    """Return the page of runs with SMALL=1."""
+    small = _grouped(record for record in records.values() if record["small"])
+    groups = [_experiment(name, small[name], None) for name in sorted(small, key=_order)]
+    return "\n".join([INTRODUCTIONS[SMALL], *groups]).replace("\n### ", "\n## ")
+
+
+def published_page(published: Mapping[str, Any]) -> str:
+    """Return the page of published figures."""
+    tables = [
+        f"## {_title(name, ())}\n\n" + _published(published[name])
+        for name in sorted(published, key=_order)
+    ]
+    return "\n".join([INTRODUCTIONS[PUBLISHED], *tables])
+
+
+def answer_table(records: Mapping[str, Record], page: str = "") -> str:
+    """Return the short answers, linked to `page`: a row for each record that a question names."""
+    lines = [["question", "setting", "result"], ["---"] * 3]
+    for question in QUESTIONS:
+        title = f"[{question.title}]({page}#{anchor(question.title)})"
+        answers = [answer for answer in question.answers if answer.record in records]
+        for answer in answers:
+            lines.append([title, answer.setting, answer.text(records[answer.record]["rows"])])
+            title = ""
+        if not answers:
+            scored = sum(_has_scores(record, question) for record in records.values())
+            text = f"{scored} records, see the tables" if scored else "no record of a real run yet"
+            lines.append([title, "", text])
+    return markdown(lines)
+
+
+def _has_scores(record: Record, question: Question) -> bool:
+    """Return whether a record is of a real run of `question`; plans of models have no scores."""
+    names = {name for row in record["rows"] for name in row}
+    is_scored = any(re.search(r"bleu|beam|greedy|nll|loss", name) for name in names - {"beam"})
+    return is_scored and not record["small"] and record["experiment"].startswith(
+        question.experiments
+    )
+
+
+def anchor(title: str) -> str:
+    """Return the anchor of a heading, which GitHub and the documentation site form alike."""
+    return re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-")
+
+
+def _grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """Group records by experiment; `figure-4.12-pervasive` belongs to `figure-4.12`."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        part = re.match(r"(?:table|figure)-[0-9A-Z]\.\d+", record["experiment"])
+        groups.setdefault(part[0] if part else record["experiment"], []).append(record)
+    return groups
+
+
+def _order(experiment: str) -> tuple[int, list[int], str]:
+    """Sort tables and figures by number, then appendices, then what has no number."""
+    number = re.fullmatch(r"(?:table|figure)-([0-9A-Z])\.(\d+)(.*)", experiment)
+    if not number:
+        return (2, [], experiment)
+    chapter = number[1]
+    order = int(chapter) if chapter.isdigit() else 10 + ord(chapter) - ord("A")
+    return (0 if chapter.isdigit() else 1, [order, int(number[2])], experiment)
+
+
+def _title(experiment: str, records: Sequence[Record]) -> str:
+    """Return a heading: the number of a table or figure, or the first record's title."""
+    if experiment in TITLES:
+        return TITLES[experiment]
+    kind, _, rest = experiment.partition("-")
+    if kind in ("table", "figure"):
+        return f"{kind.capitalize()} {rest}"
+    return str(records[0]["title"]) if records else experiment
+
+
+def _experiment(experiment: str, records: Sequence[Record], published: Any) -> str:
+    """Return one experiment: our tables, then what was published."""
+    parts = [f"### {_title(experiment, records)}\n"]
+    tables = [*map(_record, records), *([_published(published)] if published else [])]
+    fitted = published.get("fitted", {}) if published else {}
+    return "\n".join(parts + [_marked(table, fitted) for table in tables])
+
+
+def _marked(table: str, fitted: Mapping[str, str]) -> str:
+    """Mark the counts of parameters that only a fitted size meets, with the reason below."""
+    for cell, reason in fitted.items():
+        if f"| {cell} |" in table:
+            table = table.replace(f"| {cell} |", f"| {cell} † |") + f"\n† {reason}\n"
+    return table
+
+
+def _record(record: Record) -> str:
+    """Return the tables of a record, its notes, and how it was made."""
+    parts: dict[str, list[Row]] = {}
+    for row in record["rows"]:
+        parts.setdefault(str(row.get(PART, "")), []).append(row)
+    text = f"**{record['title']}**\n"
+    for name, rows in parts.items():
+        if name and len(columns(rows)) < 2:
+            continue
+        text += f"\n{name.replace('_', ' ').capitalize()}:\n" if name else ""
+        text += "\n" + table_of(rows[:MAX_ROWS])
+        left = len(rows) - MAX_ROWS
+        text += f"\n{left} more rows are in the JSON.\n" if left > 0 else ""
+    signatures = sorted({
+        str(value) for row in record["rows"] for name, value in row.items()
+        if name.startswith("signature")
+    })  # fmt: skip
+    names = ", ".join(f"`{signature}`" for signature in signatures)
+    notes = [f"Signatures: {names}."] if names else []
+    notes += record.get("notes", [])
+    notes.append(
+        f"Run: `{record['command']}`; {record['date']}; {record['machine']}; {record['software']}."
+    )
+    return text + "".join(f"\n{note}\n" for note in notes)
+
+
+def _missing(
+    experiment: str, records: Mapping[str, Record], published: Mapping[str, Any]
+) -> str:
+    """Return the name of an experiment without a real run, with links to what there is."""
+    ours = [r for r in records.values() if [*_grouped([r])] == [experiment]]
+    title = _title(experiment, ours)
+    links = [f"[small run](SMALL.md#{anchor(title)})"] if ours else []
+    if experiment in published:
+        links.append(f"[published](PUBLISHED.md#{anchor(_title(experiment, ()))})")
+    return f"{title} ({', '.join(links)})"
+
+
+def _published(figures: Mapping[str, Any]) -> str:
+    lines = [[str(name) for name in figures["columns"]], ["---"] * len(figures["columns"])]
+    lines += [[shown(value) for value in row] for row in figures["rows"]]
+    return f"*Published* ({figures['what']}):\n\n" + markdown(lines)
+
+
+def curves() -> dict[str, Row]:
+    """Return the published curves of figures 4.12 to 4.14, a row for each point."""
+    rows: dict[str, list[list[Any]]] = {"figure-4.12": [], "figure-4.13": [], "figure-4.14": []}
+    for curve in CURVES:
+        wait_k = "figure-4.13" if curve.data.startswith("wmt15") else "figure-4.12"
+        rows[wait_k if curve.policy == "wait-k" else "figure-4.14"] += [
+            [curve.data, curve.label, curve.source, *figures]
+            for figures in ((point.setting, point.bleu, point.al) for point in curve.points)
+        ]
+    names = ["corpus", "system", "source", "k or threshold", "BLEU", "AL"]
+    what = "test sets, greedy; the sources are in nmtgrid/online/published.py"
+    return {name: {"what": what, "columns": names, "rows": points} for name, points in rows.items()}
