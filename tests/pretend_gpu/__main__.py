@@ -1,0 +1,90 @@
+"""The command: see the package's docstring."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+from tests.pretend_gpu import stub
+
+BOUNDS = Path(__file__).with_name("bounds.json")
+
+
+def main() -> None:
+    """Measure all cases; write what was found as JSON, or print what is above its bound."""
+    parser = argparse.ArgumentParser(prog="python -m tests.pretend_gpu")
+    parser.add_argument("--only", default="", help="cases whose names contain this")
+    parser.add_argument("--lower", action="store_true", help="lower the bounds; none rises")
+    parser.add_argument("--show", action="store_true", help="print waits and copies by line")
+    parser.add_argument("--out", type=Path, help="a JSON file of figures and faults by case")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        stub.load(Path(folder))
+        measured = measure_all(options.only, options.show)
+    bounds: dict[str, Any] = json.loads(BOUNDS.read_text()) if BOUNDS.exists() else {}
+    if options.lower:
+        bounds = lowered(bounds, measured)
+        BOUNDS.write_text(json.dumps(bounds, indent=1) + "\n")
+    faults = {name: above(bounds, name, figures) for name, figures in measured.items()}
+    if options.out:
+        options.out.write_text(json.dumps(faults, indent=1))
+        return
+    for name, figures in measured.items():
+        print(name, "" if "fault" in figures else json.dumps(figures))
+        print(*(f"  {fault}\n" for fault in faults[name]), sep="", end="")
+    sys.exit(any(faults.values()))
+
+
+def measure_all(only: str, show: bool) -> dict[str, Any]:
+    """Return the figures of each case, or the fault that ended it."""
+    # Imported here: the stub must be loaded before torch.
+    from tests.pretend_gpu import cases, device, kernels
+
+    device.install()
+    kernels.install()
+    measured: dict[str, Any] = {}
+    for case in cases.CASES:
+        if only in str(case):
+            try:
+                measured[str(case)] = cases.measure(case)
+            except Exception:
+                measured[str(case)] = {"fault": traceback.format_exc()}
+    return measured
+
+
+def lowered(bounds: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
+    """Return the bounds, each the lower of the bound and the figure; new cases get theirs."""
+    lower = dict(bounds)
+    for name, figures in measured.items():
+        if "fault" in figures:
+            continue
+        old = bounds.get(name, {})
+        lower[name] = {
+            part: {
+                what: min(value, old.get(part, {}).get(what, value)) for what, value in row.items()
+            }
+            for part, row in figures.items()
+        }
+    return lower
+
+
+def above(bounds: dict[str, Any], name: str, figures: dict[str, Any]) -> list[str]:
+    """Return what is wrong with a case: its fault, or its figures above their bounds."""
+    if "fault" in figures:
+        return [figures["fault"]]
+    known = bounds.get(name, {})
+    return [
+        f"{part}: {value} {what}, but the bound is {known.get(part, {}).get(what, 'missing')}"
+        for part, row in figures.items()
+        for what, value in row.items()
+        if value > known.get(part, {}).get(what, -1)
+    ]
+
+
+if __name__ == "__main__":
+    main()
