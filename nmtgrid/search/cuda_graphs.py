@@ -124,8 +124,8 @@ class Recorder:
 
     def _capture(self, graph: torch.cuda.CUDAGraph, fn: StepFn, outputs: Outputs) -> None:
         """Record `fn` and the copies of what it returns into `outputs`."""
-        # Not by `torch.cuda.graph`: it waits for the GPU and gives all free memory back to it. Other
-        # threads may go on pinning memory meanwhile.
+        # Not by `torch.cuda.graph`: it waits for the GPU and gives all free memory back to it.
+        # Other threads may go on pinning memory meanwhile.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         self._weights.is_recording = True
         try:
@@ -203,10 +203,9 @@ class Graphs:
         else:
             write(slot.state, state)
         self._slots[key] = slot
-        while len(self._slots) > 1 and (
-            len(self._slots) > _MOST_SLOTS or sum(s.bytes for s in self._slots.values()) > _MOST_BYTES
-        ):
-            del self._slots[next(iter(self._slots))]
+        size = sum(kept.bytes for kept in self._slots.values())
+        while len(self._slots) > 1 and (len(self._slots) > _MOST_SLOTS or size > _MOST_BYTES):
+            size -= self._slots.pop(next(iter(self._slots))).bytes
         return slot
 
     def with_memory(self, fn: Callable[[], T]) -> T:

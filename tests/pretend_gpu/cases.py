@@ -24,12 +24,13 @@ from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.update import Updater
 from tests.pretend_gpu.device import CUDA, Counts, Device, PretendGPU
 
+TORCH = torch.__version__
 TYPES = 40
 STEPS = 8
 """Tokens of each translation, the end symbol counted."""
 SMALL: dict[str, Any] = {
-    "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 32, "feed_forward_size": 64,
-    "heads": 4, "embedding_size": 16, "growth": 8,
+    "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 32,
+    "feed_forward_size": 64, "heads": 4, "embedding_size": 16, "growth": 8,
 }  # fmt: skip
 
 
@@ -56,7 +57,6 @@ CASES = (
     Case("pervasive", options=("model.checkpoint_activations=true",)),
     Case("pervasive", options=("training.r_drop=1.0",)),
     Case("pervasive", options=("training.optimiser=muon",)),
-    Case("pervasive", options=("smoothing.token.alpha=0.5",)),
     Case("pervasive", "wait-k", (ONLINE,)),
     Case("pervasive", "wait-k-area", (ONLINE, "model.online_features=cell")),
     Case("pervasive", "wait-k-sampled", (ONLINE,)),
@@ -87,7 +87,8 @@ CASES = (
 
 def settings_of(case: Case) -> RunSettings:
     """Return the settings of a case, small."""
-    names = {field.name for field in dataclasses.fields(zoo.architectures().get(case.arch).config)}
+    config = zoo.architectures().get(case.arch).config
+    names = {field.name for field in dataclasses.fields(config)}
     small = [f"model.{name}={value}" for name, value in SMALL.items() if name in names]
     preset = "toy" if case.arch == "convrnn" else None
     small = [] if preset else small
@@ -120,7 +121,8 @@ def measure(case: Case) -> dict[str, dict[str, float]]:
         model = model.to(CUDA)
         optimiser = make_optimiser(model, settings.training)
         updater = Updater(model, objective, optimiser, CUDA, bf16=True, clip_norm=5.0)
-        batch = dataclasses.replace(draw_batch(), update=1, r_drop=settings.training.r_drop or None)
+        alpha = settings.training.r_drop or None
+        batch = dataclasses.replace(draw_batch(), update=1, r_drop=alpha)
         with Device.counting() as first:
             updater.apply([batch], 1e-3)
         with Device.counting() as counts:
@@ -128,7 +130,7 @@ def measure(case: Case) -> dict[str, dict[str, float]]:
         refuse(first)
         figures = {"update": _figures(counts)}
         model.eval()
-        if any(option.startswith(("training.", "smoothing.")) for option in case.options):
+        if any(option.startswith("training.") for option in case.options):
             return figures  # decoding is that of a case before
         for name, beam in (("greedy", 1), ("beam 4", 4)):
             figures[name] = decode(model, beam, Graphs(Recorder(CUDA)))
@@ -161,6 +163,23 @@ def decode(
     assert all(len(sentence) == STEPS - 1 for sentence in tokens[0])
     assert all(later == tokens[0] for later in tokens), "replays compute what steps compute"
     return {name: round(count / STEPS, 2) for name, count in _figures(counts).items()}
+
+
+def count_planted_faults() -> dict[str, int]:
+    """Return what is counted of operations that a GPU refuses or waits for."""
+    with PretendGPU(), Device.counting() as counts:
+        values = torch.ones(3, device=CUDA)  # on the device from the start
+        torch.add(values, torch.ones(3))  # mixed
+        float(values[0])  # waits
+        values.cpu()  # waits
+        torch.ones(3).to(CUDA)  # a copy that blocks
+        graph = torch.cuda.CUDAGraph()
+        graph.capture_begin()
+        values.nonzero()  # waits, in a recording
+        torch.ones(3).to(CUDA, non_blocking=True)  # copies, in a recording
+        graph.capture_end()
+    kinds = ("mixes", "waits", "copies", "forbidden")
+    return {kind: sum(getattr(counts, kind).values()) for kind in kinds}
 
 
 def _figures(counts: Counts) -> dict[str, float]:

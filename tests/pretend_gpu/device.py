@@ -18,24 +18,25 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 CUDA = torch.device("cuda", 0)
 
-VIEWS = frozenset(
-    "view _unsafe_view reshape alias detach detach_ t transpose permute expand slice select "
-    "unsqueeze squeeze split split_with_sizes unbind as_strided narrow unfold diagonal chunk "
-    "lift_fresh lift empty empty_like empty_strided new_empty new_empty_strided resize_ set_ "
-    "_reshape_alias is_pinned t_ squeeze_ unsqueeze_ transpose_ as_strided_ _fused_sdp_choice "
-    "record_stream unsafe_split unsafe_chunk real is_same_size "
-    "_has_compatible_shallow_copy_type".split()
-)
+VIEWS = frozenset({
+    "view", "_unsafe_view", "reshape", "alias", "detach", "detach_", "t", "transpose", "permute",
+    "expand", "slice", "select", "unsqueeze", "squeeze", "split", "split_with_sizes", "unbind",
+    "as_strided", "narrow", "unfold", "diagonal", "chunk", "lift_fresh", "lift", "empty",
+    "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
+    "_reshape_alias", "is_pinned", "t_", "squeeze_", "unsqueeze_", "transpose_", "as_strided_",
+    "_fused_sdp_choice", "record_stream", "unsafe_split", "unsafe_chunk", "real", "is_same_size",
+    "_has_compatible_shallow_copy_type",
+})  # fmt: skip
 """Operators that launch nothing."""
-WAITS = frozenset(
-    "_local_scalar_dense item nonzero masked_select equal is_nonzero _unique2 unique_consecutive "
-    "unique_dim _unique allclose bincount".split()
-)
+WAITS = frozenset({
+    "_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2",
+    "unique_consecutive", "unique_dim", "_unique", "allclose", "bincount",
+})  # fmt: skip
 """Operators that make the host wait for the device."""
-MAY_MIX = frozenset(
-    "_pack_padded_sequence index index_put index_put_ _index_put_impl_ copy_ _to_copy copy "
-    "_unsafe_index _unsafe_index_put".split()
-)
+MAY_MIX = frozenset({
+    "_pack_padded_sequence", "index", "index_put", "index_put_", "_index_put_impl_", "copy_",
+    "_to_copy", "copy", "_unsafe_index", "_unsafe_index_put",
+})  # fmt: skip
 """Operators that take tensors of both devices."""
 KERNELS = {
     "_foreach_norm": 2, "_fused_adamw_": 2, "_fused_adam_": 2, "native_layer_norm_backward": 2,
@@ -329,12 +330,14 @@ def install() -> None:
         "is_bf16_supported": lambda *_, **__: True, "get_device_capability": lambda *_: (9, 0),
         "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8), "set_rng_state": nothing,
         "get_device_name": lambda *_: "pretend GPU", "mem_get_info": lambda *_: (2**33, 2**34),
-        "memory_reserved": lambda *_: 2**30, "max_memory_allocated": lambda *_: 2**30,
+        "memory_reserved": lambda *_: 2**30, "memory_allocated": lambda *_: 2**29,
+        "max_memory_allocated": lambda *_: 2**30,
         "reset_peak_memory_stats": nothing, "set_sync_debug_mode": nothing,
         "set_device": nothing, "synchronize": lambda *_: Device.wait("synchronize"),
         "empty_cache": nothing, "device_of": nothing, "device": nothing, "stream": nothing,
-        "set_stream": nothing, "Stream": lambda *_, **__: stream, "current_stream": lambda *_: stream,
-        "CUDAGraph": PretendGraph, "graph_pool_handle": lambda: (0, 1),
+        "set_stream": nothing, "Stream": lambda *_, **__: stream,
+        "current_stream": lambda *_: stream, "CUDAGraph": PretendGraph,
+        "graph_pool_handle": lambda: (0, 1),
     }  # fmt: skip
     for name, value in replaced.items():
         setattr(torch.cuda, name, value)

@@ -28,11 +28,11 @@ SENTENCES = 4
 """Grids that one program of the weight gradient sums over."""
 
 
-# One program walks down neighbouring strips of one grid. It reads each input row once for each column
-# of the kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate through
-# registers. The input gradient is the same walk upwards. Loads of taps bound the speed of one strip:
-# a thread has four features of one position, so 16 bytes serve 4 multiplications. With two strips
-# they serve 8; for three there are not enough registers.
+# One program walks down neighbouring strips of one grid. It reads each input row once for each
+# column of the kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate
+# through registers. The input gradient is the same walk upwards. Loads of taps bound the speed of
+# one strip: a thread has four features of a position, so 16 bytes serve 4 multiplications. With two
+# strips they serve 8; for three there are not enough registers.
 @triton.jit
 def _convolve_kernel(
     x, taps, y, offsets, heights, widths,
@@ -49,7 +49,7 @@ def _convolve_kernel(
     width = tl.load(widths + sentence).to(tl.int32)
     start = tl.load(offsets + sentence).to(tl.int64)
     zero = tl.zeros((BLOCK_S, BLOCK_D), tl.float32)
-    # sums[ahead * PARTS + part] belongs to the output row `ahead` rows beyond the input row at hand.
+    # sums[ahead * PARTS + part] is of the output row `ahead` rows beyond the input row at hand.
     sums = (zero,) * (ROWS * PARTS)
     if first < width:
         for step in range(height):
