@@ -86,7 +86,7 @@ def tests(conditions: Conditions, folder: Path) -> None:
     files = [f"tests/unit/{name}" for name in TRITON_TESTS]
     chosen = [["-m", "gpu", "tests"], files]
     if conditions.quick:
-        chosen = [["tests/unit/test_rows.py"]]
+        chosen = [["--version"]]
     figures: Row = {}
     for words in chosen:
         done = subprocess.run(
@@ -160,9 +160,9 @@ def convolutions(conditions: Conditions, folder: Path) -> None:
             figures["rows"].append(case | {f"{k} ms": 1000 * s for k, s in seconds.items()})
             keep(folder, figures)
         grid_conv_triton.PARTS = default
-    figures["rows"] += convolution(clock, "bf16", sentences)
+    figures["rows"] += convolution(clock, "bfloat16", sentences)
     for order in (torch.channels_last, torch.contiguous_format):
-        figures["rows"].append(library_convolution(clock, "bf16", sentences, order))
+        figures["rows"].append(library_convolution(clock, "bfloat16", sentences, order))
         keep(folder, figures)
 
 
@@ -255,8 +255,8 @@ def decoding(conditions: Conditions, folder: Path) -> None:
     figures: Row = {"rows": []}
     quick = conditions.quick
     lengths, _ = training_lengths(conditions.lengths)
-    pairs = lengths[:: max(1, len(lengths) // (4 if quick else 2000))]
-    pairs = pairs[(pairs.min(1) > 0) & (pairs.max(1) <= (12 if quick else 100))]
+    pairs = lengths[(lengths.min(1) > 0) & (lengths.max(1) <= (12 if quick else 100))]
+    pairs = pairs[:: max(1, len(pairs) // (4 if quick else 2000))]
     pairs = pairs[pairs[:, 0].argsort(kind="stable")]
     batches = [pairs[first : first + 64] for first in range(0, len(pairs), 64)]
     for arch in ("pervasive", "transformer"):

@@ -33,6 +33,7 @@ def main() -> None:
         kernels.install()
         measured = measure_all(cases, options.only)
         planted = cases.count_planted_faults()
+        protocol = cases.try_first_gpu(Path(folder))
     bounds: dict[str, Any] = json.loads(BOUNDS.read_text()) if BOUNDS.exists() else {"cases": {}}
     if options.lower:
         bounds = {"torch": cases.TORCH, "cases": lowered(bounds["cases"], measured)}
@@ -43,7 +44,8 @@ def main() -> None:
         name: above(bounds["cases"], name, figures, counted) for name, figures in measured.items()
     }
     if options.out:
-        options.out.write_text(json.dumps({"cases": faults, "planted": planted}, indent=1))
+        result = {"cases": faults, "planted": planted, "protocol": protocol}
+        options.out.write_text(json.dumps(result, indent=1))
         return
     for name, figures in measured.items():
         print(name, "" if "fault" in figures else json.dumps(figures))

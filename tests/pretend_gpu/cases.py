@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 import random
+import traceback
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from benchmarks import first_gpu_steps as steps
+from benchmarks.timing import Conditions
 from nmtgrid.adaptive.halting import RandomExit
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch, collate
@@ -180,6 +184,19 @@ def count_planted_faults() -> dict[str, int]:
         graph.capture_end()
     kinds = ("mixes", "waits", "copies", "forbidden")
     return {kind: sum(getattr(counts, kind).values()) for kind in kinds}
+
+
+def try_first_gpu(folder: Path) -> list[str]:
+    """Run the steps of the first GPU's protocol whose code on a GPU is another; return faults."""
+    conditions, faults = Conditions("cuda", "bf16", runs=1, quick=True), []
+    for step in (steps.environment, steps.waits, steps.convolutions, steps.decoding, steps.memory):
+        try:
+            with PretendGPU(), Device.counting() as counts:
+                step(conditions, folder)
+                refuse(counts)
+        except Exception:
+            faults.append(f"{step.__name__}: {traceback.format_exc()}")
+    return faults
 
 
 def _figures(counts: Counts) -> dict[str, float]:

@@ -17,7 +17,7 @@ from nmtgrid.cli.app import main
 QUICK = Conditions("cpu", "bf16", quick=True)
 IN_A_STEP = {
     "environment": {"torch", "compiler"},
-    "tests": {"tests/unit/test_rows.py"},
+    "tests": {"--version"},
     "waits": {"pervasive likelihood", "transformer likelihood", "transformer exits-mixed"},
     "kernels": {"rows"},
     "update": {"pervasive", "transformer", "lengths"},

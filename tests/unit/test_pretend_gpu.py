@@ -50,6 +50,10 @@ def test_planted_faults_are_noticed(faults: dict[str, Any]) -> None:
     assert faults["planted"] == {"mixes": 1, "waits": 3, "copies": 1, "forbidden": 2}
 
 
+def test_the_protocol_for_the_first_gpu_runs(faults: dict[str, Any]) -> None:
+    assert faults["protocol"] == []
+
+
 def test_bounds_only_fall() -> None:
     from tests.pretend_gpu.__main__ import above, lowered
 
