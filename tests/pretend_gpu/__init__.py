@@ -10,5 +10,7 @@ as many kernels as torch needs for it: right to about a tenth.
     python -m tests.pretend_gpu             compares all cases with bounds.json
     python -m tests.pretend_gpu --lower     lowers the bounds to what is counted now
 
+A case without bounds gets them by `--lower`; whoever must raise one deletes its entry first.
+
 It replaces parts of torch, so it has a process of its own (`tests/unit/test_pretend_gpu.py`).
 """
