@@ -142,13 +142,12 @@ class PretendTensor(torch.Tensor):
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self.numpy()
 
-    def __repr__(self, **_: Any) -> str:
-        return f"PretendTensor({self.data_on_cpu!r})"
-
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return _dispatch(func, args, kwargs or {})
 
 
@@ -178,7 +177,7 @@ def run_on_cpu(name: str, kernels: int, fn: Callable[..., Any], *args: Any) -> A
     """Return `fn(*args)` on the pretend GPU, where a library or Triton has `kernels` for it."""
     Device.launch(name, kernels)
     unwrapped = values(args)
-    with _disable_current_modes():  # type: ignore[no-untyped-call]
+    with _disable_current_modes():
         results = fn(*unwrapped)
     Device.record(fn, unwrapped, {}, results)
     return tree_map(lambda leaf: PretendTensor(leaf) if on_cpu(leaf) else leaf, results)
@@ -300,7 +299,7 @@ class PretendGraph:
     def replay(self) -> None:
         Device.launch("replay", 1)
         Device.counts.replayed += self.kernels
-        with torch.no_grad(), _disable_current_modes():  # type: ignore[no-untyped-call]
+        with torch.no_grad(), _disable_current_modes():
             for fn, args, kwargs, results in self.operations:
                 _again(fn, args, kwargs, results)
 
@@ -341,7 +340,7 @@ def install() -> None:
     }  # fmt: skip
     for name, value in replaced.items():
         setattr(torch.cuda, name, value)
-    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign, assignment]
+    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
     tensor, as_tensor = torch.tensor, torch.as_tensor
 
     def placed(make: Callable[..., Tensor]) -> Callable[..., Tensor]:

@@ -19,13 +19,13 @@ from tests.pretend_gpu.device import Device, PretendTensor, on_gpu, run_on_cpu, 
 
 def install() -> None:
     """Put the stand-ins in the place of what they stand for; there is no way back."""
-    nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined, assignment]
+    nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined]
     for module in (dropout, grid_conv):
         module.has_triton = lambda: True  # type: ignore[attr-defined, assignment]
     grid_conv_triton.convolve_cells = _convolve_cells
     grid_conv_triton.weight_gradient = _weight_gradient
     dropout_triton._launch = _launch_residual
-    lstm.BidirectionalLSTM._library = _lstm  # type: ignore[method-assign]
+    lstm.BidirectionalLSTM._library = _lstm  # type: ignore[method-assign, assignment]
 
 
 class _Attention(torch.autograd.Function):
@@ -48,8 +48,9 @@ class _Attention(torch.autograd.Function):
 
         def differentiate(outer: Tensor, mask: Tensor | None, *inputs: Tensor) -> Any:
             leaves = [leaf.detach().requires_grad_() for leaf in inputs]
+            query, keys, values_ = leaves
             with torch.enable_grad():
-                result = _attend(*leaves, mask, causal=causal, scale=scale)
+                result = _attend(query, keys, values_, mask, causal=causal, scale=scale)
                 return torch.autograd.grad(result, leaves, outer)
 
         gradients = run_on_cpu(
