@@ -103,11 +103,11 @@ def settings_of(case: Case) -> RunSettings:
 def draw_batch(count: int = 6) -> Batch:
     """Return random pairs of 3 to 9 tokens a side."""
     draw = random.Random(1)
-    sides = [
+    source, target = (
         [[draw.randrange(4, TYPES) for _ in range(draw.randint(3, 9))] for _ in range(count)]
         for _ in range(2)
-    ]
-    return collate(*sides)
+    )
+    return collate(source, target)
 
 
 def measure(case: Case) -> dict[str, dict[str, float]]:

@@ -154,6 +154,9 @@ class PretendTensor(torch.Tensor):
 class PretendGPU(TorchDispatchMode):
     """Within it, operators that make tensors on `cuda` make those of the pretend GPU."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _dispatch(func, args, kwargs or {})
 

@@ -19,9 +19,9 @@ from tests.pretend_gpu.device import Device, PretendTensor, on_gpu, run_on_cpu, 
 
 def install() -> None:
     """Put the stand-ins in the place of what they stand for; there is no way back."""
-    nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined]
+    nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined, assignment]
     for module in (dropout, grid_conv):
-        module.has_triton = lambda: True  # type: ignore[attr-defined, assignment]
+        module.has_triton = lambda: True  # type: ignore[attr-defined]
     grid_conv_triton.convolve_cells = _convolve_cells
     grid_conv_triton.weight_gradient = _weight_gradient
     dropout_triton._launch = _launch_residual

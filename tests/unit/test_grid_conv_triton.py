@@ -133,9 +133,11 @@ def test_the_weight_gradient_compiles(capability: int) -> None:
     )
 
     tile = {"BLOCK_S": TILE["BLOCK_S"], "BLOCK_D": TILE["BLOCK_D"]}
-    assembly(
+    text = assembly(
         _weight_gradient_kernel,
         {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **SIZES, "batch": "i32"},
         {**TAPS, "SENTENCES": SENTENCES, **tile},
         capability=capability, options={"num_warps": TILE["num_warps"], **OPTIONS},
     )  # fmt: skip
+    products = 6 * TILE["BLOCK_S"] * TILE["BLOCK_D"]
+    assert text.count("fma.rn.f32") >= products // (32 * TILE["num_warps"])
