@@ -159,7 +159,7 @@ def decode(
     with torch.autocast("cuda", torch.bfloat16):
         # Recordings are made in the searches before: only replays are counted.
         with Device.counting() as first:
-            lists = [run() for _ in range(3 if graphs is not None else 1)]
+            lists = [run() for _ in range(2 if graphs is not None else 1)]
         refuse(first)
         with Device.counting() as counts:
             lists.append(run())
