@@ -2,6 +2,7 @@
 
     python -m benchmarks [--only NAME,...] [--quick] [--device cpu|cuda] [--precision bf16]
         [--threads 1] [--lengths FILE] [--attn2d DIR] [--data DIR --peers-python PATH] [--out DIR]
+    python -m benchmarks --first-gpu [--minutes 40] [--device cuda] [--out DIR]
 
 Prints tables and stores them, with the figures as JSON, in the folder --out after each part.
 Parts that are not measured again stay as they were.
@@ -16,6 +17,10 @@ Parts that are not measured again stay as they were.
     whole        minutes of the whole IWSLT'14 training, seconds of its test set, projected
     attn2d       beside the authors' own code, a checkout of elbayadm/attn2d named by --attn2d
     peers        beside Eole, Joey NMT and CTranslate2, with a dataset named by --data
+
+With --first-gpu it goes instead through the steps that a new GPU is to be tried with, each bounded
+in time and stored in DIR/first-gpu.json; run again, it goes on with those that are not done. The
+device is then cuda unless another one is named: on a CPU small models show that the steps run.
 """
 
 from __future__ import annotations
@@ -32,6 +37,7 @@ import torch
 from benchmarks import (
     attn2d,
     decoding_speed,
+    first_gpu,
     forms,
     kernels,
     machine,
@@ -105,7 +111,9 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--only", default="", help="parts, separated by commas")
     made.add_argument("--architectures", nargs="+", choices=zoo.text_architectures())
     made.add_argument("--quick", action="store_true", help="small models, to see that it runs")
-    made.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    made.add_argument("--first-gpu", action="store_true", help="what a new GPU is tried with")
+    made.add_argument("--minutes", type=float, default=40.0, help="for --first-gpu, at most")
+    made.add_argument("--device", choices=("cpu", "cuda"), help="(default: cpu)")
     made.add_argument("--precision", choices=("bf16", "fp32", "both"), default="both")
     made.add_argument("--threads", type=int, default=1)
     made.add_argument("--runs", type=int, default=2, help="of which the best counts")
@@ -120,6 +128,9 @@ def parser() -> argparse.ArgumentParser:
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and store."""
     given = parser().parse_args(arguments)
+    given.device = given.device or ("cuda" if given.first_gpu else "cpu")
+    if given.first_gpu:
+        sys.exit(first_gpu.run(given))
     wanted, known = chosen(given), parts(given)
     if given.device == "cuda" and not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device on this machine.")

@@ -57,7 +57,11 @@ class EndsAt:
 
 
 def decoding(
-    model: TranslationModel, batches: Sequence[Lengths], beam: int, conditions: Conditions
+    model: TranslationModel,
+    batches: Sequence[Lengths],
+    beam: int,
+    conditions: Conditions,
+    is_recorded: bool = True,
 ) -> Deed:
     """Return the deed of translating `batches` of sentences of these lengths."""
     held = []
@@ -65,7 +69,7 @@ def decoding(
         batch = random_batch([(s + 1, t + 1) for s, t in pairs]).to(torch.device(conditions.device))
         held.append((batch, EndsAt(batch.target_lengths - 1)))
     device = torch.device(conditions.device)
-    graphs = Graphs(Recorder(device)) if device.type == "cuda" else None
+    graphs = Graphs(Recorder(device)) if device.type == "cuda" and is_recorded else None
     longest = max(int(pairs[:, 1].max()) for pairs in batches)
     plan = SearchPlan(beam=beam, max_length_a=float(longest), max_length_b=0.0)
 

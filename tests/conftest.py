@@ -30,9 +30,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     no_gpu = pytest.mark.skip(reason="no CUDA device here")
     no_data = pytest.mark.skip(reason="NMTGRID_DATA names no folder")
     for item in items:
-        if "gpu" in item.keywords and not torch.cuda.is_available():
+        # Not by keywords: the names of the folders above are among them.
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(no_gpu)
-        if "real" in item.keywords and not os.environ.get("NMTGRID_DATA"):
+        if item.get_closest_marker("real") and not os.environ.get("NMTGRID_DATA"):
             item.add_marker(no_data)
 
 

@@ -222,7 +222,7 @@ class CompoundLoss:
             **by_exit(sums),
         }
         nll_of_exits = nll.gather(1, exits[:, None] - 1).sum()
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         # Validation minimises the compound loss: the likelihood along the exits taken is best for
         # a predictor that never exits.
         criterion = plain + settings.alpha * halting.detach()

@@ -132,7 +132,7 @@ class Aligned(_WithoutPredictor):
         if len(states) > count:
             shares = [w * (scale - 1) for w, scale in zip(weights, scales, strict=True)]
             total = total + own_gradients(model, states[count:], targets, shares, smoothing)
-        return LossParts(total, int(batch.target_lengths.sum()), sums[-1], by_exit(sums))
+        return LossParts(total, batch.token_count, sums[-1], by_exit(sums))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,9 +167,8 @@ class Mixed(_WithoutPredictor):
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
         model, count = with_exits(model), self.settings.sequences
-        # M sequences of a sentence are M rows; `with_shared_source` lets them share one encoding.
-        rows = torch.arange(len(batch), device=batch.source.device).repeat_interleave(count)
-        several = batch if count == 1 else batch.with_shared_source().select(rows)
+        # M sequences of a sentence are M rows, which share one encoding.
+        several, _ = batch.repeated(count)
         sites = PredictionSites.offline(several)
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         depth = draw_exits(sites.position, model.traits.num_exits, generator)
@@ -177,17 +176,19 @@ class Mixed(_WithoutPredictor):
         features = model.features(*both_passes(several, sites))
         passes = features.unflatten(0, (-1, len(sites)))
         targets = SiteTargets.at(several, sites)
-        # Exit by exit, because each may have a classifier of its own.
+        # Exit by exit, because each may have a classifier of its own; a GPU is asked once for all.
+        exits = range(1, model.traits.num_exits + 1)
+        sizes = torch.stack([(depth == exit).sum() for exit in exits]).tolist()
+        split = depth.argsort(stable=True).split(sizes)
         total = nll = torch.zeros((), device=features.device)
-        for exit in range(1, model.traits.num_exits + 1):
-            rows_of_exit = (depth == exit).nonzero()[:, 0]
+        for exit, rows_of_exit in zip(exits, split, strict=True):
             features_of_exit = passes[:, rows_of_exit].flatten(0, 1)
             classifier = classifier_of(model, exit)
             loss, likelihood = targets[rows_of_exit].cross_entropy(
                 features_of_exit, classifier, label_smoothing=self.settings.label_smoothing
             )
             total, nll = total + loss / count, nll + likelihood / count
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         return LossParts(total, tokens, nll, {"average_exit": depth.sum() / count})
 
 

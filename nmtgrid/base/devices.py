@@ -18,8 +18,9 @@ from nmtgrid.base.errors import DeviceError
 # What errors say: of torch's allocators, of CUDA and its libraries, of cuDNN's convolutions.
 _OUT_OF_MEMORY = (
     "defaultcpuallocator", "not enough memory", "out of memory", "alloc_failed",
-    "unable to find an engine",
 )  # fmt: skip
+_NO_ENGINE = "unable to find an engine"
+"""What cuDNN says of too little memory, and of shapes and types that it does not have."""
 
 
 def free_memory() -> None:
@@ -37,7 +38,20 @@ def is_out_of_memory(fault: BaseException) -> bool:
     if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):
         return True
     message = str(fault).lower()
-    return isinstance(fault, RuntimeError) and any(words in message for words in _OUT_OF_MEMORY)
+    if not isinstance(fault, RuntimeError):
+        return False
+    if _NO_ENGINE in message:
+        return _is_short_of_memory()
+    return any(words in message for words in _OUT_OF_MEMORY)
+
+
+def _is_short_of_memory() -> bool:
+    """Return whether a quarter of the GPU's memory or less is free; True where there is none."""
+    if not torch.cuda.is_available():
+        return True
+    free, total = torch.cuda.mem_get_info()
+    unused = torch.cuda.memory_reserved() - torch.cuda.memory_allocated()
+    return free + unused <= total // 4
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""Rows of batches and states: masks of their lengths; reordered, dropped and repeated.
+"""Rows of batches and states: their lengths and masks of them; reordered, dropped and repeated.
 
 A state is a frozen dataclass (or tuple, list, dict) whose tensors all put rows first; rows are
 sentences x beam. Numbers, strings and None pass through. A value with a method
@@ -14,13 +14,42 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 State = TypeVar("State")
+
+_VALUES: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""What the host knows of tensors: lengths and indices as lists, of masks whether all is True."""
+
+
+def known(tensor: Tensor, values: list[int]) -> Tensor:
+    """Return `tensor` [B] of lengths or indices, of which `values_of` need not ask the device.
+
+    Its values must not change from then on.
+    """
+    if tensor.device.type != "cpu":
+        _VALUES[tensor] = values
+    return tensor
+
+
+def values_of(tensor: Tensor) -> list[int]:
+    """Return the values of a tensor [B]; a device is waited for unless they are `known`."""
+    values: list[int] | None = _VALUES.get(tensor)
+    return tensor.tolist() if values is None else values
+
+
+def is_true_everywhere(mask: Tensor) -> bool:
+    """Return whether all of `mask` is True; a device is waited for unless `is_token` knew."""
+    value: bool | None = _VALUES.get(mask)
+    return bool(mask.all()) if value is None else value
 
 
 def is_token(lengths: Tensor, size: int) -> Tensor:
     """Return [B, size], True where a position is below the sentence's length [B]."""
-    return torch.arange(size, device=lengths.device)[None, :] < lengths[:, None]
+    mask = torch.arange(size, device=lengths.device)[None, :] < lengths[:, None]
+    if lengths in _VALUES:
+        _VALUES[mask] = min(_VALUES[lengths]) >= size
+    return mask
 
 
 def is_padding(lengths: Tensor, size: int) -> Tensor:

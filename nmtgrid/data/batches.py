@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import DataError
 from nmtgrid.base.io.records import Count
-from nmtgrid.base.rows import State, is_token, take
+from nmtgrid.base.rows import State, is_token, known, take, values_of
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -42,7 +42,7 @@ class SharedSources:
         """Return the same for `Batch.twice`: both passes draw dropout of their own."""
         # Kept, so that batches which share these sources share the doubled ones too.
         if "twice" not in self.cache:
-            lengths = self.source_lengths.repeat(2)
+            lengths = known(self.source_lengths.repeat(2), values_of(self.source_lengths) * 2)
             self.cache["twice"] = SharedSources(torch.cat([self.source] * 2), lengths)
         doubled: SharedSources = self.cache["twice"]
         if self.rows is None:
@@ -93,6 +93,11 @@ class Batch:
         """[B, T], True where there is a token to predict (end symbol included)."""
         return is_token(self.target_lengths, self.target_input.shape[1])
 
+    @cached_property
+    def token_count(self) -> int:
+        """Target tokens to be predicted, end symbols included."""
+        return sum(values_of(self.target_lengths))
+
     def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
         """Return the state that a model's `encode` computes of source [B, S] and lengths [B].
 
@@ -121,6 +126,8 @@ class Batch:
             for field in dataclasses.fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
         }
+        for name in ("source_lengths", "target_lengths"):
+            known(doubled[name], values_of(getattr(self, name)) * 2)
         shared = None if self.shared is None else self.shared.twice()
         return dataclasses.replace(self, **doubled, soft_targets=None, shared=shared, r_drop=None)
 
@@ -132,6 +139,8 @@ class Batch:
             for field in dataclasses.fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
         }
+        for name in ("source_lengths", "target_lengths"):
+            known(moved[name], values_of(getattr(self, name)))
         return dataclasses.replace(self, **moved)
 
     def pinned(self) -> Batch:
@@ -143,11 +152,23 @@ class Batch:
         }
         return dataclasses.replace(self, **pinned)
 
+    def repeated(self, times: int) -> tuple[Batch, Tensor]:
+        """Return each sentence `times` times, copies side by side, and their rows [B * times]."""
+        rows = torch.arange(len(self), device=self.source.device).repeat_interleave(times)
+        known(rows, [row for row in range(len(self)) for _ in range(times)])
+        return self if times == 1 else self.with_shared_source().select(rows), rows
+
     def select(self, rows: Tensor) -> Batch:
         """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
-        source_lengths, target_lengths = self.source_lengths[rows], self.target_lengths[rows]
+        chosen = values_of(rows)
+        sources, targets = (
+            [values[row] for row in chosen]
+            for values in map(values_of, (self.source_lengths, self.target_lengths))
+        )
+        source_lengths = known(self.source_lengths[rows], sources)
+        target_lengths = known(self.target_lengths[rows], targets)
         # Columns of padding alone would only cost time.
-        width, height = int(source_lengths.max()), int(target_lengths.max())
+        width, height = max(sources), max(targets)
         return Batch(
             self.source[rows, :width],
             source_lengths,

@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import scaled_dot_product_attention
 
+from nmtgrid.base.rows import is_true_everywhere
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import apply
 
@@ -141,8 +142,8 @@ def source_mask(is_source: Tensor | None, like: Tensor) -> Tensor | None:
 
     is_source [B, S] is True on real tokens; None, or True everywhere, needs no mask.
     """
-    # Looking costs a synchronisation; without a mask torch may take its fastest kernels.
-    if is_source is None or bool(is_source.all()):
+    # Without a mask torch may take its fastest kernels.
+    if is_source is None or is_true_everywhere(is_source):
         return None
     mask = like.new_zeros(is_source.shape)
     return mask.masked_fill_(~is_source, -math.inf)[:, None, None, :]

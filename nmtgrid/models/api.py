@@ -163,17 +163,26 @@ class PredictionSites:
     @classmethod
     def offline(cls, batch: Batch) -> PredictionSites:
         """One prediction for each target position, end symbol included, with the whole source."""
-        sentence, position = batch.is_target.nonzero(as_tuple=True)
-        return cls(sentence, position)
+        return cls(*_target_positions(batch))
 
     @classmethod
     def along(cls, batch: Batch, path: Tensor) -> PredictionSites:
         """Return one prediction for each target position, with the reads of `path` [B, T]."""
-        sentence, position = batch.is_target.nonzero(as_tuple=True)
+        sentence, position = _target_positions(batch)
         return cls(sentence, position, path[sentence, position])
 
     def __len__(self) -> int:
         return self.sentence.shape[0]
+
+
+def _target_positions(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return sentence and position [M] of each target token, as `is_target.nonzero()` has them."""
+    # Their number being known, no device is waited for.
+    lengths, count = batch.target_lengths, batch.token_count
+    numbers = torch.arange(len(batch), device=lengths.device)
+    sentence = numbers.repeat_interleave(lengths, output_size=count)
+    starts = lengths.cumsum(0) - lengths
+    return sentence, torch.arange(count, device=lengths.device) - starts[sentence]
 
 
 def check_reads(batch: Batch, sites: PredictionSites, least: int = 1) -> None:

@@ -17,7 +17,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.rows import is_token
+from nmtgrid.base.rows import is_token, known, values_of
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.embedding import Embedding
@@ -185,7 +185,8 @@ class BiLSTM(TranslationModel):
         # Longest first: at each position the sentences still running are then the first rows, and
         # the LSTM computes no padding. `inverse` restores the batch's order.
         order = lengths.argsort(descending=True, stable=True)
-        inverse, lengths = order.argsort(), lengths[order]
+        inverse = order.argsort()
+        lengths = known(lengths[order], sorted(values_of(lengths), reverse=True))
         rows = Rows.of_lengths(lengths)
         states = self.source_embedding(source[order, : len(rows.counts)].t())
         last_states = []

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.rows import is_token
+from nmtgrid.base.rows import is_token, is_true_everywhere
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.convolution import GatedConvolution, NormalisedProjection, WindowCache
@@ -367,7 +367,7 @@ class ConvS2S(TranslationModel):
         """Return S^N as keys, and gamma (S^N + S^0) as values, Eq. (2.37)."""
         real = is_token(lengths, source.shape[1])
         # Sentences are batched by length: most batches have no source padding and need no mask.
-        padded = None if bool(real.all()) else real
+        padded = None if is_true_everywhere(real) else real
         embedded = self.source_embedding(source)
         h = self.encoder_enter(embedded)
         window = Window.centred(self.config.kernel, padded)

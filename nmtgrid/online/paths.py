@@ -30,12 +30,14 @@ def wait_k(k: int | float | Tensor, source_lengths: Tensor, size: int) -> Tensor
     Raises ConfigError for a k below 1 or not whole.
     """
     # Doubles, because k may be infinite; negated, so that NaN is invalid too.
-    reads = torch.as_tensor(k, dtype=torch.float64, device=source_lengths.device)
-    invalid = reads[~((reads >= 1) & ((reads == reads.floor()) | reads.isinf()))]
-    if invalid.numel():
-        raise ConfigError(
-            f"`k` must be a whole number of at least 1, or inf, but is {invalid[0].item():g}."
-        )
+    # A number is checked and filled in without a look at the device or a copy to it.
+    reads = torch.as_tensor(k, dtype=torch.float64)
+    invalid = ~((reads >= 1) & ((reads == reads.floor()) | reads.isinf()))
+    if bool(invalid.any()):
+        value = reads[invalid].flatten()[0].item()
+        raise ConfigError(f"`k` must be a whole number of at least 1, or inf, but is {value:g}.")
+    if not isinstance(k, Tensor):
+        reads = torch.full((), k, dtype=torch.float64, device=source_lengths.device)
     # Limited by the length before the cast: infinity has no integer.
     first_reads = torch.minimum(reads, source_lengths).long()
     steps = torch.arange(size, device=source_lengths.device)

@@ -9,26 +9,37 @@ tokens, tokens so far to a power of two. Rows of padding repeat the first row an
 What is recorded is `model.step` itself, with caches that read their position from a tensor
 (layers/static_cache.py). States without such a form are stepped as ever. The weights of a model
 must not change while its recordings are in use, and one search is run at a time.
+
+A recording costs as much as some steps, so a shape is recorded only once it has come that often.
+All recordings of a `Recorder` share their memory, which is why a step's outputs are copied out of
+it; the buffers of slots are bounded in bytes.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from nmtgrid.base import console
+from nmtgrid.base.devices import is_out_of_memory
 from nmtgrid.base.rows import take
 from nmtgrid.layers.static_cache import HasStaticForm, StaticPosition, tensors, write
 from nmtgrid.models.api import Step, TranslationModel
 from nmtgrid.text.vocabulary import PAD
 
-_MOST_SLOTS = 24
-"""Shapes that are kept recorded; the least recently used one is dropped."""
+_EAGER_STEPS = 8
+"""Steps of a shape before it is recorded: a recording costs about as much as these."""
+_MOST_SLOTS = 64
+"""Shapes that are kept; the least recently used one is dropped."""
+_MOST_BYTES = 2**32
+"""Bytes of their buffers that are kept, at most."""
 _LEAST_GROUPS = 4
 _SOURCE_MULTIPLE = 8
 
@@ -36,10 +47,38 @@ Outputs = tuple[Tensor, Tensor | None]
 """Logits [R, V] and, where it is needed, the alignment [R, S]: overwritten by the next replay."""
 StepFn = Callable[[], Outputs]
 Record = Callable[[StepFn], StepFn]
+T = TypeVar("T")
+
+
+class _CastWeights(TorchDispatchMode):
+    """Casts each parameter once: as autocast's cache does, but what it has cast stays."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        # With the parameter, so that no other one can come to have its id.
+        self._casts: dict[Any, tuple[nn.Parameter, Tensor]] = {}
+        self.is_recording = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is not torch.ops.aten._to_copy.default or set(kwargs) != {"dtype"}:
+            return func(*args, **kwargs)
+        view = args[0]
+        base = view if view._base is None else view._base
+        if not isinstance(base, nn.Parameter):
+            return func(*args, **kwargs)
+        shape = tuple(view.shape), view.stride(), view.storage_offset()
+        key = (id(base), shape, kwargs["dtype"])
+        if key in self._casts:
+            return self._casts[key][1]
+        cast = func(*args, **kwargs)
+        if not self.is_recording:  # what is made then lies in memory that recordings share
+            self._casts[key] = base, cast
+        return cast
 
 
 class Recorder:
-    """Records what computes on one GPU as CUDA graphs.
+    """Records what computes on one GPU as CUDA graphs, which replay one after the other.
 
     All on one stream of that GPU: libraries keep memory for each stream, and the stream that torch
     would take is of whichever GPU recorded first in this process.
@@ -48,11 +87,14 @@ class Recorder:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._stream: torch.cuda.Stream | None = None
+        self._pool: Any = None
+        self._weights = _CastWeights()
 
     def __call__(self, fn: StepFn) -> StepFn:
         """Return the replay of `fn`, which must not mind being run several times."""
         with torch.cuda.device(self._device):  # streams and recordings belong to the current one
             self._stream = self._stream or torch.cuda.Stream()
+            self._pool = self._pool or torch.cuda.graph_pool_handle()
             current = torch.cuda.current_stream()
             # A cast that autocast caches would be freed with its context, yet read by the graph.
             autocast = torch.autocast(
@@ -64,13 +106,12 @@ class Recorder:
             graph = torch.cuda.CUDAGraph()
             try:
                 self._stream.wait_stream(current)
-                with autocast, torch.cuda.stream(self._stream):
+                with autocast, self._weights, torch.cuda.stream(self._stream):
                     # Run before it is recorded, so that libraries choose their kernels.
                     fn()
-                    fn()
-                current.wait_stream(self._stream)
-                with autocast, torch.cuda.graph(graph, stream=self._stream):
                     outputs = fn()
+                    self._capture(graph, fn, outputs)
+                current.wait_stream(self._stream)
             finally:
                 # A recording that fails may not have left its stream.
                 torch.cuda.set_stream(current)
@@ -80,6 +121,25 @@ class Recorder:
             return outputs
 
         return replay
+
+    def _capture(self, graph: torch.cuda.CUDAGraph, fn: StepFn, outputs: Outputs) -> None:
+        """Record `fn` and the copies of what it returns into `outputs`."""
+        # Not by `torch.cuda.graph`: it waits for the GPU and gives all free memory back to it.
+        # Other threads may go on pinning memory meanwhile.
+        graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
+        self._weights.is_recording = True
+        try:
+            for target, source in zip(outputs, fn(), strict=True):
+                if target is not None and source is not None:
+                    target.copy_(source)
+        except BaseException:
+            # What went wrong first says more than that the recording is none.
+            with contextlib.suppress(RuntimeError):
+                graph.capture_end()
+            raise
+        finally:
+            self._weights.is_recording = False
+        graph.capture_end()
 
 
 class Graphs:
@@ -119,7 +179,8 @@ class Graphs:
                 return model.step(tokens, state, align=align)
             self._position = self._position or StaticPosition(tokens.device)
             index = pad_groups(torch.arange(len(tokens), device=tokens.device), width)
-            static = state.to_static(self._position, index, width)
+            to_static = functools.partial(state.to_static, self._position, index, width)
+            static = self.with_memory(to_static)
             if static is None:
                 return model.step(tokens, state, align=align)
             slot = self.slot(member, model, static, width, len(index))
@@ -142,14 +203,28 @@ class Graphs:
         else:
             write(slot.state, state)
         self._slots[key] = slot
-        if len(self._slots) > _MOST_SLOTS:
-            del self._slots[next(iter(self._slots))]
+        size = sum(kept.bytes for kept in self._slots.values())
+        while len(self._slots) > 1 and (len(self._slots) > _MOST_SLOTS or size > _MOST_BYTES):
+            size -= self._slots.pop(next(iter(self._slots))).bytes
         return slot
+
+    def with_memory(self, fn: Callable[[], T]) -> T:
+        """Return `fn()`, without the slots and once more where memory runs out."""
+        try:
+            return fn()
+        except RuntimeError as fault:
+            if not self._slots or not is_out_of_memory(fault):
+                raise
+        # Outside the handler: its traceback would keep what was computed alive.
+        self._slots.clear()
+        if torch.cuda.is_initialized():
+            torch.cuda.empty_cache()
+        return fn()
 
     def record(self, fn: StepFn) -> StepFn:
         """Return the replay of `fn`, or itself where it cannot be recorded."""
         try:
-            return self._record(fn)
+            return self.with_memory(lambda: self._record(fn))
         except RuntimeError as fault:
             why = str(fault).strip().partition("\n")[0]
             console.warn(f"cuda-graphs: steps of decoding are not recorded ({why}).")
@@ -168,6 +243,8 @@ class _Slot:
         self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
         self.parents = torch.arange(rows, device=device)
         self._unmoved = self.parents.clone()
+        self.bytes = sum(tensor.nbytes for tensor in tensors(state))
+        self._steps = 0
         self._replays: dict[bool, StepFn] = {}
 
     def move(self, parents: Tensor) -> None:
@@ -176,14 +253,15 @@ class _Slot:
 
     def run(self, record: Record, parents: Tensor | None, align: bool) -> Outputs:
         """Take the rows `parents` [R] (None: they stay) where rows move, then step."""
-        if align not in self._replays:
+        self._steps += 1
+        if align not in self._replays and self._steps > _EAGER_STEPS:
             # Recording may run the step several times, so rows stay where they are till then.
             self.parents.copy_(self._unmoved)
             self._replays[align] = record(functools.partial(self._step, align))
         # The graph reads its inputs from these buffers, so they are filled, not replaced.
         if self.moves:
             self.parents.copy_(self._unmoved if parents is None else parents)
-        return self._replays[align]()
+        return self._replays[align]() if align in self._replays else self._step(align)
 
     def _step(self, align: bool) -> Outputs:
         if self.moves:
@@ -212,7 +290,8 @@ class _Rows:
             padded = self.parents.index_select(0, padded)
         moved = dataclasses.replace(self, count=len(rows), parents=None)
         if len(padded) != len(self.slot.tokens):
-            return moved._in_slot_of(take(self.slot.state, padded), len(padded))
+            taken = self.graphs.with_memory(lambda: take(self.slot.state, padded))
+            return moved._in_slot_of(taken, len(padded))
         if self.slot.moves:
             return dataclasses.replace(moved, parents=padded)
         self.slot.move(padded)
@@ -220,7 +299,8 @@ class _Rows:
 
     def step(self, tokens: Tensor, align: bool) -> Step:
         """Feed the last written tokens [R']."""
-        rows, state = self, self.slot.state.with_room(self.position)
+        with_room = functools.partial(self.slot.state.with_room, self.position)
+        rows, state = self, self.graphs.with_memory(with_room)
         if state is not self.slot.state:
             rows = self._in_slot_of(state, len(self.slot.tokens))
         rows.static_position.move(rows.position)

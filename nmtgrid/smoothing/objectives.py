@@ -107,7 +107,7 @@ class Smoothed:
                 parts = self.base.loss(model, self._aimed(batch))
                 total = (1 - settings.alpha) * parts.total + sampled.total
                 parts = dataclasses.replace(parts, total=total)
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         return dataclasses.replace(parts, tokens=tokens, extra={**parts.extra, **statistics})
 
     def draw(self, batch: Batch) -> Samples:

@@ -109,7 +109,7 @@ def site_loss(
     `tokens` is the number of target tokens of the batch, whatever the number of sites.
     """
     # Read before there is work under way that a GPU would have to finish first.
-    tokens = int(batch.target_lengths.sum())
+    tokens = batch.token_count
     features = model.features(*both_passes(batch, sites))
     classifier = model.classifier()
     if not torch.is_grad_enabled():

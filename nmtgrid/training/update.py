@@ -237,7 +237,7 @@ class Updater:
             # The gradient of what came before is done again, for a half of this pass may be in it.
             microbatches[failed : failed + 1] = split_batch(microbatch)
         counts = [
-            sum(int(batch.target_lengths.sum()) for batch in batches),
+            sum(batch.token_count for batch in batches),
             sum(map(len, batches)), sum(map(count_cells, batches)), oom_splits,
         ]  # fmt: skip
         totals = self.processes.sum(torch.tensor(counts)).tolist()

@@ -22,6 +22,7 @@ from nmtgrid.data.batches import cut_by_length
 from nmtgrid.data.dataset import Dataset, PictureSplit, Split
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.engine import search
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
@@ -145,13 +146,15 @@ class SplitValidator:
         from nmtgrid.metrics.quality import bleu, caption_bleu, caption_cider
 
         model.eval()
+        # Anew each time: recordings hold weights, and memory that training needs.
+        graphs = Graphs(Recorder(self.device)) if self.device.type == "cuda" else None
         hypotheses = [""] * self._count
         for indices in self._groups:
             batch = self.split.batch(indices).to(self.device)
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
                 nbest_lists = search(
                     [model], batch.source, batch.source_lengths, SearchPlan(),
-                    agent=self.objective.agent(),
+                    agent=self.objective.agent(), graphs=graphs,
                 )  # fmt: skip
             for index, (best, *_) in zip(indices, nbest_lists, strict=True):
                 hypotheses[int(index)] = self.pipeline.restore_tokenized(best.tokens)

@@ -75,6 +75,11 @@ def assert_same(actual: list[list[Hypothesis]], expected: list[list[Hypothesis]]
 SOURCES = [[3, 7, 2, 9, 12, 5, 1], [1], [5, 3, 3, 7, 10, 2, 12]]
 
 
+@pytest.fixture(autouse=True)
+def _record_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs_module, "_EAGER_STEPS", 0)
+
+
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_same_translations(name: str, plan: SearchPlan) -> None:
@@ -110,6 +115,56 @@ def test_another_batch_of_the_same_shape_records_nothing(name: str) -> None:
         recorded = search([model], source, sizes, plan, graphs=graphs)
         assert_same(recorded, search([model], source, sizes, plan))
     assert recordings.count == 1
+
+
+@pytest.mark.parametrize("name", ["transformer", "pervasive"])
+def test_a_shape_is_recorded_once_it_has_come_often(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs_module, "_EAGER_STEPS", 8)
+    model, recordings = build(name), Recordings()
+    graphs = Graphs(recordings)
+    plan = SearchPlan(min_length=5, max_length_a=5.0, max_length_b=0.0)
+    counts = []
+    for lengths in ([3, 7], [8, 2], [4, 4]):
+        source, sizes = draw(lengths)
+        recorded = search([model], source, sizes, plan, graphs=graphs)
+        assert_same(recorded, search([model], source, sizes, plan))
+        counts.append((recordings.count, recordings.replayed))
+    # Six steps each, the first before there are caches: the ninth of the others is the fourth of
+    # the second search's five.
+    assert counts == [(0, 0), (1, 2), (1, 7)]
+
+
+class _RunsOut:
+    """A recorder whose memory runs out once."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, step: Any) -> Any:
+        self.calls += 1
+        if self.calls == 1:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return step
+
+
+def test_memory_that_runs_out_costs_the_other_shapes(messages: list[str]) -> None:
+    model, recorder = build("transformer"), _RunsOut()
+    source, sizes = draw([3, 7])
+    graphs = Graphs(recorder)
+    search([model], source, sizes, PLANS["greedy"], graphs=graphs)
+    assert recorder.calls >= 2 and not messages
+
+
+def test_buffers_are_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphs_module, "_MOST_BYTES", 1)
+    model, recordings = build("transformer"), Recordings()
+    graphs = Graphs(recordings)
+    for lengths in ([3, 7], [12, 2], [3, 7]):
+        source, sizes = draw(lengths)
+        search([model], source, sizes, PLANS["greedy"], graphs=graphs)
+        assert len(graphs._slots) == 1
 
 
 @pytest.mark.parametrize("bf16", [False, True])

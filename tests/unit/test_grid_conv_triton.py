@@ -20,7 +20,7 @@ runs = pytest.mark.skipif(
     DEVICE == "cpu" and not INTERPRETED, reason="run by test_grid_conv.py in the interpreter"
 )
 
-# Sizes around the tile of 16 x 32; the last kernel has 16 live rows.
+# Sizes around the strips of 16 x 32; the last kernel has 16 live rows.
 GRIDS = [
     ([3, 1], [18, 2], 40, (11, 11)),
     ([1], [1], 8, (3, 3)),
@@ -70,23 +70,74 @@ def test_equals_the_plain_form(
     assert _distance(gradients[1], right_gradients[1]) < 1e-6
 
 
-@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
-@pytest.mark.parametrize("rows", [6, 2])
-def test_kernels_compile(rows: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from nmtgrid.layers.kernels.grid_conv_triton import _convolve_kernel, _weight_gradient_kernel
+@runs
+@pytest.mark.parametrize("reverse", [False, True])
+def test_two_strips_equals_one_bit_for_bit(
+    reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sum has its terms in the same order, whatever else its program computes."""
+    from nmtgrid.layers.kernels import grid_conv_triton
 
-    sizes = {"offsets": "*i64", "heights": "*i64", "widths": "*i64"}
-    shared = {"D": 256, "ROWS": rows, "COLUMNS": 11, "LEFT": 5, "BLOCK_S": 16, "BLOCK_D": 32}
-    for reverse in (False, True):
-        text = assembly(
-            _convolve_kernel,
-            {"x": "*bf16", "taps": "*fp32", "y": "*bf16", **sizes},
-            {**shared, "REVERSED": reverse},
-        )
-        assert text.count("fma.rn.f32") >= rows * 11 * 16 * 32 // 128
-    assembly(
+    layout = GridLayout.make(*(torch.tensor(side, device=DEVICE) for side in ([3, 2], [40, 17])))
+    x, taps = torch.randn(layout.cell_count, 33), torch.randn(3, 5, 33)
+    inputs = x.to(DEVICE), taps.to(DEVICE), layout, 2
+    together = grid_conv_triton.convolve_cells(*inputs, reverse=reverse)
+    monkeypatch.setattr(grid_conv_triton, "PARTS", 1)
+    assert torch.equal(together, grid_conv_triton.convolve_cells(*inputs, reverse=reverse))
+
+
+SIZES = {"offsets": "*i64", "heights": "*i64", "widths": "*i64"}
+TAPS = {"D": 256, "ROWS": 6, "COLUMNS": 11, "LEFT": 5}
+
+
+@pytest.fixture
+def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.filterwarnings("error:.*FP_FUSION")
+@pytest.mark.usefixtures("_empty_cache")
+@pytest.mark.parametrize(
+    ("capability", "kind", "reverse"),
+    [(80, "bf16", False), (80, "bf16", True), (90, "bf16", False), (90, "bf16", True),
+     (90, "fp32", False)],
+)  # fmt: skip
+def test_the_convolution_compiles(capability: int, kind: str, reverse: bool) -> None:
+    """With fused multiply-adds, 8 for each load of four taps, and no spills."""
+    from nmtgrid.layers.kernels.grid_conv_triton import OPTIONS, PARTS, TILE, _convolve_kernel
+
+    tile = {"BLOCK_S": TILE["BLOCK_S"], "BLOCK_D": TILE["BLOCK_D"]}
+    text = assembly(
+        _convolve_kernel,
+        {"x": f"*{kind}", "taps": "*fp32", "y": f"*{kind}", **SIZES},
+        {**TAPS, "REVERSED": reverse, "PARTS": PARTS, **tile},
+        capability=capability, options={"num_warps": TILE["num_warps"], **OPTIONS},
+    )  # fmt: skip
+    products = 6 * 11 * PARTS * TILE["BLOCK_S"] * TILE["BLOCK_D"]
+    assert text.count("fma.rn.f32") >= products // (32 * TILE["num_warps"])
+    # Four taps at a time, each for all strips; and, in fp32, four features of each strip.
+    features = 11 * PARTS if kind == "fp32" else 0
+    assert text.count("ld.global.v4") == 6 * 11 + features
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.usefixtures("_empty_cache")
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_weight_gradient_compiles(capability: int) -> None:
+    from nmtgrid.layers.kernels.grid_conv_triton import (
+        OPTIONS,
+        SENTENCES,
+        TILE,
         _weight_gradient_kernel,
-        {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **sizes, "batch": "i32"},
-        {**shared, "SENTENCES": 4},
     )
+
+    tile = {"BLOCK_S": TILE["BLOCK_S"], "BLOCK_D": TILE["BLOCK_D"]}
+    text = assembly(
+        _weight_gradient_kernel,
+        {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **SIZES, "batch": "i32"},
+        {**TAPS, "SENTENCES": SENTENCES, **tile},
+        capability=capability, options={"num_warps": TILE["num_warps"], **OPTIONS},
+    )  # fmt: skip
+    products = 6 * TILE["BLOCK_S"] * TILE["BLOCK_D"]
+    assert text.count("fma.rn.f32") >= products // (32 * TILE["num_warps"])

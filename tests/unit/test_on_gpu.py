@@ -50,6 +50,22 @@ def test_a_want_of_memory_is_no_verdict(
     assert not messages
 
 
+@pytest.mark.parametrize(
+    ("free", "unused", "expected"), [(1, 1, True), (2, 1, False), (0, 3, False)]
+)
+def test_a_missing_engine_is_a_want_of_memory_only_where_there_is_little(
+    free: int, unused: int, expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 8 GiB, a quarter or less being free; what torch keeps without using it is free too."""
+    gib = 2**30
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free * gib, 8 * gib))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: (4 + unused) * gib)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda: 4 * gib)
+    fault = RuntimeError("GET was unable to find an engine to execute this computation")
+    assert devices.is_out_of_memory(fault) is expected
+
+
 @pytest.mark.gpu
 def test_on_a_gpu() -> None:
     assert triton_support.has_triton() == (torch.version.cuda is not None)

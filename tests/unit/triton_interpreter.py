@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import torch
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
-TARGET_OF_GPU = ("cuda", 90, 32)
 
 
 def mend(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,15 +34,31 @@ def mend(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_mend)
 
 
-def assembly(kernel: Any, types: dict[str, str], constants: dict[str, Any]) -> str:
-    """Compile `kernel` for a GPU that need not be there and return its assembly."""
+def assembly(
+    kernel: Any, types: dict[str, str], constants: dict[str, Any], *, capability: int = 90,
+    options: dict[str, Any] | None = None,
+) -> str:  # fmt: skip
+    """Compile `kernel` for a GPU that need not be there; return its assembly.
+
+    Raises AssertionError where it keeps anything in memory for want of registers.
+    """
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants)
-    compiled = triton.compile(source, target=GPUTarget(*TARGET_OF_GPU), options={"num_warps": 4})
+    # As tensors of torch are: their addresses are multiples of 16.
+    pointers = [number for number, kind in enumerate(types.values()) if kind.startswith("*")]
+    attributes = {(number,): [["tt.divisibility", 16]] for number in pointers}
+    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
+    target, options = GPUTarget("cuda", capability, 32), {"num_warps": 4, **(options or {})}
+    compiled = triton.compile(source, target=target, options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as binary:
+        binary.write(compiled.asm["cubin"])
+        binary.flush()
+        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
+        usage = subprocess.check_output([tool, "-res-usage", binary.name], text=True)
+    assert " STACK:0 " in usage and " LOCAL:0 " in usage, usage
     text: str = compiled.asm["ptx"]
     return text
 

@@ -101,5 +101,6 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any) -> None:
     factor = 1.0 / (1.0 - ctx.rate)
     with torch.cuda.device_of(tensors[0]):
         kernel[programs](
-            *tensors, count, ctx.rate, factor, ctx.scale, ctx.seed, ctx.rate > 0.0, BLOCK
+            *tensors, count, ctx.rate, factor, ctx.scale, ctx.seed, ctx.rate > 0.0, BLOCK,
+            enable_fp_fusion=True,  # named, as Triton's default for it is to change
         )

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.base.rows import is_true_everywhere
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import apply, product
 
@@ -42,12 +43,13 @@ class Window:
     def centred(cls, kernel: int, is_token: Tensor | None) -> Window:
         """A position reads as many on both sides; is_token [B, L] is None without padding."""
         before = kernel // 2
-        if is_token is None or bool(is_token.all()):
+        if is_token is None or is_true_everywhere(is_token):
             return cls(kernel, before)
         # Real positions must not read padding, whose features are arbitrary.
         size = is_token.shape[1]
-        reads = torch.arange(size)[:, None] - before + torch.arange(kernel)
-        reads = reads.clamp(0, size - 1).to(is_token.device)
+        device = is_token.device
+        reads = torch.arange(size, device=device)[:, None] - before
+        reads = (reads + torch.arange(kernel, device=device)).clamp(0, size - 1)
         cut = is_token[:, :, None] & ~is_token[:, reads]
         return cls(kernel, before, cut.flatten().nonzero()[:, 0])
 

@@ -18,24 +18,30 @@ from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.layout import GridLayout
 
+PARTS = 2
+"""Strips of one program of the convolution: each tap is loaded once for all of them."""
 TILE: dict[str, int] = {"BLOCK_S": 16, "BLOCK_D": 32, "num_warps": 4}
-"""Source positions and features of one program, and its warps; `benchmarks/kernels.py` sweeps."""
+"""Source positions of a strip, features, and warps; `benchmarks/kernels.py` sweeps."""
+OPTIONS = {"enable_fp_fusion": True}
+"""Of the compiler: without fused multiply-adds, a default to come, arithmetic doubles."""
 SENTENCES = 4
 """Grids that one program of the weight gradient sums over."""
 
 
-# One program walks down a strip of one grid. It reads each input row once for each column of the
-# kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate through
-# registers. The input gradient is the same walk upwards.
+# One program walks down neighbouring strips of one grid. It reads each input row once for each
+# column of the kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate
+# through registers. The input gradient is the same walk upwards. Loads of taps bound the speed of
+# one strip: a thread has four features of a position, so 16 bytes serve 4 multiplications. With two
+# strips they serve 8; for three there are not enough registers.
 @triton.jit
 def _convolve_kernel(
     x, taps, y, offsets, heights, widths,
     D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr,
-    REVERSED: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+    REVERSED: tl.constexpr, PARTS: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     """x, y [M, D]; taps [ROWS, COLUMNS, D] float32, the last row being the current one."""
     sentence = tl.program_id(0)
-    first = tl.program_id(1) * BLOCK_S
+    first = tl.program_id(1) * (PARTS * BLOCK_S)
     s = first + tl.arange(0, BLOCK_S)
     d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
     is_feature = d < D
@@ -43,27 +49,35 @@ def _convolve_kernel(
     width = tl.load(widths + sentence).to(tl.int32)
     start = tl.load(offsets + sentence).to(tl.int64)
     zero = tl.zeros((BLOCK_S, BLOCK_D), tl.float32)
-    # sums[ahead] belongs to the output row `ahead` rows beyond the input row at hand.
-    sums = (zero,) * ROWS
+    # sums[ahead * PARTS + part] is of the output row `ahead` rows beyond the input row at hand.
+    sums = (zero,) * (ROWS * PARTS)
     if first < width:
         for step in range(height):
             t = height - 1 - step if REVERSED else step
             row = (start + t * width) * D
             for column in tl.static_range(COLUMNS):
-                source = s + (LEFT - column if REVERSED else column - LEFT)
-                is_read = ((source >= 0) & (source < width))[:, None] & is_feature[None, :]
-                index = row + source[:, None] * D + d[None, :]
-                value = tl.load(x + index, mask=is_read, other=0.0).to(tl.float32)
+                values = ()
+                for part in tl.static_range(PARTS):
+                    shift = LEFT - column if REVERSED else column - LEFT
+                    source = s + (part * BLOCK_S + shift)
+                    is_read = ((source >= 0) & (source < width))[:, None] & is_feature[None, :]
+                    index = row + source[:, None] * D + d[None, :]
+                    value = tl.load(x + index, mask=is_read, other=0.0).to(tl.float32)
+                    values = values + (value,)
                 grown = ()
                 for ahead in tl.static_range(ROWS):
                     tap_row = taps + ((ROWS - 1 - ahead) * COLUMNS + column) * D
                     tap = tl.load(tap_row + d, mask=is_feature, other=0.0)
-                    grown = grown + (sums[ahead] + value * tap[None, :],)
+                    for part in tl.static_range(PARTS):
+                        total = sums[ahead * PARTS + part] + values[part] * tap[None, :]
+                        grown = grown + (total,)
                 sums = grown
-            is_written = (s < width)[:, None] & is_feature[None, :]
-            index = row + s[:, None] * D + d[None, :]
-            tl.store(y + index, sums[0].to(y.dtype.element_ty), mask=is_written)
-            sums = sums[1:] + (zero,)
+            for part in tl.static_range(PARTS):
+                target = s + part * BLOCK_S
+                is_written = (target < width)[:, None] & is_feature[None, :]
+                index = row + target[:, None] * D + d[None, :]
+                tl.store(y + index, sums[part].to(y.dtype.element_ty), mask=is_written)
+            sums = sums[PARTS:] + (zero,) * PARTS
 
 
 # Programs sum over a few grids each and write apart, and torch adds up what they wrote: atomic adds
@@ -122,12 +136,14 @@ def convolve_cells(
     """Convolve x [M, D] with taps [rows, columns, D], or, with `reverse`, its transpose."""
     x, taps, tile = x.contiguous(), taps.float().contiguous(), tile or TILE
     rows, columns, size = taps.shape
-    strips = triton.cdiv(layout.source_size, tile["BLOCK_S"])
+    strips = triton.cdiv(layout.source_size, PARTS * tile["BLOCK_S"])
     programs = (layout.batch_size, strips, triton.cdiv(size, tile["BLOCK_D"]))
     y = torch.empty_like(x)
     grids = (layout.offsets, layout.target_lengths, layout.source_lengths)
     with torch.cuda.device_of(x):
-        _convolve_kernel[programs](x, taps, y, *grids, size, rows, columns, left, reverse, **tile)
+        _convolve_kernel[programs](
+            x, taps, y, *grids, size, rows, columns, left, reverse, PARTS, **tile, **OPTIONS
+        )
     return y
 
 
@@ -149,7 +165,7 @@ def weight_gradient(
     programs = (columns, groups, triton.cdiv(size, tile["BLOCK_D"]))
     with torch.cuda.device_of(x):
         _weight_gradient_kernel[programs](
-            x, gradient, of_taps, *grids, size, rows, columns, left, SENTENCES, **tile
+            x, gradient, of_taps, *grids, size, rows, columns, left, SENTENCES, **tile, **OPTIONS
         )
     return of_taps.sum(0)
 

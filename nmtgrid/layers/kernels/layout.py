@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtgrid.base.rows import values_of
 from nmtgrid.layers.kernels.linear import apply
 
 
@@ -46,10 +47,7 @@ class GridLayout:
         targets, sources = target_lengths.long(), source_lengths.long()
         if targets.dim() != 1 or targets.shape != sources.shape or not len(targets):
             raise ValueError("target_lengths and source_lengths must both be [B] with B >= 1")
-        # Both sides in one transfer: a GPU is synchronised once.
-        shapes = tuple(
-            (rows, columns) for rows, columns in torch.stack([targets, sources], 1).tolist()
-        )
+        shapes = tuple(zip(values_of(targets), values_of(sources), strict=True))
         if min(min(shape) for shape in shapes) < 1:
             raise ValueError("every grid needs at least one row and one column")
         areas = targets * sources

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
+from nmtgrid.base.rows import values_of
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import apply, linear, product, working_dtype
 
@@ -41,8 +42,9 @@ class Rows:
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> Rows:
         """Return the live rows for lengths [B] that do not grow."""
-        positions = torch.arange(int(lengths[0]), device=lengths.device)
-        return cls(tuple((lengths[None] > positions[:, None]).sum(1).tolist()))
+        values = values_of(lengths)
+        counts = (sum(length > position for length in values) for position in range(values[0]))
+        return cls(tuple(counts))
 
 
 def squash(x: Tensor, out: Tensor) -> None:
@@ -295,7 +297,8 @@ class BidirectionalLSTM(nn.Module):
     def _library(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # Not under autocast, which would run cuDNN in fp16 whatever its type is.
         with torch.autocast(inputs.device.type, enabled=False):
-            packed = pack_padded_sequence(inputs.to(self.lstm.all_weights[0][0]), lengths.cpu())
+            on_host = torch.tensor(values_of(lengths))
+            packed = pack_padded_sequence(inputs.to(self.lstm.all_weights[0][0]), on_host)
             states, (hidden, cell) = self.lstm(packed)
         padded = pad_packed_sequence(states)[0]
         return padded, torch.cat(list(hidden), -1), torch.cat(list(cell), -1)

@@ -120,7 +120,7 @@ class Divergence:
             "agent_reads": read_share(paths, batch),
         }
         criterion = None if model.training else total.detach()
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         return LossParts(total, tokens, along(costs, paths, batch), extra, criterion)
 
 

@@ -160,7 +160,7 @@ class Dynamic:
         criterion = None
         if settings.delay_weight and not model.training:
             criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
-        return LossParts(total, int(batch.target_lengths.sum()), nll, extra, criterion)
+        return LossParts(total, batch.token_count, nll, extra, criterion)
 
     def _label(
         self, model: TranslationModel, batch: Batch, cells: Tensor, features: Tensor

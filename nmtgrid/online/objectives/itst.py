@@ -129,7 +129,7 @@ class TransportLikelihood:
         """Return the label-smoothed cross-entropy plus the prices, summed over the sentences."""
         self.check(model)
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         threshold: float | None = settings.validate_delta
         if model.training:
             threshold = settings.threshold(batch.update or 0)

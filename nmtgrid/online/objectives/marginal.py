@@ -165,7 +165,7 @@ class Marginal:
         criterion = None
         if settings.delay_weight and not model.training:
             criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         return LossParts(total, tokens, along(costs, paths, batch), extra, criterion)
 
 

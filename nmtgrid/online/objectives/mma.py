@@ -101,7 +101,7 @@ class MonotonicLikelihood:
         self.check(model)
         settings, sites = self.settings, PredictionSites.offline(batch)
         lengths = batch.source_lengths, batch.target_lengths
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         features, delays = model.features_with_delays(batch, sites)
         total, nll = SiteTargets.at(batch, sites).cross_entropy(
             features, model.classifier(), label_smoothing=settings.label_smoothing

@@ -75,7 +75,7 @@ class InformationLikelihood:
         """Return the label-smoothed cross-entropy plus the price, summed over the sentences."""
         self.check(model)
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         k: float | Tensor | None = settings.validate_k
         if model.training:
             # From the global generator, whose state checkpoints hold.

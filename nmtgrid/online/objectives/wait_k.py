@@ -122,10 +122,9 @@ class SampledWaitK(_Online[SampledSettings]):
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
         k = sample_k(batch.source_lengths, count, generator)
         # M paths of a sentence are M rows of a larger batch, whose source is encoded once.
-        rows = torch.arange(len(batch), device=k.device).repeat_interleave(count)
-        several = batch if count == 1 else batch.with_shared_source().select(rows)
+        several, rows = batch.repeated(count)
         sites = PredictionSites.along(several, _wait_k(several, k, settings.finish_reading))
-        tokens = int(batch.target_lengths.sum())
+        tokens = batch.token_count
         if count > 1 and model.traits.every_cell:
             # One grid holds the paths of all draws: the sites point back to the sentences' rows,
             # and the network runs once over the batch as it came.
@@ -192,7 +191,7 @@ class WaitKArea(_Online[AreaSettings]):
         shares = weigh(_wait_k(batch, settings.k), *lengths, batch.source.shape[1])
         if model.training and settings.cells_per_token:
             # Cells are drawn, so that about so many are left.
-            expected = settings.cells_per_token * int(batch.target_lengths.sum())
+            expected = settings.cells_per_token * batch.token_count
             chance = expected / max(int((shares > 0).sum()), 1)
             if chance < 1:
                 # A cell's expected weight stays its share: the gradient is unbiased.

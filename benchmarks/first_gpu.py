@@ -1,0 +1,137 @@
+"""The protocol for the first GPU: one command, bounded in time, stored after each step.
+
+    python -m benchmarks --first-gpu [--minutes 40] [--device cuda] [--out DIR]
+
+Each step runs in a process of its own, which ends when the step's minutes or those of the whole
+are over; what it found is stored at once. The command may be cut off at any time: run again, it
+goes on with the steps that are not `done`. DIR/first-gpu.json has, for each step, its state
+(`done`, `failed` or `out of time`), seconds, figures, what was expected before any GPU had been
+seen, and the end of the output of a step that was not done. docs/gpu.md says how to read it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import first_gpu_steps as steps
+from benchmarks.timing import Conditions, facts
+
+STEPS = (
+    steps.Step("environment", 2, steps.environment, "Triton works; a C compiler is there"),
+    steps.Step("tests", 8, steps.tests, "all pass"),
+    steps.Step("waits", 2, steps.waits, "an update: pervasive 1, transformer 1"),
+    steps.Step("kernels", 5, steps.convolutions, "two strips: about 0.3 ms forward; one: 0.6 ms"),
+    steps.Step("update", 5, steps.update, "50 to 55 ms on an H100, GPU busy above 90 %"),
+    steps.Step("training", 6, steps.training, "same losses after resuming; reserved memory stays"),
+    steps.Step("decoding", 6, steps.decoding, "graphs faster than eager; equal tokens in fp32"),
+    steps.Step("memory", 3, steps.memory, "micro-batches are halved and the update goes on"),
+    steps.Step("processes", 3, steps.processes, "two GPUs: losses of one process to 1e-5"),
+)
+"""In the order in which they are worth most, should time run out."""
+_SHOWN = 4000
+"""Characters of a failed step's output that are kept."""
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run the steps that are not done yet; return the exit code, 1 where one was not done."""
+    if options.device == "cuda" and not torch.cuda.is_available():
+        sys.exit("torch finds no CUDA device on this machine: the first GPU has still to come.")
+    conditions = Conditions(options.device, "bf16", quick=options.device == "cpu" or options.quick)
+    path = options.out / "first-gpu.json"
+    record = _read(path, conditions)
+    deadline = time.monotonic() + 60 * options.minutes
+    for step in STEPS:
+        if record["steps"].get(step.name, {}).get("state") == "done":
+            print(f"{step.name}: done before", flush=True)
+            continue
+        left = deadline - time.monotonic()
+        if left <= 0:
+            print(f"{step.name}: not begun, {options.minutes:g} minutes are over", flush=True)
+            continue
+        result = run_step(step, conditions, options.out, min(left, 60 * step.minutes))
+        record["steps"][step.name] = result
+        _store(path, record)
+        print(f"{step.name}: {result['state']} after {result['seconds']:.0f} s", flush=True)
+    states = [record["steps"].get(step.name, {}).get("state") for step in STEPS]
+    return int(any(state != "done" for state in states))
+
+
+def run_step(step: steps.Step, conditions: Conditions, folder: Path, seconds: float) -> Any:
+    """Run a step in a process of its own, for so many seconds at most; return what it found."""
+    work = folder / "first-gpu" / step.name
+    work.mkdir(parents=True, exist_ok=True)
+    figures, output = work / "figures.json", work / "output.txt"
+    figures.unlink(missing_ok=True)
+    order = json.dumps(dataclasses.asdict(conditions))
+    began, state = time.monotonic(), "done"
+    with output.open("wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.first_gpu", step.name, order, str(work)],
+            stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
+        try:
+            state = "failed" if process.wait(seconds) else "done"
+        except subprocess.TimeoutExpired:
+            state = "out of time"
+        finally:
+            # With all that it started; also when this command is cut off.
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    result: dict[str, Any] = {"state": state, "seconds": round(time.monotonic() - began, 1)}
+    result["expected"] = step.expected
+    # What a step had found when its time was over counts too.
+    result["figures"] = json.loads(figures.read_text()) if figures.exists() else {}
+    if state != "done":
+        result["output"] = output.read_text(errors="replace")[-_SHOWN:]
+    return result
+
+
+def _read(path: Path, conditions: Conditions) -> dict[str, Any]:
+    """Return what is stored, of the same machine and versions, or a new record."""
+    new: dict[str, Any] = {"facts": facts(conditions.device), "steps": {}}
+    new["facts"] |= {"device": conditions.device, "quick": conditions.quick}
+    if not path.exists():
+        return new
+    old: dict[str, Any] = json.loads(path.read_text())
+    changed = [
+        name for name in ("processor", "gpu", "torch", "device", "quick")
+        if old["facts"].get(name) != new["facts"].get(name)
+    ]  # fmt: skip
+    if changed:
+        sys.exit(
+            f"{path} is of other conditions ({', '.join(changed)}): name another folder by --out."
+        )
+    return old
+
+
+def _store(path: Path, record: dict[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Renamed when whole: whoever cuts this off finds the old record or the new one.
+    new = path.with_suffix(".new")
+    new.write_text(json.dumps(record, indent=1) + "\n")
+    new.replace(path)
+
+
+def _main() -> None:
+    """Run one step in this process."""
+    name, order, folder = sys.argv[1:]
+    step = next(step for step in STEPS if step.name == name)
+    conditions = Conditions(**json.loads(order))
+    conditions.begin()
+    step.measure(conditions, Path(folder))
+
+
+if __name__ == "__main__":
+    _main()

@@ -1,0 +1,359 @@
+"""Tensors on the pretend GPU, what is counted of them, and recordings of their operations."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+import torch._dynamo  # by optimisers, and it refuses functions that stand in two places
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
+
+CUDA = torch.device("cuda", 0)
+
+VIEWS = frozenset({
+    "view", "_unsafe_view", "reshape", "alias", "detach", "detach_", "t", "transpose", "permute",
+    "expand", "slice", "select", "unsqueeze", "squeeze", "split", "split_with_sizes", "unbind",
+    "as_strided", "narrow", "unfold", "diagonal", "chunk", "lift_fresh", "lift", "empty",
+    "empty_like", "empty_strided", "new_empty", "new_empty_strided", "resize_", "set_",
+    "_reshape_alias", "is_pinned", "t_", "squeeze_", "unsqueeze_", "transpose_", "as_strided_",
+    "_fused_sdp_choice", "record_stream", "unsafe_split", "unsafe_chunk", "real", "is_same_size",
+    "_has_compatible_shallow_copy_type",
+})  # fmt: skip
+"""Operators that launch nothing."""
+WAITS = frozenset({
+    "_local_scalar_dense", "item", "nonzero", "masked_select", "equal", "is_nonzero", "_unique2",
+    "unique_consecutive", "unique_dim", "_unique", "allclose", "bincount",
+})  # fmt: skip
+"""Operators that make the host wait for the device."""
+MAY_MIX = frozenset({
+    "_pack_padded_sequence", "index", "index_put", "index_put_", "_index_put_impl_", "copy_",
+    "_to_copy", "copy", "_unsafe_index", "_unsafe_index_put",
+})  # fmt: skip
+"""Operators that take tensors of both devices."""
+KERNELS = {
+    "_foreach_norm": 2, "_fused_adamw_": 2, "_fused_adam_": 2, "native_layer_norm_backward": 2,
+    "nonzero": 4, "index_put_": 4, "embedding_dense_backward": 5, "cumsum": 2, "sort": 4, "topk": 2,
+}  # fmt: skip
+"""Kernels of an operator, where those are more than one."""
+
+
+@dataclasses.dataclass
+class Counts:
+    """What has been counted: kernels by operator, and the other things by what and where."""
+
+    launches: Counter[str] = dataclasses.field(default_factory=Counter)
+    waits: Counter[str] = dataclasses.field(default_factory=Counter)
+    copies: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Copies to the device for which the host blocks."""
+    mixes: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Operators with tensors of both devices: errors on a GPU."""
+    forbidden: Counter[str] = dataclasses.field(default_factory=Counter)
+    """Waits and copies inside of recordings: errors on a GPU."""
+    replayed: int = 0
+    """Kernels launched by replays of recordings."""
+
+
+class Device:
+    """The state of the pretend GPU: what is counted, and the recording under way."""
+
+    counts = Counts()
+    graph: PretendGraph | None = None
+
+    @classmethod
+    def launch(cls, name: str, kernels: int) -> None:
+        cls.counts.launches[name] += kernels
+        if cls.graph is not None:
+            cls.graph.kernels += kernels
+
+    @classmethod
+    def wait(cls, what: str) -> None:
+        cls._note(cls.counts.waits, what)
+
+    @classmethod
+    def copy(cls, what: str) -> None:
+        cls._note(cls.counts.copies, what)
+
+    @classmethod
+    def mix(cls, what: str) -> None:
+        cls.counts.mixes[f"{what} @ {_where()}"] += 1
+
+    @classmethod
+    def record(cls, fn: Callable[..., Any], args: Any, kwargs: Any, results: Any) -> None:
+        """Keep an operation on tensors of the CPU if a recording is under way."""
+        if cls.graph is not None:
+            cls.graph.operations.append((fn, args, kwargs, results))
+
+    @classmethod
+    def _note(cls, counter: Counter[str], what: str) -> None:
+        message = f"{what} @ {_where()}"
+        counter[message] += 1
+        if cls.graph is not None:
+            cls.counts.forbidden[message] += 1
+
+    @classmethod
+    @contextlib.contextmanager
+    def counting(cls) -> Iterator[Counts]:
+        """Count anew; yield what is counted."""
+        cls.counts = Counts()
+        yield cls.counts
+
+
+def _where(depth: int = 3) -> str:
+    """Return the innermost lines of the package that are being run."""
+    lines: list[str] = []
+    frame = sys._getframe(1)
+    while frame is not None and len(lines) < depth:
+        path = frame.f_code.co_filename
+        if "/nmtgrid/" in path and "/tests/" not in path:
+            lines.append(f"{path.rpartition('/nmtgrid/')[2]}:{frame.f_lineno}")
+        frame = frame.f_back  # type: ignore[assignment]
+    return " < ".join(lines) or "torch"
+
+
+class PretendTensor(torch.Tensor):
+    """A tensor that says it is on the GPU; `data_on_cpu` are its values."""
+
+    data_on_cpu: Tensor
+
+    @staticmethod
+    def __new__(cls, values: Tensor) -> PretendTensor:
+        made: PretendTensor = torch.Tensor._make_subclass(
+            cls, values, False, dispatch_device=True, device_for_backend_keys=CUDA
+        )
+        made.data_on_cpu = values
+        return made
+
+    def tolist(self) -> Any:
+        if self.numel():
+            Device.wait("tolist")
+        return self.data_on_cpu.detach().tolist()
+
+    def numpy(self, *args: Any, **kwargs: Any) -> Any:
+        raise TypeError(f"cannot convert a CUDA tensor to numpy @ {_where()}")
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.numpy()
+
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+
+    @classmethod
+    def __torch_dispatch__(  # type: ignore[override]
+        cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        return _dispatch(func, args, kwargs or {})
+
+
+class PretendGPU(TorchDispatchMode):
+    """Within it, operators that make tensors on `cuda` make those of the pretend GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _dispatch(func, args, kwargs or {})
+
+
+def on_gpu(value: Any) -> bool:
+    """Return whether `value` is a tensor on the pretend GPU."""
+    return isinstance(value, PretendTensor)
+
+
+def on_cpu(value: Any) -> bool:
+    """Return whether `value` is a tensor on the CPU."""
+    return isinstance(value, Tensor) and not isinstance(value, PretendTensor)
+
+
+def values(tree: Any) -> Any:
+    """Return a nest of tensors with the values of those on the pretend GPU."""
+    return tree_map(lambda leaf: leaf.data_on_cpu if on_gpu(leaf) else leaf, tree)
+
+
+def run_on_cpu(name: str, kernels: int, fn: Callable[..., Any], *args: Any) -> Any:
+    """Return `fn(*args)` on the pretend GPU, where a library or Triton has `kernels` for it."""
+    Device.launch(name, kernels)
+    unwrapped = values(args)
+    with _disable_current_modes():
+        results = fn(*unwrapped)
+    Device.record(fn, unwrapped, {}, results)
+    return tree_map(lambda leaf: PretendTensor(leaf) if on_cpu(leaf) else leaf, results)
+
+
+def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    name = func._schema.name.split("::")[1]
+    if func is torch.ops.prim.device.default:
+        return CUDA if on_gpu(args[0]) else args[0].device
+    leaves = tree_leaves((args, kwargs))
+    device = kwargs.get("device")
+    to_gpu = device is not None and torch.device(device).type == "cuda"
+    if not to_gpu and not any(map(on_gpu, leaves)):
+        return func(*args, **kwargs)
+    if name == "_to_copy":
+        moved = _move(func, args[0], kwargs, to_gpu)
+        if moved is not None:
+            return moved
+    _look_for_waits(name, args, kwargs)
+    if name not in MAY_MIX and not name.startswith("_fused_adam"):
+        mixed = [tuple(leaf.shape) for leaf in leaves if on_cpu(leaf) and leaf.dim()]
+        if mixed:
+            Device.mix(f"{name} of {mixed} on the CPU")
+    if name not in VIEWS:
+        Device.launch(name, 1 if _writes_a_number(name, args) else KERNELS.get(name, 1))
+    return _compute(func, name, args, kwargs, leaves)
+
+
+def _compute(
+    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
+) -> Any:
+    """Run an operator on the values; return the results as tensors on the GPU."""
+    kwargs = {key: value for key, value in kwargs.items() if key != "non_blocking"}
+    if kwargs.get("device") is not None:
+        kwargs["device"] = torch.device("cpu")
+    args_on_cpu, kwargs_on_cpu = values(args), values(kwargs)
+    results = func(*args_on_cpu, **kwargs_on_cpu)
+    if name == "_local_scalar_dense":
+        return results
+    Device.record(func, args_on_cpu, kwargs_on_cpu, results)
+    if name == "_pack_padded_sequence":
+        return PretendTensor(results[0]), results[1]
+    if name == "copy_" and on_cpu(args[0]):
+        return args[0]
+    # What is written in place or into `out` comes back as what it was.
+    known = {id(leaf.data_on_cpu): leaf for leaf in leaves if on_gpu(leaf)}
+
+    def moved(leaf: Any) -> Any:
+        if not on_cpu(leaf):
+            return leaf
+        return known[id(leaf)] if id(leaf) in known else PretendTensor(leaf)
+
+    return tree_map(moved, results)
+
+
+def _move(func: Any, source: Tensor, kwargs: dict[str, Any], to_gpu: bool) -> Any:
+    """Return a tensor copied between the devices; None for what stays where it is."""
+    device = kwargs.get("device")
+    if on_gpu(source) and device is not None and not to_gpu:
+        Device.wait("copy to the CPU")
+        return func(values(source), **kwargs)
+    if on_cpu(source) and to_gpu:
+        if not kwargs.get("non_blocking"):
+            Device.copy(f"copy of {tuple(source.shape)}")
+        elif Device.graph is not None:
+            Device.counts.forbidden[f"copy of {tuple(source.shape)} @ {_where()}"] += 1
+        kept = {key: value for key, value in kwargs.items() if key != "non_blocking"}
+        moved = func(source, **{**kept, "device": torch.device("cpu")})
+        return PretendTensor(moved.clone() if moved is source else moved)
+    return None
+
+
+def _look_for_waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if name in WAITS:
+        Device.wait(name)
+    if name == "repeat_interleave" and kwargs.get("output_size") is None:
+        Device.wait("repeat_interleave without output_size")
+    if name == "copy_":
+        if on_cpu(args[0]):
+            Device.wait("copy to the CPU")
+        elif on_cpu(args[1]) and not (kwargs.get("non_blocking") or args[2:3] == (True,)):
+            Device.copy(f"copy of {tuple(args[1].shape)}")
+    if name in ("index", "index_put", "index_put_", "_unsafe_index"):
+        for index in args[1]:
+            if index is None:
+                continue
+            # A mask is turned into positions, whose number the host must know.
+            if index.dtype in (torch.bool, torch.uint8) and not _writes_a_number(name, args):
+                Device.wait(f"{name} by a mask")
+            if on_cpu(index) and on_gpu(args[0]):
+                Device.copy(f"index of {tuple(index.shape)}")
+
+
+def _writes_a_number(name: str, args: tuple[Any, ...]) -> bool:
+    """Return whether one number is written at positions or where a mask is: one kernel."""
+    return name.startswith("index_put") and args[2].numel() == 1 and not (args[3:] and args[3])
+
+
+Operation = tuple[Callable[..., Any], Any, dict[str, Any], Any]
+
+
+class PretendGraph:
+    """A CUDA graph on the pretend GPU: the operations recorded, done again on the same memory."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self.operations: list[Operation] = []
+        self.kernels = 0
+
+    def capture_begin(self, *_: Any, **__: Any) -> None:
+        assert Device.graph is None
+        Device.graph = self
+
+    def capture_end(self) -> None:
+        Device.graph = None
+
+    def reset(self) -> None:
+        self.operations.clear()
+
+    def replay(self) -> None:
+        Device.launch("replay", 1)
+        Device.counts.replayed += self.kernels
+        with torch.no_grad(), _disable_current_modes():
+            for fn, args, kwargs, results in self.operations:
+                _again(fn, args, kwargs, results)
+
+
+def _again(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], results: Any) -> None:
+    """Run an operation again, and put what it returns where it was."""
+    inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
+    for old, new in zip(_tensors(results), _tensors(fn(*args, **kwargs)), strict=True):
+        if old.untyped_storage().data_ptr() not in inputs:
+            old.copy_(new)
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def install() -> None:
+    """Put the pretend GPU into torch, before which stub.py has run; there is no way back."""
+    stream = SimpleNamespace(wait_stream=lambda other: None, synchronize=lambda: None)
+
+    def nothing(*_: Any, **__: Any) -> contextlib.nullcontext[None]:
+        return contextlib.nullcontext()
+
+    replaced: dict[str, Any] = {
+        "_lazy_init": nothing, "_is_in_bad_fork": lambda: False, "is_initialized": lambda: False,
+        "is_available": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
+        "is_bf16_supported": lambda *_, **__: True, "get_device_capability": lambda *_: (9, 0),
+        "get_rng_state": lambda *_: torch.zeros(16, dtype=torch.uint8), "set_rng_state": nothing,
+        "get_device_name": lambda *_: "pretend GPU", "mem_get_info": lambda *_: (2**33, 2**34),
+        "memory_reserved": lambda *_: 2**30, "memory_allocated": lambda *_: 2**29,
+        "max_memory_allocated": lambda *_: 2**30,
+        "reset_peak_memory_stats": nothing, "set_sync_debug_mode": nothing,
+        "set_device": nothing, "synchronize": lambda *_: Device.wait("synchronize"),
+        "empty_cache": nothing, "device_of": nothing, "device": nothing, "stream": nothing,
+        "set_stream": nothing, "Stream": lambda *_, **__: stream,
+        "current_stream": lambda *_: stream, "CUDAGraph": PretendGraph,
+        "graph_pool_handle": lambda: (0, 1),
+    }  # fmt: skip
+    for name, value in replaced.items():
+        setattr(torch.cuda, name, value)
+    torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[method-assign]
+    tensor, as_tensor = torch.tensor, torch.as_tensor
+
+    def placed(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def on_device(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
+            made = data if on_gpu(data) else make(data, *args, **kwargs)
+            is_gpu = device is not None and torch.device(device).type == "cuda"
+            return made.to(CUDA) if is_gpu else made
+
+        return on_device
+
+    torch.tensor, torch.as_tensor = placed(tensor), placed(as_tensor)
+    # Parameters become tensors of another class when a model moves to the device.
+    torch.__future__.set_overwrite_module_params_on_conversion(True)

@@ -1,0 +1,82 @@
+"""The protocol for the first GPU: every step runs, is bounded in time, and is stored."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks import __main__ as command
+from benchmarks import first_gpu
+from benchmarks import first_gpu_steps as steps
+from benchmarks.timing import Conditions
+from nmtgrid.cli.app import main
+
+QUICK = Conditions("cpu", "bf16", quick=True)
+IN_A_STEP = {
+    "environment": {"torch", "compiler"},
+    "tests": {"--version"},
+    "waits": {"pervasive likelihood", "transformer likelihood", "transformer exits-mixed"},
+    "kernels": {"rows"},
+    "update": {"pervasive", "transformer", "lengths"},
+    "training": {"updates compared", "largest difference", "seconds"},
+    "decoding": {"rows", "pervasive: equal tokens in fp32", "transformer: equal tokens in fp32"},
+    "memory": {"rows"},
+    "processes": {"skipped"},
+}
+
+
+@pytest.mark.parametrize("step", first_gpu.STEPS, ids=lambda step: step.name)
+def test_every_step_runs(step: steps.Step, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(words: list[str]) -> None:
+        assert main(words[3:]) == 0  # without Python, -m and the package
+
+    monkeypatch.setattr(steps, "run", run)  # imports take longer than the commands
+    step.measure(QUICK, tmp_path)
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert IN_A_STEP[step.name] <= figures.keys()
+    if step.name == "training":
+        assert figures["updates compared"] == 4 and figures["largest difference"] == 0.0
+    if step.name == "decoding":
+        assert figures["pervasive: equal tokens in fp32"]
+
+
+def _options(folder: Path, **changes: Any) -> argparse.Namespace:
+    options = command.parser().parse_args(["--first-gpu", "--out", str(folder)])
+    return argparse.Namespace(**{**vars(options), "device": "cpu", **changes})
+
+
+def test_a_step_ends_when_its_time_is_over(tmp_path: Path) -> None:
+    result = first_gpu.run_step(first_gpu.STEPS[0], QUICK, tmp_path, 0.01)
+    assert result["state"] == "out of time" and result["seconds"] < 5
+
+
+def test_a_step_is_stored_and_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(first_gpu, "STEPS", first_gpu.STEPS[:1])
+    assert first_gpu.run(_options(tmp_path)) == 0
+    stored = json.loads((tmp_path / "first-gpu.json").read_text())
+    assert stored["steps"]["environment"]["state"] == "done"
+    assert stored["steps"]["environment"]["figures"]["torch"] == torch.__version__
+    assert first_gpu.run(_options(tmp_path)) == 0
+    assert "environment: done before" in capsys.readouterr().out
+    stored["facts"]["torch"] = "0.1"
+    (tmp_path / "first-gpu.json").write_text(json.dumps(stored))
+    with pytest.raises(SystemExit, match="other conditions"):
+        first_gpu.run(_options(tmp_path))
+
+
+def test_nothing_begins_when_the_minutes_are_over(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert first_gpu.run(_options(tmp_path, minutes=0.0)) == 1
+    assert capsys.readouterr().out.count("not begun") == len(first_gpu.STEPS)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_says_so() -> None:
+    with pytest.raises(SystemExit, match="no CUDA device"):
+        command.main(["--first-gpu"])
