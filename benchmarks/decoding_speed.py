@@ -47,7 +47,7 @@ class EndsAt:
 
     lengths: Tensor
 
-    def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
+    def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
         """Return log-probabilities [R, V] of the end symbol alone, or of all else."""
         is_end = (self.lengths[sentence] <= step)[:, None]
         end = log_probabilities[:, END].clone()

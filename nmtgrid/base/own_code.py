@@ -39,6 +39,18 @@ def import_files(files: Iterable[str | Path]) -> None:
             _modules[path] = _run(path)
 
 
+def imported_name(text: str) -> str:
+    """Return the name in `text`, having run the file of the short form FILE.py:Name.
+
+    Raises ConfigError as `import_files` does.
+    """
+    file, _, name = text.rpartition(":")
+    if not file.endswith(".py"):
+        return text
+    import_files([file])
+    return name
+
+
 def own_definitions(accepts: Callable[[Any], bool]) -> dict[str, Any]:
     """Return what the imported files define and `accepts` takes, by name.
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Iterable
 
 from nmtgrid.base.errors import ConfigError, nearest
-from nmtgrid.base.own_code import ADVICE, own_definitions
+from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
 from nmtgrid.base.spans import shortened
 from nmtgrid.metrics.latency import METRICS, Metric, own_latency
 
@@ -14,15 +14,16 @@ _TRIAL = ([1.0, 2.0, 2.0], 2.0, 3.0)
 
 
 def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
-    """Return the metrics of these names.
+    """Return the metrics of these names, or of FILE.py:function.
 
     Each is tried on delays of 1, 2 and 2 of a source of 2 and a target of 3. Raises ConfigError
     that names every fault: a function that there is not or that fails, and a name that is taken.
     """
     metrics: dict[str, Metric] = {}
     faults: list[str] = []
-    for name in names:
+    for text in names:
         try:
+            name = imported_name(text)
             metric = _function(name)
             if name in metrics or name in METRICS:
                 raise ConfigError(f"There are two latency metrics `{name}`.", "Rename yours.")

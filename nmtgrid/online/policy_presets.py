@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.records import Percent, Positive, Probability
-from nmtgrid.base.own_code import ADVICE
+from nmtgrid.base.own_code import ADVICE, imported_name
 from nmtgrid.metrics.risk_control import Risk
 from nmtgrid.models.directory import POLICIES, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
@@ -123,8 +123,9 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
     expanded, used = [], []
     for text in texts:
         name, *changes = text.split() or [""]
+        name = imported_name(name)
         if not name or name in KINDS or name in own_policies():
-            expanded.append(text)
+            expanded.append(" ".join([name, *changes]))
             continue
         stored = {key: each for folder in folders for key, each in POLICY_FILE.load(folder).items()}
         if name not in stored:

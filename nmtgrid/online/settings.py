@@ -18,7 +18,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtgrid.base.errors import ConfigError, nearest
-from nmtgrid.base.own_code import ADVICE, own_definitions
+from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
 from nmtgrid.base.spans import Bounds, decimals, shortened, whole_numbers
 
 if TYPE_CHECKING:
@@ -266,13 +266,13 @@ def _own_class(name: str) -> Any:
 def read_policy(text: str) -> list[Setting]:
     """Return the settings of `NAME setting=values ...`, all combinations of the values.
 
-    Numbers may be lists, as `1..9:2` or `0.5,0.7`; without one for the setting that is swept, it
-    takes its usual sweep. Raises ConfigError that names every fault.
+    NAME may be FILE.py:Class. Numbers may be lists, as `1..9:2` or `0.5,0.7`; without one for the
+    setting that is swept, it takes its usual sweep. Raises ConfigError that names every fault.
     """
     words = text.split()
     if not words:
         raise ConfigError("A reading policy needs a name.", f"There are {', '.join(KINDS)}.")
-    name, changes = words[0], words[1:]
+    name, changes = imported_name(words[0]), words[1:]
     if name == "oracle":
         raise ConfigError("The oracle is asked for by `--oracle LIST`.")
     kind = policy_class(name)

@@ -58,6 +58,7 @@ from nmtgrid.models.api import (
     PredictionSites,
     Traits,
     TranslationModel,
+    Verified,
     with_exits,
 )
 from nmtgrid.models.directory import LoadedModel
@@ -577,7 +578,7 @@ def declared_model(halting: Halting = "geometric", count: int = 3) -> ExitModel:
 def chosen(
     choice: str, folder: Path, declared: ExitModel, say: Callable[[str], None] = print,
     weights: str = "best", checksum: str | None = None,
-) -> AnyHalt:  # fmt: skip
+) -> AnyHalt | Verified:  # fmt: skip
     none: Any = None
     return halt_of(choice, LoadedModel(declared, none, {}, folder, weights, checksum), say)
 

@@ -13,6 +13,7 @@ from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.base.own_code import import_files
 from nmtgrid.online.evaluate import OnlineDecoder
 from nmtgrid.online.policies import AlignAtt, Confidence, EDAtt, Entropy, Policy, Threshold, WaitK
+from nmtgrid.online.policy_presets import expand
 from nmtgrid.online.settings import KINDS, Setting, named_policies, read_policy, read_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.api import Agent, Proposal
@@ -220,6 +221,18 @@ def test_a_policy_of_ones_own(own: Path) -> None:
     (even,) = read_policy("Even")
     assert (even.title, even.slug, even.is_offline) == ("Even", "Even", False)
     assert even.values() == {"policy": "Even", "parameter": "", "value": 0.0}
+
+
+def test_the_file_may_stand_before_the_name(tmp_path: Path) -> None:
+    path = tmp_path / "short.py"
+    path.write_text(OWN.replace("Margin", "ShortForm"), encoding="utf-8")
+    (setting,) = read_policy(f"{path}:ShortForm margin=0.2")
+    assert (setting.policy, setting.value) == ("ShortForm", 0.2)
+    assert expand([f"{path}:ShortForm margin=0.2"], []) == (["ShortForm margin=0.2"], [])
+    with pytest.raises(ConfigError, match=r"no reading policy `ShortFrom`.*`ShortForm`"):
+        read_policy(f"{path}:ShortFrom")
+    with pytest.raises(ConfigError, match=r"There is no file .*absent\.py"):
+        read_policy(f"{tmp_path / 'absent.py'}:ShortForm")
 
 
 def test_the_policy_of_the_docs(project: Path, tmp_path: Path) -> None:

@@ -72,8 +72,8 @@ class OnlineEvalArguments(CommandArguments):
     )
     policy: list[str] | None = option(
         "A policy with its settings, all combinations of their values: `confidence "
-        "threshold=0.5..0.9:0.1 floor=2`; or your own (`--import`); or one that `--allow-loss` "
-        "kept under NAME; may be repeated.",
+        "threshold=0.5..0.9:0.1 floor=2`; or your own (`--import FILE`, or `FILE.py:Class`); or "
+        "one that `--allow-loss` kept under NAME; may be repeated.",
         "TEXT",
     )
     allow_loss: float | None = option(
