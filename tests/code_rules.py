@@ -27,6 +27,7 @@ IMPORTED_BY = {
     "numpy": "*",
     "sacremoses": "text/moses.py",
     "subword_nmt": "text/bpe.py",
+    "sentencepiece": "text/sentencepiece_model.py",
     "sacrebleu": "metrics/quality.py",
     "compare_mt": "analysis/quality/words.py",
     "matplotlib": "analysis/plotting/figure.py",

@@ -40,8 +40,8 @@ from nmtgrid.text.shards import LineShard, ShardReader
 
 SEGMENT_FIRST = (
     "The text in {languages} has no spaces between words, so that a sentence counts as one word. "
-    "Segment it first, into words or the units of a segmenter such as SentencePiece, or put spaces "
-    "between all characters; then give it with `--tokenize none`."
+    "Use SentencePiece, which cuts sentences into units: give `--tokenize none` here, and then "
+    "`nmtgrid bpe learn DATA --method sentencepiece`. Or segment the text into words first."
 )
 _CHUNK = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")

@@ -431,12 +431,13 @@ def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | Non
         )
     if not any(batches.bpe_dropout):
         return None
-    if pipeline.facts.subwords == "words":
+    if pipeline.facts.subwords != "bpe":
+        units = {"words": "words"}.get(pipeline.facts.subwords, "pieces of SentencePiece")
         raise ConfigError(
             "`batches.source_bpe_dropout` and `target_bpe_dropout` skip merges of BPE, but the "
-            f"units of {dataset.path} are words.",
-            f"Run `nmtgrid bpe learn {dataset.path}` without `--words`, or set both to 0; "
-            "`batches.source_word_dropout` works with words too.",
+            f"units of {dataset.path} are {units}.",
+            f"Run `nmtgrid bpe learn {dataset.path} --merges N`, or set both to 0; "
+            f"`batches.source_word_dropout` works with {units} too.",
         )
     return ResegmentedPairs(
         dataset.split("train"), pipeline, batches.bpe_dropout,
