@@ -100,7 +100,7 @@ class _Results(Record):
     languages: tuple[str, str] | None = None
     sentences: Count | None = None
     lowercase: bool | None = None
-    subwords: Literal["bpe", "words"] | None = None
+    subwords: Literal["bpe", "words", "sentencepiece"] | None = None
 
     def results(self) -> list[OnlineResult]:
         """Return the settings. Raises ValueError where one lacks its parameter."""

@@ -41,6 +41,7 @@ COMMANDS = {
     "analyze": "nmtgrid.cli.analyze",
     "export": "nmtgrid.cli.export",
     "import-fairseq": "nmtgrid.cli.import_fairseq",
+    "import-marian": "nmtgrid.cli.import_marian",
 }
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.atomic import link_target, reason, remove_folder, write_text
 from nmtgrid.base.io.lock import FolderLock
-from nmtgrid.layers.embedding import Embedding, halved_sinusoids, sinusoids
+from nmtgrid.layers.embedding import WAVES, Embedding
 from nmtgrid.layers.transformer.blocks import AddNorm, DecoderBlock, EncoderBlock, FeedForward
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel
@@ -209,8 +209,7 @@ def _embed(side: Any, spec: Any, embedding: Embedding) -> None:
     elif embedding.positions == "none":
         vectors = embedding.weight.new_zeros(POSITIONS, embedding.size)
     else:
-        waves = sinusoids if embedding.positions == "sinusoidal" else halved_sinusoids
-        vectors = waves(0, POSITIONS, embedding.weight)
+        vectors = WAVES[embedding.positions](0, POSITIONS, embedding.weight)
     side.position_encodings.encodings = _tensor(vectors)
 
 

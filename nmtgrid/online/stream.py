@@ -197,6 +197,7 @@ class TokenStream:
 
     def _constrain(self, following: Tensor) -> Tensor:
         """Strike out what must not follow, as the search does."""
+        following = Banned((PAD, BEGIN), self._plan.renormalize).apply(following, 0, self._first)
         step, end = len(self.tokens), following[:, END].clone()
         # The source is at least so long, its end symbol counted; `Bounded` sees to it that no more
         # has to be known.
@@ -204,12 +205,11 @@ class TokenStream:
         if self._agent.finish_reading and not self._source_has_ended:
             following[:, END] = -math.inf
         least, most = length_bounds(self._plan, length, end_is_hidden=self._end_is_hidden)
-        for rule in (Banned((PAD, BEGIN)), MinLength(least)):
-            following = rule.apply(following, step, self._first)
+        following = MinLength(least).apply(following, step, self._first)
         if int(most) <= step:
             # At the limit nothing but the end may follow, with the value that it had.
             following = torch.full_like(following, -math.inf)
-            following[:, END] = end
+            following[:, END] = end if self._plan.style == "own" else 0.0
         return following
 
     def _pairs(self) -> Iterable[tuple[TranslationModel, Any]]:

@@ -34,16 +34,17 @@ class Constraint(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Banned:
-    """Tokens that are never written."""
+    """Tokens that are never written; `renormalize` gives their probability to the others."""
 
     tokens: tuple[int, ...]
+    renormalize: bool = False
 
     def apply(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Strike the banned tokens out."""
         # One by one: a list as index would be copied to a GPU, which waits for it.
         for token in self.tokens:
             log_probabilities[:, token] = -math.inf
-        return log_probabilities
+        return log_probabilities.log_softmax(1) if self.renormalize else log_probabilities
 
 
 @dataclasses.dataclass(frozen=True)

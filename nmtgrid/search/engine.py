@@ -267,11 +267,14 @@ class FinishedHypotheses:
         """Return [G], True where the search of a sentence ends, for rows `live` [G, W].
 
         Either nothing can change: even the likeliest row, were the rest of it certain and as
-        long as it may be, would not pass the worst hypothesis to be returned. Or `width`
-        hypotheses have ended and no row, at its present `length`, is ahead of that one.
+        long as it may be, would not pass the worst hypothesis to be returned (or, in
+        the style of transformers, any of the beam's). Or `width` hypotheses have ended and no row, at its present `length`, is
+        ahead of that one.
         """
         best_row = live.amax(1)
-        worst = self.scores[groups, min(self.plan.nbest, self.width) - 1]
+        is_own = self.plan.style == "own"
+        compared = min(self.plan.nbest, self.width) if is_own else self.width
+        worst = self.scores[groups, compared - 1]
         norm = self.plan.length_norm(torch.full((), length, device=groups.device))
         is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
         return is_behind | (best_row / self._longest_norm[groups] <= worst)
@@ -355,7 +358,8 @@ class _Run:
         # Read once: a comparison with Python numbers later needs no wait for the device.
         self.min_limit, self.max_steps = int(self.limits.min()), int(self.limits.max()) + 1
         shortest = [MinLength(least)] if plan.min_length or hides_end else []
-        self.constraints: list[Constraint] = [Banned((PAD, BEGIN)), *shortest, *constraints]
+        self.banned = Banned((PAD, BEGIN), plan.renormalize)
+        self.constraints: list[Constraint] = [*shortest, *constraints]
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
         self.select: Select = Greedy() if plan.beam == 1 else Beam(plan.beam)
         if plan.sample:
@@ -496,6 +500,7 @@ class _Run:
 
     def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Rule out what must not follow; a row at its limit can end whatever the rules say."""
+        log_probabilities = self.banned.apply(log_probabilities, step, sentence)
         # Kept before the rules change it in place; no copy while no row can be at its limit.
         end = log_probabilities[:, END].clone() if step >= self.min_limit else None
         if self.reads is not None and self.agent is not None and self.agent.finish_reading:
@@ -506,7 +511,7 @@ class _Run:
         if end is None:
             return log_probabilities
         only_end = torch.full_like(log_probabilities, -math.inf)
-        only_end[:, END] = end
+        only_end[:, END] = end if self.plan.style == "own" else 0.0
         return torch.where((self.limits[sentence] <= step)[:, None], only_end, log_probabilities)
 
     def _advance_rows(self, following: Continuations, step: int) -> bool:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from types import NoneType
@@ -28,8 +27,6 @@ FACTS = "text.json"
 # The entry of the checksums that covers the checksums of the files.
 _TABLE = "table"
 _AGAIN = "Restore a copy, or make the folder again."
-# What tells a model with several target languages which of them to write.
-_LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<)(.*)", re.DOTALL)
 
 Segmenter = Codes | SentencePieceModel
 """What cuts words into units."""
@@ -82,11 +79,6 @@ class Side:
 
     def units(self, words: list[str]) -> list[str]:
         """Return the units of tokenised `words`."""
-        if isinstance(self.codes, SentencePieceModel) and words and words[0].startswith(">>"):
-            code = _LANGUAGE_CODE.fullmatch(words[0])
-            if code is not None and code[1] in self.vocabulary:
-                words = [code[2], *words[1:]] if code[2] else words[1:]
-                return [code[1], *self.codes.segment(words)]
         return words if self.codes is None else self.codes.segment(words)
 
     def join(self, units: Sequence[str]) -> str:

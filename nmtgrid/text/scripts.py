@@ -18,17 +18,14 @@ _UNSPACED = re.compile(
 _HAN = re.compile("[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
 _HAN_WORD, _OTHER_WORD = 2, 5
 """Letters of a word: of Chinese and Japanese, and of Thai, Khmer, Burmese and the like."""
-_MOST_LETTERS = 8
-"""Letters between two spaces, on average, from which text counts as unsegmented.
-
-Words of Chinese have about two, of Thai, Khmer and Burmese about five; sentences have many more.
-"""
+_MOST_WORDS = 2.5
+"""Words between two spaces, as letters let expect, from which text counts as unsegmented."""
 
 
 def count_unspaced(lines: Iterable[str]) -> Counter[str]:
     """Return how many `lines` there are, how many are `unspaced`: mostly in such a script.
 
-    And of the latter the `letters`, and the `chunks` that spaces separate.
+    And of the latter the `words`, as letters let expect, and the `chunks` that spaces separate.
     """
     counts: Counter[str] = Counter()
     for line in lines:
@@ -40,14 +37,14 @@ def count_unspaced(lines: Iterable[str]) -> Counter[str]:
         size = sum(map(len, chunks))
         letters = len(_UNSPACED.findall(line))
         if 2 * letters > size:
-            counts.update(unspaced=1, letters=size, chunks=len(chunks))
+            counts.update(unspaced=1, words=estimated_words(chunks), chunks=len(chunks))
     return counts
 
 
 def is_unsegmented(counts: Counter[str]) -> bool:
     """Return whether most of the lines counted are in such a script and almost without spaces."""
     is_unspaced = 2 * counts["unspaced"] > counts["lines"]
-    return is_unspaced and counts["letters"] >= _MOST_LETTERS * counts["chunks"]
+    return is_unspaced and counts["words"] >= _MOST_WORDS * counts["chunks"]
 
 
 def estimated_words(words: Sequence[str]) -> int:

@@ -7,6 +7,7 @@ tokenizer and no spaces: of Chinese a whole sentence is a word, whose pieces are
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ from nmtgrid.base.subword_marks import SPACE
 
 ENDING = ".model"
 ENDINGS = (ENDING, ".spm")
+# A word that tells a model with several target languages which of them to write, as in OPUS-MT.
+_LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<)(.*)", re.DOTALL)
 _LARGEST_CACHE = 200_000
 # With more characters than this a text is of a script such as Han, whose rarest become unknown.
 _LARGEST_ALPHABET = 1000
@@ -60,9 +63,10 @@ class SentencePieceModel:
         return count
 
     def __contains__(self, piece: object) -> bool:
-        """Whether the model has a piece; what it cannot cut comes out as it went in."""
+        """Whether `segment` yields a piece of the model's, or a code such as `>>fra<<`."""
         processor = self._processor
-        return bool(processor.piece_to_id(piece) != processor.unk_id())
+        is_piece = bool(processor.piece_to_id(piece) != processor.unk_id())
+        return is_piece or _LANGUAGE_CODE.fullmatch(str(piece)) is not None
 
     def __reduce__(self) -> tuple[type[SentencePieceModel], tuple[bytes]]:
         return SentencePieceModel, (self._content,)
@@ -91,19 +95,26 @@ class SentencePieceModel:
     def segment(self, words: Iterable[str]) -> list[str]:
         """Return the pieces of `words`; the first of each word begins with `▁`.
 
-        Characters that the model does not know come out as they are. A word of which normalisation
-        leaves nothing has no piece.
+        Characters that the model does not know come out as they are, and so does a code such as
+        `>>fra<<`. A word of which normalisation leaves nothing has no piece.
         """
         pieces: list[str] = []
         for word in words:
             of_word = self._cache.get(word)
             if of_word is None:
-                of_word = self._processor.encode(word, out_type=str)
+                of_word = self._cut(word)
                 if len(self._cache) >= _LARGEST_CACHE:
                     self._cache.clear()
                 if len(word) <= _MOST_LETTERS:
                     self._cache[word] = of_word
             pieces.extend(of_word)
+        return pieces
+
+    def _cut(self, word: str) -> list[str]:
+        code = _LANGUAGE_CODE.fullmatch(word) if word.startswith(">>") else None
+        if code is not None:
+            return [code[1], *self._processor.encode(code[2], out_type=str)]
+        pieces: list[str] = self._processor.encode(word, out_type=str)
         return pieces
 
 
