@@ -28,7 +28,7 @@ IMPORTED_BY = {
     "sacremoses": "text/moses.py",
     "subword_nmt": "text/bpe.py",
     "sentencepiece": "text/sentencepiece_model.py",
-    "sacrebleu": "metrics/quality.py",
+    "sacrebleu": "metrics/*",
     "compare_mt": "analysis/quality/words.py",
     "matplotlib": "analysis/plotting/figure.py",
     "safetensors": "base/io/arrays.py",

@@ -267,9 +267,9 @@ class FinishedHypotheses:
         """Return [G], True where the search of a sentence ends, for rows `live` [G, W].
 
         Either nothing can change: even the likeliest row, were the rest of it certain and as
-        long as it may be, would not pass the worst hypothesis to be returned (or, in
-        the style of transformers, any of the beam's). Or `width` hypotheses have ended and no row, at its present `length`, is
-        ahead of that one.
+        long as it may be, would not pass the worst hypothesis to be returned (or, in the style of
+        transformers, any of the beam's). Or `width` hypotheses have ended and no row, at its
+        present `length`, is ahead of that one.
         """
         best_row = live.amax(1)
         is_own = self.plan.style == "own"

@@ -23,7 +23,7 @@ def pieces_of(lines: list[str], count: int = 60) -> SentencePieceModel:
 
 
 def make_folder(
-    folder: Path, seed: int = 1, end: float = 2.0, generation: Any = None, **changes: Any
+    folder: Path, seed: int = 1, end: float = 2.5, generation: Any = None, **changes: Any
 ) -> Path:
     """Write a random model, whose end symbol is likely, and its tokenizer's files."""
     folder.mkdir(parents=True)
