@@ -37,6 +37,7 @@ from nmtgrid.convert.from_fairseq.plan import Plan, Recipes, computed
 from nmtgrid.convert.from_fairseq.transformer import block_recipes
 from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.layers.embedding import marian_sinusoids
+from nmtgrid.models.card import update_card
 from nmtgrid.models.directory import load_model, save_model
 from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.text.pipeline import Pipeline, TextFacts
@@ -199,6 +200,12 @@ def import_folder(
     settings = {"search": search, "imported": {"program": "marian", "arch": "MarianMTModel"}}
     with new_folder(out, task="nmtgrid import-marian") as building:
         save_model(building, model, pipeline, settings)
+        update_card(
+            building,
+            origin=f"Imported by nmtgrid from the `MarianMTModel` in `{folder.resolve().name}`, "
+            "whose licence and data count.",
+            training={"parameters": f"{model.count_parameters():,}"},
+        )
         # Reading it back checks the files before the folder gets its name.
         load_model(building)
     sizes = len(sides[0].vocabulary), len(sides[1].vocabulary)

@@ -181,6 +181,8 @@ class Translator:
         faulty plans, ModelError when the models' vocabularies differ.
         """
         check_ensemble(loaded)
+        self.loaded = loaded[0]
+        """The model, or the first one of an ensemble."""
         self.pipeline: Pipeline = loaded[0].pipeline
         self.plan = default_plan(loaded[0]) if plan is None else plan
         self.options = TranslationOptions() if options is None else options

@@ -25,6 +25,7 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.dropout import ResegmentedPairs
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.card import update_card
 from nmtgrid.models.directory import (
     EXITS,
     POLICIES,
@@ -324,6 +325,13 @@ def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clea
         lengths = TrainingLengths(source, target) if dataset.pictures is None else None
         settings = to_json(trainer.settings)
         save_description(folder, trainer.model, dataset.pipeline, settings, lengths)
+        splits = dataset.manifest["splits"].items()
+        name = dataset.path.resolve().name
+        update_card(
+            folder,
+            origin=f"A model trained with nmtgrid on the dataset `{name}`.",
+            pairs={name: split["pairs_kept"] for name, split in splits},
+        )
         objective = trainer.weights.objective
         if isinstance(objective, Prepared):
             objective.save(folder)

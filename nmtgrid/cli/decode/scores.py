@@ -14,7 +14,7 @@ from nmtgrid.text.scripts import bleu_tokenizer
 
 _FEW_ESCAPED = 0.01
 """Share of references that may hold `&apos;` and still be raw text that speaks of it."""
-_TRANSLATION_SCORES = {
+TRANSLATION_SCORES = {
     "bleu_tokenized": "BLEU, tokenised (%)",
     "bleu": "BLEU, raw text (%)",
     "chrf": "chrF2, raw text (%)",
@@ -70,7 +70,7 @@ def print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: st
     Also what about the references makes scores of raw text differ from published ones.
     """
     is_text = "bleu_tokenized" in values
-    titles = _TRANSLATION_SCORES if is_text else _CAPTION_SCORES
+    titles = TRANSLATION_SCORES if is_text else _CAPTION_SCORES
     names = [name for name in titles if name in values]
     console.table(
         f"{title} in {report['seconds']:.1f} s, {report['tokens_per_second']:,.0f} target tokens/s",

@@ -28,6 +28,7 @@ from nmtgrid.convert.from_fairseq.plan import (
 from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.card import update_card
 from nmtgrid.models.directory import load_model, meta_model, save_model
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
@@ -103,6 +104,12 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     }
     with new_folder(out, task="nmtgrid import-fairseq") as folder:
         save_model(folder, model, pipeline, settings)
+        update_card(
+            folder,
+            origin=f"Imported by nmtgrid from `{path.name}`, a `{fairseq_arch}` of fairseq, whose "
+            "licence and data count.",
+            training={"parameters": f"{model.count_parameters():,}"},
+        )
         # Reading it back checks the files before the folder gets its name.
         load_model(folder)
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
