@@ -25,7 +25,7 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.dropout import ResegmentedPairs
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.card import update_card
+from nmtgrid.models.card import FACTS, update_card
 from nmtgrid.models.directory import (
     EXITS,
     POLICIES,
@@ -46,7 +46,7 @@ from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
 METRICS = "metrics.jsonl"
-_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES)
+_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES, FACTS)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
@@ -548,7 +548,7 @@ def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
     if not _same_vocabularies(Pipeline.load(init), dataset.pipeline):
         raise DataError(
             f"`--init`: the model in {init} has other vocabularies than {dataset.path}.",
-            "Give `nmtgrid bpe learn` that model's `--codes`, `--vocab-source` and "
+            "Give `nmtgrid bpe learn` that model's `--codes` (or `--model`), `--vocab-source` and "
             "`--vocab-target`.",
         )
 
