@@ -48,7 +48,7 @@ STORES = {
       for name in ("load", "save", "savez", "savez_compressed")),
 }  # fmt: skip
 """Functions that pickle, or may."""
-PROTOCOL = {"api", "directory", "zoo"}
+PROTOCOL = {"api", "card", "directory", "zoo"}
 """What search and training may import of models: never one architecture."""
 BANNED_NAMES = {
     "held", "found", "given", "wanted", "told", "made", "one", "place", "deed", "ready",

@@ -32,6 +32,7 @@ from nmtgrid.base.io.records import (
     fits,
     read_json,
 )
+from nmtgrid.convert.from_fairseq.dictionary import named
 from nmtgrid.convert.from_fairseq.model import build_model
 from nmtgrid.convert.from_fairseq.plan import Plan, Recipes, computed
 from nmtgrid.convert.from_fairseq.transformer import block_recipes
@@ -148,6 +149,9 @@ class _Types:
 
     def reordered(self, rows: Tensor) -> Tensor:
         """Return `rows` [V, ...] in the order of our types."""
+        # Ours has `<s>` besides.
+        if len(rows) != len(self.rows) - 1:
+            raise ValueError(f"{len(rows):,} rows for {len(self.rows) - 1:,} types")
         if rows.is_meta:
             return rows.new_empty(len(self.rows), *rows.shape[1:])
         return rows[torch.tensor(self.rows)]
@@ -327,13 +331,10 @@ def _types(path: Path, size: int, start: int | None) -> _Types:
         special[BEGIN] = start
     # What no text can be, such as a name with spaces in it, still has its id.
     types = [
-        name if name.split() == [name] and name not in SPECIALS and "\0" not in name else ""
+        name if name.split() == [name] and name not in SPECIALS and "\0" not in name else None
         for name in (str(names[number]) for number in others)
     ]
-    return _Types(
-        Vocabulary([name or f"<id-{number}>" for name, number in zip(types, others, strict=True)]),
-        [*special, *others],
-    )
+    return _Types(Vocabulary(named(types)), [*special, *others])
 
 
 def _open_weights(path: Path) -> _Weights:
@@ -440,6 +441,8 @@ def _search(
         notes.append(
             "`bad_words_ids` is not the padding alone: transformers may write other tokens"
         )
+    if record.forced_eos_token_id not in (config.eos_token_id, [config.eos_token_id]):
+        notes.append("without `forced_eos_token_id` transformers cuts at the greatest length")
     penalty = record.length_penalty
     if penalty < 0:
         notes.append(f"`length_penalty` is {penalty}, which is taken for 0")

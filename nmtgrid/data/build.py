@@ -102,7 +102,7 @@ class _ParallelFiles:
         self._xml: set[Path] = set()
         for prefix in prefixes:
             if prefix.startswith(SACREBLEU):
-                from nmtgrid.metrics.test_sets import fetch_test_set
+                from nmtgrid.metrics.sacrebleu_sets import fetch_test_set
 
                 self.pairs.append(fetch_test_set(prefix.removeprefix(SACREBLEU), languages))
                 continue

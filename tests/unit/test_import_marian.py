@@ -206,6 +206,13 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "types": (lambda folder: _change(folder, "vocab.json", more=27), "`more` has 27"),
     "more types": (lambda folder: _change(folder, "vocab.json", more=29), "has vectors for"),
+    "rows": (
+        lambda folder: (
+            _change(folder, "vocab.json", more=29),
+            _change(folder, "config.json", vocab_size=30, decoder_vocab_size=30),
+        ),
+        "29 rows for 30 types",
+    ),
     "no padding": (
         lambda folder: (folder / "vocab.json").write_text(
             (folder / "vocab.json").read_text().replace('"<pad>"', '"pad"')

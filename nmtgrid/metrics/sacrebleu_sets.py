@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from typing import Any
 
 from sacrebleu.dataset import DATASETS
 
@@ -33,7 +34,7 @@ def fetch_test_set(name: str, languages: tuple[str, str]) -> tuple[Path, Path]:
             else f"{option} must name a test set and its languages.",
             nearest(known, list(DATASETS)) if test_set else "Such as `sacrebleu:wmt15/de-en`.",
         )
-    dataset = DATASETS[test_set]
+    dataset: Any = DATASETS[test_set]
     if pair not in dataset.langpairs:
         raise ConfigError(
             f"{option}: `{test_set}` has no languages `{pair}`.", nearest(pair, dataset.langpairs)
@@ -52,21 +53,20 @@ def fetch_test_set(name: str, languages: tuple[str, str]) -> tuple[Path, Path]:
     return source, target
 
 
-def _download(dataset: object, pair: str, files: tuple[Path, Path]) -> None:
+def _download(dataset: Any, pair: str, files: tuple[Path, Path]) -> None:
     """Have sacreBLEU download a set. Raises InputError where it does not."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_TIMEOUT)
     reason = "its files are not there afterwards"
     try:
-        dataset.get_files(pair)  # type: ignore[attr-defined]
+        dataset.get_files(pair)
     # Whatever goes wrong on the way; some of it ends in `sys.exit` there.
     except (Exception, SystemExit) as fault:
         reason = " ".join(str(fault).split())[:200] or type(fault).__name__
     finally:
         socket.setdefaulttimeout(before)
     if not all(path.is_file() for path in files):
-        name = dataset.name  # type: ignore[attr-defined]
-        folder = files[0].parent
+        name, folder = dataset.name, files[0].parent
         raise InputError(
             f"`{name}` ({pair}) is not in sacreBLEU's cache and cannot be downloaded: {reason}.",
             f"Without a network put {' and '.join(f'`{path.name}`' for path in files)} into "
