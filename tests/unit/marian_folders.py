@@ -114,4 +114,6 @@ def load_theirs(folder: Path) -> tuple[Any, Any]:
     from transformers.models.marian.modeling_marian import MarianMTModel
     from transformers.models.marian.tokenization_marian import MarianTokenizer
 
-    return MarianMTModel.from_pretrained(folder).eval(), MarianTokenizer.from_pretrained(folder)
+    # Typed as anything: transformers leaves most of itself without types.
+    model: Any = MarianMTModel.from_pretrained(folder)
+    return model.eval(), MarianTokenizer.from_pretrained(folder)

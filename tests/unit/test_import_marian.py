@@ -167,6 +167,11 @@ def _change(folder: Path, name: str, **values: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
+def _add_type(folder: Path) -> None:
+    _change(folder, "vocab.json", more=29)
+    _change(folder, "config.json", vocab_size=30, decoder_vocab_size=30)
+
+
 FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no folder": (shutil.rmtree, "There is no folder"),
     "no tokenizer": (lambda folder: (folder / "source.spm").unlink(), "lacks `source.spm`"),
@@ -206,13 +211,7 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "types": (lambda folder: _change(folder, "vocab.json", more=27), "`more` has 27"),
     "more types": (lambda folder: _change(folder, "vocab.json", more=29), "has vectors for"),
-    "rows": (
-        lambda folder: (
-            _change(folder, "vocab.json", more=29),
-            _change(folder, "config.json", vocab_size=30, decoder_vocab_size=30),
-        ),
-        "29 rows for 30 types",
-    ),
+    "rows": (_add_type, "29 rows for 30 types"),
     "no padding": (
         lambda folder: (folder / "vocab.json").write_text(
             (folder / "vocab.json").read_text().replace('"<pad>"', '"pad"')
