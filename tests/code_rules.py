@@ -27,7 +27,8 @@ IMPORTED_BY = {
     "numpy": "*",
     "sacremoses": "text/moses.py",
     "subword_nmt": "text/bpe.py",
-    "sacrebleu": "metrics/quality.py",
+    "sentencepiece": "text/sentencepiece_model.py",
+    "sacrebleu": "metrics/*",
     "compare_mt": "analysis/quality/words.py",
     "matplotlib": "analysis/plotting/figure.py",
     "safetensors": "base/io/arrays.py",
@@ -47,7 +48,7 @@ STORES = {
       for name in ("load", "save", "savez", "savez_compressed")),
 }  # fmt: skip
 """Functions that pickle, or may."""
-PROTOCOL = {"api", "directory", "zoo"}
+PROTOCOL = {"api", "card", "directory", "zoo"}
 """What search and training may import of models: never one architecture."""
 BANNED_NAMES = {
     "held", "found", "given", "wanted", "told", "made", "one", "place", "deed", "ready",

@@ -102,7 +102,7 @@ class _Results(Record):
     languages: tuple[str, str] | None = None
     sentences: Count | None = None
     lowercase: bool | None = None
-    subwords: Literal["bpe", "words"] | None = None
+    subwords: Literal["bpe", "words", "sentencepiece"] | None = None
     data: str | None = None
     split: str | None = None
 

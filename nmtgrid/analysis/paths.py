@@ -22,9 +22,9 @@ from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_unit
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.section import Picture, Section, Table, percent
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.subword_marks import mark_of
 from nmtgrid.metrics.latency import sentence_latency, word_delays
 from nmtgrid.search.traces import Trace, read_traces
-from nmtgrid.text.bpe import JOINER
 
 Unit = Literal["token", "word"]
 """Subword units, or the tokenised words that they make: traces do not have raw ones."""
@@ -194,7 +194,10 @@ def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
     if unit == "word":
         sizes = [source.count(word) for word in range(len(shown.source))]
         # A word is written with its last unit, and read when its last unit has been.
-        reads = word_delays(trace.reads or [], sizes, trace.target, JOINER) if target else []
+        reads = []
+        if target:
+            mark = mark_of(trace.target)
+            reads = word_delays(trace.reads or [], sizes, trace.target, mark)
     elif links is not None:
         links = _of_units(links, source, target)
     shares = soft_alignments.shares(shown)

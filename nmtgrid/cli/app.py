@@ -45,6 +45,7 @@ COMMANDS = {
     "export": "nmtgrid.cli.export",
     "import-fairseq": "nmtgrid.cli.import_fairseq",
     "config-schema": "nmtgrid.cli.config_schema",
+    "import-marian": "nmtgrid.cli.import_marian",
 }
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"

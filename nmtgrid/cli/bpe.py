@@ -1,4 +1,4 @@
-"""`nmtgrid bpe`: learn units for a dataset; apply and undo BPE on text."""
+"""`nmtgrid bpe`: learn units for a dataset; apply and undo BPE or SentencePiece on text."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from typer import Typer
 
@@ -28,8 +28,11 @@ from nmtgrid.cli.options import (
     write_report,
 )
 
+if TYPE_CHECKING:
+    from nmtgrid.data.subwords import SubwordPlan
+
 app = Typer(
-    help="Learn units for a dataset; apply and undo BPE on text.",
+    help="Learn units for a dataset; apply and undo BPE or SentencePiece on text.",
     epilog="`nmtgrid bpe COMMAND --help` shows the options of each, with examples.",
     no_args_is_help=True,
 )
@@ -40,19 +43,27 @@ class LearnArguments(CommandArguments):
     """The arguments of `bpe learn`."""
 
     data: Path = argument("A dataset directory.", "DATA")
-    merges: int | None = option("Merge operations to learn.  [default: 10000]")
+    method: Literal["bpe", "sentencepiece"] | None = option(
+        "Kind of subwords: `bpe`, or pieces of `sentencepiece`, which needs no spaces between "
+        "words.  [default: bpe]"
+    )
+    merges: int | None = option("Merge operations of BPE to learn.  [default: 10000]")
+    pieces: int | None = option("About how many pieces to learn.  [default: 10000]", "N")
     joint: bool | None = option(
-        "One set of merges for both languages, or one for each.  [default: joint]",
+        "One set of merges or pieces for both languages, or one for each.  [default: joint]",
         None,
         "--joint/--separate",
     )
     codes: list[Path] | None = option(
-        "Use these codes; twice: those of the source and of the target.", "FILE"
+        "Use these codes of BPE; twice: those of the source and of the target.", "FILE"
+    )
+    model: list[Path] | None = option(
+        "Use this `.model` of SentencePiece; twice: those of the source and of the target.", "FILE"
     )
     joint_vocabulary: bool = flag(
         "--joint-vocabulary", "One vocabulary for both languages, as `model.tie=all` needs it."
     )
-    words: bool = flag("--words", "Whole words instead of BPE.")
+    words: bool = flag("--words", "Whole words instead of subwords.")
     min_count: int = option("Leave out types seen less than N times in training.", "N", default=1)
     vocab_source: Path | None = option("Use this dictionary: ours, fairseq's or a word list.", "F")
     vocab_target: Path | None = option("The same for the target language.", "F")
@@ -62,26 +73,33 @@ class LearnArguments(CommandArguments):
 
 
 _INEFFECTIVE = "{option} has no effect with {other}: leave it out."
-RULES = [Excludes("merges", "words codes", _INEFFECTIVE), Excludes("joint", "words", _INEFFECTIVE)]
+RULES = [
+    Excludes("merges", "words codes model pieces", _INEFFECTIVE),
+    Excludes("pieces", "words codes model", _INEFFECTIVE),
+    Excludes("model", "words codes", _INEFFECTIVE),
+    Excludes("joint method", "words", _INEFFECTIVE),
+]
 
 
 @takes(
     LearnArguments,
     {
-        "Merges": "merges joint codes words",
+        "Subwords": "method merges pieces joint codes model words",
         "Vocabularies": "joint_vocabulary min_count vocab_source vocab_target",
-        GENERAL: "workers json",
+        GENERAL: "overwrite workers json",
     },
     "nmtgrid bpe learn DATA --merges 10000",
+    "nmtgrid bpe learn DATA --method sentencepiece --pieces 8000",
     "nmtgrid bpe learn DATA --codes codes.de --codes codes.en --separate",
 )
 def learn(arguments: LearnArguments) -> None:
-    """Learn merges and vocabularies from the training text and encode all splits of DATA."""
-    codes = arguments.codes or []
-    faults = []
-    if arguments.joint and len(codes) == 2:
-        faults.append("`--joint` shares the merges, but `--codes` is given twice: leave one out.")
-    check_rules(arguments, RULES, faults)
+    """Learn subwords and vocabularies from the training text and encode all splits of DATA.
+
+    `--method sentencepiece` takes text as it is: give `preprocess --tokenize none` before.
+    """
+    codes = arguments.model or arguments.codes or []
+    method = arguments.method or ("sentencepiece" if arguments.model else "bpe")
+    check_rules(arguments, RULES, _faults(arguments, method))
     check_outputs({"--json": arguments.json})
     from nmtgrid.base.io.workers import count_workers
     from nmtgrid.data.subwords import SubwordPlan, learn_subwords
@@ -89,9 +107,11 @@ def learn(arguments: LearnArguments) -> None:
     source, target = arguments.vocab_source, arguments.vocab_target
     plan = SubwordPlan(
         merges=10000 if arguments.merges is None else arguments.merges,
+        pieces=10000 if arguments.pieces is None else arguments.pieces,
+        method=method,
+        words=arguments.words,
         joint=arguments.joint is not False,
         joint_vocabulary=arguments.joint_vocabulary,
-        words=arguments.words,
         min_count=arguments.min_count,
         codes=tuple(map(str, codes)),
         source_vocabulary=str(source) if source else None,
@@ -117,8 +137,33 @@ def learn(arguments: LearnArguments) -> None:
             f"other vocabularies were in {arguments.data}, which are replaced. Models that were "
             "trained with them still translate, but `train --resume` cannot go on with them."
         )
-    _print_facts(facts, plan.merges)
+    _print_facts(facts, plan)
+    unsegmented = _unsegmented(arguments.data)
+    if unsegmented and plan.subwords != "sentencepiece":
+        console.warn(
+            f"the text in {' and '.join(unsegmented)} has no spaces between words, so that a "
+            "sentence is one word; `--method sentencepiece` makes units of it."
+        )
     write_report(arguments.json, facts)
+
+
+def _faults(arguments: LearnArguments, method: str) -> list[str]:
+    """Return what is wrong with options that are not of this method, or contradict each other."""
+    faults = []
+    files = arguments.model or arguments.codes or []
+    if arguments.joint and len(files) == 2:
+        option = "--model" if arguments.model else "--codes"
+        faults.append(f"`--joint` shares the units, but `{option}` is given twice: leave one out.")
+    if arguments.words:
+        return faults
+    if method == "bpe":
+        for name in ("model", "pieces"):
+            if getattr(arguments, name) is not None:
+                faults.append(f"`--{name}` is of SentencePiece: give `--method sentencepiece`.")
+    elif arguments.merges is not None or arguments.codes:
+        option = "--codes" if arguments.codes else "--merges"
+        faults.append(f"`{option}` is of BPE: leave it or `--method sentencepiece` out.")
+    return faults
 
 
 def _vocabulary_files(data: Path) -> dict[str, Any]:
@@ -129,7 +174,15 @@ def _vocabulary_files(data: Path) -> dict[str, Any]:
     return {name: facts for name, facts in files.items() if name.startswith("vocab.")}
 
 
-def _print_facts(facts: dict[str, Any], merges: int) -> None:
+def _unsegmented(data: Path) -> list[str]:
+    """Return the languages of a dataset whose text has no spaces between words."""
+    from nmtgrid.data import directory
+
+    splits = directory.read(data)["splits"].values()
+    return list(dict.fromkeys(lang for split in splits for lang in split.get("unsegmented", ())))
+
+
+def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
     """Print the sizes of the vocabularies and the lengths."""
     sizes = facts["source_vocab_size"], facts["target_vocab_size"]
     same = " (the same ones)" if facts["joint_vocabulary"] else ""
@@ -137,10 +190,14 @@ def _print_facts(facts: dict[str, Any], merges: int) -> None:
         f"Vocabularies: {sizes[0]:,} source and {sizes[1]:,} target types{same}, with specials."
     )
     # Codes and vocabularies that were brought along are not learned: the facts lack these keys.
-    if "words_learned_from" in facts and min(facts["merges"]) < merges:
+    merges = facts.get("merges", [])
+    if "words_learned_from" in facts and merges and min(merges) < plan.merges:
         console.warn(
-            f"only {min(facts['merges']):,} merges of {merges:,}: no further pair occurs twice."
+            f"only {min(merges):,} merges of {plan.merges:,}: no further pair occurs twice."
         )
+    pieces = facts.get("pieces", [])
+    if "words_learned_from" in facts and pieces and min(pieces) < plan.pieces:
+        console.say(f"{min(pieces):,} pieces of {plan.pieces:,}: the text has no more.")
     if facts.get("source_forgotten_words") or facts.get("target_forgotten_words"):
         console.warn(
             f"so many distinct words that rare ones were left out of the counts "
@@ -148,7 +205,7 @@ def _print_facts(facts: dict[str, Any], merges: int) -> None:
         )
     if any(facts.get("words_not_learned_from", [])):
         console.say(
-            f"Merges were learned from the {max(facts['words_learned_from']):,} most frequent "
+            f"Subwords were learned from the {max(facts['words_learned_from']):,} most frequent "
             f"words; {sum(facts['words_not_learned_from']):,} rarer ones were left out of it."
         )
     headings = ["split", "side", "5 %", "50 %", "95 %", "total", "unknown"]
@@ -172,7 +229,7 @@ class UndoArguments(CommandArguments):
 class ApplyArguments(UndoArguments):
     """The arguments of `bpe apply`."""
 
-    codes: Path = argument("A codes file.", "CODES")
+    codes: Path = argument("Codes of BPE, or a `.model` of SentencePiece.", "CODES")
     workers: Workers = 1
 
 
@@ -189,10 +246,12 @@ def apply(arguments: ApplyArguments) -> None:
     from nmtgrid.base.io.text import open_writer
     from nmtgrid.base.io.workers import count_workers, map_ordered
     from nmtgrid.text.bpe import Codes
+    from nmtgrid.text.sentencepiece_model import ENDINGS, SentencePieceModel
     from nmtgrid.text.shards import read_shards, segment_lines
 
-    source, out = arguments.input, arguments.out
-    bpe, processes = Codes.load(arguments.codes), count_workers(arguments.workers)
+    source, out, codes = arguments.input, arguments.out, arguments.codes
+    kind = SentencePieceModel if codes.suffix in ENDINGS else Codes
+    bpe, processes = kind.load(codes), count_workers(arguments.workers)
     if processes == 1:
         # Line by line, so that a program at the other end of a pipe gets each at once.
         _map_lines(source, out, lambda line: " ".join(bpe.segment(line.split())))
@@ -206,7 +265,14 @@ def apply(arguments: ApplyArguments) -> None:
 @takes(UndoArguments, {INPUT_OUTPUT: "input out"}, "nmtgrid bpe undo < units > words")
 def undo(arguments: UndoArguments) -> None:
     """Join units to words again."""
-    from nmtgrid.text.bpe import remove_bpe as join
+    from nmtgrid.base.subword_marks import SPACE, joined_words
+    from nmtgrid.text.bpe import remove_bpe
+
+    def join(line: str) -> str:
+        # Pieces of SentencePiece, of which the first in a line always has the mark.
+        if line.startswith(SPACE):
+            return " ".join(joined_words(line.split(), SPACE))
+        return remove_bpe(line)
 
     _map_lines(arguments.input, arguments.out, join)
 

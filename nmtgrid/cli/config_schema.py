@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from nmtgrid.cli.options import (
+    INPUT_OUTPUT,
     CommandArguments,
     argument,
     check_outputs,
@@ -29,7 +30,11 @@ class ConfigSchemaArguments(CommandArguments):
     out: Path = option("Where it goes.", "FILE", default=Path("-"))
 
 
-@takes(ConfigSchemaArguments, {}, "nmtgrid config-schema train --out nmtgrid.schema.json")
+@takes(
+    ConfigSchemaArguments,
+    {INPUT_OUTPUT: "out"},
+    "nmtgrid config-schema train --out nmtgrid.schema.json",
+)
 def command(arguments: ConfigSchemaArguments) -> None:
     """Write the JSON Schema of the files that COMMAND reads with `--config`.
 

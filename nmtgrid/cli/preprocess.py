@@ -72,7 +72,8 @@ class PreprocessArguments(CommandArguments):
     train: list[str] | None = option("Prefix: reads P.de and P.en, also .gz, .xz, .bz2.", "P")
     valid: list[str] | None = option("Validation text (of captions: a file or a number).", "P")
     test: list[str] | None = option(
-        "Test text (of captions: a file or a number); the same name again is put behind the first.",
+        "Test text (of captions: a file or a number); the same name again is put behind the first. "
+        "`sacrebleu:wmt15/de-en` is a test set of sacreBLEU's, downloaded if need be.",
         "[NAME=]P",
     )
     toy: int | None = option("Build the toy corpus with N training pairs.", "N", min=1)

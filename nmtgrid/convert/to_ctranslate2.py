@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.atomic import link_target, reason, remove_folder, write_text
 from nmtgrid.base.io.lock import FolderLock
-from nmtgrid.layers.embedding import Embedding, halved_sinusoids, sinusoids
+from nmtgrid.layers.embedding import WAVES, Embedding
 from nmtgrid.layers.transformer.blocks import AddNorm, DecoderBlock, EncoderBlock, FeedForward
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel
@@ -112,9 +112,10 @@ for result in results:
 ```
 
 `return_end_token=True` counts the end symbol in the length, as nmtgrid does: its length penalty
-is then ours with `search.length_offset=0`. A beam stops as soon as it holds `beam_size` finished
-translations, ours when none that is under way is ahead of them; with `length_penalty=0` both
-return the same translation.
+is then ours with `search.length_offset=0`, and scores are those with `search.renormalize=true`:
+`<pad>` and `<s>` are never written and have no probability. A beam stops as soon as it holds
+`beam_size` finished translations, ours when none that is under way is ahead of them; with
+`length_penalty=0` both return the same translation.
 """
 
 
@@ -154,7 +155,10 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 def _specification(specs: Any, model: Transformer) -> Any:
     config = model.config
     depths = config.encoder_depth, config.decoder_depth
-    spec = specs.TransformerSpec.from_config(depths, config.heads, pre_norm=config.norm == "pre")
+    spec = specs.TransformerSpec.from_config(
+        depths, config.heads, pre_norm=config.norm == "pre",
+        activation=specs.common_spec.Activation[config.activation.upper()],
+    )  # fmt: skip
     settings = spec.config
     first = SPECIALS[END] if config.first_symbol == "end" else SPECIALS[BEGIN]
     settings.unk_token, settings.bos_token = SPECIALS[UNKNOWN], SPECIALS[BEGIN]
@@ -209,8 +213,7 @@ def _embed(side: Any, spec: Any, embedding: Embedding) -> None:
     elif embedding.positions == "none":
         vectors = embedding.weight.new_zeros(POSITIONS, embedding.size)
     else:
-        waves = sinusoids if embedding.positions == "sinusoidal" else halved_sinusoids
-        vectors = waves(0, POSITIONS, embedding.weight)
+        vectors = WAVES[embedding.positions](0, POSITIONS, embedding.weight)
     side.position_encodings.encodings = _tensor(vectors)
 
 

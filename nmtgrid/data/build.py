@@ -40,9 +40,11 @@ from nmtgrid.text.shards import LineShard, ShardReader
 
 SEGMENT_FIRST = (
     "The text in {languages} has no spaces between words, so that a sentence counts as one word. "
-    "Segment it first, into words or the units of a segmenter such as SentencePiece, or put spaces "
-    "between all characters; then give it with `--tokenize none`."
+    "Use SentencePiece, which cuts sentences into units: give `--tokenize none` here, and then "
+    "`nmtgrid bpe learn DATA --method sentencepiece`. Or segment the text into words first."
 )
+SACREBLEU = "sacrebleu:"
+"""What a prefix begins with that names a test set of sacreBLEU's."""
 _CHUNK = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
@@ -94,13 +96,20 @@ class _ParallelFiles:
 
     def __init__(self, prefixes: Sequence[str], languages: tuple[str, str], xml: bool) -> None:
         """Raises InputError naming what is missing."""
-        endings = ENDINGS if xml else ("",)
-        source, target = languages
-        self.pairs = [
-            (find_text(prefix, source, endings), find_text(prefix, target, endings))
-            for prefix in prefixes
-        ]
-        self._xml = xml
+        self.pairs: list[tuple[Path, Path]] = []
+        self.test_sets = [p.removeprefix(SACREBLEU) for p in prefixes if p.startswith(SACREBLEU)]
+        # XML is what IWSLT's files are, not those of sacreBLEU.
+        self._xml: set[Path] = set()
+        for prefix in prefixes:
+            if prefix.startswith(SACREBLEU):
+                from nmtgrid.metrics.sacrebleu_sets import fetch_test_set
+
+                self.pairs.append(fetch_test_set(prefix.removeprefix(SACREBLEU), languages))
+                continue
+            endings = ENDINGS if xml else ("",)
+            source, target = (find_text(prefix, language, endings) for language in languages)
+            self.pairs.append((source, target))
+            self._xml |= {source, target} if xml else set()
         self._notes: dict[str, Counter[str]] = {}
 
     @property
@@ -121,7 +130,7 @@ class _ParallelFiles:
         """
         for source, target in self.pairs:
             # Compressed files and XML cannot be handed to workers as bytes: lines are read here.
-            if self._xml or not (is_plain(source) and is_plain(target)):
+            if source in self._xml or not (is_plain(source) and is_plain(target)):
                 yield from to_shards(chunks(self._read_pairs(source, target, meter), _CHUNK))
             else:
                 yield from self._read_shards(source, target, meter)
@@ -161,7 +170,7 @@ class _ParallelFiles:
 
     def _lines(self, path: Path, meter: Meter) -> Iterator[str]:
         lines = read_lines(path, self._notes.setdefault(path.name, Counter()), meter=meter)
-        return read_xml(lines, str(path)) if self._xml else lines
+        return read_xml(lines, str(path)) if path in self._xml else lines
 
     def _unequal_error(self, paths: tuple[Path, Path], totals: tuple[int, int]) -> InputError:
         longer = totals[1] > totals[0]
@@ -171,7 +180,7 @@ class _ParallelFiles:
             "The two must be parallel: find the place where they part and mend it.",
             path=paths[longer],
             # Numbers of text lines in XML are not line numbers of the file.
-            line=0 if self._xml else fewer + 1,
+            line=0 if paths[longer] in self._xml else fewer + 1,
         )
 
 
@@ -246,6 +255,8 @@ def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
         for name in prefixes
         if not _NAME.fullmatch(name)
     ]
+    if any(prefix.startswith(SACREBLEU) for prefix in prefixes.get("train", ())):
+        faults.append("`--train` cannot be a test set of sacreBLEU's: give text of your own.")
     if not prefixes.get("train"):
         faults.append("There is no training text: give `--train`.")
     if plan.valid_every and "valid" in prefixes:
@@ -279,6 +290,8 @@ class _SplitBuilder:
             if name in self.files:
                 # Notes are complete only after all shards of the split have passed.
                 splits[name]["notes"] = self.files[name].notes
+                if test_sets := self.files[name].test_sets:
+                    splits[name]["test_sets"] = test_sets
         for name, split in splits.items():
             if split["pairs_kept"] == 0:
                 raise _nothing_left_error(name, split, plan)

@@ -19,6 +19,7 @@ from torch import Tensor
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.data.dataset import Split
+from nmtgrid.text.bpe import Codes
 from nmtgrid.text.bpe_dropout import BpeDropout, happens, mixed
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import UNKNOWN
@@ -54,13 +55,12 @@ class ResegmentedPairs:
         for side, probability in zip(
             (pipeline.source, pipeline.target), probabilities, strict=True
         ):
-            if probability and side.codes is None:
-                raise ValueError("BPE-dropout of a side without codes")
-            self._dropouts.append(
-                BpeDropout(side.codes, side.vocabulary, probability)
-                if probability and side.codes is not None
-                else None
-            )
+            if not probability:
+                self._dropouts.append(None)
+            elif isinstance(side.codes, Codes):
+                self._dropouts.append(BpeDropout(side.codes, side.vocabulary, probability))
+            else:
+                raise ValueError("BPE-dropout of a side without codes of BPE")
 
     def lengths(self, pairs: NDArray[Any], epoch: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return the source and target lengths [N] of these pairs in an epoch."""

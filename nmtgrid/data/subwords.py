@@ -1,4 +1,4 @@
-"""`bpe learn`: completes a dataset directory with codes, vocabularies and binarised splits."""
+"""`bpe learn`: completes a dataset directory with units, vocabularies and binarised splits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, DataError, InputError, StorageError
@@ -26,7 +26,8 @@ from nmtgrid.data import directory
 from nmtgrid.data.binarise import Lengths, write_split
 from nmtgrid.data.captioning.dataset import FOLDER, Pictures, PictureSource
 from nmtgrid.text.bpe import Codes, learn
-from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.pipeline import Pipeline, Segmenter, TextFacts
+from nmtgrid.text.sentencepiece_model import SentencePieceModel, learn_pieces
 from nmtgrid.text.shards import Block, read_block, split_file, split_lines
 from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
@@ -49,15 +50,18 @@ class SubwordPlan:
 
     merges: int = 10000
     joint: bool = True
-    """One set of merges for both languages, instead of one for each."""
+    """One set of merges (or model of SentencePiece) for both languages, instead of one for each."""
     joint_vocabulary: bool = False
     """One vocabulary for both languages, of the units of both, as `model.tie=all` needs it."""
+    method: Literal["bpe", "sentencepiece"] = "bpe"
+    pieces: int = 10000
+    """About so many pieces does a model of SentencePiece learn."""
     words: bool = False
-    """Whole words, no BPE."""
+    """Whole words, no subwords."""
     min_count: int = 1
     """Types seen less often in training are left out of the vocabularies."""
     codes: tuple[str, ...] = ()
-    """Existing codes: one file for both languages, or one for each."""
+    """Existing codes or models: one file for both languages, or one for each."""
     source_vocabulary: str | None = None
     target_vocabulary: str | None = None
     """Existing dictionaries: ours, fairseq's, or one word per line."""
@@ -69,21 +73,29 @@ class SubwordPlan:
         faults = []
         if self.merges < 1:
             faults.append(f"`--merges` must be at least 1, but is {self.merges}.")
+        if self.pieces < 1:
+            faults.append(f"`--pieces` must be at least 1, but is {self.pieces}.")
         if self.min_count < 1:
             faults.append(f"`--min-count` must be at least 1, but is {self.min_count}.")
         if self.words and self.codes:
             faults.append("`--words` means that there are no merges: leave `--codes` out.")
         faults += worker_faults(self.workers)
+        option = "`--model`" if self.method == "sentencepiece" else "`--codes`"
         if len(self.codes) > 2:
-            faults.append("Give `--codes` once, or twice: for the source and the target language.")
+            faults.append(f"Give {option} once, or twice: for the source and the target language.")
         if len(self.codes) == 1 and not self.joint:
-            faults.append("`--separate` needs `--codes` twice: for the source and the target.")
+            faults.append(f"`--separate` needs {option} twice: for the source and the target.")
         if self.joint_vocabulary and (self.source_vocabulary or self.target_vocabulary):
             faults.append(
                 "`--joint-vocabulary` makes one of both languages: leave `--vocab-source` and "
                 "`--vocab-target` out (or give both the same file, without it)."
             )
         return faults
+
+    @property
+    def subwords(self) -> Literal["bpe", "sentencepiece", "words"]:
+        """The kind of the units."""
+        return "words" if self.words else self.method
 
     @property
     def is_joint(self) -> bool:
@@ -195,7 +207,8 @@ class _Learner:
             raise ConfigError(
                 "`--min-count` has no effect on vocabularies that are given: leave it out."
             )
-        self._codes: list[Codes] = [Codes.load(path) for path in plan.codes]
+        kind = SentencePieceModel if plan.method == "sentencepiece" else Codes
+        self._codes: list[Segmenter] = [kind.load(path) for path in plan.codes]
         self._segmented: list[dict[str, str]] = [{}, {}]
         """For each side the subwords, between spaces, of its most frequent words."""
 
@@ -223,24 +236,23 @@ class _Learner:
                 vocabulary or self._vocabulary(self._count_units(side, words[side], codes[side]))
                 for side, vocabulary in enumerate(self._existing)
             )
+        sizes = "pieces" if plan.method == "sentencepiece" else "merges"
         facts = {
-            "subwords": "words" if plan.words else "bpe",
+            "subwords": plan.subwords,
             "joint": plan.is_joint,
             "joint_vocabulary": source.types == target.types,
-            "merges": [len(merges) for merges in self._codes],
+            sizes: [len(codes) for codes in self._codes],
             "source_vocab_size": len(source),
             "target_vocab_size": len(target),
             **facts,
         }
-        text = TextFacts(
-            **self._text, subwords="words" if plan.words else "bpe", joint=plan.is_joint
-        )
+        text = TextFacts(**self._text, subwords=plan.subwords, joint=plan.is_joint)
         return Pipeline(text, source, target, *codes), facts
 
     def binarise(self, pipeline: Pipeline, building: Path) -> dict[str, dict[str, Any]]:
         """Write each split as arrays; return its lengths."""
         segmented = [
-            {word: subwords.split(" ") for word, subwords in words.items()}
+            {word: subwords.split() for word, subwords in words.items()}
             for words in self._segmented
         ]
         facts_of_splits = {}
@@ -297,7 +309,7 @@ class _Learner:
             advance(lines)
         return counts
 
-    def _learn_codes(self, counts: list[Counter[str]], facts: dict[str, Any]) -> list[Codes]:
+    def _learn_codes(self, counts: list[Counter[str]], facts: dict[str, Any]) -> list[Segmenter]:
         merges = self._plan.merges
         texts: list[Mapping[str, int]] = [*counts]
         if self._plan.is_joint:
@@ -307,18 +319,24 @@ class _Learner:
         facts["words_not_learned_from"] = [
             len(words) - len(learned) for words, learned in zip(texts, frequent, strict=True)
         ]
+        if self._plan.method == "sentencepiece":
+            return [learn_pieces(words, self._plan.pieces) for words in frequent]
         return [
             learn(words, merges, lambda done: self._report("learn", done, merges))
             for words in frequent
         ]
 
     def _count_units(
-        self, side: int, words: Mapping[str, int], codes: Codes | None
+        self, side: int, words: Mapping[str, int], codes: Segmenter | None
     ) -> Mapping[str, int]:
         """Return the counts of the units, and keep the subwords of the most frequent words."""
         segmented = self._segmented[side] = dict.fromkeys(most_frequent(words, MOST_KNOWN), "")
         advance = self._progress(f"cut words of {self._languages[side]}", len(words))
-        return count_units(words, codes, self._plan.workers, segmented, advance)
+        counts = count_units(words, codes, self._plan.workers, segmented, advance)
+        if isinstance(codes, SentencePieceModel):
+            # What it does not know comes out of it as it stands, and is no type.
+            return {unit: count for unit, count in counts.items() if unit in codes}
+        return counts
 
     def _vocabulary(self, units: Mapping[str, int]) -> Vocabulary:
         vocabulary = Vocabulary.from_counts(units, self._plan.min_count)
@@ -388,7 +406,7 @@ def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:
 
 def count_units(
     words: Mapping[str, int],
-    codes: Codes | None,
+    codes: Segmenter | None,
     workers: int = 1,
     segmented: dict[str, str] | None = None,
     report: Callable[[int], None] = lambda count: None,
@@ -408,7 +426,7 @@ def count_units(
     segment = partial(_segment, codes)
     for part, texts in map_ordered(segment, chunks(words, CHUNK), min(workers, useful)):
         for word, text in zip(part, texts, strict=True):
-            for unit in text.split(" "):
+            for unit in text.split():
                 units[unit] += words[word]
             if word in segmented:
                 segmented[word] = text
@@ -416,5 +434,5 @@ def count_units(
     return units
 
 
-def _segment(codes: Codes, words: Sequence[str]) -> list[str]:
+def _segment(codes: Segmenter, words: Sequence[str]) -> list[str]:
     return [" ".join(codes.segment((word,))) for word in words]

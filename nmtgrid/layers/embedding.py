@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.static_cache import Position, StaticPosition
 
-Positions = Literal["none", "sinusoidal", "sinusoidal-halves", "learned"]
+Positions = Literal["none", "sinusoidal", "sinusoidal-halves", "sinusoidal-marian", "learned"]
 
 LARGEST_TABLE = 4096
 """Sinusoidal positions in the cached table; those beyond are computed at each call."""
@@ -20,9 +20,9 @@ LARGEST_TABLE = 4096
 class Embedding(nn.Module):
     """Token vectors, optionally scaled by sqrt(d) and summed with positions.
 
-    Positions are sinusoidal, as printed (2.39) or in the halves of other programs, or
-    `max_positions` learned vectors, of which the last serves all positions beyond. The padding
-    type's row is zero at the start. One dropout mask covers a token's vector, so a whole row or
+    Positions are sinusoidal, as printed (2.39) or as other programs have them, or `max_positions`
+    learned vectors, of which the last serves all positions beyond. The padding type's row is zero
+    at the start. One dropout mask covers a token's vector, so a whole row or
     column of the grid is dropped alike. With an `alias` (first, second) the first id has the
     vector of the second.
     """
@@ -89,7 +89,7 @@ class Embedding(nn.Module):
         if self.position_weight is not None:
             positions = _positions(first, count, like).clamp_(max=len(self.position_weight) - 1)
             return nn.functional.embedding(positions, self.position_weight)
-        waves = sinusoids if self.positions == "sinusoidal" else halved_sinusoids
+        waves = WAVES[self.positions]
         # A recorded step computes its waves: which part of the table to read is not known then.
         if isinstance(first, StaticPosition) or first + count > LARGEST_TABLE:
             return waves(first, count, like)
@@ -132,3 +132,24 @@ def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     angles = positions[:, None] * torch.exp(waves * (-math.log(10000.0) / max(half - 1, 1)))
     joined = torch.cat([angles.sin(), angles.cos()], dim=1)
     return nn.functional.pad(joined, (0, size - 2 * half)).to(like.dtype)
+
+
+def marian_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
+    """Return [count, d]: the sines of Eq. (2.39), then its cosines, as in Marian and transformers.
+
+    Departs: 2.39 has sines and cosines take turns.
+    """
+    size = like.shape[-1]
+    # In double precision, as the latter does: at the position 500 float32 is off by 5e-5.
+    positions = _positions(first, count, like).double()
+    pairs = torch.arange((size + 1) // 2, device=like.device, dtype=torch.float64)
+    angles = positions[:, None] * torch.exp(pairs * (-2.0 * math.log(10000.0) / size))
+    return torch.cat([angles.sin(), angles[:, : size // 2].cos()], dim=1).to(like.dtype)
+
+
+WAVES = {
+    "sinusoidal": sinusoids,
+    "sinusoidal-halves": halved_sinusoids,
+    "sinusoidal-marian": marian_sinusoids,
+}
+"""The sinusoidal positions by their names."""

@@ -1,9 +1,10 @@
 """Latency of simultaneous translation: AP, AL, DAL, CW, max-CW, LAAL, YAAL (section 4.5).
 
-Delays may be of tokens or of words; `word_delays` makes the latter of the former. A subword that
-ends in the joiner (`@@`, passed by the caller; empty where tokens are words) goes on in the next
-one. Source words are those of the raw line, which arrive whole: where a part of a word has been
-read, it counts as read. Target words are the tokenised ones, written with their last subword.
+Delays may be of tokens or of words; `word_delays` makes the latter of the former. Which subwords
+make a word is known by their mark, the joiner (see `base/subword_marks.py`). Source words are those
+of the raw line, which arrive whole: where a part of a word has been read, it counts as read. Target
+words are the tokenised ones, written with their last subword; with SentencePiece with the next one,
+which shows that the word has ended.
 
 A metric of one's own is a function of a sentence (`Metric`); metrics/own.py reads it from a file.
 
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import nan_to_none
+from nmtgrid.base.subword_marks import SPACE, word_numbers
 
 Convention = Literal["thesis", "simuleval"]
 Unit = Literal["token", "word"]
@@ -362,12 +364,16 @@ def word_ends(count: int, target_pieces: Sequence[str], joiner: str) -> list[int
     """
     if count - len(target_pieces) not in (0, 1):
         raise ValueError(f"{count} delays for {len(target_pieces)} target pieces")
-    goes_on = [bool(joiner) and piece.endswith(joiner) for piece in target_pieces]
-    # The last piece of all ends a word in any case.
-    ends = [i for i, more in enumerate(goes_on) if i == len(goes_on) - 1 or not more]
-    if ends and goes_on[-1]:
-        ends[-1] = count - 1
-    return ends
+    numbers = word_numbers(target_pieces, joiner)
+    if not numbers:
+        return []
+    # Of the first piece of each word but the first.
+    begins = [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1]]
+    if joiner == SPACE:
+        # That a word has ended shows in the piece behind it, or the end symbol.
+        return [*begins, count - 1]
+    goes_on = bool(joiner) and target_pieces[-1].endswith(joiner)
+    return [*(begin - 1 for begin in begins), count - 1 if goes_on else len(numbers) - 1]
 
 
 def seconds_per_token(written: Iterable[Sequence[float]]) -> dict[str, float | None]:

@@ -351,7 +351,10 @@ def _check_values(
 
 
 def _read_config(folder: Path) -> _Config:
-    advice = "Name one that `train` wrote, or that `import-fairseq` made of a model of fairseq."
+    advice = (
+        "Name one that `train` wrote, or that `import-fairseq` or `import-marian` made of a model "
+        "of another program."
+    )
     if folder.is_file():
         raise ModelError(f"{folder} is a file, not a model directory.", advice)
     if not folder.is_dir():

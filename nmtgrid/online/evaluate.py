@@ -49,6 +49,7 @@ from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.moses import unescape
 from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.scripts import bleu_tokenizer
 
 _LIMITS = SourceLimits()
 
@@ -552,26 +553,29 @@ def measure(
     *,
     lowercase: bool,
     lower: Callable[[str], str] = str.lower,
+    language: str = "",
     own: Mapping[str, Metric] | None = None,
     words_per_minute: float = WORDS_PER_MINUTE,
 ) -> Measured:
     """Return the scores of a decoding; `joiner` ends target units that go on in the next one.
 
     Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more;
-    `lower` is how the target language is lower-cased. `own` are further metrics of latency,
+    `lower` is how the target `language` is lower-cased. `own` are further metrics of latency,
     `words_per_minute` as in `elapsed_of_words`.
     """
     outcomes = decoded.outcomes
+    references = [sentence.raw_reference for sentence in sentences]
     # The thesis reports BLEU of tokenised text, others detokenised BLEU: both are cheap.
     tokenized = bleu(
         [outcome.words for outcome in outcomes],
         [sentence.reference for sentence in sentences],
-        "none",
+        bleu_tokenizer(language, references, "none"),
     )
     raw = bleu(
         [outcome.text for outcome in outcomes],
-        [lower(s.raw_reference) if lowercase else s.raw_reference for s in sentences],
-        lowercase=lowercase,
+        [lower(reference) if lowercase else reference for reference in references],
+        bleu_tokenizer(language, references, "13a"),
+        lowercase,
     )
     by_sentence = sentence_latencies(sentences, outcomes, joiner, own)
     latencies = {counting: values.mean() for counting, values in by_sentence.items()}

@@ -91,7 +91,7 @@ class Evaluation:
     languages: tuple[str, str] | None = None
     sentences: int | None = None
     lowercase: bool | None = None
-    subwords: Literal["bpe", "words"] | None = None
+    subwords: Literal["bpe", "words", "sentencepiece"] | None = None
 
 
 def curves(data: str) -> tuple[Curve, ...]:
@@ -127,10 +127,11 @@ def mismatches(curve: Curve, evaluation: Evaluation, unit: Literal["token", "wor
         reasons.append(
             f"BLEU of the published curves marked `{mark}` is {theirs}; here it is {ours}."
         )
-    counted = "words" if unit == "word" or evaluation.subwords == "words" else "BPE"
+    kinds = {"words": "words", "sentencepiece": "pieces"}
+    counted = "words" if unit == "word" else kinds.get(evaluation.subwords or "", "BPE")
     is_known = unit == "word" or evaluation.subwords is not None
     if is_known and counted != corpus.unit:
-        shown = {"BPE": "BPE tokens", "words": "words"}
+        shown = {"BPE": "BPE tokens", "words": "words", "pieces": "pieces of SentencePiece"}
         option = {"BPE": "token", "words": "word"}[corpus.unit]
         advice = f" (`--unit {option}`)" if option != unit else ""
         reasons.append(

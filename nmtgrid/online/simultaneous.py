@@ -38,7 +38,7 @@ def simultaneous(
     if policy is not None and not isinstance(policy, (str, Agent, PrefixPolicy)):
         raise TypeError(f"policy must be a text such as 'wait-k k=3', but is {policy!r}.")
     presets: list[PolicyPreset] = []
-    first = model.loaded[0]
+    first = model.loaded
     agent: Agent | PrefixPolicy
     if policy is None:
         k = trained_k(first.folder)

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
@@ -28,7 +29,6 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
-from nmtgrid.text.bpe import remove_bpe
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -198,6 +198,7 @@ class TokenStream:
 
     def _constrain(self, following: Tensor) -> Tensor:
         """Strike out what must not follow, as the search does."""
+        following = Banned((PAD, BEGIN), self._plan.renormalize).apply(following, 0, self._first)
         step, end = len(self.tokens), following[:, END].clone()
         # The source is at least so long, its end symbol counted; `Bounded` sees to it that no more
         # has to be known.
@@ -205,12 +206,11 @@ class TokenStream:
         if self._agent.finish_reading and not self._source_has_ended:
             following[:, END] = -math.inf
         least, most = length_bounds(self._plan, length, end_is_hidden=self._end_is_hidden)
-        for rule in (Banned((PAD, BEGIN)), MinLength(least)):
-            following = rule.apply(following, step, self._first)
+        following = MinLength(least).apply(following, step, self._first)
         if int(most) <= step:
             # At the limit nothing but the end may follow, with the value that it had.
             following = torch.full_like(following, -math.inf)
-            following[:, END] = end
+            following[:, END] = end if self._plan.style == "own" else 0.0
         return following
 
     def _pairs(self) -> Iterable[tuple[TranslationModel, Any]]:
@@ -223,7 +223,8 @@ class TokenStream:
 class Stream:
     """A piece of a raw line being translated: takes raw words, returns tokenised target words.
 
-    A target word is returned once it is final: with its last unit.
+    A target word is returned once it is final: with its last unit, or with the next one where only
+    that shows that it has ended.
     """
 
     def __init__(self, stream: TokenStream | PrefixStream, pipeline: Pipeline) -> None:
@@ -265,22 +266,24 @@ class Stream:
 
     def _words(self, tokens: list[int]) -> list[str]:
         """Return the words that `tokens` complete."""
-        joiner = self._pipeline.target_joiner
+        mark = self._pipeline.target_joiner
         words: list[str] = []
         for unit in self._pipeline.target_vocabulary.decode(tokens):
+            if mark == SPACE and begins_word(unit, mark, "".join(self._units)):
+                words += self._take_word()
             self.target.append(unit)
             self._units.append(unit)
-            if not joiner or not unit.endswith(joiner):
-                words += self._take_word(joiner)
-        # A last unit that asks for another one is final with the end symbol.
+            if mark != SPACE and not (mark and unit.endswith(JOINER)):
+                words += self._take_word()
+        # A last unit that may go on is final with the end symbol.
         if self.is_finished:
-            words += self._take_word(joiner)
+            words += self._take_word()
         return words
 
-    def _take_word(self, joiner: str) -> list[str]:
+    def _take_word(self) -> list[str]:
         """Return the word of the units that are buffered, and clear these; nothing for no units."""
-        text, self._units = " ".join(self._units), []
-        return (remove_bpe(text) if joiner else text).split()
+        units, self._units = self._units, []
+        return self._pipeline.target.join(units).split()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -36,6 +36,12 @@ class SearchPlan:
     counts 20 tokens."""
     max_length_b: float = 2.0
     """See `max_length_a`."""
+    style: Literal["own", "transformers"] = "own"
+    """In the latter's style a beam goes on until no row is ahead of any of the `beam` best
+    hypotheses that have ended, not only of those returned, and at the greatest length the end
+    symbol is certain: its probability is 1."""
+    renormalize: bool = False
+    """Divide the probability of `<pad>` and `<s>`, which are never written, among the others."""
     min_length: int = 0
     """At least so many target tokens before the end symbol."""
     sample: bool = False

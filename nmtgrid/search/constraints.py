@@ -35,16 +35,17 @@ class Constraint(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Banned:
-    """Tokens that are never written."""
+    """Tokens that are never written; `renormalize` gives their probability to the others."""
 
     tokens: tuple[int, ...]
+    renormalize: bool = False
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
         """Strike the banned tokens out."""
         # One by one: a list as index would be copied to a GPU, which waits for it.
         for token in self.tokens:
             log_probabilities[:, token] = -math.inf
-        return log_probabilities
+        return log_probabilities.log_softmax(1) if self.renormalize else log_probabilities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,27 +101,37 @@ class ForcedPrefix:
         return torch.where(token == PAD, log_probabilities, only_token)
 
 
-def constrain(
-    log_probabilities: Tensor,
-    step: int | Tensor,
-    sentence: Tensor,
-    constraints: Sequence[Constraint],
-    limits: Tensor | None,
-) -> Tensor:
-    """Return log-probabilities [R, V] with what must not follow ruled out, changed in place.
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """What may follow the rows of a search.
 
-    A row that has reached its sentence's limit, of `limits` [B] (None: none can have), ends
-    whatever the rules say. `step` and `sentence` are as in `Constraint`.
+    A row that has reached its sentence's limit, of `limits` [B], ends whatever the constraints
+    say: with the end symbol's log-probability, or with 0 where `end_is_certain`.
     """
-    # Kept before the rules change it in place; no copy while no row can be at its limit.
-    end = None if limits is None else log_probabilities[:, END].clone()
-    for constraint in constraints:
-        log_probabilities = constraint.apply(log_probabilities, step, sentence)
-    if end is None or limits is None:
-        return log_probabilities
-    only_end = torch.full_like(log_probabilities, -math.inf)
-    only_end[:, END] = end
-    return torch.where((limits[sentence] <= step)[:, None], only_end, log_probabilities)
+
+    banned: Banned
+    constraints: tuple[Constraint, ...]
+    limits: Tensor
+    end_is_certain: bool = False
+
+    def apply(
+        self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor, *, at_limit: bool
+    ) -> Tensor:
+        """Return log-probabilities [R, V] with what must not follow ruled out, changed in place.
+
+        `step` and `sentence` are as in `Constraint`; `at_limit` says whether a row can be at its
+        limit.
+        """
+        log_probabilities = self.banned.apply(log_probabilities, step, sentence)
+        # Kept before the constraints change it in place.
+        end = log_probabilities[:, END].clone() if at_limit else None
+        for constraint in self.constraints:
+            log_probabilities = constraint.apply(log_probabilities, step, sentence)
+        if end is None:
+            return log_probabilities
+        only_end = torch.full_like(log_probabilities, -math.inf)
+        only_end[:, END] = 0.0 if self.end_is_certain else end
+        return torch.where((self.limits[sentence] <= step)[:, None], only_end, log_probabilities)
 
 
 def length_bounds(

@@ -11,6 +11,7 @@ copied to the host once, when the search is over: an accelerator is not waited f
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 import operator
@@ -30,7 +31,7 @@ from nmtgrid.search.constraints import (
     ForcedPrefix,
     MinLength,
     NotYet,
-    constrain,
+    Rules,
     length_bounds,
 )
 from nmtgrid.search.cuda_graphs import Graphs
@@ -171,8 +172,7 @@ def _rules(
     lengths: Tensor,
     constraints: Sequence[Constraint],
     is_text: bool,
-) -> tuple[list[Constraint], Tensor]:
-    """Return all constraints of a search and the most tokens [B] of each translation."""
+) -> Rules:
     # Not shown where the source ends, a model cannot know when to end either (appendix C).
     hides_end = any(model.traits.hides_source_end for model in models)
     least, limits = length_bounds(plan, lengths, end_is_hidden=hides_end, of_pictures=not is_text)
@@ -181,7 +181,8 @@ def _rules(
             # Else the search would end in the middle of a long prefix.
             limits = limits.maximum(constraint.lengths)
     shortest = [MinLength(least)] if plan.min_length or hides_end else []
-    return [Banned((PAD, BEGIN)), *shortest, *constraints], limits
+    banned = Banned((PAD, BEGIN), plan.renormalize)
+    return Rules(banned, (*shortest, *constraints), limits, plan.style == "transformers")
 
 
 def _search_verified(
@@ -193,9 +194,9 @@ def _search_verified(
     constraints: Sequence[Constraint],
     verified: Verified,
 ) -> list[list[Hypothesis]]:
-    rules, limits = _rules([model], plan, lengths, constraints, source.dim() == 2)
+    rules = _rules([model], plan, lengths, constraints, source.dim() == 2)
     drafts = model.drafts(model.begin(source, lengths), verified, align)
-    run = VerifiedSearch(model, drafts, verified, rules, limits)
+    run = VerifiedSearch(model, drafts, verified, rules)
     run.run()
     hypotheses = run.hypotheses(plan, lengths.tolist())
     if None in hypotheses:
@@ -324,11 +325,14 @@ class FinishedHypotheses:
         """Return [G], True where the search of a sentence ends, for rows `live` [G, W].
 
         Either nothing can change: even the likeliest row, were the rest of it certain and as
-        long as it may be, would not pass the worst hypothesis to be returned. Or `width`
-        hypotheses have ended and no row, at its present `length`, is ahead of that one.
+        long as it may be, would not pass the worst hypothesis to be returned (or, in the style of
+        transformers, any of the beam's). Or `width` hypotheses have ended and no row, at its
+        present `length`, is ahead of that one.
         """
         best_row = live.amax(1)
-        worst = self.scores[groups, min(self.plan.nbest, self.width) - 1]
+        is_own = self.plan.style == "own"
+        compared = min(self.plan.nbest, self.width) if is_own else self.width
+        worst = self.scores[groups, compared - 1]
         norm = self.plan.length_norm(torch.full((), length, device=groups.device))
         is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
         return is_behind | (best_row / self._longest_norm[groups] <= worst)
@@ -400,9 +404,10 @@ class _Run:
         count = len(source) * self.copies
         self.groups = torch.arange(count, device=device)
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
-        self.constraints, self.limits = _rules(models, plan, lengths, constraints, is_text)
+        self.rules = _rules(models, plan, lengths, constraints, is_text)
         # Read once: a comparison with Python numbers later needs no wait for the device.
-        self.min_limit, self.max_steps = int(self.limits.min()), int(self.limits.max()) + 1
+        self.min_limit = int(self.rules.limits.min())
+        self.max_steps = int(self.rules.limits.max()) + 1
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
         self.select: Select = Greedy() if plan.beam == 1 else Beam(plan.beam)
         if plan.sample:
@@ -417,7 +422,7 @@ class _Run:
         self.log_probabilities = torch.zeros(count, device=device)
         num_exits = None if halt is None else models[0].traits.num_exits
         self.tree = PrefixTree(count, device, num_exits)
-        limits = self.limits.repeat_interleave(self.copies)
+        limits = self.rules.limits.repeat_interleave(self.copies)
         self.finished = FinishedHypotheses(plan, self.select.width, limits)
         self.is_word = self.coverage = None
         if plan.coverage_penalty:
@@ -543,12 +548,11 @@ class _Run:
 
     def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Rule out what must not follow; a row at its limit can end whatever the rules say."""
-        constraints = self.constraints
+        rules = self.rules
         if self.reads is not None and self.agent is not None and self.agent.finish_reading:
-            is_early = self.reads < self.source_lengths[sentence]
-            constraints = [NotYet(is_early), *constraints]
-        limits = self.limits if step >= self.min_limit else None
-        return constrain(log_probabilities, step, sentence, constraints, limits)
+            is_early = NotYet(self.reads < self.source_lengths[sentence])
+            rules = dataclasses.replace(rules, constraints=(is_early, *rules.constraints))
+        return rules.apply(log_probabilities, step, sentence, at_limit=step >= self.min_limit)
 
     def _advance_rows(self, following: Continuations, step: int) -> bool:
         """Make the rows that follow the live ones, without the sentences that are done."""

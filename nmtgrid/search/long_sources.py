@@ -15,13 +15,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.models.directory import TrainingLengths
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.text.bpe import JOINER, remove_bpe
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.sentences import ends_sentence, sentence_ends
 
-_CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "："])
+_CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "：", "。", "！", "？"])
 # Of a model whose training lengths are not known: sentences of most corpora are shorter.
 _WHOLE, _PIECE = 128, 256
 
@@ -65,30 +65,30 @@ class SourceLimits:
         return [word[n : n + self.piece] for n in range(0, len(word), self.piece)]
 
 
-def split(units: Sequence[str], limits: SourceLimits, moses: Moses) -> list[int]:
+def split(
+    units: Sequence[str], limits: SourceLimits, moses: Moses, mark: str = JOINER
+) -> list[int]:
     """Return the ends of the pieces of a line of `units`; the last is the whole.
 
     A line that is too long is split at the end of every sentence, and a sentence that is too long
-    for one piece as `cut` does.
+    for one piece as `cut` does. The `mark` of the units shows where words end.
     """
     if len(units) <= limits.whole:
         return [len(units)]
-    words: list[str] = []
-    ends_of_words: list[int] = [0]
-    for end, unit in enumerate(units, start=1):
-        if end == len(units) or not unit.endswith(JOINER):
-            words.append(remove_bpe(" ".join(units[ends_of_words[-1] : end])))
-            ends_of_words.append(end)
+    words = joined_words(units, mark)
+    numbers = word_numbers(units, mark)
+    ends_of_words = [0, *(n for n in range(1, len(units)) if numbers[n] != numbers[n - 1])]
+    ends_of_words.append(len(units))
     ends: list[int] = []
     start = 0
     for sentence_end in sentence_ends(words, moses):
         end = ends_of_words[sentence_end]
-        ends += [start + inner for inner in cut(units[start:end], limits.piece)]
+        ends += [start + inner for inner in cut(units[start:end], limits.piece, mark)]
         start = end
     return ends
 
 
-def cut(units: Sequence[str], longest: int) -> list[int]:
+def cut(units: Sequence[str], longest: int, mark: str = JOINER) -> list[int]:
     """Return the ends of pieces of a sentence, none longer than `longest`; the last is the whole.
 
     A piece ends after the last comma or the like of its second half, else between words, else
@@ -96,12 +96,12 @@ def cut(units: Sequence[str], longest: int) -> list[int]:
     """
     ends: list[int] = []
     start = 0
+    numbers = word_numbers(units, mark)
     while len(units) - start > longest:
         # Each candidate is a length of the piece, the longest first.
         lengths = range(longest, max(1, longest // 2) - 1, -1)
-        last_units = [(length, units[start + length - 1]) for length in lengths]
-        breaks = [length for length, unit in last_units if unit in _CLAUSE_ENDS]
-        breaks = breaks or [length for length, unit in last_units if not unit.endswith(JOINER)]
+        breaks = [n for n in lengths if units[start + n - 1] in _CLAUSE_ENDS]
+        breaks = breaks or [n for n in lengths if numbers[start + n - 1] != numbers[start + n]]
         start += breaks[0] if breaks else longest
         ends.append(start)
     return [*ends, len(units)]

@@ -27,6 +27,7 @@ from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import find_device, free_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.base.own_code import import_files
+from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.data.batches import collate, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
 from nmtgrid.models.api import TranslationModel
@@ -44,7 +45,6 @@ from nmtgrid.search.long_sources import (
     split,
     untrained_length_warning,
 )
-from nmtgrid.text.bpe import JOINER, remove_bpe
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import END, UNKNOWN
 
@@ -202,7 +202,8 @@ class Translator:
         ModelError when the models' vocabularies differ.
         """
         check_ensemble(loaded)
-        self.loaded = tuple(loaded)
+        self.loaded = loaded[0]
+        """The model, or the first one of an ensemble."""
         self.pipeline: Pipeline = loaded[0].pipeline
         self.plan = default_plan(loaded[0]) if plan is None else plan
         self.options = TranslationOptions() if options is None else options
@@ -385,9 +386,10 @@ class Translator:
         """Return where the pieces of a line end; none for an empty line."""
         if not units:
             return []
+        side = self.pipeline.source
         if self.options.long_lines == "cut":
-            return cut(units, self.limits.piece)[:1]
-        return split(units, self.limits, self.pipeline.source.moses)
+            return cut(units, self.limits.piece, side.mark)[:1]
+        return split(units, self.limits, side.moses, side.mark)
 
     def _translate(
         self, lines: list[_Line], align: bool, advance: Callable[[float, int], None]
@@ -483,26 +485,20 @@ def restore(
             columns = hypothesis.alignment[: len(units), :-1].argmax(1).tolist()
             for row, token in enumerate(hypothesis.tokens):
                 if token == UNKNOWN:
-                    units[row] = whole_word(source, columns[row])
+                    units[row] = whole_word(source, columns[row], pipeline.source.mark)
         # The model wrote the prefix as ids, where a type unknown to it has become `<unk>`.
         units = [*prefix, *units[len(prefix) :]]
         targets.append(units)
-        text = " ".join(units)
         # Words as the dataset has them: `bleu_tokenized` compares these.
-        words.append(text if pipeline.target.codes is None else remove_bpe(text))
+        words.append(pipeline.target.join(units))
         texts.append(pipeline.target.moses.detokenize(words[-1]))
     best = (words[0], targets[0]) if hypotheses else ("", [])
     return Translation(line, source, hypotheses, texts, *best)
 
 
-def whole_word(units: Sequence[str], index: int) -> str:
-    """Return the word that the unit at `index` belongs to."""
-    first = last = index
-    while first > 0 and units[first - 1].endswith(JOINER):
-        first -= 1
-    while units[last].endswith(JOINER) and last + 1 < len(units):
-        last += 1
-    return remove_bpe(" ".join(units[first : last + 1]))
+def whole_word(units: Sequence[str], index: int, mark: str = JOINER) -> str:
+    """Return the word that the unit at `index` belongs to; their `mark` shows where words end."""
+    return joined_words(units, mark)[word_numbers(units, mark)[index]]
 
 
 def default_plan(loaded: LoadedModel) -> SearchPlan:

@@ -25,7 +25,7 @@ from torch import Tensor
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.models.api import Drafts, ExitModel, TranslationModel, Verified, with_exits
 from nmtgrid.search.api import Hypothesis, SearchPlan, VerifiedPass
-from nmtgrid.search.constraints import Banned, Constraint, MinLength, constrain
+from nmtgrid.search.constraints import MinLength, Rules
 from nmtgrid.search.select import stable_max
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -126,18 +126,16 @@ class VerifiedSearch:
         model: ExitModel,
         state: Drafts,
         verified: Verified,
-        constraints: Sequence[Constraint],
-        limits: Tensor,
+        rules: Rules,
     ) -> None:
-        """`limits` [B] are the most tokens that each sentence's translation may have."""
-        count, device = len(limits), limits.device
+        count, device = len(rules.limits), rules.limits.device
         self.exit, self.num_exits = verified.exit, model.traits.num_exits
-        self.state, self.constraints, self.limits = state, constraints, limits
+        self.state, self.rules = state, rules
         # Read once: no row can be at its limit before.
-        self.min_limit = int(limits.min())
+        self.min_limit = int(rules.limits.min())
         self.types = model.classifier().weight.shape[0]
         # These look at none but special symbols, which are the first types.
-        self.is_plain = all(isinstance(rule, Banned | MinLength) for rule in constraints)
+        self.is_plain = all(isinstance(rule, MinLength) for rule in rules.constraints)
         self.most, self.length = verified.drafts, DraftLength()
         self.sentence = torch.arange(count, device=device)
         self.tokens = torch.full((count,), BEGIN, device=device)
@@ -147,7 +145,7 @@ class VerifiedSearch:
     def run(self) -> None:
         """Write all translations."""
         while len(self.sentence):
-            remaining = int((self.limits[self.sentence] - self.written).max())
+            remaining = int((self.rules.limits[self.sentence] - self.written).max())
             self._verify(self._draft(min(self.most, remaining)))
 
     def _draft(self, most: int) -> _Drafts:
@@ -188,8 +186,8 @@ class VerifiedSearch:
         missing = self.types - logits.shape[1]
         if missing and not self.is_plain:
             logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
-        limits = self.limits if last >= self.min_limit else None
-        logits = constrain(logits.float(), step, self.sentence, self.constraints, limits)
+        at_limit = last >= self.min_limit
+        logits = self.rules.apply(logits.float(), step, self.sentence, at_limit=at_limit)
         value, token = stable_max(logits)
         return token, value - logits.logsumexp(1)
 
@@ -200,8 +198,10 @@ class VerifiedSearch:
         logits, alignments = self.state.verify(wanted)
         steps = (self.written[:, None] + columns)[wanted]
         sentence = self.sentence.repeat_interleave(drafts.needed)
-        limits = self.limits if int(steps.max()) >= self.min_limit else None
-        values = constrain(logits.float().log_softmax(1), steps, sentence, self.constraints, limits)
+        at_limit = int(steps.max()) >= self.min_limit
+        values = self.rules.apply(
+            logits.float().log_softmax(1), steps, sentence, at_limit=at_limit
+        )
         value, token = stable_max(values)
         tokens = torch.full(wanted.shape, PAD, device=token.device)
         tokens[wanted] = token

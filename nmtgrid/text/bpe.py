@@ -20,8 +20,8 @@ from subword_nmt.learn_bpe import get_pair_statistics, prune_stats, update_pair_
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import write_text
 from nmtgrid.base.io.text import read_lines
+from nmtgrid.base.subword_marks import JOINER as JOINER
 
-JOINER = "@@"
 _HEADER = "#version: 0.2"
 WORD_END = "</w>"
 _JOINED = re.compile(rf"{JOINER}( |$)")

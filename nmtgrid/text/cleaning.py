@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from itertools import compress
 
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.scripts import count_unspaced
+from nmtgrid.text.scripts import count_unspaced, estimated_words
 from nmtgrid.text.shards import LineShard, join_lines
 
 # A raw source line, its target line, and the known truth about the pair (often empty).
@@ -24,7 +24,10 @@ _LONGEST_WORD = 1000
 
 @dataclasses.dataclass(frozen=True)
 class Filters:
-    """Limits of a training pair, counted in tokenised words."""
+    """Limits of a training pair, counted in tokenised words.
+
+    Where there are no spaces between words, their number is estimated.
+    """
 
     max_words: int = 175
     max_ratio: float = 1.5
@@ -41,7 +44,7 @@ class Filters:
     def refuse(self, source: str, target: str) -> str:
         """Return why this tokenised pair is dropped, or an empty text for a good one."""
         source_words, target_words = source.split(), target.split()
-        shorter, longer = sorted((len(source_words), len(target_words)))
+        shorter, longer = sorted(map(estimated_words, (source_words, target_words)))
         if shorter == 0:
             return "empty"
         if longer > self.max_words:

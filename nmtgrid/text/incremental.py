@@ -15,6 +15,7 @@ from typing import cast
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.text import DAMAGED, LONGEST_LINE, STANDARD, open_text, read_error
+from nmtgrid.base.subword_marks import SPACE
 from nmtgrid.text.moses import Moses, is_invisible
 
 _BLOCK = 1 << 16
@@ -195,6 +196,22 @@ class IncrementalDetokenizer:
     def _is_open(self, words: list[str], quote: str) -> bool:
         """Whether `quote` after `words` would end a quotation, and so be followed by a space."""
         return self._moses.detokenize(" ".join([*words, "x", quote, "x"])).endswith(" x")
+
+
+class IncrementalPieces:
+    """Raw text made of pieces of SentencePiece that come one by one, in scripts of any kind."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def add(self, piece: str) -> str:
+        """Return what `piece` adds to the text."""
+        addition = piece.replace(SPACE, " ")
+        # A space behind what has been shown stands there already, and the text begins with none.
+        if not self.text or self.text.endswith(" "):
+            addition = addition.lstrip(" ")
+        self.text += addition
+        return addition
 
 
 class IncrementalWords:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from types import NoneType
 from typing import Any, Literal
 
 from nmtgrid.base.config import to_json
-from nmtgrid.base.errors import InputError, StorageError
+from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.base.io.atomic import digest, write_json
 from nmtgrid.base.io.records import FileName, Record, convert_file, read_json
-from nmtgrid.text.bpe import JOINER, Codes, remove_bpe
+from nmtgrid.base.subword_marks import JOINER, SPACE, joined_words
+from nmtgrid.text.bpe import Codes
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.sentencepiece_model import ENDING, SentencePieceModel
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
 FORMAT = 1
@@ -24,6 +27,9 @@ FACTS = "text.json"
 # The entry of the checksums that covers the checksums of the files.
 _TABLE = "table"
 _AGAIN = "Restore a copy, or make the folder again."
+
+Segmenter = Codes | SentencePieceModel
+"""What cuts words into units."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +40,12 @@ class TextFacts:
     target_lang: FileName
     tokenize: Literal["moses", "none"] = "moses"
     lowercase: bool = False
-    subwords: Literal["bpe", "words"] = "bpe"
+    subwords: Literal["bpe", "words", "sentencepiece"] = "bpe"
     turkic_case: bool = False
     """Lower-casing pairs I with ı and İ with i in Turkish and Azeri; not in older models."""
     joint: bool = True
-    """One set of BPE codes for both languages; each language has its own vocabulary."""
+    """One set of BPE codes, or model of SentencePiece, for both languages; each language has its
+    own vocabulary."""
 
     @property
     def languages(self) -> tuple[str, str]:
@@ -60,12 +67,23 @@ class Side:
     """One language: raw line -> words -> units -> ids."""
 
     moses: Moses
-    codes: Codes | None
+    codes: Segmenter | None
     vocabulary: Vocabulary
+
+    @property
+    def mark(self) -> str:
+        """What shows in a unit where words end (see `base/subword_marks.py`)."""
+        if isinstance(self.codes, SentencePieceModel):
+            return SPACE
+        return "" if self.codes is None else JOINER
 
     def units(self, words: list[str]) -> list[str]:
         """Return the units of tokenised `words`."""
         return words if self.codes is None else self.codes.segment(words)
+
+    def join(self, units: Sequence[str]) -> str:
+        """Return the words that `units` make, still tokenised, between spaces."""
+        return " ".join(joined_words(units, self.mark))
 
     def encode_words(self, words: list[str]) -> list[int]:
         """Return the ids of tokenised `words`, without special symbols."""
@@ -76,6 +94,11 @@ class Side:
         return self.units(self.moses.tokenize(raw_line).split())
 
 
+_KINDS: dict[str, Any] = {
+    "bpe": Codes, "sentencepiece": SentencePieceModel, "words": NoneType
+}  # fmt: skip
+
+
 class Pipeline:
     """The two sides of a translation direction."""
 
@@ -84,12 +107,12 @@ class Pipeline:
         facts: TextFacts,
         source_vocabulary: Vocabulary,
         target_vocabulary: Vocabulary,
-        codes: Codes | None = None,
-        target_codes: Codes | None = None,
+        codes: Segmenter | None = None,
+        target_codes: Segmenter | None = None,
     ) -> None:
         """`codes` serve both languages unless there are `target_codes`; words need none."""
-        if (facts.subwords == "bpe") != (codes is not None):
-            raise ValueError("codes are given exactly when the units are BPE's")
+        if type(codes) is not _KINDS[facts.subwords]:
+            raise ValueError(f"the codes are not those of {facts.subwords}")
         source, target = (
             Moses(lang, facts.tokenize == "moses", facts.lowercase, facts.turkic_case)
             for lang in (facts.source_lang, facts.target_lang)
@@ -135,18 +158,17 @@ class Pipeline:
         return self.target.vocabulary.decode(t for t in shown if t not in (PAD, BEGIN))
 
     def restore_tokenized(self, ids: Iterable[int]) -> str:
-        """Return the target words of `ids`: BPE undone, still tokenised."""
-        text = " ".join(self.target_tokens(ids))
-        return text if self.target.codes is None else remove_bpe(text)
+        """Return the target words of `ids`: units joined, still tokenised."""
+        return self.target.join(self.target_tokens(ids))
 
     def restore(self, ids: Iterable[int]) -> str:
-        """Return `ids` as raw target text: BPE undone, detokenised."""
+        """Return `ids` as raw target text: units joined, detokenised."""
         return self.target.moses.detokenize(self.restore_tokenized(ids))
 
     @property
     def target_joiner(self) -> str:
-        """What ends a target unit that does not end its word; empty where units are words."""
-        return JOINER if self.target.codes is not None else ""
+        """The mark of target units that shows where words end; empty where units are words."""
+        return self.target.mark
 
     @property
     def files(self) -> list[str]:
@@ -154,7 +176,7 @@ class Pipeline:
         return [*_file_names(self.facts), FACTS]
 
     def save(self, folder: Path) -> None:
-        """Write `text.json`, `vocab.<lang>.txt` and the codes into `folder`."""
+        """Write `text.json`, `vocab.<lang>.txt` and codes or models into `folder`."""
         folder = Path(folder)
         names = _file_names(self.facts)
         self.source.vocabulary.save(folder / names[0])
@@ -190,11 +212,15 @@ class Pipeline:
                 raise _altered(folder / name)
         source, target = map(Vocabulary.load, (folder / names[0], folder / names[1]))
         try:
-            codes = [Codes.load(folder / name) for name in names[2:]]
+            kind = _KINDS[facts.subwords]
+            # With words as units there is no kind, and no file either.
+            codes = [] if kind is NoneType else [kind.load(folder / name) for name in names[2:]]
         except InputError as fault:
             raise StorageError(
                 f"{fault.path} is damaged: {fault.problem}", "Restore a copy."
             ) from fault
+        except ConfigError as fault:
+            raise StorageError(f"{folder} needs more: {fault.problem}", fault.advice) from fault
         return cls(facts, source, target, *codes)
 
 
@@ -204,8 +230,10 @@ def _file_names(facts: TextFacts) -> list[str]:
     names = [f"vocab.{source}.txt", f"vocab.{target}.txt"]
     if facts.subwords == "words":
         return names
-    codes = ["bpe.codes"] if facts.joint else [f"bpe.{source}.codes", f"bpe.{target}.codes"]
-    return names + codes
+    ending = ".codes" if facts.subwords == "bpe" else ENDING
+    stem = facts.subwords
+    codes = [stem] if facts.joint else [f"{stem}.{source}", f"{stem}.{target}"]
+    return names + [f"{name}{ending}" for name in codes]
 
 
 def _read_facts(path: Path) -> tuple[TextFacts, dict[str, str]]:

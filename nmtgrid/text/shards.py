@@ -28,6 +28,7 @@ from nmtgrid.base.io.text import (
 )
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.text.bpe import Codes
+from nmtgrid.text.sentencepiece_model import SentencePieceModel
 
 MIN_BLOCK, MAX_BLOCK = 1 << 22, 1 << 25
 _BLOCKS = 64
@@ -196,7 +197,7 @@ def read_shards(path: Path) -> Iterator[LineShard]:
         raise empty_file_error(path)
 
 
-def segment_lines(codes: Codes, shard: LineShard) -> bytes:
+def segment_lines(codes: Codes | SentencePieceModel, shard: LineShard) -> bytes:
     """Return the lines of a shard as bytes, their words cut into subwords."""
     lines = shard.read(Counter())
     return join_lines([" ".join(codes.segment(line.split())) for line in lines])

@@ -33,6 +33,7 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.dropout import ResegmentedPairs
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.card import FACTS, update_card
 from nmtgrid.models.directory import (
     EXITS,
     POLICIES,
@@ -53,7 +54,7 @@ from nmtgrid.training.update import has_fast_bf16
 from nmtgrid.training.validate import SplitValidator
 
 METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
-_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES)
+_CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES, FACTS)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
@@ -433,6 +434,13 @@ def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clea
         save_description(
             folder, trainer.model, dataset.pipeline, settings, lengths, dataset.path
         )
+        splits = dataset.manifest["splits"].items()
+        name = dataset.path.resolve().name
+        update_card(
+            folder,
+            origin=f"A model trained with nmtgrid on the dataset `{name}`.",
+            pairs={name: split["pairs_kept"] for name, split in splits},
+        )
         objective = trainer.weights.objective
         if isinstance(objective, Prepared):
             objective.save(folder)
@@ -540,12 +548,13 @@ def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | Non
         )
     if not any(batches.bpe_dropout):
         return None
-    if pipeline.facts.subwords == "words":
+    if pipeline.facts.subwords != "bpe":
+        units = {"words": "words"}.get(pipeline.facts.subwords, "pieces of SentencePiece")
         raise ConfigError(
             "`batches.source_bpe_dropout` and `target_bpe_dropout` skip merges of BPE, but the "
-            f"units of {dataset.path} are words.",
-            f"Run `nmtgrid bpe learn {dataset.path}` without `--words`, or set both to 0; "
-            "`batches.source_word_dropout` works with words too.",
+            f"units of {dataset.path} are {units}.",
+            f"Run `nmtgrid bpe learn {dataset.path} --merges N`, or set both to 0; "
+            f"`batches.source_word_dropout` works with {units} too.",
         )
     return ResegmentedPairs(
         dataset.split("train"), pipeline, batches.bpe_dropout,
@@ -650,7 +659,7 @@ def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
     if not _same_vocabularies(Pipeline.load(init), dataset.pipeline):
         raise DataError(
             f"`--init`: the model in {init} has other vocabularies than {dataset.path}.",
-            "Give `nmtgrid bpe learn` that model's `--codes`, `--vocab-source` and "
+            "Give `nmtgrid bpe learn` that model's `--codes` (or `--model`), `--vocab-source` and "
             "`--vocab-target`.",
         )
 

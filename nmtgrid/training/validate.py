@@ -24,6 +24,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.engine import search
+from nmtgrid.text.scripts import bleu_tokenizer
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.settings import BatchSettings
@@ -165,7 +166,8 @@ class SplitValidator:
         if self._captions:
             cider = caption_cider(hypotheses, self._captions).value
             return Quality(caption_bleu(hypotheses, self._captions).value, cider)
-        return Quality(bleu(hypotheses, self._references, "none").value)
+        tokenizer = bleu_tokenizer(self.pipeline.facts.target_lang, self._references, "none")
+        return Quality(bleu(hypotheses, self._references, tokenizer).value)
 
 
 Candidate = Literal["last", "ema", "average"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from nmtgrid.cli.app import main
 from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
 from tests.unit.fairseq_reference_recurrent import LSTM
+from tests.unit.marian_folders import bare_folder
 
 _SIZES = {"train": 12, "valid": 3, "test": 4}
 _PLAIN = ["--arch", "transformer", *(f"--set=model.{text}" for text in (
@@ -34,7 +35,8 @@ ONLINE = ["online-eval", "model", "--data", "data", "--k", "1,3"]
 def make(folder: Path) -> None:
     """Fill `folder`: text, bare (no units), data, model, broken (a run half done), and results.
 
-    And `plain`, a model that can be exported, and a checkpoint of fairseq's in `fairseq`.
+    And `plain`, a model that can be exported, a checkpoint of fairseq's in `fairseq`, and
+    a model of transformers' in `marian`.
     """
     _text(folder / "text")
     done(folder, [*PREPROCESS, "--out", "bare"])
@@ -43,6 +45,7 @@ def make(folder: Path) -> None:
     done(folder, [*TRAIN, "--out", "model"])
     done(folder, [*TRAIN, "--max-updates", "2", "--out", "broken"])
     done(folder, ["train", "data", *_PLAIN, "--max-updates", "1", "--out", "plain"])
+    bare_folder(folder / "marian")
     (folder / "fairseq").mkdir()
     write_dictionaries(folder / "fairseq")
     reference = LSTM(TYPES)

@@ -10,8 +10,8 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.alignment.pharaoh import to_text
+from nmtgrid.base.subword_marks import joined_words, mark_of, word_numbers
 from nmtgrid.search.traces import Trace
-from nmtgrid.text.bpe import JOINER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,18 +146,9 @@ def _membership(numbers: Sequence[int], has_end: bool = True) -> NDArray[numpy.f
 
 def words_of_units(units: Sequence[str]) -> list[int]:
     """Return the number of the word that each unit belongs to."""
-    numbers, word = [], 0
-    for unit in units:
-        numbers.append(word)
-        word += not unit.endswith(JOINER)
-    return numbers
+    return word_numbers(units, mark_of(units))
 
 
 def join_units(units: Sequence[str]) -> list[str]:
     """Return the words that units make; a last unit that goes on is a word as it stands."""
-    words: list[str] = []
-    for number, unit in zip(words_of_units(units), units, strict=True):
-        if number == len(words):
-            words.append("")
-        words[number] += unit.removesuffix(JOINER)
-    return words
+    return joined_words(units, mark_of(units))

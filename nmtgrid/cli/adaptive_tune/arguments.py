@@ -135,7 +135,7 @@ PANELS = {
     "Thresholds": "samples budget finalists mechanism judge only seed name keep",
     "Guaranteed loss": "allow_loss risk confidence candidates",
     "Decoding and timing": "beam batch repeats clock",
-    GENERAL: "weights precision device json",
+    GENERAL: "config weights precision device json",
 }
 RESULTS_RULES = [
     Alone(

@@ -39,6 +39,7 @@ class DecodeArguments(CommandArguments):
     out: Path | None = option("Where the text goes.  [default: -]", "FILE")
     data: Path | None = option("Translate a split and score it.", "DATA")
     split: str | None = option("The split of `--data`.  [default: test]", "NAME")
+    card: bool = flag("--card", "With `--data`: enter the scores into the model's README.md.")
     ter: bool = flag("--ter", "With `--data`: TER too (slow, minutes for bad ones).")
     forced: bool = flag(
         "--forced", "Write no translations: force the split's references (perplexity)."
@@ -104,18 +105,18 @@ class DecodeArguments(CommandArguments):
 PANELS = {
     INPUT_OUTPUT: "out prefix traces alignments max_source long_lines",
     "Search": "beam length_penalty coverage_penalty nbest ensemble replace_unknown changes",
-    "Translating a split": "data split ter forced energies",
+    "Translating a split": "data split card ter forced energies",
     "Sampling": "sample temperature top_k top_p seed",
     "Streaming": "stream k threshold policy finish_reading",
     "Early exit": "exit",
-    GENERAL: "weights batch_tokens precision device json",
+    GENERAL: "config weights batch_tokens precision device json",
 }
 RULES = [
     Excludes("source", "data", "Give INPUT or `--data`, not both."),
     Requires("forced", "data", "`--forced` needs references: name a dataset with `--data`."),
     Excludes(
         "out ensemble beam length_penalty coverage_penalty nbest sample prefix replace_unknown "
-        "max_source long_lines changes ter",
+        "max_source long_lines changes ter card",
         "forced",
         "{option} has no effect with `--forced`, which translates nothing.",
     ),
@@ -126,6 +127,12 @@ RULES = [
     Requires("energies", "forced", "`--energies` are those of given translations: add `--forced`."),
     Requires("split", "data", "`--split` belongs to `--data`: name the dataset."),
     Requires("ter", "data", "`--ter` needs references: name a dataset with `--data`."),
+    Requires("card", "data", "`--card` enters scores: name a dataset with `--data`."),
+    Excludes(
+        "card",
+        "ensemble exit sample prefix",
+        "`--card` is about translations of MODEL alone: leave {other} out.",
+    ),
     Requires(
         "k threshold policy finish_reading",
         "stream",
@@ -139,7 +146,7 @@ _ONE_POLICY = "`--stream` needs one of `--k`, `--threshold` and `--policy`, but 
 # Instead of the rules above: a stream has little in common with what decodes whole sentences.
 STREAM_RULES = [
     Excludes(
-        "out data split ter forced energies beam length_penalty coverage_penalty nbest sample "
+        "out data split ter card forced energies beam length_penalty coverage_penalty nbest sample "
         "temperature top_k top_p seed prefix alignments replace_unknown batch_tokens long_lines",
         "stream",
         "With `--stream` there is no meaning in {options}: each word is written to standard output "
@@ -153,7 +160,7 @@ STREAM_RULES = [
 # Checked when the model is there, as only it knows what it reads.
 PICTURE_RULES = [
     Excludes(
-        "replace_unknown max_source long_lines prefix ter",
+        "replace_unknown max_source long_lines prefix ter card",
         message="{option} is about text; this model captions pictures.",
         advice="Leave it out.",
     )

@@ -9,7 +9,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -22,7 +22,7 @@ from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream
 from nmtgrid.base.io.text import NOTES, STANDARD, open_writer, read_lines
 from nmtgrid.cli.decode.arguments import PICTURE_RULES, DecodeArguments
-from nmtgrid.cli.decode.scores import print_scores, scores
+from nmtgrid.cli.decode.scores import TRANSLATION_SCORES, print_scores, scores
 from nmtgrid.cli.options import (
     PIPE_CLOSED,
     Leave,
@@ -35,6 +35,7 @@ from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit
 from nmtgrid.metrics.quality import caption_scores
 from nmtgrid.models.api import with_exits
+from nmtgrid.models.card import CARD, ScoreRecord, update_card
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.search.api import Halt, SearchPlan, Translation, Verified
@@ -164,7 +165,32 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
         values = scores(translations, split, moses, with_ter=arguments.ter)
         what = "sentences"
     print_scores(values, report, f"{split.name}: {report['sentences']:,} {what}")
+    if arguments.card:
+        _enter_scores(translator.loaded, dataset, split.name, values, report)
     return {**values, "split": split.name, **report}
+
+
+def _enter_scores(
+    loaded: LoadedModel,
+    dataset: Dataset,
+    split: str,
+    values: Mapping[str, Any],
+    report: Mapping[str, Any],
+) -> None:
+    """Enter scores of a model into its card."""
+    names = [name for name in TRANSLATION_SCORES if name in values]
+    record = ScoreRecord(
+        split=split,
+        data=dataset.path.resolve().name,
+        sentences=report["sentences"],
+        figures={name: values[name] for name in names},
+        signatures={name: values[f"signature_{name}"] for name in names},
+        beam=report["search"]["beam"],
+        weights=loaded.weights,
+        checksum=loaded.checksum,
+    )
+    update_card(loaded.folder, score=record)
+    console.say(f"The scores are in {loaded.folder / CARD}.")
 
 
 def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.quality import bleu, chrf, ter
 from nmtgrid.search.api import Translation
 from nmtgrid.text.moses import Moses, count_escaped
+from nmtgrid.text.scripts import bleu_tokenizer
 
 _FEW_ESCAPED = 0.01
 """Share of references that may hold `&apos;` and still be raw text that speaks of it."""
-_TRANSLATION_SCORES = {
+TRANSLATION_SCORES = {
     "bleu_tokenized": "BLEU, tokenised (%)",
     "bleu": "BLEU, raw text (%)",
     "chrf": "chrF2, raw text (%)",
@@ -35,6 +36,7 @@ def scores(
 
     `bleu_tokenized` compares words as the dataset has them (multi-bleu's protocol); the others
     compare raw text, all in lower case if `moses` has it, as a lower-cased model can give no more.
+    BLEU compares characters where there are no spaces between words, as its signature says.
     `references_escaped` counts those that are not raw: they hold `&apos;` and the like.
     """
     words = [translation.tokenized for translation in translations]
@@ -43,9 +45,10 @@ def scores(
     lowercase = moses.lowercase
     if lowercase:
         raw = list(map(moses.lower, raw))  # in some languages not as the metrics do it
+    words_as, raw_as = (bleu_tokenizer(moses.lang, raw, name) for name in ("none", "13a"))
     metrics = {
-        "bleu_tokenized": bleu(words, tokenized, "none"),
-        "bleu": bleu(text, raw, lowercase=lowercase),
+        "bleu_tokenized": bleu(words, tokenized, words_as),
+        "bleu": bleu(text, raw, raw_as, lowercase),
         "chrf": chrf(text, raw, lowercase),
     }
     if with_ter:
@@ -67,7 +70,7 @@ def print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: st
     Also what about the references makes scores of raw text differ from published ones.
     """
     is_text = "bleu_tokenized" in values
-    titles = _TRANSLATION_SCORES if is_text else _CAPTION_SCORES
+    titles = TRANSLATION_SCORES if is_text else _CAPTION_SCORES
     names = [name for name in titles if name in values]
     console.table(
         f"{title} in {report['seconds']:.1f} s, {report['tokens_per_second']:,.0f} target tokens/s",

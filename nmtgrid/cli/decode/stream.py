@@ -19,6 +19,7 @@ from nmtgrid.base.config import override
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
+from nmtgrid.base.subword_marks import SPACE
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
@@ -31,7 +32,7 @@ from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace, rounded_exit_scores
 from nmtgrid.search.translate import check_ensemble, default_plan
-from nmtgrid.text.incremental import IncrementalDetokenizer, stream_words
+from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces, stream_words
 
 
 def faults_of_stream(arguments: DecodeArguments) -> list[str]:
@@ -183,7 +184,13 @@ class _Line:
         self.number = number
         self._limits = translator.limits
         self.stream = translator.begin()
-        self.text = IncrementalDetokenizer(translator.pipeline.target.moses)
+        # Pieces are text as they stand: what is written shows without waiting for a space.
+        side = translator.pipeline.target
+        self._shows_pieces = side.mark == SPACE and not side.moses.tokenizes
+        self.text: IncrementalPieces | IncrementalDetokenizer = (
+            IncrementalPieces() if self._shows_pieces else IncrementalDetokenizer(side.moses)
+        )
+        self._shown = 0
 
     def read(self, word: str) -> str:
         """Return what a word adds to the text."""
@@ -222,6 +229,9 @@ class _Line:
         )
 
     def _grow(self, words: list[str]) -> str:
+        if self._shows_pieces:
+            target = self.stream.target
+            words, self._shown = target[self._shown :], len(target)
         return "".join(map(self.text.add, words))
 
 

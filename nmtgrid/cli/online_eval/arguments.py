@@ -207,7 +207,7 @@ PANELS = {
     "Latency": "unit convention metric bootstrap clock words_per_minute",
     "Guaranteed loss": "allow_loss risk confidence latency test_split name keep seed",
     "Log of another program": "log sacrebleu_tokenizer",
-    GENERAL: "weights batch_tokens precision device json",
+    GENERAL: "config weights batch_tokens precision device json",
 }
 LOG_RULES = [
     Alone(

@@ -238,6 +238,7 @@ def _evaluate(
                         system.joiner,
                         lowercase=lowercase,
                         lower=system.decoder.translator.pipeline.target.moses.lower,
+                        language=system.decoder.translator.pipeline.facts.target_lang,
                         own=own,
                         words_per_minute=arguments.words_per_minute,
                     )

@@ -22,6 +22,7 @@ from nmtgrid.cli.train.arguments import TrainArguments
 from nmtgrid.cli.train.tensorboard import TensorBoard
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import shown, spread
+from nmtgrid.models.card import update_card
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
 from nmtgrid.training.distributed import Processes, check_shared_folder
@@ -193,6 +194,8 @@ def _follow(
                 if board is not None:
                     board.write(event)
                 print_event(event, bar, gradient_ratio)
+                if isinstance(event, events.Finished):
+                    update_card(out, training=_card_rows(event, trainer))
             if isinstance(event, events.Gradients):
                 gradient_ratio = event.gradient_ratio
             if isinstance(event, events.Finished):
@@ -201,6 +204,24 @@ def _follow(
     if processes.is_first:
         console.say(f"The model is in {out}.")
     return 128 + signals[0] if signals else 0, _report(finished, trainer)
+
+
+def _card_rows(finished: events.Finished, trainer: Trainer) -> dict[str, str]:
+    """Return what the model card says of a training."""
+    settings, rows = trainer.settings, {"parameters": f"{trainer.model.count_parameters():,}"}
+    rows["preset"] = settings.preset or "none"
+    rows["objective"] = settings.objective_name
+    rows["training"] = (
+        f"{finished.update:,} updates, {finished.epoch + 1} epochs, {finished.minutes:.1f} minutes "
+        f"({trainer.device.type}, {trainer.processes.count} processes, "
+        f"seed {settings.training.seed})"
+    )
+    if finished.best_nll is not None:
+        rows["best on validation"] = (
+            f"update {finished.best_update:,}, perplexity {perplexity(finished.best_nll):.2f}"
+            f"{_format_scores(finished.best_criterion, finished.bleu, finished.cider, ', ')}"
+        )
+    return rows
 
 
 def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:

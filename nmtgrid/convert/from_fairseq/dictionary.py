@@ -9,6 +9,7 @@ begin with `<pad>` and `<s>`, and all others are the same. A line that ends with
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def read_dictionary(path: Path) -> Vocabulary:
         counts.append(min(max(count, 0), 10**18 - 1))
     if not names:
         raise InputError("there is no token in it.", "Give fairseq's `dict.*.txt`.", path=path)
-    return Vocabulary(_named(names), counts)
+    return Vocabulary(named(names), counts)
 
 
 def reordered(rows: Tensor) -> Tensor:
@@ -132,7 +133,7 @@ def _entry(line: str, path: Path, number: int) -> tuple[str, int, bool]:
     return name, int(count), overwrites
 
 
-def _named(names: list[str | None]) -> list[str]:
+def named(names: Sequence[str | None]) -> list[str]:
     """Return the names, with a new one such as `<line-7>` for each that is None."""
     # A real token may look like our filler, which then has one bracket more.
     words = [(name, name.lstrip("<")) for name in names if name is not None]

@@ -19,6 +19,7 @@ from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
 from nmtgrid.convert.from_fairseq.plan import (
     Options,
     Plan,
+    Weights,
     convert_tensors,
     mismatched_shapes,
     read_options,
@@ -27,6 +28,7 @@ from nmtgrid.convert.from_fairseq.plan import (
 from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.card import update_card
 from nmtgrid.models.directory import load_model, meta_model, save_model
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
@@ -94,7 +96,7 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
         )
         if faults or pipeline is None:
             raise ConfigError([f"{path}:", *faults], "Only what is the same model can be imported.")
-        model, notes = _build(path, plan, checkpoint, pipeline)
+        model = build_model(plan, checkpoint, pipeline)
     settings = {
         **plan.objective,
         "search": dict(_SEARCH),
@@ -102,10 +104,17 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
     }
     with new_folder(out, task="nmtgrid import-fairseq") as folder:
         save_model(folder, model, pipeline, settings)
+        update_card(
+            folder,
+            origin=f"Imported by nmtgrid from `{path.name}`, a `{fairseq_arch}` of fairseq, whose "
+            "licence and data count.",
+            training={"parameters": f"{model.count_parameters():,}"},
+        )
         # Reading it back checks the files before the folder gets its name.
         load_model(folder)
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    return Imported(fairseq_arch, plan.arch, model.config, model.count_parameters(), sizes, notes)
+    parameters = model.count_parameters()
+    return Imported(fairseq_arch, plan.arch, model.config, parameters, sizes, plan.notes)
 
 
 def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
@@ -190,10 +199,9 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
     return faults
 
 
-def _build(
-    path: Path, plan: Plan, checkpoint: Checkpoint, pipeline: Pipeline
-) -> tuple[TranslationModel, list[str]]:
+def build_model(plan: Plan, checkpoint: Weights, pipeline: Pipeline) -> TranslationModel:
     """Return the model with the checkpoint's weights. Raises ConfigError with all that misfits."""
+    path = checkpoint.path
     check(plan.config)
     faults = unmatched_tensors(plan, checkpoint)
     if faults:
@@ -216,4 +224,4 @@ def _build(
         )
     model = zoo.from_config(plan.arch, plan.config, *sizes)
     model.load_state_dict(convert_tensors(plan, checkpoint))
-    return model, plan.notes
+    return model

@@ -5,7 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -195,9 +196,31 @@ def _value(node: ast.AST) -> Any:
     raise ValueError
 
 
+class Shaped(Protocol):
+    """What is known of a tensor before it is read."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+
+class Weights(Protocol):
+    """An open file of weights, fairseq's or another program's with its names."""
+
+    @property
+    def path(self) -> Path: ...
+    @property
+    def views(self) -> Mapping[str, Shaped]:
+        """The tensors by name."""
+    @property
+    def max_bytes(self) -> int:
+        """What a model made of it may take in memory, as fp32."""
+    def load(self, name: str) -> Tensor:
+        """Return a tensor as fp32, in memory of its own."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How one of our tensors is computed: `fn` of the fairseq tensors `names`."""
+    """How one of our tensors is computed: `fn` of the other program's tensors `names`."""
 
     names: tuple[str, ...]
     fn: Callable[..., Tensor]
@@ -210,7 +233,7 @@ Recipes = dict[str, Recipe]
 class Plan:
     """A model of ours: its configuration and the recipes of its tensors.
 
-    `copies` are names of fairseq's tensors that must equal other ones.
+    `copies` are names of the other program's tensors that must equal other ones.
     """
 
     arch: str
@@ -240,7 +263,7 @@ class Plan:
 
 
 def copied(name: str) -> Recipe:
-    """Return the recipe of a tensor that is fairseq's unchanged."""
+    """Return the recipe of a tensor that is the other program's unchanged."""
     return Recipe((name,), lambda tensor: tensor)
 
 
@@ -250,7 +273,7 @@ def computed(fn: Callable[..., Tensor], *names: str) -> Recipe:
 
 
 def linear(prefix: str, key: str) -> Recipes:
-    """Return the recipes of a weight and a bias that are fairseq's unchanged."""
+    """Return the recipes of a weight and a bias that are the other program's unchanged."""
     return {f"{prefix}.{kind}": copied(f"{key}.{kind}") for kind in ("weight", "bias")}
 
 
@@ -272,7 +295,7 @@ def identity(size: int) -> Tensor:
     return matrix
 
 
-def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:
+def unmatched_tensors(plan: Plan, checkpoint: Weights) -> list[str]:
     """Return a fault for tensors that the plan lacks or leaves unused, and for unequal copies."""
     names = set(checkpoint.views)
     used = {name for recipe in plan.recipes.values() for name in recipe.names}
@@ -297,7 +320,7 @@ def unmatched_tensors(plan: Plan, checkpoint: Checkpoint) -> list[str]:
 
 
 def mismatched_shapes(
-    plan: Plan, checkpoint: Checkpoint, parameters: Mapping[str, Tensor]
+    plan: Plan, checkpoint: Weights, parameters: Mapping[str, Tensor]
 ) -> list[str]:
     """Return a fault for each tensor that would not have the shape of `parameters`.
 
@@ -309,7 +332,8 @@ def mismatched_shapes(
         sources = " and ".join(f"`{source}`" for source in recipe.names[:3])
         try:
             with torch.device("meta"):
-                tensors = [torch.empty(checkpoint.views[source].shape) for source in recipe.names]
+                shapes = [checkpoint.views[source].shape for source in recipe.names]
+                tensors = [torch.empty(tuple(shape)) for shape in shapes]
                 shape = list(recipe.fn(*tensors).shape)
         except (RuntimeError, IndexError, TypeError, ValueError) as fault:
             faults.append(f"{sources} have shapes that do not fit together ({str(fault)[:80]}).")
@@ -320,7 +344,7 @@ def mismatched_shapes(
     return faults
 
 
-def convert_tensors(plan: Plan, checkpoint: Checkpoint) -> dict[str, Tensor]:
+def convert_tensors(plan: Plan, checkpoint: Weights) -> dict[str, Tensor]:
     """Return the tensors of our model."""
     return {
         name: recipe.fn(*(checkpoint.load(source) for source in recipe.names))

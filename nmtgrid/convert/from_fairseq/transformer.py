@@ -16,6 +16,7 @@ from nmtgrid.convert.from_fairseq.plan import (
     Plan,
     Recipe,
     Recipes,
+    Weights,
     computed,
     concatenated,
     copied,
@@ -193,6 +194,14 @@ def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint
         old = "decoder.embed_out" in checkpoint.views
         name = "decoder.embed_out" if old else "decoder.output_projection.weight"
         recipes["output_weight"] = computed(reordered, name)
+    return recipes | block_recipes(config, inner, checkpoint)
+
+
+def block_recipes(config: TransformerConfig, inner: list[int], checkpoint: Weights) -> Recipes:
+    """Return the recipes of all blocks and of the norms behind the stacks; `inner` are both sides'
+    sizes of the feed-forward networks.
+    """
+    recipes: Recipes = {}
     if config.norm == "pre":
         for side in ("encoder", "decoder"):
             recipes |= linear(f"{side}_norm", f"{side}.layer_norm")
@@ -226,7 +235,7 @@ _LAST = ("add_feed_forward", "final")
 _OLD_NORMS = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
 
 
-def _attention(key: str, kind: str, checkpoint: Checkpoint) -> list[Recipe]:
+def _attention(key: str, kind: str, checkpoint: Weights) -> list[Recipe]:
     """Return the recipes of the projections to queries, keys and values: separate or fused."""
     fused = f"{key}.in_proj_{kind}"
     if fused in checkpoint.views:
@@ -237,7 +246,7 @@ def _attention(key: str, kind: str, checkpoint: Checkpoint) -> list[Recipe]:
     return [copied(old if old in checkpoint.views else name) for old, name in pairs]
 
 
-def _self_attention(prefix: str, key: str, checkpoint: Checkpoint) -> Recipes:
+def _self_attention(prefix: str, key: str, checkpoint: Weights) -> Recipes:
     recipes = linear(f"{prefix}.output_map", f"{key}.out_proj")
     for kind in _KINDS:
         recipes[f"{prefix}.input_map.{kind}"] = _joined(_attention(key, kind, checkpoint))
@@ -257,7 +266,7 @@ def _joined(parts: list[Recipe]) -> Recipe:
 def _feed_forward(prefix: str, key: str, inner: int, size: int) -> Recipes:
     """Return the recipes of a feed-forward network; units from `inner` up to `size` are zero."""
 
-    # The rectifier of 0 is 0, so a filled-up unit adds nothing to the output.
+    # Rectifier and swish of 0 are 0, so a filled-up unit adds nothing to the output.
     def padded(tensor: Tensor) -> Tensor:
         if len(tensor) != inner:
             raise ValueError(f"{len(tensor)} units, not {inner}")
@@ -272,7 +281,7 @@ def _feed_forward(prefix: str, key: str, inner: int, size: int) -> Recipes:
 
 
 def _norms(
-    prefix: str, key: str, pairs: tuple[tuple[str, str], ...], checkpoint: Checkpoint
+    prefix: str, key: str, pairs: tuple[tuple[str, str], ...], checkpoint: Weights
 ) -> Recipes:
     """Return the recipes of a block's norms, which old checkpoints number."""
     numbered = _OLD_NORMS[key.partition(".")[0]]

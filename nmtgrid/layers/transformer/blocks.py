@@ -33,6 +33,7 @@ from nmtgrid.layers.transformer.attention import (
 from nmtgrid.layers.transformer.kv_cache import DraftKVCache, KVCache
 
 Norm = Literal["post", "pre"]
+Activation = Literal["relu", "swish"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +44,7 @@ class BlockPlan:
     feed_forward_size: int
     heads: int
     norm: Norm
+    activation: Activation
     dropout: float
     attention_dropout: float
     activation_dropout: float
@@ -104,17 +106,21 @@ class AddNorm(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two projections with a ReLU between, the same at every position, Eq. (2.41)."""
+    """Two projections with a ReLU (or swish) between, the same everywhere, Eq. (2.41)."""
 
     def __init__(self, plan: BlockPlan) -> None:
         super().__init__()
         self.widen = outward_projection(plan.size, plan.feed_forward_size)
         self.narrow = outward_projection(plan.feed_forward_size, plan.size)
-        self.dropout_rate = plan.activation_dropout
+        self.activation, self.dropout_rate = plan.activation, plan.activation_dropout
+
+    def activate(self, hidden: Tensor) -> Tensor:
+        """Return what follows the first projection's `hidden`, which may be written over."""
+        return torch.relu_(hidden) if self.activation == "relu" else nn.functional.silu(hidden)
 
     def forward(self, features: Tensor) -> Tensor:
         # Flat, so that the rectifier may write over what the first projection returns.
-        hidden = torch.relu_(self.widen(features.flatten(0, -2)))
+        hidden = self.activate(self.widen(features.flatten(0, -2)))
         narrowed: Tensor = self.narrow(dropout(hidden, self.dropout_rate, self.training))
         return narrowed.view_as(features)
 
@@ -307,7 +313,7 @@ class DecoderBlock(nn.Module):
 
     def _feed_forward(self, features: Tensor) -> Tensor:
         inner = self.add_feed_forward.before(features)
-        hidden = torch.relu_(_project(self.feed_forward.widen, inner))
+        hidden = self.feed_forward.activate(_project(self.feed_forward.widen, inner))
         change = _project(self.feed_forward.narrow, hidden)
         return self.add_feed_forward.after(change, features)
 

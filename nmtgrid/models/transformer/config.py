@@ -12,7 +12,7 @@ import math
 from typing import Any, Literal
 
 from nmtgrid.layers.embedding import Positions
-from nmtgrid.layers.transformer.blocks import Norm
+from nmtgrid.layers.transformer.blocks import Activation, Norm
 from nmtgrid.models.api import Halting
 from nmtgrid.models.config_checks import LARGEST_DEPTH, FirstSymbol, no_rates, too_large, too_small
 from nmtgrid.models.presets import (
@@ -60,6 +60,8 @@ class TransformerConfig:
     norm: Norm = "post"
     """`post` normalises after each sum, as printed (2.42); `pre` before each sub-layer, and once
     behind each stack."""
+    activation: Activation = "relu"
+    """Between the two maps of a block; `swish` is x times the logistic function of x."""
     encoder: Encoder = "bidirectional"
     """What a source state sees: all that has been read (4.16: every prefix is encoded anew, so a
     limited read is costly), itself and what precedes it (4.17), or the last `window` tokens
@@ -78,7 +80,7 @@ class TransformerConfig:
     transparent_dropout: float = 0.1
     """On the scores of those mixtures."""
     positions: Positions = "sinusoidal"
-    """Added to the embeddings of both sides; `sinusoidal-halves` are other programs'."""
+    """Added to the embeddings of both sides; `sinusoidal-halves` are fairseq's."""
     max_positions: int = 1024
     """Learned positions of each side; the last one serves all places beyond."""
     scale_embeddings: bool = True

@@ -182,6 +182,7 @@ def _data_lines() -> list[Line]:
         Line(["export"], ["plain"], {"--to": ["ctranslate2"], "--out": ["new"]},
              ["plain"]),
         Line(["import-fairseq"], ["fairseq/c.pt"], convert, ["fairseq"]),
+        Line(["import-marian"], ["marian"], {"--out": ["new"], "--json": ["new.json"]}, ["marian"]),
     ]  # fmt: skip
 
 

@@ -1,0 +1,54 @@
+"""Marks of subword units that show where words end: BPE's `@@` and SentencePiece's `▁`.
+
+A unit of BPE that does not end its word has `@@` behind it. A piece of SentencePiece that begins a
+word has `▁` before it: whether one ends its word depends on the next. Units that are words have
+no mark, the empty text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+JOINER, SPACE = "@@", "▁"
+
+
+def mark_of(units: Sequence[str]) -> str:
+    """Return the mark of a sentence's `units`, such as those of a trace."""
+    return SPACE if any(unit.startswith(SPACE) for unit in units) else JOINER
+
+
+def begins_word(unit: str, mark: str, before: str) -> bool:
+    """Return whether `unit` begins a word behind the units `before` it, joined as they are."""
+    if mark == SPACE:
+        # A `▁` of its own belongs to the word behind it.
+        return unit.startswith(SPACE) and before.strip(SPACE) != ""
+    return not (mark and before.endswith(mark))
+
+
+def word_numbers(units: Sequence[str], mark: str) -> list[int]:
+    """Return the number of the word that each unit belongs to, from 0."""
+    numbers: list[int] = []
+    word, before = 0, ""
+    for unit in units:
+        if numbers and begins_word(unit, mark, before):
+            word, before = word + 1, ""
+        numbers.append(word)
+        before += unit
+    # Of a `▁` behind the last word nothing can be seen.
+    if mark == SPACE and word and not before.strip(SPACE):
+        numbers = [min(number, word - 1) for number in numbers]
+    return numbers
+
+
+def joined_words(units: Sequence[str], mark: str) -> list[str]:
+    """Return the words that the units make; a last one that goes on is a word as it stands."""
+    words: list[str] = []
+    for number, unit in zip(word_numbers(units, mark), units, strict=True):
+        if number == len(words):
+            words.append("")
+        words[number] += unit.removeprefix(SPACE) if mark == SPACE else _unjoined(unit, mark)
+    return words
+
+
+def _unjoined(unit: str, mark: str) -> str:
+    return unit.removesuffix(mark) if mark else unit

@@ -1,0 +1,458 @@
+"""Imports a folder of transformers' `MarianMTModel`, such as those of OPUS-MT, as a Transformer.
+
+Weights are safetensors, the rest is JSON and two models of SentencePiece; nothing of it is run.
+Called by `nmtgrid import-marian`.
+
+The types keep their order behind our four special symbols. Marian has no `<s>`: its decoder starts
+with the padding type's vector (`decoder_start_token_id`), which `<s>` has here; as an output `<s>`
+gets a bias so low that its probability is zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nmtgrid.base.config import check
+from nmtgrid.base.errors import ConfigError, ModelError, StorageError
+from nmtgrid.base.io.arrays import Entry, load_tensors, read_header
+from nmtgrid.base.io.records import (
+    Count,
+    Positive,
+    Probability,
+    Record,
+    Size,
+    Small,
+    convert_file,
+    fits,
+    read_json,
+)
+from nmtgrid.convert.from_fairseq.dictionary import named
+from nmtgrid.convert.from_fairseq.model import build_model
+from nmtgrid.convert.from_fairseq.plan import Plan, Recipes, computed
+from nmtgrid.convert.from_fairseq.transformer import block_recipes
+from nmtgrid.data.directory import check_replaceable, new_folder
+from nmtgrid.layers.embedding import marian_sinusoids
+from nmtgrid.models.card import update_card
+from nmtgrid.models.directory import load_model, save_model
+from nmtgrid.models.transformer.config import TransformerConfig
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.sentencepiece_model import SentencePieceModel
+from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary
+
+WEIGHTS = "model.safetensors"
+_NEVER = -100.0
+"""Bias of a type that is never written; its share of any loss stays small in training."""
+_CONVERT = (
+    'python -c "from transformers import MarianMTModel as M; '
+    "M.from_pretrained('{0}').save_pretrained('{0}')\""
+)
+_ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
+# Options of early versions of transformers that its present ones pass over.
+_OFF = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
+_NEUTRAL = {
+    "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,), "min_length": (0,),
+    "repetition_penalty": (1, 1.0), "diversity_penalty": (0, 0.0), "num_beam_groups": (1,),
+    "do_sample": (False,), "early_stopping": (False,), "exponential_decay_length_penalty": (),
+    "forced_bos_token_id": (), "suppress_tokens": (), "begin_suppress_tokens": (),
+}  # fmt: skip
+"""Settings of a search that ours lacks, with the values that change nothing."""
+
+
+class _Config(Record):
+    """What is read of `config.json`."""
+
+    vocab_size: Size
+    d_model: Size
+    encoder_layers: Small
+    decoder_layers: Small
+    encoder_attention_heads: Small
+    decoder_attention_heads: Small
+    encoder_ffn_dim: Size
+    decoder_ffn_dim: Size
+    activation_function: str
+    decoder_start_token_id: Count
+    pad_token_id: Count
+    eos_token_id: Count = 0
+    decoder_vocab_size: Size | None = None
+    model_type: str = ""
+    scale_embedding: bool = False
+    share_encoder_decoder_embeddings: bool = True
+    tie_word_embeddings: bool = True
+    max_position_embeddings: Positive = 1024
+    dropout: Probability = 0.1
+    attention_dropout: Probability = 0.0
+    activation_dropout: Probability = 0.0
+    normalize_before: bool = False
+    normalize_embedding: bool = False
+    add_final_layer_norm: bool = False
+
+
+class _Generation(Record):
+    """What is read of `generation_config.json`."""
+
+    num_beams: Small = 1
+    length_penalty: float = 1.0
+    max_length: Positive | None = None
+    bad_words_ids: list[list[int]] | None = None
+    forced_eos_token_id: int | list[int] | None = None
+    renormalize_logits: bool = False
+
+
+class _Tokenizer(Record):
+    """What is read of `tokenizer_config.json`."""
+
+    source_lang: str | None = None
+    target_lang: str | None = None
+    separate_vocabs: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class _Weights:
+    """The tensors of a folder, under the names that fairseq's would have."""
+
+    path: Path
+    views: Mapping[str, Entry]
+    tensors: Mapping[str, Tensor]
+
+    @property
+    def max_bytes(self) -> int:
+        # As fp32 a tensor of two bytes a number doubles, and tied ones may stand there twice.
+        return 4 * self.path.stat().st_size + (1 << 20)
+
+    def load(self, name: str) -> Tensor:
+        return self.tensors[name].float()
+
+
+@dataclasses.dataclass(frozen=True)
+class Imported:
+    """The facts of an imported folder."""
+
+    config: TransformerConfig
+    parameters: int
+    vocabularies: tuple[int, int]
+    search: dict[str, Any]
+    notes: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Types:
+    """A vocabulary of Marian's: our form of it, and the row of each of our types in theirs."""
+
+    vocabulary: Vocabulary
+    rows: list[int]
+
+    def reordered(self, rows: Tensor) -> Tensor:
+        """Return `rows` [V, ...] in the order of our types."""
+        # Ours has `<s>` besides.
+        if len(rows) != len(self.rows) - 1:
+            raise ValueError(f"{len(rows):,} rows for {len(self.rows) - 1:,} types")
+        if rows.is_meta:
+            return rows.new_empty(len(self.rows), *rows.shape[1:])
+        return rows[torch.tensor(self.rows)]
+
+
+def import_folder(
+    folder: Path, out: Path, source_lang: str | None = None, target_lang: str | None = None
+) -> Imported:
+    """Write the model in `folder` as a model directory `out`, which must not exist yet.
+
+    Languages that are None are those that the folder names. Raises ModelError, StorageError or
+    InputError for files that are missing or damaged, ConfigError with all that is not the same in
+    our Transformer.
+    """
+    check_replaceable(out, overwrite=False)
+    _check_files(folder)
+    path = folder / "config.json"
+    values = read_json(path)
+    if not isinstance(values, dict) or values.get("model_type") != "marian":
+        raise ModelError(
+            f"{path} is not of a Marian model (`model_type`).",
+            "Folders of transformers' `MarianMTModel` can be imported.",
+        )
+    config = convert_file(path, values, _Config)
+    tokenizer = _read_optional(folder / "tokenizer_config.json", _Tokenizer, {})
+    sides = _read_types(folder, config, tokenizer.separate_vocabs)
+    languages = {
+        "source": source_lang or tokenizer.source_lang,
+        "target": target_lang or tokenizer.target_lang,
+    }
+    faults = _config_faults(config)
+    faults += [
+        f"The {side} language is not known: give `--{side}-lang`, such as `en`."
+        for side, language in languages.items()
+        if not language or "/" in language
+    ]
+    if faults:
+        raise ConfigError([f"{folder}:", *faults], "Only what is the same model can be imported.")
+    models = [SentencePieceModel.load(folder / f"{side}.spm") for side in ("source", "target")]
+    facts = TextFacts(
+        str(languages["source"]), str(languages["target"]), tokenize="none",
+        subwords="sentencepiece", joint=False,
+    )  # fmt: skip
+    pipeline = Pipeline(facts, sides[0].vocabulary, sides[1].vocabulary, *models)
+    weights = _open_weights(folder / WEIGHTS)
+    plan = _plan(config, weights, sides)
+    search = _search(folder, values, config, plan.notes)
+    check(plan.config)
+    model = build_model(plan, weights, pipeline)
+    settings = {"search": search, "imported": {"program": "marian", "arch": "MarianMTModel"}}
+    with new_folder(out, task="nmtgrid import-marian") as building:
+        save_model(building, model, pipeline, settings)
+        update_card(
+            building,
+            origin=f"Imported by nmtgrid from the `MarianMTModel` in `{folder.resolve().name}`, "
+            "whose licence and data count.",
+            training={"parameters": f"{model.count_parameters():,}"},
+        )
+        # Reading it back checks the files before the folder gets its name.
+        load_model(building)
+    sizes = len(sides[0].vocabulary), len(sides[1].vocabulary)
+    return Imported(plan.config, model.count_parameters(), sizes, search, plan.notes)
+
+
+def _check_files(folder: Path) -> None:
+    """Raise ModelError unless the folder has what is read of it."""
+    if not folder.is_dir():
+        raise ModelError(
+            f"There is no folder {folder}.", "Name one that has `config.json` and the weights."
+        )
+    names = ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm")
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing == [WEIGHTS]:
+        if (folder / "pytorch_model.bin").is_file():
+            raise ModelError(
+                f"{folder} has its weights in `pytorch_model.bin` alone, a pickle, which could run "
+                "code on whoever reads it.",
+                f"Convert it where you trust it: {_CONVERT.format(folder)}",
+            )
+        if (folder / f"{WEIGHTS}.index.json").is_file():
+            raise ModelError(
+                f"{folder} has its weights in several files.",
+                f"Save them as one: {_CONVERT.format(folder)}",
+            )
+    if missing:
+        raise ModelError(
+            f"{folder} lacks {', '.join(f'`{name}`' for name in missing)}.",
+            "Fetch the whole folder of the model, its tokenizer included.",
+        )
+
+
+def _read_optional(path: Path, kind: type[Any], without: Any) -> Any:
+    """Return the record in a file, or that of the values `without` where there is no file."""
+    return convert_file(path, read_json(path) if path.is_file() else without, kind)
+
+
+def _config_faults(config: _Config) -> list[str]:
+    """Return what our Transformer does not have."""
+    faults = []
+    if config.activation_function not in _ACTIVATIONS:
+        names = ", ".join(f"`{name}`" for name in _ACTIVATIONS)
+        faults.append(
+            f"`activation_function` is `{config.activation_function[:60]}`; ours are {names}."
+        )
+    if config.encoder_attention_heads != config.decoder_attention_heads:
+        faults.append(
+            f"`encoder_attention_heads` is {config.encoder_attention_heads}, "
+            f"`decoder_attention_heads` {config.decoder_attention_heads}: both sides have as many "
+            "heads (`model.heads`)."
+        )
+    for name in _OFF:
+        if getattr(config, name):
+            faults.append(
+                f"`{name}` is on, but `MarianMTModel` normalises after each sum whatever it says, "
+                "so that it is not known which model this is."
+            )
+    types = config.decoder_vocab_size or config.vocab_size
+    if config.share_encoder_decoder_embeddings and types != config.vocab_size:
+        faults.append(
+            f"`decoder_vocab_size` is {types:,}, `vocab_size` {config.vocab_size:,}, but "
+            "`share_encoder_decoder_embeddings` says that both sides have one matrix."
+        )
+    return faults
+
+
+def _read_types(folder: Path, config: _Config, separate: bool) -> tuple[_Types, _Types]:
+    """Return the types of both sides. Raises ModelError for a vocabulary that does not fit."""
+    target_size = config.decoder_vocab_size or config.vocab_size
+    source = _types(folder / "vocab.json", config.vocab_size, None)
+    path = folder / ("target_vocab.json" if separate else "vocab.json")
+    if separate and not path.is_file():
+        raise ModelError(
+            f"{folder} lacks `{path.name}`, which `tokenizer_config.json` asks for.",
+            "Fetch the whole folder of the model, its tokenizer included.",
+        )
+    target = _types(path, target_size, config.decoder_start_token_id)
+    if target.rows[END] != config.eos_token_id:
+        raise ModelError(
+            f"{path}: `</s>` has the id {target.rows[END]}, but `eos_token_id` of `config.json` is "
+            f"{config.eos_token_id}.",
+            "Do the two files belong together?",
+        )
+    if separate is False and source.vocabulary.types != target.vocabulary.types:
+        raise ModelError(f"{path} does not fit both sides of the model.")
+    return source, target
+
+
+def _types(path: Path, size: int, start: int | None) -> _Types:
+    """Return the `size` types of a `vocab.json`; `<s>` has the vector of the id `start`."""
+    advice = "Do `config.json` and the vocabulary belong together?"
+    ids = read_json(path)
+    if not fits(ids, dict[str, Count]):
+        raise ModelError(f"{path} must be an object of types and their ids.", advice)
+    names: list[str | None] = [None] * len(ids)
+    for name, number in ids.items():
+        if number >= len(ids) or names[number] is not None:
+            raise ModelError(
+                f"{path}: the ids of {len(ids):,} types must be 0 to {len(ids) - 1:,}, each once, "
+                f"but `{name[:60]}` has {number:,}.",
+                "Restore a copy.",
+            )
+        names[number] = name
+    if len(ids) != size:
+        raise ModelError(
+            f"{path} has {len(ids):,} types, but the model has vectors for {size:,}.", advice
+        )
+    missing = [SPECIALS[n] for n in (PAD, END, UNKNOWN) if SPECIALS[n] not in ids]
+    if missing:
+        raise ModelError(f"{path} lacks {' and '.join(f'`{name}`' for name in missing)}.", advice)
+    if start is not None and start >= size:
+        raise ModelError(
+            f"`decoder_start_token_id` is {start:,}, but {path} has {size:,} types.", advice
+        )
+    special = [ids[SPECIALS[PAD]], ids[SPECIALS[PAD]], ids[SPECIALS[END]], ids[SPECIALS[UNKNOWN]]]
+    others = [number for number in range(size) if number not in special]
+    if start is not None:
+        special[BEGIN] = start
+    # What no text can be, such as a name with spaces in it, still has its id.
+    types = [
+        name if name.split() == [name] and name not in SPECIALS and "\0" not in name else None
+        for name in (str(names[number]) for number in others)
+    ]
+    return _Types(Vocabulary(named(types)), [*special, *others])
+
+
+def _open_weights(path: Path) -> _Weights:
+    entries, _, _ = read_header(path)
+    tensors = load_tensors(path)
+    short = {name: name.removeprefix("model.") for name in entries}
+    return _Weights(
+        path,
+        {short[name]: entry for name, entry in entries.items()},
+        {short[name]: tensor for name, tensor in tensors.items()},
+    )
+
+
+def _plan(config: _Config, weights: _Weights, sides: Sequence[_Types]) -> Plan:
+    """Return our configuration and the recipes of its tensors."""
+    is_tied = config.tie_word_embeddings
+    is_shared = config.share_encoder_decoder_embeddings and is_tied
+    inner = [config.encoder_ffn_dim, config.decoder_ffn_dim]
+    ours = TransformerConfig(
+        encoder_depth=config.encoder_layers,
+        decoder_depth=config.decoder_layers,
+        size=config.d_model,
+        feed_forward_size=max(inner),
+        heads=config.encoder_attention_heads,
+        norm="post",
+        activation="relu" if config.activation_function == "relu" else "swish",
+        positions="sinusoidal-marian",
+        scale_embeddings=config.scale_embedding,
+        tie="all" if is_shared else "target" if is_tied else "none",
+        output_bias=True,
+        dropout=config.dropout,
+        embedding_dropout=config.dropout,
+        attention_dropout=config.attention_dropout,
+        activation_dropout=config.activation_dropout,
+    )
+    embeddings = {side: f"{side}.embed_tokens.weight" for side in ("encoder", "decoder")}
+    copies = {}
+    if is_shared:
+        embeddings = dict.fromkeys(embeddings, "shared.weight")
+        names = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
+        copies = dict.fromkeys(names, "shared.weight")
+    elif is_tied:
+        copies = {"lm_head.weight": embeddings["decoder"]}
+    # Early versions keep positions, and a matrix that nothing shares.
+    plan = Plan("transformer", ours, {}, copies, ("embed_positions.weight", "shared.weight"))
+    _check_positions(config, weights)
+    if plan.config.faults():
+        return plan
+    source, target = sides
+    recipes: Recipes = {
+        "source_embedding.weight": computed(source.reordered, embeddings["encoder"]),
+        "target_embedding.weight": computed(target.reordered, embeddings["decoder"]),
+        "output_bias": computed(_output_bias(target), "final_logits_bias"),
+    }
+    if is_shared:
+        # One matrix, whose row of `<s>` only the target reads.
+        recipes["source_embedding.weight"] = recipes["target_embedding.weight"]
+    if not is_tied:
+        recipes["output_weight"] = computed(target.reordered, "lm_head.weight")
+    plan.recipes = recipes | block_recipes(ours, inner, weights)
+    return plan
+
+
+def _output_bias(types: _Types) -> Any:
+    def recipe(bias: Tensor) -> Tensor:
+        ours = types.reordered(bias[0])
+        if not ours.is_meta:
+            ours[BEGIN] = _NEVER
+        return ours
+
+    return recipe
+
+
+def _check_positions(config: _Config, weights: _Weights) -> None:
+    """Raise ModelError for stored positions that are not the sinusoids."""
+    for side in ("encoder", "decoder"):
+        name = f"{side}.embed_positions.weight"
+        if name in weights.tensors:
+            stored = weights.load(name)
+            if stored.shape[-1] != config.d_model or not torch.allclose(
+                stored, marian_sinusoids(0, len(stored), stored), atol=1e-3
+            ):
+                raise ModelError(
+                    f"{weights.path}: `{name}` is not Marian's sinusoids.",
+                    "Only models with fixed positions can be imported.",
+                )
+
+
+def _search(
+    folder: Path, values: Mapping[str, Any], config: _Config, notes: list[str]
+) -> dict[str, Any]:
+    """Return our settings of the search, and note what `generate` does otherwise."""
+    path = folder / "generation_config.json"
+    # Early versions keep these settings in `config.json`.
+    generation = read_json(path) if path.is_file() else dict(values)
+    if not isinstance(generation, dict):
+        raise StorageError(f"{path} must be an object.", "Restore a copy.")
+    generation = {name: value for name, value in generation.items() if value is not None}
+    record = convert_file(path, generation, _Generation)
+    for name, neutral in _NEUTRAL.items():
+        if name in generation and generation[name] not in neutral:
+            notes.append(f"`{name}` of transformers' search has no counterpart here")
+    if record.bad_words_ids != [[config.pad_token_id]]:
+        notes.append(
+            "`bad_words_ids` is not the padding alone: transformers may write other tokens"
+        )
+    if record.forced_eos_token_id not in (config.eos_token_id, [config.eos_token_id]):
+        notes.append("without `forced_eos_token_id` transformers cuts at the greatest length")
+    penalty = record.length_penalty
+    if penalty < 0:
+        notes.append(f"`length_penalty` is {penalty}, which is taken for 0")
+    # Both count the start and the end symbol.
+    longest = min(record.max_length or config.max_position_embeddings, 1_000_000)
+    return {
+        "beam": record.num_beams,
+        "length_penalty": max(0.0, penalty),
+        "max_length_a": float(max(1, longest - 2)),
+        "max_length_b": 0.0,
+        "style": "transformers",
+        "renormalize": record.renormalize_logits,
+    }

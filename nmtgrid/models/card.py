@@ -1,0 +1,172 @@
+"""The model card: `README.md` of a model directory, made of what `card.json` and the model know.
+
+`train` and the imports write it, `decode --data DATA --card` enters scores. Whoever edits it keeps
+the licence (`license:` in its head) and all that stands below the mark at its end.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.base.errors import StorageError
+from nmtgrid.base.io.arrays import CHECKSUM, read_header
+from nmtgrid.base.io.atomic import with_checksum, write_json, write_text
+from nmtgrid.base.io.records import Count, Record, read_json, read_record
+
+CARD, FACTS = "README.md", "card.json"
+FORMAT = 1
+_WEIGHTS = "model.safetensors"
+_BELOW = "<!-- nmtgrid writes what stands above and keeps what stands below -->"
+_LICENSE = re.compile(r"^license:[^\n]*$", re.MULTILINE)
+_NO_LICENSE = "license: unknown"
+
+
+class ScoreRecord(Record):
+    """Scores of a split, by name, with what they were computed with."""
+
+    split: str
+    data: str
+    sentences: Count
+    figures: dict[str, float]
+    signatures: dict[str, str]
+    beam: Count
+    weights: str = "best"
+    checksum: str | None = None
+    """Of the weights that were scored."""
+
+
+class _Facts(Record):
+    """`card.json`."""
+
+    origin: str = ""
+    pairs: dict[str, Count] = {}  # noqa: RUF012 (a new one for each record)
+    training: dict[str, str] = {}  # noqa: RUF012
+    scores: list[ScoreRecord] = []  # noqa: RUF012
+
+
+def update_card(
+    folder: Path,
+    *,
+    origin: str | None = None,
+    pairs: Mapping[str, int] | None = None,
+    training: Mapping[str, str] | None = None,
+    score: ScoreRecord | None = None,
+) -> None:
+    """Enter what is new (not None) into the card of the model in `folder`, and write it.
+
+    `origin` says in a sentence where the model comes from, `pairs` has the sizes of the splits,
+    `training` facts in the order of their rows. A `score` takes the place of that of the same
+    split, beam and weights. Raises StorageError where it cannot be written.
+    """
+    facts = _read(folder)
+    if origin is not None:
+        facts.origin = origin
+    if pairs is not None:
+        facts.pairs = dict(pairs)
+    if training is not None:
+        facts.training = dict(training)
+    if score is not None:
+        others = [known for known in facts.scores if _key(known) != _key(score)]
+        facts.scores = [*others, score]
+    scores = [score.values() for score in facts.scores]
+    write_json(
+        folder / FACTS, with_checksum({"format": FORMAT, **facts.values(), "scores": scores})
+    )
+    write_text(folder / CARD, _render(folder, facts))
+
+
+def _key(score: ScoreRecord) -> tuple[Any, ...]:
+    return score.data, score.split, score.beam, score.weights
+
+
+def _read(folder: Path) -> _Facts:
+    """Return the facts of a card; none where there is no card yet, or it is damaged."""
+    try:
+        return read_record(folder / FACTS, _Facts, FORMAT)
+    except StorageError:
+        # A card is no reason for a training to fail.
+        return _Facts()
+
+
+def _render(folder: Path, facts: _Facts) -> str:
+    """Return the text of the card, with what people wrote into the one that is there."""
+    config, text = read_json(folder / "config.json"), read_json(folder / "text.json")["text"]
+    source, target = text["source_lang"], text["target_lang"]
+    licence, below = _kept(folder / CARD)
+    units = {"bpe": "BPE", "words": "words", "sentencepiece": "SentencePiece"}
+    sizes = f"{config['source_vocab_size']:,} and {config['target_vocab_size']:,} types"
+    rows = [
+        ("architecture", config["arch"]),
+        ("units", f"{units.get(text.get('subwords', 'bpe'), 'BPE')}, {sizes}"),
+        ("text", "lower-cased" if text.get("lowercase") else "cased"),
+        *((f"pairs of {name}", f"{count:,}") for name, count in facts.pairs.items()),
+        *facts.training.items(),
+    ]
+    # Scores of weights that a training has replaced since say nothing about the model.
+    now = _checksum(folder)
+    scores = [s for s in facts.scores if s.weights != "best" or s.checksum in (None, now)]
+    return "\n".join(
+        [
+            "---", licence, "language:", *(f"- {language}" for language in (source, target)),
+            "library_name: nmtgrid", "pipeline_tag: translation", "---", "",
+            f"# {source} to {target}", "", facts.origin or "A translation model.", "",
+            *_table(["what", "value"], rows), "", "## Scores", "", *_scores(scores), "",
+            "## How to use", "", *_usage(config["arch"], source, target), "",
+            "## Licence", "",
+            "That in the head of this file (`license:`); `unknown` until somebody states one.", "",
+            _BELOW,
+        ]
+    ) + below  # fmt: skip
+
+
+def _usage(arch: str, source: str, target: str) -> list[str]:
+    """Return how the model, in the folder MODEL, translates or captions."""
+    text = "features.safetensors" if arch.startswith("caption") else f"input.{source}"
+    lines = ["```sh", f"nmtgrid decode MODEL {text} --out output.{target}", "```"]
+    if arch.startswith("caption"):
+        return lines
+    python = ["import nmtgrid", "", 'model = nmtgrid.load("MODEL")']
+    return [*lines, "", "```python", *python, 'print(model.translate(["..."]))', "```"]
+
+
+def _kept(path: Path) -> tuple[str, str]:
+    """Return the line of the licence, and what stands below what is written here."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return _NO_LICENSE, "\n"
+    licence = _LICENSE.search(text)
+    _, mark, below = text.partition(_BELOW)
+    return licence.group() if licence else _NO_LICENSE, below if mark else f"\n\n{text}"
+
+
+def _scores(scores: Sequence[ScoreRecord]) -> list[str]:
+    if not scores:
+        return ["None yet: `nmtgrid decode MODEL --data DATA --split test --card` enters them."]
+    rows = [
+        (
+            f"{score.split} of {score.data} ({score.sentences:,})", name, f"{value:.2f}",
+            f"{score.beam}", score.weights, f"`{score.signatures.get(name, '')}`",
+        )
+        for score in scores
+        for name, value in score.figures.items()
+    ]  # fmt: skip
+    return _table(["split", "score", "value", "beam", "weights", "signature"], rows)
+
+
+def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    # A bar in a cell, as those of signatures, would end it.
+    cells = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    lines = [heading, ["---"] * len(heading), *cells]
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def _checksum(folder: Path) -> str | None:
+    try:
+        _, facts, _ = read_header(folder / _WEIGHTS)
+    except StorageError:
+        return None
+    return facts.get(CHECKSUM)

@@ -1,0 +1,95 @@
+"""The model card: what training, imports and scores enter, and what people wrote is kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from nmtgrid.base.io.arrays import CHECKSUM, read_header
+from nmtgrid.cli.app import main
+from nmtgrid.models.card import CARD, FACTS, ScoreRecord, update_card
+
+
+@pytest.fixture
+def model(tiny_model: Path, tmp_path: Path) -> Path:
+    """A copy of a model that was trained for two updates, with its card."""
+    shutil.copytree(tiny_model, tmp_path / "model")
+    return tmp_path / "model"
+
+
+def _score(model: Path, value: float, beam: int = 5, checksum: str | None = None) -> ScoreRecord:
+    _, facts, _ = read_header(model / "model.safetensors")
+    return ScoreRecord(
+        split="test", data="toy", sentences=7, figures={"bleu": value},
+        signatures={"bleu": "nrefs:1|tok:13a"}, beam=beam, checksum=checksum or facts[CHECKSUM],
+    )  # fmt: skip
+
+
+def test_training_writes_it(model: Path) -> None:
+    card = (model / CARD).read_text()
+    assert card.startswith("---\nlicense: unknown\nlanguage:\n- qa\n- qb\n")
+    assert "| architecture | transformer |" in card and "# qa to qb" in card
+    assert "| pairs of train | 6" in card and "| training | 2 updates, 1 epochs, " in card
+    assert "`data`" in card and "nmtgrid decode MODEL input.qa --out output.qb" in card
+    assert "None yet" in card
+
+
+def test_what_people_wrote_is_kept(model: Path) -> None:
+    path = model / CARD
+    text = path.read_text().replace("license: unknown", "license: cc-by-4.0")
+    path.write_text(text.replace("architecture", "nonsense") + "My own notes.\n")
+    update_card(model, score=_score(model, 12.345))
+    text = path.read_text()
+    assert "license: cc-by-4.0\n" in text and text.endswith("-->\nMy own notes.\n")
+    assert "nonsense" not in text
+    assert "| test of toy (7) | bleu | 12.35 | 5 | best | `nrefs:1\\|tok:13a` |" in text
+
+
+def test_scores_replace_their_like_and_go_with_their_weights(model: Path) -> None:
+    update_card(model, score=_score(model, 11.0))
+    update_card(model, score=_score(model, 22.0, beam=1))
+    update_card(model, score=_score(model, 33.0))
+    card = (model / CARD).read_text()
+    assert "11.00" not in card and "22.00" in card and "33.00" in card
+    update_card(model, score=_score(model, 44.0, checksum="of other weights"))
+    assert "44.00" not in (model / CARD).read_text()
+
+
+def test_damaged_facts_and_a_card_of_ones_own(model: Path) -> None:
+    (model / FACTS).write_text("[")
+    (model / CARD).write_text("license: mit\nWritten before.\n")
+    update_card(model, origin="From elsewhere.")
+    card = (model / CARD).read_text()
+    assert card.startswith("---\nlicense: mit\n") and "From elsewhere." in card
+    assert card.endswith("Written before.\n")
+    assert json.loads((model / FACTS).read_text())["origin"] == "From elsewhere."
+
+
+def test_decode_enters_scores_only_when_asked(model: Path, toy_dataset: Path) -> None:
+    before = (model / CARD).read_bytes()
+    command = ["decode", str(model), "--data", str(toy_dataset), "--split", "test", "--beam", "1"]
+    assert main(command) == 0
+    assert (model / CARD).read_bytes() == before
+    assert main([*command, "--card"]) == 0
+    card = (model / CARD).read_text()
+    for name in ("bleu_tokenized", "bleu", "chrf"):
+        assert f"| {name} |" in card
+    assert "tok:13a" in card and "| 1 | best |" in card
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((), "`--card` enters scores: name a dataset"),
+        (("--data", "d", "--ensemble", "m"), "leave `--ensemble` out"),
+        (("--data", "d", "--forced"), "`--card` has no effect with `--forced`"),
+    ],
+)
+def test_bad_options(
+    options: tuple[str, ...], message: str, model: Path, refused: Callable[..., str]
+) -> None:
+    assert message in refused("decode", model, "--card", *options)
