@@ -16,7 +16,8 @@ Dependencies are layered (`tests/test_code_rules.py` holds the layers); a good o
 7. `training/`  objectives, optimisers, and a training loop that yields events
 8. `online/`    simultaneous translation (chapter 4); `adaptive/`: early exit (chapter 5);
    `smoothing/`: loss smoothing (appendix E)
-9. `metrics/`, `analysis/`, `cli/`: scores, figures, and a thin command line
+9. `metrics/`, `analysis/`, `serve/`, `cli/`: scores, figures, a local web page and service, and a
+   thin command line
 
 `convert/` reads and writes models of other toolkits. `tests/invariants/` holds the invariant tests
 that every architecture must pass; `docs/glossary.md` and `docs/equations.md` lead from the terms

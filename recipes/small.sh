@@ -32,6 +32,7 @@ paragraphs -
 policies -
 guarantee -
 trust -
+demo -
 distill -
 ingredients -
 tune -

@@ -18,7 +18,7 @@ from typing import Any
 LAYERS = {
     "base": 0, "text": 1, "layers": 1, "metrics": 1, "data": 2, "models": 3, "search": 4,
     "convert": 4, "training": 5, "online": 6, "adaptive": 6, "smoothing": 6, "analysis": 7,
-    "cli": 8,
+    "serve": 7, "cli": 8,
 }  # fmt: skip
 """A module imports its own package or one of a lower number."""
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "online-eval": "nmtgrid.cli.online_eval",
     "adaptive-tune": "nmtgrid.cli.adaptive_tune",
     "analyze": "nmtgrid.cli.analyze",
+    "demo": "nmtgrid.cli.demo",
     "export": "nmtgrid.cli.export",
     "import-fairseq": "nmtgrid.cli.import_fairseq",
     "config-schema": "nmtgrid.cli.config_schema",

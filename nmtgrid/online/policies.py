@@ -141,6 +141,7 @@ class WaitK(Agent):
     """Reads k tokens first (infinity: all), then one before each later write. Eq. (4.25)."""
 
     k: float
+    """Source tokens read before the first write; infinity reads all."""
     finish_reading: bool = False
 
     def __post_init__(self) -> None:

@@ -27,6 +27,7 @@ from typing import ClassVar
 import numpy
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.devices import free_memory
@@ -230,6 +231,9 @@ class Written:
         self.log_probabilities: list[float] = []
         self.reads: list[int] = []
         self.exits: list[int] | None = None
+        self.alignments: list[Tensor] | None = None
+        """The shares of the source tokens read, one row for each of `reads`: the end symbol is the
+        last one's alone."""
         self.written_at: list[float] = []
         """When each of `reads` was written, by `time.perf_counter`."""
         self.is_finished = False
@@ -251,6 +255,11 @@ class Written:
         self.written_at += [time.perf_counter()] * (stop - start)
         if translation.exits is not None:
             self.exits = [*(self.exits or []), *translation.exits[start:stop]]
+        if translation.alignment is not None:
+            # The end symbol of a prefix is none of the source's.
+            columns = translation.alignment.shape[1] - (not is_whole)
+            rows = translation.alignment[start:stop, :columns].float()
+            self.alignments = [*(self.alignments or []), *rows]
         if translation.exit_scores is not None:
             self._exit_scores.append(translation.exit_scores[start:stop])
         self._num_exits = translation.num_exits
@@ -265,6 +274,7 @@ class Written:
             self.log_probabilities,
             total,
             total / norm,
+            pad_sequence(self.alignments, batch_first=True) if self.alignments else None,
             reads=self.reads,
             exits=self.exits,
             exit_scores=torch.cat(self._exit_scores) if self._exit_scores else None,
@@ -295,6 +305,7 @@ class PrefixDecoder:
         halt: Halt | Verified | None = None,
         graphs: Graphs | None = None,
         batch_tokens: int = 4000,
+        align: bool = False,
     ) -> None:
         """`models` (in evaluation mode, on `device`) share both vocabularies and are averaged.
 
@@ -320,11 +331,12 @@ class PrefixDecoder:
             )
         # What a prefix without its end symbol is searched with.
         self._agent = None if policy.end_of_prefix else _AllButEnd()
-        engine.check(models, plan, agent=self._agent, halt=halt)
+        engine.check(models, plan, align, agent=self._agent, halt=halt)
         self.models, self.policy = list(models), policy
         self.plan = dataclasses.replace(plan, nbest=1)
         self._device, self._bf16 = torch.device(device), bf16
         self._halt, self._graphs, self._batch_tokens = halt, graphs, batch_tokens
+        self._align = align
 
     def decode(
         self,
@@ -427,6 +439,7 @@ class PrefixDecoder:
                     source.to(self._device),
                     torch.tensor(sizes[group] + 1, device=self._device),
                     plan,
+                    align=self._align,
                     constraints=constraints,
                     keys=torch.tensor([keys[index] for index in batch]),
                     agent=None if are_whole else self._agent,
@@ -449,6 +462,7 @@ class PrefixStream(Written):
         device: torch.device | str = "cpu",
         bf16: bool = False,
         halt: Halt | Verified | None = None,
+        align: bool = False,
     ) -> None:
         """Take what `PrefixDecoder` takes. Raises ConfigError as it does, and for revisions."""
         if not isinstance(policy, CommitPolicy):
@@ -458,7 +472,9 @@ class PrefixStream(Written):
                 "Take LocalAgreement or hold-n; `online-eval` measures re-translation.",
             )
         super().__init__(policy, plan)
-        self._decoder = PrefixDecoder(models, plan, policy, device=device, bf16=bf16, halt=halt)
+        self._decoder = PrefixDecoder(
+            models, plan, policy, device=device, bf16=bf16, halt=halt, align=align
+        )
         self._source: list[int] = []
 
     def read(self, tokens: Iterable[int]) -> list[int]:

@@ -15,8 +15,9 @@ import re
 import typing
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
+from nmtgrid.base.config import meanings
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
 from nmtgrid.base.spans import Bounds, decimals, shortened, whole_numbers
@@ -328,6 +329,36 @@ def named_policies(text: str | None) -> list[str]:
     if ALL in names:
         return [name for name, kind in KINDS.items() if kind.make]
     return names
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicySetting:
+    """A setting of a policy, for whoever offers a choice: its kind, usual value and meaning."""
+
+    name: str
+    kind: Literal["whole", "number", "switch", "text"]
+    default: Any
+    meaning: str
+    may_be_infinite: bool
+
+
+def policy_settings(name: str) -> list[PolicySetting]:
+    """Return the settings of the policy called `name` (or FILE.py:Class), the swept one first.
+
+    Raises ConfigError as `policy_class` does.
+    """
+    kind = policy_class(name)
+    texts = meanings(kind)
+    sweep = KINDS[name].sweep if name in KINDS else _first_own(kind)
+    fields = sorted(_settings_of(kind).items(), key=lambda field: field[0] != sweep)
+    settings = []
+    for key, hint in fields:
+        default = _default(kind, key) if (key, name) != ("k", "wait-k") else 3
+        kinds = {bool: "switch", int: "whole", float: "number"}
+        shown = "whole" if key in _WHOLE else kinds.get(hint, "text")
+        text = texts.get(key, "")
+        settings.append(PolicySetting(key, cast(Any, shown), default, text, key in _WHOLE))
+    return settings
 
 
 def _settings_of(kind: Any) -> dict[str, type]:

@@ -14,7 +14,7 @@ import dataclasses
 import math
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -29,8 +29,9 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
+from nmtgrid.search.traces import Trace, rounded_exit_scores
 from nmtgrid.text.pipeline import Pipeline
-from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS
 
 
 class TokenStream:
@@ -49,21 +50,23 @@ class TokenStream:
         device: torch.device | str = "cpu",
         bf16: bool = False,
         halt: Halt | Verified | None = None,
+        align: bool = False,
     ) -> None:
         """`models` are in evaluation mode, on `device`; of the plan only lengths count.
 
-        `halt` says where tokens leave the decoder early (None: nowhere). Raises ConfigError where a
-        model, the agent or the halt cannot go online.
+        `halt` says where tokens leave the decoder early (None: nowhere); `align` keeps how each
+        token was aligned. Raises ConfigError where a model, the agent or the halt cannot go online,
+        or a model does not align.
         """
         # A coverage penalty needs attention over the whole source; the plan's may be a default.
-        engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), False, agent, halt)
+        engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), align, agent, halt)
         self._end_is_hidden = any(model.traits.hides_source_end for model in models)
         self._models, self._plan = list(models), plan
         self._device, self._bf16 = torch.device(device), bf16
         # A batched search knows the source's length; `Bounded` makes both decide alike without it.
         self._agent = Bounded(agent, plan, self._end_is_hidden)
         assert not isinstance(halt, Verified), "refused by the check"
-        self._halt = halt
+        self._halt, self._align = halt, align
         self._first = torch.zeros(1, dtype=torch.long, device=self._device)
         empty = torch.zeros(1, 0, dtype=torch.long, device=self._device)
         self._states = [engine.begin(model, empty, self._first, agent) for model in models]
@@ -78,6 +81,8 @@ class TokenStream:
         self.written_at: list[float] = []
         """When each of `reads` was written, by `time.perf_counter`."""
         self.exits: list[int] | None = None if halt is None else []
+        self.alignments: list[Tensor] | None = [] if align else None
+        """The shares of the source tokens read, one row [reads] for each of `reads`."""
         self._exit_scores: list[Tensor] = []
         self.is_finished = False
 
@@ -113,9 +118,18 @@ class TokenStream:
         scores = torch.cat(self._exit_scores).float().cpu() if self._exit_scores else None
         return Hypothesis(
             self.tokens, self.log_probabilities, total, total / norm, reads=self.reads,
-            exits=self.exits, exit_scores=scores,
+            alignment=self._alignment(), exits=self.exits, exit_scores=scores,
             num_exits=None if self._halt is None else self._models[0].traits.num_exits,
         )  # fmt: skip
+
+    def _alignment(self) -> Tensor | None:
+        """Return [T + 1, S], 0 for source tokens that were read later or not at all."""
+        if not self.alignments:
+            return None
+        whole = torch.zeros(len(self.alignments), self._columns + len(self._waiting))
+        for row, shares in zip(whole, self.alignments, strict=True):
+            row[: len(shares)] = shares
+        return whole
 
     def _wants_more(self) -> bool:
         """Whether the agent reads before the next write; never after the source's end."""
@@ -141,7 +155,8 @@ class TokenStream:
             self._states = [model.feed(last, state) for model, state in self._pairs()]
             self._is_fed = True
         if self._proposed is None:
-            reads, align = self._first + self._columns, self._agent.wants_alignment
+            reads = self._first + self._columns
+            align = self._align or self._agent.wants_alignment
             steps = [model.propose(state, reads, align=align) for model, state in self._pairs()]
             self._states = [step.state for step in steps]
             self._proposed = engine.Averaged.of(steps)
@@ -178,18 +193,25 @@ class TokenStream:
         if self._agent.wants_proposals:
             proposed = self._propose()
             self._states = [model.accept(state) for model, state in self._pairs()]
+            self._keep_alignment(proposed)
             return proposed.log_probabilities
         last = self._last_token()
         steps = [self._step(model, last, state) for model, state in self._pairs()]
         self._states = [step.state for step in steps]
         # An ensemble averages probabilities, as the batched search does.
-        return engine.Averaged.of(steps).log_probabilities
+        averaged = engine.Averaged.of(steps)
+        self._keep_alignment(averaged)
+        return averaged.log_probabilities
+
+    def _keep_alignment(self, predicted: engine.Averaged) -> None:
+        if self.alignments is not None and predicted.alignment is not None:
+            self.alignments.append(predicted.alignment[0, : self._columns].cpu())
 
     def _step(self, model: TranslationModel, last: Tensor, state: Any) -> Step:
         """Return the model's step; where it may leave early, keep where it left."""
         if self._halt is None or self.exits is None:
-            return model.step(last, state)
-        step = with_exits(model).step(last, state, halt=self._halt)
+            return model.step(last, state, align=self._align)
+        step = with_exits(model).step(last, state, align=self._align, halt=self._halt)
         assert step.exits is not None
         self.exits.append(int(step.exits))
         if step.scores is not None:
@@ -218,6 +240,24 @@ class TokenStream:
 
     def _last_token(self) -> Tensor:
         return self._first + (self.tokens[-1] if self.tokens else BEGIN)
+
+
+@dataclasses.dataclass(frozen=True)
+class WrittenToken:
+    """A target unit of a line, as soon as it has been written.
+
+    `reads` are the source units of the line read by then, the end symbol counted, `seconds` those
+    of work since the line began. `alignment` are shares of the source units read, the end symbol
+    last where it was; None for a model that yields none. `is_end` marks the end symbol.
+    """
+
+    unit: str
+    log_probability: float
+    reads: int
+    exit: int | None
+    alignment: list[float] | None
+    seconds: float
+    is_end: bool = False
 
 
 class Stream:
@@ -260,6 +300,23 @@ class Stream:
         """When each unit was written, and the end symbol, by `time.perf_counter`."""
         return self._stream.written_at
 
+    def written(self, index: int) -> WrittenToken:
+        """Return a unit that has been written, the end symbol last; its reads are the piece's.
+
+        Its seconds are 0: they are counted for the line.
+        """
+        stream, is_end = self._stream, index == len(self.target)
+        rows = stream.alignments
+        return WrittenToken(
+            SPECIALS[END] if is_end else self.target[index],
+            stream.log_probabilities[index],
+            stream.reads[index],
+            None if stream.exits is None else stream.exits[index],
+            None if rows is None else rows[index].tolist(),
+            0.0,
+            is_end,
+        )
+
     def hypothesis(self) -> Hypothesis:
         """Return the finished translation as a search would."""
         return self._stream.hypothesis()
@@ -298,6 +355,7 @@ class StreamTranslator:
     bf16: bool = False
     halt: Halt | Verified | None = None
     limits: SourceLimits = dataclasses.field(default_factory=SourceLimits)
+    align: bool = False
 
     def begin(self) -> LineStream:
         """Return a new line. Raises ConfigError where a model cannot go online."""
@@ -308,12 +366,12 @@ class StreamTranslator:
         if isinstance(self.agent, PrefixPolicy):
             stream: TokenStream | PrefixStream = PrefixStream(
                 self.models, self.agent, self.plan,
-                device=self.device, bf16=self.bf16, halt=self.halt,
+                device=self.device, bf16=self.bf16, halt=self.halt, align=self.align,
             )  # fmt: skip
         else:
             stream = TokenStream(
                 self.models, self.agent, self.plan,
-                device=self.device, bf16=self.bf16, halt=self.halt,
+                device=self.device, bf16=self.bf16, halt=self.halt, align=self.align,
             )  # fmt: skip
         return Stream(stream, self.pipeline)
 
@@ -336,6 +394,9 @@ class LineStream:
         # Seconds of work so far, and those at each write of each piece.
         self._worked = 0.0
         self._seconds: list[list[float]] = []
+        # What `new_tokens` has returned: of which piece how many, and the reads of the last one.
+        self._returned = (0, 0)
+        self._latest = 0
 
     @property
     def is_long(self) -> bool:
@@ -421,6 +482,33 @@ class LineStream:
         inner = [second for piece in self._seconds[:-1] for second in piece[:-1]]
         return [*inner, *(self._seconds[-1] if self._seconds else ())]
 
+    def new_tokens(self) -> Iterator[WrittenToken]:
+        """Yield what has been written since the last call, with the reads of the line.
+
+        The end symbol comes with the line's end alone: behind it, another piece may come.
+        """
+        index, count = self._returned
+        before = sum(len(piece.source) for piece in self.pieces[:index])
+        for number, piece in enumerate(self.pieces[index:], start=index):
+            is_last = self._line_has_ended and number + 1 == len(self.pieces)
+            stop = len(piece.written_at) - (piece.is_finished and not is_last)
+            for position in range(count, stop):
+                token = piece.written(position)
+                reads, size = token.reads, len(piece.source)
+                # As `hypothesis` does: a piece's end was known only with what came behind it.
+                ends = self._arrived + self._line_has_ended
+                self._latest = max(self._latest, before + reads if reads <= size else ends)
+                alignment = token.alignment
+                if alignment is not None:
+                    # An inner end symbol has no column in the line.
+                    alignment = [0.0] * before + alignment[: size + is_last]
+                yield dataclasses.replace(
+                    token, reads=self._latest, alignment=alignment,
+                    seconds=self._seconds[number][position],
+                )  # fmt: skip
+            self._returned, count = (number, max(count, stop)), 0
+            before += len(piece.source)
+
     def token_delays(self) -> list[int]:
         """Return for each target unit how many source units had been read."""
         reads, size = self.hypothesis().reads or [], len(self.source)
@@ -438,3 +526,23 @@ class LineStream:
         seen = [*self._seen[: len(sizes) - 1], self._arrived + 1]
         pieces = [piece.hypothesis() for piece in self.pieces]
         return join(pieces, self._translator.plan, sizes, seen)
+
+    def trace(self, line: int, text: str) -> Trace:
+        """Return the record of a line that has ended; `text` is the translation in raw words."""
+        if not self.source:
+            return Trace(line, [], [], "", [], 0.0, 0.0, reads=[])
+        whole = self.hypothesis()
+        return Trace(
+            line=line,
+            source=self.source,
+            target=self.target,
+            text=text,
+            log_probabilities=whole.log_probabilities,
+            log_probability=whole.log_probability,
+            score=whole.score,
+            alignment=None if whole.alignment is None else whole.alignment.numpy(),
+            reads=whole.reads,
+            exits=whole.exits,
+            exit_scores=rounded_exit_scores(whole.exit_scores),
+            num_exits=whole.num_exits,
+        )

@@ -68,7 +68,10 @@ def _searched(
 ) -> list[Hypothesis]:
     if model.traits.hides_source_end:
         agent = Bounded(agent, plan, end_is_hidden=True)
-    hypothesis = search([model], batch.source, batch.source_lengths, plan, agent=agent, halt=halt)
+    hypothesis = search(
+        [model], batch.source, batch.source_lengths, plan,
+        agent=agent, halt=halt, align=model.traits.aligns,
+    )  # fmt: skip
     return [best for (best,) in hypothesis]
 
 
@@ -80,7 +83,7 @@ def _streamed(
     halt: Halt | None = None,
 ) -> tuple[Hypothesis, list[int]]:
     """Return the translation and, for each token, how many source tokens had really come."""
-    stream = TokenStream([model], agent, plan, halt=halt)
+    stream = TokenStream([model], agent, plan, halt=halt, align=model.traits.aligns)
     arrived: list[int] = []
     for count, token in enumerate(source, start=1):
         arrived += [count] * len(stream.read([token]))
@@ -95,6 +98,13 @@ def _check_same(hypothesis: Hypothesis, expected: Hypothesis) -> None:
     assert hypothesis.reads == expected.reads
     assert hypothesis.log_probabilities == pytest.approx(expected.log_probabilities, abs=LIMIT)
     assert hypothesis.score == pytest.approx(expected.score, abs=LIMIT)
+    assert (hypothesis.alignment is None) == (expected.alignment is None)
+    if hypothesis.alignment is not None and expected.alignment is not None:
+        # The tests go on after the end: further columns are of what was not read.
+        width = expected.alignment.shape[1]
+        shares, rest = hypothesis.alignment[:, :width], hypothesis.alignment[:, width:]
+        torch.testing.assert_close(shares, expected.alignment, atol=LIMIT, rtol=LIMIT)
+        assert not rest.any()
 
 
 @every_online_case

@@ -31,6 +31,7 @@ ALL = {
     "slurm": "DATA MODEL",
     "activations": "",
     "captions": "",
+    "demo": "",
     "iwslt14-de-en": "",
     "multi30k": "",
     "distill": "",

@@ -30,7 +30,7 @@ from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_policy, read_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
-from nmtgrid.search.traces import Trace, rounded_exit_scores
+from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import check_ensemble, default_plan
 from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces, stream_words
 
@@ -209,24 +209,7 @@ class _Line:
 
     def trace(self) -> Trace:
         """Return the record of a line that has ended."""
-        pieces = self.stream.pieces
-        source = [unit for piece in pieces for unit in piece.source]
-        if not source:
-            return Trace(self.number, [], [], "", [], 0.0, 0.0, reads=[])
-        whole = self.stream.hypothesis()
-        return Trace(
-            line=self.number,
-            source=source,
-            target=[unit for piece in pieces for unit in piece.target],
-            text=self.text.text,
-            log_probabilities=whole.log_probabilities,
-            log_probability=whole.log_probability,
-            score=whole.score,
-            reads=whole.reads,
-            exits=whole.exits,
-            exit_scores=rounded_exit_scores(whole.exit_scores),
-            num_exits=whole.num_exits,
-        )
+        return self.stream.trace(self.number, self.text.text)
 
     def _grow(self, words: list[str]) -> str:
         if self._shows_pieces:

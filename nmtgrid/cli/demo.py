@@ -1,0 +1,152 @@
+"""`nmtgrid demo`: a page on this machine that shows how models read and write, and its service."""
+
+from __future__ import annotations
+
+import dataclasses
+import ipaddress
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.atomic import folder_name, split_label
+from nmtgrid.base.io.text import read_lines
+from nmtgrid.cli.options import (
+    GENERAL,
+    CommandArguments,
+    Device,
+    Precision,
+    Weights,
+    argument,
+    flag,
+    option,
+    takes,
+)
+
+if TYPE_CHECKING:
+    from nmtgrid.serve.server import Server
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DemoArguments(CommandArguments):
+    """The arguments of `demo`."""
+
+    models: list[str] = argument("Model directories; NAME=MODEL names one.", "MODEL")
+    policy: list[str] | None = option(
+        "The reading policy that the page begins with, `confidence threshold=0.8`, or one of your "
+        "own, `FILE.py:Class`, which nobody can choose otherwise; may be repeated.",
+        "TEXT",
+    )
+    examples: Path | None = option("Sentences to try, one a line; the first eight.", "FILE")
+    host: str = option(
+        "The address to listen at; others than this machine's own can be reached by anybody who "
+        "reaches the machine.",
+        "ADDRESS",
+        default="127.0.0.1",
+    )
+    port: int = option("The port; 0 takes any that is free.", "N", default=8765, min=0, max=65535)
+    no_page: bool = flag("--no-page", "Only the HTTP interface, without the page.")
+    max_streams: int = option("Streams open at once.", "N", default=64, min=1, max=10_000)
+    max_words: int = option("Source words of a stream.", "N", default=400, min=1, max=100_000)
+    time_limit: float = option("Seconds that a request may take.", "X", default=30.0, min=0.1)
+    idle: float = option(
+        "Seconds after which a stream that nobody uses is closed.", "X", default=300.0, min=0.1
+    )
+    max_source: int | None = option(
+        "Units of the longest source taken whole.  [default: as in training]", "N", min=1
+    )
+    weights: Weights = "best"
+    precision: Precision = "fp32"
+    device: Device = "auto"
+
+
+@takes(
+    DemoArguments,
+    {
+        "Page": "policy examples no_page",
+        "Server": "host port max_streams max_words time_limit idle",
+        GENERAL: "weights max_source precision device",
+    },
+    "nmtgrid demo MODEL",
+    "nmtgrid demo grid=MODEL1 transformer=MODEL2 --policy 'confidence threshold=0.8'",
+    "nmtgrid demo MODEL --no-page --port 0",
+)
+def command(arguments: DemoArguments) -> None:
+    """Show on a local web page how models read and write while you type, word by word.
+
+    The same as JSON over HTTP, for services and pages of your own: docs/demo.md describes both.
+    Ctrl-C or SIGTERM ends it, once the requests in work are done.
+    """
+    names = _names(arguments.models)
+    server = _make_server(arguments, names)
+    server.begin()
+    try:
+        _announce(arguments, server.url)
+        # The signal that ends this wait must not meet a request that is being handed over.
+        threading.Event().wait()
+    except KeyboardInterrupt:
+        console.say("Finishing the requests in work.")
+        if not server.end(arguments.time_limit):
+            console.warn("some requests had not ended in time and were broken off.")
+
+
+def _announce(arguments: DemoArguments, url: str) -> None:
+    what = "Requests are answered at" if arguments.no_page else "The page is at"
+    console.say(f"{what} {url} (Ctrl-C ends it).")
+    if not _is_loopback(arguments.host):
+        console.warn(
+            f"`--host {arguments.host}` lets everybody who reaches this machine use the models, "
+            "unencrypted and without a password."
+        )
+
+
+def _names(texts: Sequence[str]) -> dict[str, Path]:
+    """Return the model directories by the names that they are shown with. Raises ConfigError."""
+    names: dict[str, Path] = {}
+    for text in texts:
+        label, path = split_label(text)
+        name = label or folder_name(path)
+        if name in names:
+            raise ConfigError(
+                f"Two models are called `{name}`.", "Name one of them, as in `other=MODEL`."
+            )
+        names[name] = path
+    return names
+
+
+def _make_server(arguments: DemoArguments, names: dict[str, Path]) -> Server:
+    from nmtgrid.base.devices import find_device
+    from nmtgrid.serve.server import Server, Service, read_examples
+    from nmtgrid.serve.streams import Limits
+    from nmtgrid.serve.systems import Models
+
+    examples: list[str] = []
+    if arguments.examples is not None:
+        examples = read_examples(read_lines(arguments.examples))
+    models = Models(
+        names,
+        device=find_device(arguments.device),
+        precision=arguments.precision,
+        weights=arguments.weights,
+        max_source=arguments.max_source,
+        policies=arguments.policy or [],
+        warn=console.warn,
+    )
+    limits = Limits(
+        streams=arguments.max_streams,
+        words=arguments.max_words,
+        seconds=arguments.time_limit,
+        idle=arguments.idle,
+    )
+    service = Service(models, limits, examples)
+    _ = models.descriptions  # the first visitor does not wait for them
+    return Server(service, arguments.host, arguments.port, not arguments.no_page)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

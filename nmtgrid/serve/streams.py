@@ -1,0 +1,379 @@
+"""Streams of visitors: each has its own state, its number and size are bounded.
+
+`Streams` opens, finds and drops them; one thread does all of the models' work, a word of a stream
+at a time, so that nobody waits for another's whole text. What happens are events, typed records
+that the HTTP interface writes as JSON:
+
+    {"event": "read", "system": 0, "word": "Er", "units": ["er"], "reads": 1}
+    {"event": "write", "system": 0, "index": 0, "unit": "he", "probability": 0.93, "reads": 3, ...}
+    {"event": "text", "system": 0, "text": "He"}
+    {"event": "end", "system": 0, "text": "He ...", "average_lagging": 2.4, "trace": {...}, ...}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import secrets
+import threading
+import time
+from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as TookTooLong
+from typing import Any, Literal, TypeVar
+
+from nmtgrid.base.errors import NmtgridError
+from nmtgrid.base.io.atomic import LINE_CHECKSUM
+from nmtgrid.metrics.latency import latency
+from nmtgrid.online.stream import LineStream, StreamTranslator
+from nmtgrid.search.traces import Trace
+from nmtgrid.serve.systems import System
+from nmtgrid.text.incremental import IncrementalDetokenizer
+from nmtgrid.text.moses import is_invisible
+
+Result = TypeVar("Result")
+_SHARE_DIGITS, _DIGITS = 4, 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What visitors may use; seconds of wall-clock time."""
+
+    streams: int = 64
+    """Streams open at once."""
+    systems: int = 2
+    """Systems side by side on one stream."""
+    words: int = 400
+    """Source words of a stream."""
+    characters: int = 8000
+    """Characters of a stream, and of all lines of one `translate`."""
+    lines: int = 100
+    """Lines of one `translate`."""
+    body: int = 1 << 16
+    """Bytes of a request."""
+    queue: int = 128
+    """Requests that wait for the models or are worked on."""
+    connections: int = 256
+    seconds: float = 30.0
+    """Time that a request may take."""
+    idle: float = 300.0
+    """Time after which a stream that nobody uses is closed."""
+
+
+class Refusal(NmtgridError):
+    """A request that cannot be served, with its HTTP status."""
+
+    def __init__(self, status: int, problem: str, advice: str = "") -> None:
+        self.status = status
+        super().__init__(problem, advice)
+
+
+@dataclasses.dataclass(frozen=True)
+class Read:
+    """A source word has arrived; `reads` are the source units that have, this word's counted."""
+
+    system: int
+    word: str
+    units: list[str]
+    reads: int
+    event: Literal["read"] = "read"
+
+
+@dataclasses.dataclass(frozen=True)
+class Write:
+    """A target unit has been written, after so many `reads`; `seconds` are of work alone.
+
+    `alignment` are shares of the source units read. `exit` is the decoder block that predicted.
+    """
+
+    system: int
+    index: int
+    unit: str
+    probability: float
+    reads: int
+    exit: int | None
+    alignment: list[float] | None
+    seconds: float
+    is_end: bool
+    event: Literal["write"] = "write"
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """Further raw text has become final."""
+
+    system: int
+    text: str
+    event: Literal["text"] = "text"
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """The translation is complete; lagging counts source units, or words, None where undefined.
+
+    `trace` is the record of traces.jsonl.
+    """
+
+    system: int
+    text: str
+    average_lagging: float | None
+    average_lagging_words: float | None
+    seconds: float
+    seconds_per_word: float | None
+    average_exit: float | None
+    trace: Mapping[str, Any]
+    event: Literal["end"] = "end"
+
+
+Event = Read | Write | Text | End
+
+
+class Worker:
+    """The one thread that the models' work is done in, with a bounded queue of requests."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="models")
+        self._lock = threading.Lock()
+        self.requests = 0
+        """Requests that wait or are worked on."""
+
+    def __enter__(self) -> float:
+        """Enter the queue; return the time by which the request has to end. Raises Refusal."""
+        with self._lock:
+            if self.requests >= self._limits.queue:
+                raise Refusal(503, "Too many requests are waiting.", "Try again in a moment.")
+            self.requests += 1
+        return time.monotonic() + self._limits.seconds
+
+    def __exit__(self, *fault: object) -> None:
+        with self._lock:
+            self.requests -= 1
+
+    def run(self, work: Callable[[], Result], deadline: float) -> Result:
+        """Do the `work` and return its result. Raises Refusal at the deadline."""
+        future: Future[Result] = self._pool.submit(work)
+        try:
+            return future.result(max(0.0, deadline - time.monotonic()))
+        except TookTooLong as fault:
+            # What has begun goes on, but nobody waits for it.
+            future.cancel()
+            raise Refusal(
+                503,
+                f"The request has taken more than {self._limits.seconds:g} s.",
+                "Send less at once, or try again when fewer are using this server.",
+            ) from fault
+
+    def close(self) -> None:
+        """Drop what has not begun."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+class _Line:
+    """A line that one system translates, and its raw text."""
+
+    def __init__(self, system: int, translator: StreamTranslator) -> None:
+        self._system = system
+        self._line: LineStream = translator.begin()
+        self._detokenizer = IncrementalDetokenizer(translator.pipeline.target.moses)
+        self._tokens = 0
+
+    def read(self, word: str) -> list[Event]:
+        """Take a word; return what follows."""
+        before = len(self._line.source)
+        words = self._line.read(word)
+        units = self._line.source
+        return [Read(self._system, word, units[before:], len(units)), *self._written(words)]
+
+    def end(self) -> list[Event]:
+        """Take the line's end; return what follows."""
+        events = self._written(self._line.end())
+        return [*events, self._summary()]
+
+    def _written(self, words: Sequence[str]) -> list[Event]:
+        events: list[Event] = []
+        for token in self._line.new_tokens():
+            shares = token.alignment
+            if shares is not None:
+                shares = [round(share, _SHARE_DIGITS) for share in shares]
+            events.append(
+                Write(
+                    self._system,
+                    self._tokens,
+                    token.unit,
+                    round(math.exp(token.log_probability), _DIGITS),
+                    token.reads,
+                    token.exit,
+                    shares,
+                    round(token.seconds, _DIGITS),
+                    token.is_end,
+                )
+            )
+            self._tokens += 1
+        if text := "".join(map(self._detokenizer.add, words)):
+            events.append(Text(self._system, text))
+        return events
+
+    def _summary(self) -> End:
+        line, text = self._line, self._detokenizer.text
+        if not line.source:
+            empty = trace_values(line.trace(1, text))
+            return End(self._system, text, None, None, 0.0, None, None, empty)
+        exits = line.hypothesis().exits
+        words = line.word_delays()
+        seconds = (line.seconds or [0.0])[-1]
+        return End(
+            self._system,
+            text,
+            _lagging(line.token_delays(), len(line.source)),
+            _lagging(words, len(line.word_sizes)),
+            round(seconds, _DIGITS),
+            round(seconds / len(words), _DIGITS) if words else None,
+            sum(exits) / len(exits) if exits else None,
+            trace_values(line.trace(1, text)),
+        )
+
+
+def trace_values(trace: Trace) -> dict[str, Any]:
+    """Return a trace as JSON values."""
+    values: dict[str, Any] = json.loads(trace.to_line())
+    # Of the line's text: other programs write the same numbers otherwise, such as 1 for 1.0.
+    del values[LINE_CHECKSUM]
+    return values
+
+
+def _lagging(delays: Sequence[int], length: int) -> float | None:
+    """Return the average lagging of a sentence, None where it has none."""
+    value = latency([delays], [length]).al
+    return None if math.isnan(value) else round(value, _DIGITS)
+
+
+class Stream:
+    """A source that arrives word by word, and what each system makes of it."""
+
+    def __init__(
+        self, systems: Sequence[System], worker: Worker, limits: Limits, idle: float
+    ) -> None:
+        """`idle` is after how many seconds without a request it may be dropped."""
+        self.idle = idle
+        self.id = secrets.token_urlsafe(12)
+        self.systems = list(systems)
+        self.events: list[Event] = []
+        """All that has happened."""
+        self.used = time.monotonic()
+        self._lines = [_Line(n, system.translator) for n, system in enumerate(systems)]
+        self._worker, self._limits = worker, limits
+        self._words = self._characters = 0
+        self._has_ended = False
+        self._lock = threading.Lock()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being worked on."""
+        return self._lock.locked()
+
+    def feed(self, text: str, end: bool = False) -> Generator[list[Event], None, None]:
+        """Read the words of `text`, and the line's end if asked; yield events as they happen.
+
+        Nothing is read where this raises Refusal before the first events: for too long a text, a
+        line that has ended, and while another request feeds the stream.
+        """
+        words = [word for word in text.replace("\0", "\ufffd").split() if not is_invisible(word)]
+        if not self._lock.acquire(blocking=False):
+            raise Refusal(409, "The stream is still reading.", "Wait for the answer, then go on.")
+        try:
+            self._check(words)
+            self._words += len(words)
+            self._characters += sum(map(len, words))
+            self._has_ended = end
+            with self._worker as deadline:
+                for word in words:
+                    for line in self._lines:
+                        yield self._run(line.read, deadline, word)
+                for line in self._lines if end else ():
+                    yield self._run(line.end, deadline)
+        finally:
+            self.used = time.monotonic()
+            self._lock.release()
+
+    def _run(self, work: Callable[..., list[Event]], deadline: float, *words: str) -> list[Event]:
+        try:
+            events = self._worker.run(lambda: work(*words), deadline)
+        except NmtgridError:
+            self._has_ended = True  # the work that was not waited for may have changed its state
+            raise
+        self.events += events
+        return events
+
+    def _check(self, words: Sequence[str]) -> None:
+        limits = self._limits
+        if self._has_ended:
+            raise Refusal(409, "The stream has ended.", "Open another one.")
+        if self._words + len(words) > limits.words:
+            raise Refusal(413, f"A stream has at most {limits.words:,} words.", "End it here.")
+        if self._characters + sum(map(len, words)) > limits.characters:
+            raise Refusal(
+                413, f"A stream has at most {limits.characters:,} characters.", "End it here."
+            )
+
+
+class Streams:
+    """The streams that are open, by their id."""
+
+    def __init__(self, worker: Worker, limits: Limits) -> None:
+        self._worker, self._limits = worker, limits
+        self._streams: dict[str, Stream] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    def open(self, systems: Sequence[System], idle: float | None = None) -> Stream:
+        """Return a new stream, dropped after `idle` seconds (at most the limit's) without use.
+
+        Raises Refusal where there are too many, ConfigError where a model cannot.
+        """
+        if not 1 <= len(systems) <= self._limits.systems:
+            raise Refusal(400, f"A stream has from 1 to {self._limits.systems} systems.")
+        self.close_idle()
+        self._check_room()
+        limits = self._limits
+        idle = limits.idle if idle is None else min(idle, limits.idle)
+        with self._worker as deadline:
+            stream = self._worker.run(
+                lambda: Stream(systems, self._worker, limits, idle), deadline
+            )
+        with self._lock:
+            self._check_room()
+            self._streams[stream.id] = stream
+        return stream
+
+    def _check_room(self) -> None:
+        if len(self._streams) >= self._limits.streams:
+            raise Refusal(
+                503,
+                f"{self._limits.streams} streams are open, as many as there may be.",
+                "Try again when others have ended.",
+            )
+
+    def get(self, id: str) -> Stream:
+        """Return an open stream. Raises Refusal where there is none of that id."""
+        stream = self._streams.get(id)
+        if stream is None:
+            raise Refusal(404, "There is no such stream; it may have been idle.", "Open another.")
+        stream.used = time.monotonic()
+        return stream
+
+    def close(self, id: str) -> None:
+        """Drop a stream; raises as `get` does."""
+        self.get(id)
+        self._streams.pop(id, None)
+
+    def close_idle(self) -> None:
+        """Drop the streams that nobody has used for so long."""
+        now = time.monotonic()
+        with self._lock:
+            for id, stream in list(self._streams.items()):
+                if stream.used < now - stream.idle and not stream.is_busy:
+                    del self._streams[id]

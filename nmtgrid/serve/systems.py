@@ -1,0 +1,223 @@
+"""Systems that translate a stream: a model, a reading policy and an early exit, by their names.
+
+`Models` loads the model directories that the operator named, says what each can do, and makes
+translators of what a request asks for. A request names policies, never files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from nmtgrid.adaptive.exit_presets import AUTO, EXIT_FILE, halt_of
+from nmtgrid.base.errors import ConfigError, NmtgridError, nearest
+from nmtgrid.base.own_code import imported_name
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.online.objectives.wait_k import trained_k
+from nmtgrid.online.policy_presets import POLICY_FILE, expand
+from nmtgrid.online.settings import KINDS, Setting, own_policies, policy_settings, read_policy
+from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.search.long_sources import SourceLimits
+from nmtgrid.search.translate import TranslationOptions, Translator, check_text, default_plan
+
+_ORDER = ("wait-k k=3", "local-agreement n=2")
+"""What a model reads by unless it or the operator says otherwise: the first that it can follow."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SystemRequest:
+    """What translates: a model by its name, a policy as `--policy` has it, an exit as `--exit`.
+
+    Without a model it is the first, without a policy the model's usual one, without an exit all
+    blocks run.
+    """
+
+    model: str = ""
+    policy: str = ""
+    exit: str = ""
+    finish_reading: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """What translates a stream, and what it is called."""
+
+    request: SystemRequest
+    """With all names filled in."""
+    title: str
+    translator: StreamTranslator
+
+
+class Models:
+    """The models that are served, by name."""
+
+    def __init__(
+        self,
+        folders: Mapping[str, Path],
+        *,
+        device: torch.device | str = "cpu",
+        precision: Literal["fp32", "bf16"] = "fp32",
+        weights: str = "best",
+        max_source: int | None = None,
+        policies: Sequence[str] = (),
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """Load the model directories; `policies` of the operator's own may be FILE.py:Class.
+
+        Raises ModelError for what is no model directory, ConfigError for a policy that is none and
+        for models of pictures.
+        """
+        self._device, self._precision, self._max_source = device, precision, max_source
+        self._warn = warn
+        self.loaded = {name: load_model(path, device, weights) for name, path in folders.items()}
+        for loaded in self.loaded.values():
+            check_text(loaded.model)
+        # With the names of policies alone, their files having been run.
+        words = [text.split() or [""] for text in policies]
+        self._policies = [" ".join([imported_name(name), *rest]) for name, *rest in words]
+        named = {text.partition(" ")[0]: text for text in self._policies}
+        self._own = {name: named[name] for name in named.keys() & own_policies().keys()}
+        for text in self._policies:
+            # A fault of the operator's is reported before anything is served.
+            if not any(self._can_follow(text, loaded) for loaded in self.loaded.values()):
+                self._begin(text, next(iter(self.loaded.values())))
+
+    @functools.cached_property
+    def descriptions(self) -> list[dict[str, Any]]:
+        """What each model is and what it can be asked for, as JSON."""
+        return [self._describe(name, loaded) for name, loaded in self.loaded.items()]
+
+    def system(self, request: SystemRequest) -> System:
+        """Return what a request asks for. Raises ConfigError for what there is not or cannot be."""
+        name = request.model or next(iter(self.loaded))
+        loaded = self._model(name)
+        policy = request.policy or self.usual_policy(name)
+        self._check_policy(policy, loaded)
+        setting = _one_setting(policy, [loaded.folder])
+        agent = setting.make(request.finish_reading)
+        halt = halt_of(request.exit, loaded, self._warn) if request.exit else None
+        # A stream never takes words back: it is decoded greedily.
+        plan = dataclasses.replace(
+            default_plan(loaded), beam=1, nbest=1, sample=False, coverage_penalty=0.0
+        )
+        translator = StreamTranslator(
+            [loaded.model],
+            loaded.pipeline,
+            agent,
+            plan,
+            self._device,
+            self._precision == "bf16",
+            halt,
+            SourceLimits.of([loaded.lengths], self._max_source),
+            align=loaded.model.traits.aligns,
+        )
+        complete = dataclasses.replace(request, model=name, policy=policy)
+        title = f"{setting.policy}, {setting.title}" if setting.is_short else setting.title
+        return System(complete, title, translator)
+
+    def translator(self, name: str) -> tuple[Translator, bool]:
+        """Return what translates whole sentences, and whether it aligns. Raises ConfigError."""
+        loaded = self._model(name or next(iter(self.loaded)))
+        options = TranslationOptions(max_source=self._max_source)
+        return Translator(
+            [loaded],
+            default_plan(loaded),
+            options,
+            device=self._device,
+            precision=self._precision,
+            warn=self._warn,
+        ), loaded.model.traits.aligns
+
+    def usual_policy(self, name: str) -> str:
+        """Return the policy that a model reads by unless a request names one."""
+        loaded = self.loaded[name]
+        k = trained_k(loaded.folder)
+        texts = [*self._policies, *([] if k is None else [f"wait-k k={k}"]), *_ORDER]
+        for text in texts:
+            if self._can_follow(text, loaded):
+                return text
+        return texts[-1]
+
+    def _model(self, name: str) -> LoadedModel:
+        if name not in self.loaded:
+            raise ConfigError(f"There is no model `{name}`.", nearest(name, self.loaded))
+        return self.loaded[name]
+
+    def _check_policy(self, text: str, loaded: LoadedModel) -> None:
+        """Raise ConfigError for a policy without a name: a request must not name a file."""
+        name = (text.split() or [""])[0]
+        stored = POLICY_FILE.load(loaded.folder)
+        if name not in KINDS and name not in stored and name not in self._own:
+            raise ConfigError(
+                f"There is no reading policy `{name}`.", nearest(name, [*KINDS, *stored])
+            )
+
+    def _begin(self, text: str, loaded: LoadedModel) -> None:
+        """Begin a stream and drop it. Raises NmtgridError where the model cannot."""
+        agent = _one_setting(text, [loaded.folder]).make()
+        plan = dataclasses.replace(default_plan(loaded), beam=1, nbest=1, coverage_penalty=0.0)
+        models: list[TranslationModel] = [loaded.model]
+        StreamTranslator(models, loaded.pipeline, agent, plan, self._device).begin()
+
+    def _can_follow(self, text: str, loaded: LoadedModel) -> bool:
+        try:
+            self._begin(text, loaded)
+        except NmtgridError:
+            return False
+        return True
+
+    def _describe(self, name: str, loaded: LoadedModel) -> dict[str, Any]:
+        traits, facts = loaded.model.traits, loaded.pipeline.facts
+        exits: list[str] = []
+        if traits.num_exits > 1:
+            exits = [str(number) for number in range(1, traits.num_exits)]
+            exits += [] if traits.halting == "none" else [AUTO]
+            exits += list(EXIT_FILE.load(loaded.folder))
+        policies = [
+            {
+                "name": policy,
+                "summary": KINDS[policy].summary if policy in KINDS else "a policy of one's own",
+                "settings": [dataclasses.asdict(each) for each in policy_settings(policy)],
+            }
+            for policy in (*KINDS, *self._own)
+            if policy != "oracle" and self._can_follow(self._own.get(policy, policy), loaded)
+        ]
+        policies += [
+            {"name": preset.name, "summary": f"kept for this model: {preset.policy}"}
+            for preset in POLICY_FILE.load(loaded.folder).values()
+        ]
+        return {
+            "name": name,
+            "architecture": loaded.model.architecture,
+            "source_lang": facts.source_lang,
+            "target_lang": facts.target_lang,
+            "parameters": loaded.model.count_parameters(),
+            "joiner": loaded.pipeline.target_joiner,
+            "aligns": traits.aligns,
+            "num_exits": traits.num_exits,
+            "exits": exits,
+            "policies": policies,
+            "policy": self.usual_policy(name),
+        }
+
+
+def _one_setting(text: str, folders: Iterable[Path]) -> Setting:
+    """Return a policy with one value for each setting. Raises ConfigError."""
+    name = (text.split() or [""])[0]
+    if name in KINDS and KINDS[name].make and text.split() == [name]:
+        # A name alone is a sweep for `online-eval`; here it is the policy with its usual values.
+        usual = policy_settings(name)[0]
+        text = f"{name} {usual.name}={usual.default}"
+    settings = read_policy(expand([text], list(folders))[0][0])
+    if len(settings) != 1:
+        raise ConfigError(
+            f"A reading policy must have one value for each setting, but `{text}` names "
+            f"{len(settings)}."
+        )
+    return settings[0]

@@ -1,0 +1,276 @@
+"""Measures `nmtgrid demo` from outside: a part of recipes/demo.sh.
+
+python recipes/demo_table.py MODEL... --source FILE [--sentences N] [--streams M] --out PREFIX
+        [--picture FILE.png]
+    Start the server on a free port of this machine. Feed N sentences to each system, word by
+    word: the milliseconds from sending a word to the first text that it decided. The same on the
+    page, in a headless Chromium if there is one, from the key to the painted word. Then M streams
+    at once, three times, each beside what the same sentences gave alone. Writes PREFIX.md and
+    PREFIX.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import http.client
+import json
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.base.io.text import read_lines
+from recipes.chromium import BROWSER, Page, browser
+from recipes.results import PART, Row, write_table
+
+BINS = (10, 20, 50, 100, 200)
+"""Milliseconds at which the histogram's bars end."""
+ROUNDS = 3
+SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("pervasive", {"policy": "wait-k k=3"}),
+    ("pervasive", {"policy": "threshold threshold=0.5"}),
+    ("pervasive", {"policy": "alignatt last=1"}),
+    ("transformer", {"policy": "wait-k k=3", "exit": "auto"}),
+    ("transformer", {"policy": "confidence threshold=0.6"}),
+    ("transformer", {"policy": "local-agreement n=2"}),
+)
+
+
+class Visitor:
+    """A connection to the server."""
+
+    def __init__(self, port: int) -> None:
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=600)
+        self._connection.connect()
+
+    def ask(self, method: str, path: str, body: Any = None) -> Any:
+        """Return the JSON of an answer."""
+        content = None if body is None else json.dumps(body)
+        self._connection.request(method, path, content)
+        response = self._connection.getresponse()
+        text = response.read()
+        if response.status >= 400:
+            raise SystemExit(f"error: {method} {path}: {text.decode()}")
+        return json.loads(text) if text else None
+
+    def feed(self, stream: str, text: str, end: bool = False) -> Iterator[tuple[float, Any]]:
+        """Feed a stream; yield each event with the milliseconds since the words were sent."""
+        body = json.dumps({"text": text, "end": end})
+        began = time.perf_counter()
+        self._connection.request("POST", f"/streams/{stream}/words", body)
+        response = self._connection.getresponse()
+        while line := response.readline():
+            yield 1000 * (time.perf_counter() - began), json.loads(line)
+
+    def translate(self, system: dict[str, Any], source: str) -> tuple[str, list[float]]:
+        """Return the translation of a sentence, fed word by word, and the delays of its texts."""
+        stream = self.ask("POST", "/streams", {"systems": [system]})["stream"]
+        words, delays, text = source.split(), [], ""
+        for word, is_end in [*((word, False) for word in words), ("", True)]:
+            is_new = True
+            for delay, event in self.feed(stream, word, is_end):
+                if event["event"] == "text" and is_new:
+                    delays.append(delay)
+                    is_new = False
+                if event["event"] == "end":
+                    text = event["text"]
+        self.ask("DELETE", f"/streams/{stream}")
+        return text, delays
+
+
+@contextlib.contextmanager
+def server(models: Sequence[str], examples: Path) -> Iterator[tuple[int, int]]:
+    """Yield the port and the process of a server, which has to end cleanly."""
+    command = [sys.executable, "-m", "nmtgrid", "demo", *models, "--port", "0", "--device", "cpu"]
+    command += ["--policy", "threshold threshold=0.5", "--examples", str(examples)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    address = re.search(r":(\d+)/", line)
+    if address is None:
+        raise SystemExit(f"error: the server did not start: {line}{process.stderr.read()}")
+    try:
+        yield int(address[1]), process.pid
+    finally:
+        process.send_signal(signal.SIGTERM)
+        if process.wait(120):
+            raise SystemExit(f"error: the server ended with code {process.returncode}.")
+
+
+def processor_seconds(process: int) -> float:
+    """Return the processor time of a process so far."""
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / 100
+
+
+def mebibytes(process: int) -> float:
+    """Return the resident memory of a process."""
+    text = Path(f"/proc/{process}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) / 1024
+
+
+def spread(delays: Sequence[float]) -> Row:
+    """Return median, 95th percentile and histogram of milliseconds."""
+    ordered = sorted(delays)
+    row: Row = {
+        "words that decided": len(ordered),
+        "median ms": statistics.median(ordered),
+        "95 % ms": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+    }
+    for least, most in zip((0, *BINS), (*BINS, float("inf")), strict=True):
+        name = f"below {most} ms" if most != float("inf") else f"from {least} ms"
+        row[name] = sum(least <= delay < most for delay in ordered)
+    return row
+
+
+def through_http(port: int, process: int, sources: Sequence[str]) -> list[Row]:
+    """Return a row for each system: from sending a word to the first text that it decided."""
+    rows = []
+    for model, settings in SYSTEMS:
+        visitor, system = Visitor(port), {"model": model, **settings}
+        visitor.translate(system, sources[0])  # what is made once does not count
+        before = processor_seconds(process)
+        delays = [delay for source in sources for delay in visitor.translate(system, source)[1]]
+        words = sum(len(source.split()) for source in sources)
+        cost = 1000 * (processor_seconds(process) - before) / words
+        name = " ".join([model, *settings.values()])
+        rows.append({PART: "Through HTTP", "system": name, **spread(delays),
+                     "processor ms of a source word": cost})  # fmt: skip
+    return rows
+
+
+def on_screen(port: int, sources: Sequence[str]) -> list[Row]:
+    """Return a row for each model: from the key to the painted word, on the page."""
+    rows = []
+    with tempfile.TemporaryDirectory() as home, browser(Path(home)) as page:
+        load(page, port)
+        page.evaluate("document.querySelector('#compare').click()")
+        for model in ("pervasive", "transformer"):
+            choose(page, 0, "model", model)
+            delays: list[float] = []
+            for source in sources:
+                for word in source.split():
+                    page.type(f"{word} ")
+                    page.wait("!document.querySelector('#words .waiting')")
+                page.type("\n")
+                page.wait("!document.querySelector('[name=trace]').disabled")
+                time.sleep(0.1)
+                shown = page.evaluate("document.querySelector('.numbers').dataset.delays")
+                delays += map(float, shown.split())
+                page.type("\x1b")
+            title = f"{model}, the page's usual policy"
+            rows.append({PART: "On the screen of a browser", "system": title, **spread(delays)})
+    return rows
+
+
+def load(page: Page, port: int) -> None:
+    """Open the page and wait for it."""
+    page.open(f"http://127.0.0.1:{port}/")
+    page.wait("document.querySelectorAll('.system').length > 0")
+
+
+def choose(page: Page, system: int, name: str, value: object) -> None:
+    """Choose a value of one of a system's fields."""
+    page.evaluate(
+        f"(() => {{ const f = document.querySelectorAll('.system')[{system}].querySelector("
+        f"'[name={name}]'); f.value = {json.dumps(value)};"
+        "for (const e of ['input', 'change']) f.dispatchEvent(new Event(e, {bubbles: true})) })()"
+    )
+
+
+def at_once(port: int, process: int, sources: Sequence[str], count: int) -> list[Row]:
+    """Return a row for each round of so many streams at once, each with a sentence of its own."""
+    tasks = [
+        ({"model": SYSTEMS[n % len(SYSTEMS)][0], **SYSTEMS[n % len(SYSTEMS)][1]},
+         sources[n % len(sources)]) for n in range(count)
+    ]  # fmt: skip
+    visitor = Visitor(port)
+    alone = [visitor.translate(system, source)[0] for system, source in tasks]
+    rows = []
+    for number in range(1, ROUNDS + 1):
+        texts, delays, seconds = together(port, tasks)
+        words = sum(len(source.split()) for _, source in tasks)
+        rows.append({
+            PART: f"{count} streams at once",
+            "round": number,
+            "lost": sum(n not in texts for n in range(count)),
+            "mixed": sum(texts.get(n, alone[n]) != alone[n] for n in range(count)),
+            "source words": words,
+            "words a second": words / seconds,
+            "median ms": statistics.median(delays),
+            "95 % ms": sorted(delays)[int(0.95 * len(delays))],
+            "MiB after it": mebibytes(process),
+            "streams left": Visitor(port).ask("GET", "/health")["streams"],
+        })  # fmt: skip
+    return rows
+
+
+def together(
+    port: int, tasks: Sequence[tuple[dict[str, Any], str]]
+) -> tuple[dict[int, str], list[float], float]:
+    """Translate all at once; return the texts by the tasks' numbers, all delays, and seconds."""
+    texts: dict[int, str] = {}
+    delays: list[float] = []
+    visitors = [Visitor(port) for _ in tasks]
+    start = threading.Barrier(len(tasks))
+
+    def work(n: int) -> None:
+        start.wait()
+        texts[n], waits = visitors[n].translate(*tasks[n])
+        delays.extend(waits)
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(len(tasks))]
+    began = time.perf_counter()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return texts, delays, time.perf_counter() - began
+
+
+def take_picture(port: int, path: Path) -> None:
+    """Write a picture of the page with both systems side by side on the fifth example."""
+    with tempfile.TemporaryDirectory() as home, browser(Path(home)) as page:
+        page.prefer("light")
+        page.resize(1440, 900)
+        load(page, port)
+        page.evaluate("document.querySelector('#pace').value = '0'")
+        choose(page, 1, "k", 5)
+        page.evaluate("document.querySelectorAll('#examples button')[4].click()")
+        page.wait("[...document.querySelectorAll('[name=trace]')].every((b) => !b.disabled)")
+        page.evaluate("document.activeElement.blur()")
+        time.sleep(1)
+        page.screenshot(path, whole=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("models", nargs=2, help="those of recipes/demo.sh")
+    parser.add_argument("--source", type=Path, required=True)
+    parser.add_argument("--sentences", type=int, default=60)
+    parser.add_argument("--streams", type=int, default=50)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--picture", type=Path)
+    options = parser.parse_args()
+    lines = [line for line in read_lines(options.source) if line.strip()]
+    sources = lines[: options.sentences]
+    with server(options.models, options.source) as (port, process):
+        rows = through_http(port, process, sources)
+        if BROWSER is not None:
+            rows += on_screen(port, sources[: max(1, len(sources) // 3)])
+        rows += at_once(port, process, lines[: options.streams], options.streams)
+        if options.picture is not None:
+            take_picture(port, options.picture)
+    write_table(rows, str(options.out))
+
+
+if __name__ == "__main__":
+    main()
