@@ -102,6 +102,16 @@ def test_streamed_is_searched(
     assert json.loads(report.read_text())["average_exit"] == pytest.approx(row["average_exit"])
 
 
+def test_exits_and_waiting_share_one_budget_of_seconds(here: Path, tmp_path: Path) -> None:
+    """Against the clock too a token leaves at its exit, and what is written is the same."""
+    batched = online("geometric", tmp_path / "batched", "--exit", "1")["settings"][0]
+    clocked = online("geometric", tmp_path / "clocked", "--exit", "1", "--clock")["settings"][0]
+    assert clocked["average_exit"] == 1 and clocked["bleu"] == batched["bleu"]
+    assert clocked["al"] == batched["al"]
+    aware = clocked["computation_aware"]
+    assert aware["al"] >= clocked["al"] and clocked["seconds_per_token"] > 0
+
+
 def test_pieces_of_a_long_line_keep_their_exits(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
