@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from nmtgrid.adaptive.exit_presets import ExitSettings, save_exits
+from nmtgrid.analysis.latency import read_online_results as read
 from nmtgrid.cli.app import main
 from nmtgrid.cli.online_eval import files
 from nmtgrid.data.dataset import Dataset
@@ -109,7 +111,15 @@ def test_exits_and_waiting_share_one_budget_of_seconds(here: Path, tmp_path: Pat
     assert clocked["average_exit"] == 1 and clocked["bleu"] == batched["bleu"]
     assert clocked["al"] == batched["al"]
     aware = clocked["computation_aware"]
-    assert aware["al"] >= clocked["al"] and clocked["seconds_per_token"] > 0
+    assert clocked["seconds_per_token"] > 0
+    named = [f"exit{n}={tmp_path / 'clocked'}" for n in (1, 2)]
+    curve = tmp_path / "curve.json"
+    assert main(["analyze", "latency", *named, "--metric", "ca-laal", "--json", str(curve)]) == 0
+    assert json.loads(curve.read_text())["metric"] == "ca-laal"
+    results = [result for name in ("batched", "clocked") for result in read(tmp_path / name)]
+    lags = [result.latency("ca-al", "word", "simuleval") for result in results]
+    assert math.isnan(lags[0]) and lags[1] == aware["al"]
+    assert main(["analyze", "latency", str(tmp_path / "batched"), "--metric", "ca-al"]) == 2
 
 
 def test_pieces_of_a_long_line_keep_their_exits(

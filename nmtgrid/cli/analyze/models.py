@@ -146,7 +146,7 @@ def curves(arguments: CurvesArguments) -> None:
     show(section, out, arguments.picture, arguments.json)
 
 
-Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw"]
+Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw", "ca-al", "ca-laal"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -158,7 +158,11 @@ class LatencyArguments(CommandArguments):
     )
     out: Out = None
     picture: Format = "png"
-    metric: Metric = option("What it is drawn against.", default="al")
+    metric: Metric = option(
+        "What it is drawn against; `ca-`: with the time of work that `online-eval --clock` took, "
+        "in words and SimulEval's convention.",
+        default="al",
+    )
     unit: Literal["token", "word"] = option("What latency counts.", default="token")
     convention: Literal["thesis", "simuleval"] = option(
         "Whose length |y| is: as in `online-eval`.", default="thesis"

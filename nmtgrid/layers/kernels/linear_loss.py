@@ -249,11 +249,12 @@ class _Pass:
             loss = against + loss
         else:
             loss = likelihood * (1.0 - self.smoothing) + loss
-        if self.r_drop is not None:
-            loss = loss + 0.5 * self.r_drop * divergence
-        if self.teacher is not None:
-            loss = loss + self.teacher.share * distilled
-        return loss, likelihood
+        return loss + self._beside(divergence, distilled), likelihood
+
+    def _beside(self, divergence: Tensor, distilled: Tensor) -> Tensor:
+        """Return what counts beside the cross-entropy: of two passes, and of a teacher."""
+        share = 0.0 if self.teacher is None else self.teacher.share
+        return 0.5 * (self.r_drop or 0.0) * divergence + share * distilled
 
     def _soft_loss(
         self, rows: Rows, errors: Tensor | None, logits: Tensor, normaliser: Tensor
