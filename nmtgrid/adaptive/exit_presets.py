@@ -31,6 +31,8 @@ from nmtgrid.base.spans import is_whole_number, shortened, whole_number
 from nmtgrid.models.api import TranslationModel, Verified, with_exits
 from nmtgrid.models.directory import EXITS, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.verified import check_verified
 
 AUTO = "auto"
 """Stands for a name: the model's own exit predictor, untuned."""
@@ -113,7 +115,9 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
     model = loaded.model
     with_exits(model)
     if choice.split()[:1] == [VERIFIED]:
-        return verified_of(choice)
+        verified = verified_of(choice)
+        check_verified(model, verified, SearchPlan())
+        return verified
     if not is_whole_number(choice) and choice != AUTO:
         stored = load_exit(loaded.folder, choice, model)
         EXIT_FILE.check_weights(stored, loaded, warn)

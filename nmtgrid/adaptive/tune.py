@@ -344,7 +344,7 @@ def cost(measured: Measured, objective: Objective) -> float:
     return math.inf if value is None or math.isnan(value) else value
 
 
-def beats(one: Measured, other: Measured, objective: Objective) -> bool:
-    """Return whether `one` is at least as good as `other` and costs no more, and not the same."""
-    gains = one.bleu - other.bleu, cost(other, objective) - cost(one, objective)
+def beats(measured: Measured, other: Measured, objective: Objective) -> bool:
+    """Return whether `measured` is at least as good as `other`, costs no more, and differs."""
+    gains = measured.bleu - other.bleu, cost(other, objective) - cost(measured, objective)
     return min(gains) >= 0 and max(gains) > 0

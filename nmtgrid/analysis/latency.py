@@ -15,7 +15,7 @@ from nmtgrid.analysis.areas import CurveArea, area_table
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
 from nmtgrid.analysis.systems import corpus_title, shared_corpus
-from nmtgrid.base.errors import InputError
+from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent, Record, convert
 from nmtgrid.metrics.latency import METRICS, Convention, Unit
@@ -73,6 +73,7 @@ class _Row(Record, rename={"oracle": "lambda"}):
     k: NonNegative | None = math.nan
     threshold: NonNegative = math.nan
     oracle: NonNegative = math.nan
+    computation_aware: dict[str, Finite | None] | None = None
 
     def result(self) -> OnlineResult:
         """Return the row with the parameter. Raises ValueError where it lacks that."""
@@ -89,6 +90,11 @@ class _Row(Record, rename={"oracle": "lambda"}):
             (row.unit, row.convention): {name: getattr(row, name) for name in _FIGURES}
             for row in self.latencies
         }
+        # With the time of work, of `online-eval --clock`: of words, as SimulEval counts them.
+        aware = self.computation_aware or {}
+        latencies.setdefault(("word", "simuleval"), {}).update(
+            {name: aware.get(name.removeprefix(AWARE)) for name in TITLES if AWARE in name}
+        )
         options = tuple((self.options or {}).items())
         parameter = "" if self.policy in KINDS else self.parameter
         setting = Setting(self.policy, value, options, parameter)
@@ -200,10 +206,14 @@ def reference_curves(name: str) -> list[TradeoffCurve]:
     ]
 
 
+AWARE = "ca-"
+"""Computation-aware metrics begin so."""
 TITLES = {
     "al": "average lagging AL", "ap": "average proportion AP",
     "dal": "differentiable average lagging DAL", "laal": "length-adaptive average lagging LAAL",
     "yaal": "YAAL", "cw": "consecutive wait CW", "max_cw": "longest consecutive wait",
+    "ca-al": "computation-aware average lagging AL",
+    "ca-laal": "computation-aware length-adaptive average lagging LAAL",
 }  # fmt: skip
 _COLUMNS = ("ap", "al", "dal", "cw", "laal")
 _TEXT = """Quality against delay of online (simultaneous) decoding: tokenised BLEU in percent; \
@@ -226,6 +236,13 @@ def latency_section(
     `published_as` names curves of the literature to lay beneath. Raises ConfigError for another.
     Only the areas of this unit and convention are shown.
     """
+    if metric.startswith(AWARE):
+        unit, convention = "word", "simuleval"
+        if not any(math.isfinite(result.latency(metric, unit, convention)) for result in results):
+            raise ConfigError(
+                "These evaluations say nothing about the time of computation.",
+                "Evaluate with `nmtgrid online-eval --clock`.",
+            )
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]
     references = [] if published_as is None else reference_curves(published_as)
     curves, levels = latency_curves(results, metric, unit, convention)

@@ -123,10 +123,10 @@ class Drafts(Protocol):
         """
         ...
 
-    def verify(self, wanted: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run the other blocks over those of the Q tokens fed since the last `keep` in `wanted`.
+    def verify(self, needed: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run the other blocks over those of the Q tokens fed since the last `keep` in `needed`.
 
-        wanted [R, Q] (bool) are the first few of each row, M in all. Returns the last exit's
+        needed [R, Q] (bool) are the first few of each row, M in all. Returns the last exit's
         logits [M, V] of what follows each, and alignments [R, Q, S].
         """
         ...

@@ -194,19 +194,19 @@ class VerifiedSearch:
     def _verify(self, drafts: _Drafts) -> None:
         """Write what the full stack finds, as far as each row's drafts agree with it."""
         columns = torch.arange(drafts.fed, device=drafts.tokens.device)
-        wanted = columns < drafts.needed[:, None]
-        logits, alignments = self.state.verify(wanted)
-        steps = (self.written[:, None] + columns)[wanted]
+        is_needed = columns < drafts.needed[:, None]
+        logits, alignments = self.state.verify(is_needed)
+        steps = (self.written[:, None] + columns)[is_needed]
         sentence = self.sentence.repeat_interleave(drafts.needed)
         at_limit = int(steps.max()) >= self.min_limit
         values = self.rules.apply(
             logits.float().log_softmax(1), steps, sentence, at_limit=at_limit
         )
         value, token = stable_max(values)
-        tokens = torch.full(wanted.shape, PAD, device=token.device)
-        tokens[wanted] = token
-        log_probabilities = value.new_zeros(wanted.shape)
-        log_probabilities[wanted] = value
+        tokens = torch.full(is_needed.shape, PAD, device=token.device)
+        tokens[is_needed] = token
+        log_probabilities = value.new_zeros(is_needed.shape)
+        log_probabilities[is_needed] = value
         stood = accepted(drafts.tokens, drafts.counts, tokens)
         # One token more than stood: the correction, or what follows the last draft.
         written = (stood + 1).minimum(drafts.needed)

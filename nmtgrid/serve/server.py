@@ -134,7 +134,7 @@ class Service:
             for first in range(0, len(lines), _LINES_AT_ONCE):
                 some = lines[first : first + _LINES_AT_ONCE]
                 translations += self.worker.run(
-                    lambda some=some: list(translator.stream(some, align=align)),  # type: ignore[misc]
+                    lambda some=some: list(translator.translations(some, align=align)),  # type: ignore[misc]
                     deadline,
                 )
         traces = [Trace.of(translation) for translation in translations]

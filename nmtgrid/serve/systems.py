@@ -82,7 +82,7 @@ class Models:
         words = [text.split() or [""] for text in policies]
         self._policies = [" ".join([imported_name(name), *rest]) for name, *rest in words]
         named = {text.partition(" ")[0]: text for text in self._policies}
-        self._own = {name: named[name] for name in named.keys() & own_policies().keys()}
+        self._own = {name: named[name] for name in named if name in own_policies()}
         for text in self._policies:
             # A fault of the operator's is reported before anything is served.
             if not any(self._can_follow(text, loaded) for loaded in self.loaded.values()):

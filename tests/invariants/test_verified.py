@@ -12,7 +12,7 @@ from nmtgrid.adaptive.objectives import Aligned, AlignedSettings
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.transformer.blocks import DecoderBlock
 from nmtgrid.models.api import ExitModel
-from nmtgrid.models.transformer.drafts import TransformerDrafts
+from nmtgrid.models.transformer.exits import TransformerDrafts
 from nmtgrid.search import verified as verified_search
 from nmtgrid.search.api import Hypothesis, SearchPlan, Verified
 from nmtgrid.search.constraints import ForcedPrefix

@@ -83,7 +83,7 @@ def test_translations(form: str, beam: int, imported: Any) -> None:
             return_dict_in_generate=True,
         )  # fmt: skip
     texts = tokenizer.batch_decode(result.sequences, skip_special_tokens=False)
-    translations = list(ours.stream(LINES))
+    translations = list(ours.translations(LINES))
     for index, translation in enumerate(translations):
         best = translation.hypotheses[0]
         text = texts[index].replace("<pad>", "").partition("</s>")[0]
@@ -95,7 +95,7 @@ def test_translations(form: str, beam: int, imported: Any) -> None:
 
 def test_some_translations_end_by_themselves(imported: Any) -> None:
     lengths = [
-        {len(t.hypotheses[0].tokens) for t in imported(form)[2].stream(LINES)}
+        {len(t.hypotheses[0].tokens) for t in imported(form)[2].translations(LINES)}
         for form in ("as OPUS-MT", "two vocabularies")
     ]
     # None of them at the limit, then some.
@@ -129,7 +129,7 @@ def test_ctranslate2_translates_the_same(beam: int, imported: Any, tmp_path: Pat
         min_decoding_length=0, max_decoding_length=39,
     )  # fmt: skip
     compared = 0
-    for translation, result in zip(ours.stream(LINES), results, strict=True):
+    for translation, result in zip(ours.translations(LINES), results, strict=True):
         best = translation.hypotheses[0]
         if len(best.tokens) < 38:
             assert result.hypotheses[0] == [*translation.target, "</s>"]

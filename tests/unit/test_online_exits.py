@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from nmtgrid.adaptive.exit_presets import ExitSettings, save_exits
+from nmtgrid.analysis.latency import read_online_results as read
 from nmtgrid.cli.app import main
 from nmtgrid.cli.online_eval import files
 from nmtgrid.data.dataset import Dataset
@@ -100,6 +102,24 @@ def test_streamed_is_searched(
     assert [trace.exits for trace in streamed] == [trace.exits for trace in searched]
     assert {trace.num_exits for trace in [*streamed, *searched]} == {3}
     assert json.loads(report.read_text())["average_exit"] == pytest.approx(row["average_exit"])
+
+
+def test_exits_and_waiting_share_one_budget_of_seconds(here: Path, tmp_path: Path) -> None:
+    """Against the clock too a token leaves at its exit, and what is written is the same."""
+    batched = online("geometric", tmp_path / "batched", "--exit", "1")["settings"][0]
+    clocked = online("geometric", tmp_path / "clocked", "--exit", "1", "--clock")["settings"][0]
+    assert clocked["average_exit"] == 1 and clocked["bleu"] == batched["bleu"]
+    assert clocked["al"] == batched["al"]
+    aware = clocked["computation_aware"]
+    assert clocked["seconds_per_token"] > 0
+    named = [f"exit{n}={tmp_path / 'clocked'}" for n in (1, 2)]
+    curve = tmp_path / "curve.json"
+    assert main(["analyze", "latency", *named, "--metric", "ca-laal", "--json", str(curve)]) == 0
+    assert json.loads(curve.read_text())["metric"] == "ca-laal"
+    results = [result for name in ("batched", "clocked") for result in read(tmp_path / name)]
+    lags = [result.latency("ca-al", "word", "simuleval") for result in results]
+    assert math.isnan(lags[0]) and lags[1] == aware["al"]
+    assert main(["analyze", "latency", str(tmp_path / "batched"), "--metric", "ca-al"]) == 2
 
 
 def test_pieces_of_a_long_line_keep_their_exits(

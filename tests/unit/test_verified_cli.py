@@ -5,13 +5,14 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 
 from nmtgrid.adaptive.exit_presets import ExitSettings, verified_of
 from nmtgrid.adaptive.halting import FixedExit, Thresholds
-from nmtgrid.adaptive.tune import Budgets, Choice, beats, cost
+from nmtgrid.adaptive.tune import Budgets, Choice, Finalist, Records, beats, cost
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.adaptive_tune.run import _best
+from nmtgrid.cli.adaptive_tune.run import _best, _Tuning
 from nmtgrid.cli.adaptive_tune.show import Report, Row, beaten_by, print_verdict
 from nmtgrid.cli.app import main
 from nmtgrid.search.api import Verified
@@ -28,8 +29,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def decoded(home: Path, out: Path, *options: str) -> list[str]:
-    command = ["decode", str(home / "exits"), "--data", str(home / "data"), "--split", "test"]
-    command += ["--beam", "1"]
+    command = ["decode", str(home / "exits"), "--data", str(home / "data"), "--beam", "1"]
     assert main([*command, "--out", str(out), "--device", "cpu", *options]) == 0
     return out.read_text().splitlines()
 
@@ -107,6 +107,18 @@ def test_points_that_others_beat_are_left_out() -> None:
     for objective, names in (("exits", "abc"), ("seconds", "bc")):
         points = _best(ran, budgets, objective)  # type: ignore[arg-type]
         assert "".join(str(name) for name, _ in points) == names
+
+
+def test_fixed_exits_are_tested_where_they_agree() -> None:
+    """Shares of agreement by hand: 1/4 and 3/4 of four tokens, beside thresholds with 0.5 and 1."""
+    agrees = numpy.array([[1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 0, 1]], dtype=bool)
+    records = Records(numpy.zeros(4), numpy.zeros((4, 2)), agrees, agrees)
+    tuned: Any = [
+        Choice(SimpleNamespace(name=name), (), Finalist((), 2.0, share))  # type: ignore[arg-type]
+        for name, share in (("safe", 1.0), ("fast", 0.5))
+    ]
+    choices = _Tuning.with_fixed(SimpleNamespace(model=None), tuned, records)  # type: ignore[arg-type]
+    assert [choice.system.name for choice in choices] == ["safe", "exit 2", "fast", "exit 1"]
 
 
 def test_the_table_says_what_beats_a_row(capsys: pytest.CaptureFixture[str]) -> None:

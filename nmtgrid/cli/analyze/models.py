@@ -147,7 +147,7 @@ def curves(arguments: CurvesArguments) -> None:
     arguments.show(section)
 
 
-Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw"]
+Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw", "ca-al", "ca-laal"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -157,7 +157,11 @@ class LatencyArguments(ShownArguments):
     results: list[str] = argument(
         "Folders of `online-eval --out`, or their `results.json`; NAME=RESULTS renames.", "RESULTS"
     )
-    metric: Metric = option("What it is drawn against.", default="al")
+    metric: Metric = option(
+        "What it is drawn against; `ca-`: with the time of work that `online-eval --clock` took, "
+        "in words and SimulEval's convention.",
+        default="al",
+    )
     unit: Literal["token", "word"] = option("What latency counts.", default="token")
     convention: Literal["thesis", "simuleval"] = option(
         "Whose length |y| is: as in `online-eval`.", default="thesis"

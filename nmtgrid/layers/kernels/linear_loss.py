@@ -225,11 +225,11 @@ class _Pass:
                 # Before the probabilities are overwritten.
                 distance, slope = _divergence(logits - normaliser[:, None], probs, learns)
                 divergence += distance @ share[: len(distance)]
-            pull = None
+                slope = None if slope is None else slope.mul_(0.5 * self.r_drop)
             if self.teacher is not None:
                 distance, q = self.teacher.divergence(rows, logits - normaliser[:, None])
                 distilled += distance @ share
-                pull = torch.sub(probs, q, out=q) if learns else None
+                slope = self._with_teacher(slope, probs, q) if learns else None
             errors = probs if learns else None
             if self.soft_targets is not None:
                 against += self._soft_loss(rows, errors, logits, normaliser) @ share
@@ -238,22 +238,24 @@ class _Pass:
                 errors.scatter_add_(1, target, probs.new_full(target.shape, self.smoothing - 1.0))
             if errors is not None:
                 if slope is not None:
-                    errors.add_(slope, alpha=0.5 * (self.r_drop or 0.0))
-                if pull is not None and self.teacher is not None:
-                    errors.add_(pull, alpha=self.teacher.share)
+                    errors.add_(slope)
                 self._add_gradients(rows, part, share, errors, matrix)
         if self.smoothing and learns:
             self._add_smoothing(features, weights, mean_row)
-        loss = uniform * self.smoothing
-        if self.soft_targets is not None:
-            loss = against + loss
-        else:
-            loss = likelihood * (1.0 - self.smoothing) + loss
-        if self.r_drop is not None:
-            loss = loss + 0.5 * self.r_drop * divergence
-        if self.teacher is not None:
-            loss = loss + self.teacher.share * distilled
-        return loss, likelihood
+        plain = likelihood * (1.0 - self.smoothing) if self.soft_targets is None else against
+        loss = plain + uniform * self.smoothing
+        return loss + self._beside(divergence, distilled), likelihood
+
+    def _with_teacher(self, slope: Tensor | None, probs: Tensor, q: Tensor) -> Tensor:
+        """Return `slope` [m, V] (None: zero) and what pulls the probabilities to q, overwritten."""
+        assert self.teacher is not None
+        pull = torch.sub(probs, q, out=q).mul_(self.teacher.share)
+        return pull if slope is None else slope.add_(pull)
+
+    def _beside(self, divergence: Tensor, distilled: Tensor) -> Tensor:
+        """Return what counts beside the cross-entropy: of two passes, and of a teacher."""
+        share = 0.0 if self.teacher is None else self.teacher.share
+        return 0.5 * (self.r_drop or 0.0) * divergence + share * distilled
 
     def _soft_loss(
         self, rows: Rows, errors: Tensor | None, logits: Tensor, normaliser: Tensor
