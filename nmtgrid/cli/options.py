@@ -172,32 +172,7 @@ def takes(
     the help. `panels` are the titles of groups of options, with the names of the fields in each,
     separated by spaces; `examples` are command lines.
     """
-    # Resolved against the module that declares the fields, whose annotations are strings.
-    known, hints = get_type_hints(kind, include_extras=True), dict[str, Any]()
-    for field in dataclasses.fields(kind):
-        hint = known[field.name]
-        hints[field.name] = Annotated[hint, field.metadata["typer"]] if field.metadata else hint
-    parameters = list(inspect.signature(kind).parameters.values())
-    order = [(panel, name) for panel, names in panels.items() for name in names.split()]
-    if unknown := [name for _, name in order if name not in hints]:
-        raise ValueError(f"{kind.__name__} has no {', '.join(unknown)}")
-    # In the order of the panels; what they do not name stays behind, and arguments before.
-    places = {name: number for number, (_, name) in enumerate(order)}
-    is_option = {name: isinstance(hint.__metadata__[0], OptionInfo) for name, hint in hints.items()}
-    parameters.sort(
-        key=lambda each: (is_option[each.name], places.get(each.name, len(places)))
-    )
-    panel_of = {name: panel for panel, name in order}
-    for name in filter(is_option.__getitem__, hints):
-        annotation, info = get_args(hints[name])[0], copy.copy(hints[name].__metadata__[0])
-        info.rich_help_panel = panel_of.get(name, GENERAL)
-        choices = [str(choice) for choice in _choices(annotation)]
-        if len("|".join(choices)) > _WIDEST_CHOICES and not info.metavar:
-            # Broken in the column of types, they could not be read.
-            text, mark, default = info.help.partition("  [default")
-            listed = ", ".join(f"`{choice}`" for choice in choices)
-            info.metavar, info.help = "CHOICE", f"{text} One of {listed}.{mark}{default}"
-        hints[name] = Annotated[annotation, info]
+    parameters, hints = _in_panels(kind, panels)
     numbers: dict[str, _NumberOption] = {}
     names = option_names(kind)
     for index, parameter in enumerate(parameters):
@@ -235,6 +210,38 @@ def takes(
         return command
 
     return decorate
+
+
+def _in_panels(
+    kind: type[CommandArguments], panels: Mapping[str, str]
+) -> tuple[list[inspect.Parameter], dict[str, Any]]:
+    """Return the parameters of a command in the order of its help, and their hints for Typer."""
+    # Resolved against the module that declares the fields, whose annotations are strings.
+    known, hints = get_type_hints(kind, include_extras=True), dict[str, Any]()
+    for field in dataclasses.fields(kind):
+        hint = known[field.name]
+        hints[field.name] = Annotated[hint, field.metadata["typer"]] if field.metadata else hint
+    panel_of = {name: panel for panel, names in panels.items() for name in names.split()}
+    if unknown := [name for name in panel_of if name not in hints]:
+        raise ValueError(f"{kind.__name__} has no {', '.join(unknown)}")
+    # In the order of the panels; what they do not name stays behind, and arguments before.
+    places = {name: number for number, name in enumerate(panel_of)}
+    is_option = {name: isinstance(hint.__metadata__[0], OptionInfo) for name, hint in hints.items()}
+    for name in filter(is_option.__getitem__, hints):
+        annotation, info = get_args(hints[name])[0], copy.copy(hints[name].__metadata__[0])
+        info.rich_help_panel = panel_of.get(name, GENERAL)
+        choices = [str(choice) for choice in _choices(annotation)]
+        if len("|".join(choices)) > _WIDEST_CHOICES and not info.metavar:
+            # Broken in the column of types, they could not be read.
+            text, mark, default = info.help.partition("  [default")
+            listed = ", ".join(f"`{choice}`" for choice in choices)
+            info.metavar, info.help = "CHOICE", f"{text} One of {listed}.{mark}{default}"
+        hints[name] = Annotated[annotation, info]
+    parameters = sorted(
+        inspect.signature(kind).parameters.values(),
+        key=lambda each: (is_option[each.name], places.get(each.name, len(places))),
+    )
+    return parameters, hints
 
 
 def _call_with_file(

@@ -143,8 +143,8 @@ def test_events_are_those_of_the_stream(
     assert [event["unit"] for event in writes] == [*line.target, "</s>"]
     assert [event["index"] for event in writes] == list(range(len(writes)))
     assert [event["reads"] for event in writes] == line.hypothesis().reads
-    exits = line.hypothesis().exits
-    assert [event["exit"] for event in writes] == (exits or [None] * len(writes))
+    exits: list[Any] = line.hypothesis().exits or [None] * len(writes)
+    assert [event["exit"] for event in writes] == exits
     for event in writes:
         # A unit comes with the word that decided about it, and sees nothing that came later.
         before = events[: events.index(event)]
