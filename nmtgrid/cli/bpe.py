@@ -85,8 +85,8 @@ RULES = [
     LearnArguments,
     {
         "Subwords": "method merges pieces joint codes model words",
-        "Vocabularies": "joint_vocabulary min_count vocab_source vocab_target",
-        GENERAL: "overwrite workers json",
+        "Vocabularies": "joint_vocabulary min_count vocab_source vocab_target overwrite",
+        GENERAL: "workers json",
     },
     "nmtgrid bpe learn DATA --merges 10000",
     "nmtgrid bpe learn DATA --method sentencepiece --pieces 8000",

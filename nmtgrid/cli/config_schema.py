@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.spans import shortened
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     CommandArguments,
@@ -24,8 +26,10 @@ _DRAFT = "http://json-schema.org/draft-07/schema#"
 class ConfigSchemaArguments(CommandArguments):
     """The arguments of `config-schema`."""
 
-    command: Literal["train", "decode", "online-eval", "adaptive-tune"] = argument(
-        "The command whose `--config` is meant.", "COMMAND", default="train"
+    command: str = argument(
+        "The command whose `--config` is meant: train, decode, online-eval or adaptive-tune.",
+        "COMMAND",
+        default="train",
     )
     out: Path = option("Where it goes.", "FILE", default=Path("-"))
 
@@ -75,6 +79,11 @@ def _arguments(command: str) -> type[CommandArguments]:
         "online-eval": OnlineEvalArguments,
         "adaptive-tune": AdaptiveTuneArguments,
     }
+    if command not in kinds:
+        raise ConfigError(
+            f"`{shortened(command)}` reads no `--config`.",
+            nearest(command, kinds) or f"Name one of {', '.join(kinds)}.",
+        )
     return kinds[command]
 
 

@@ -66,8 +66,8 @@ class DemoArguments(CommandArguments):
     DemoArguments,
     {
         "Page": "policy examples no_page",
-        "Server": "host port max_streams max_words time_limit idle",
-        GENERAL: "weights max_source precision device",
+        "Server": "host port max_streams max_words max_source time_limit idle",
+        GENERAL: "weights precision device",
     },
     "nmtgrid demo MODEL",
     "nmtgrid demo grid=MODEL1 transformer=MODEL2 --policy 'confidence threshold=0.8'",

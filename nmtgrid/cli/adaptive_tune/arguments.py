@@ -131,11 +131,11 @@ class AdaptiveTuneArguments(CommandArguments):
 
 
 PANELS = {
-    INPUT_OUTPUT: "data split test_split sentences baselines results out",
-    "Thresholds": "samples budget finalists mechanism judge only seed name keep",
+    INPUT_OUTPUT: "data split test_split sentences baselines results out config",
+    "Thresholds": "samples budget finalists mechanism objective judge only seed name keep",
     "Guaranteed loss": "allow_loss risk confidence candidates",
     "Decoding and timing": "beam batch repeats clock",
-    GENERAL: "config weights precision device json",
+    GENERAL: "weights precision device json",
 }
 RESULTS_RULES = [
     Alone(

@@ -289,7 +289,7 @@ class LengthsArguments(QualityArguments):
 @takes(
     LengthsArguments,
     {
-        INPUT_OUTPUT: "reference data split out picture corpus",
+        INPUT_OUTPUT: "reference source data split out picture corpus",
         "Scores": "tokenize lowercase",
         GENERAL: "json",
     },

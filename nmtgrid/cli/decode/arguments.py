@@ -103,13 +103,13 @@ class DecodeArguments(CommandArguments):
 
 
 PANELS = {
-    INPUT_OUTPUT: "out prefix traces alignments max_source long_lines",
+    INPUT_OUTPUT: "out prefix traces alignments max_source long_lines config",
     "Search": "beam length_penalty coverage_penalty nbest ensemble replace_unknown changes",
     "Translating a split": "data split card ter forced energies",
     "Sampling": "sample temperature top_k top_p seed",
     "Streaming": "stream k threshold policy finish_reading",
     "Early exit": "exit",
-    GENERAL: "config weights batch_tokens precision device json",
+    GENERAL: "weights batch_tokens precision device json",
 }
 RULES = [
     Excludes("source", "data", "Give INPUT or `--data`, not both."),

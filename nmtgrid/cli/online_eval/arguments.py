@@ -201,13 +201,13 @@ class OnlineEvalArguments(CommandArguments):
 
 
 PANELS = {
-    INPUT_OUTPUT: "data split sentences out simuleval lines published",
+    INPUT_OUTPUT: "data split sentences out simuleval lines published config",
     "Reading policies": "k thresholds policies policy oracle oracle_cost finish_reading",
     "Search": "beam ensemble exit source",
     "Latency": "unit convention metric bootstrap clock words_per_minute",
     "Guaranteed loss": "allow_loss risk confidence latency test_split name keep seed",
     "Log of another program": "log sacrebleu_tokenizer",
-    GENERAL: "config weights batch_tokens precision device json",
+    GENERAL: "weights batch_tokens precision device json",
 }
 LOG_RULES = [
     Alone(

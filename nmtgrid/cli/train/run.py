@@ -106,7 +106,7 @@ def _test_scores(arguments: TrainArguments, folder: Path) -> dict[str, float]:
 def _test_split(arguments: TrainArguments) -> str | None:
     """Return the split to translate at the end, if any. Raises DataError if it is not there."""
     assert arguments.data is not None
-    if arguments.test_split == "none":
+    if arguments.test_split == "none" or arguments.test_split is arguments.seeds is None:
         return None
     dataset = Dataset.open(arguments.data)
     if arguments.test_split is not None:
