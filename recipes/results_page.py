@@ -148,6 +148,22 @@ def _tuning(rows: Sequence[Row]) -> str:
     return f"best validation loss: AdamW {best['adamw']:.2f}, Muon {best['muon']:.2f} (nats/token)"
 
 
+def _exits(rows: Sequence[Row]) -> str:
+    def faster(batch: int, way: str) -> float:
+        factor: float = find(rows, batch=batch, way=way)["times_faster"]
+        return factor
+
+    def best(batch: int) -> float:
+        ways = {row["way"] for row in rows if row["way"].startswith("verified")}
+        return max(faster(batch, way) for way in ways)
+
+    return (
+        f"verified exits, which lose nothing: {best(1):.2f} times faster than the full stack with "
+        f"one sentence at a time, {best(64):.2f} with 64; a fixed exit behind block 2, which loses "
+        f"quality: {faster(1, 'exit 2'):.2f} and {faster(64, 'exit 2'):.2f}"
+    )
+
+
 def _mutants(rows: Sequence[Row]) -> str:
     row = find(rows, what="faults planted in the code")
     share = row["percent_noticed"]
@@ -190,7 +206,11 @@ QUESTIONS = (
             Answer("guarantee-toy-words", "toy corpus, `--allow-loss`, 90 %", _guarantee),
         ),
     ),
-    Question("Do early exits pay?", ("table-5", "figure-5", "promise")),
+    Question(
+        "Do early exits pay?",
+        ("table-5", "figure-5", "promise", "speed"),
+        (Answer("speed-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=128", _exits),),
+    ),
     Question(
         "What does loss smoothing give?",
         ("table-E",),
