@@ -94,6 +94,14 @@ def _zoo(rows: Sequence[Row]) -> str:
     return "test BLEU, beam 5: " + ", ".join(f"{r['system']} {r['beam5']:.1f}" for r in best)
 
 
+def _one_model(rows: Sequence[Row]) -> str:
+    (row,) = rows
+    return (
+        f"test BLEU {row['test_beam5']['mean']:.1f} with beam 5, {row['parameters'] / 1e6:.1f}M "
+        "parameters"
+    )
+
+
 def _gain(row: Row) -> str:
     gain = row["above_mle"]
     return f"{gain['mean']:+.1f} ± {gain['standard_deviation']:.1f}"
@@ -196,7 +204,14 @@ QUESTIONS = (
     Question(
         "Is Pervasive Attention competitive?",
         ("table-3", "figure-3", "conll", "zoo", "one-model"),
-        (Answer("zoo-multi30k", "Multi30k De-En, equal processor time", _zoo),),
+        (
+            Answer("zoo-multi30k", "Multi30k De-En, equal processor time", _zoo),
+            Answer(
+                "one-model-muon-bpe-multi30k",
+                "Multi30k De-En, Pervasive Attention, 118 minutes of one core, Muon",
+                _one_model,
+            ),
+        ),
     ),
     Question(
         "Which reading policy?",
