@@ -86,7 +86,7 @@ def chosen(given: argparse.Namespace) -> list[str]:
         if wrong:
             sys.exit(f"There is no part `{wrong[0]}`: the parts are {', '.join(known)}.")
         return [name for name in known if name in wanted]
-    left_out = {"compiled"} if given.device == "cpu" else {"peers"}
+    left_out = {"peers"} if given.device == "cuda" else {"compiled"}
     if given.data is None:
         left_out.add("peers")
     return [name for name in known if name not in left_out]

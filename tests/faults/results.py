@@ -7,6 +7,7 @@ from typing import Any
 _OF_TIMES = {
     "seconds", "minutes", "saved_minutes", "validated_minutes", "tokens_per_second",
     "cells_per_second", "minutes_left", "speed",
+    "data",  # the folder of the dataset, which lies elsewhere on another disk
 }  # fmt: skip
 _OF_VALUES = {"sha256", "check"}
 """Checksums of files that hold times."""

@@ -40,7 +40,7 @@ def test_a_wheel_holds_the_package_alone(gate: ModuleType, project: Path, tmp_pa
     text = (project / "pyproject.toml").read_text(encoding="utf-8")
     declared = set(tomllib.loads(text)["project"]["optional-dependencies"])
     assert declared == set(gate.NEEDS_EXTRA) | gate.FOR_PEOPLE
-    extras = ["ctranslate2", "docs", "sentencepiece", "simuleval", "test"]
+    extras = ["ctranslate2", "docs", "sentencepiece", "simuleval", "tensorboard", "test"]
     right = ["nmtgrid/__init__.py", "nmtgrid/py.typed"]
     assert gate.check_wheel(_wheel(tmp_path, right, extras)) == extras[:-1]
     for names in (right[:1], [*right, "tests/conftest.py"]):

@@ -152,7 +152,7 @@ def test_invisible_lines_are_dropped_and_translated_as_empty(
     command = ["preprocess", "--source-lang", "de", "--target-lang", "en", "--train"]
     command += [str(tmp_path / "t"), "--out", str(tmp_path / "data"), "--json", str(report)]
     assert main(command) == 0
-    train = read_json(report)["train"]
+    train = read_json(report)["splits"]["train"]
     assert train["pairs_kept"] == 1 and train["dropped"]["empty"] == len(INVISIBLE)
     out = tmp_path / "out"
     text = tmp_path / "t.de"

@@ -194,7 +194,7 @@ def test_altered_models_are_noticed(data: Path, tmp_path: Path) -> None:
         (("--model", "x", "--pieces", "9"), "`--pieces` has no effect with `--model`"),
         (("--model", "x", "--model", "y", "--joint"), "`--joint` shares the units"),
         (("--model", "x", "--separate"), "`--separate` needs `--model` twice"),
-        (("--model", "nothing.model"), "nothing.model"),
+        (("--model", "nothing.model", "--overwrite"), "nothing.model"),
     ],
 )
 def test_bad_options(
