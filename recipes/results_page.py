@@ -146,8 +146,8 @@ def _verified(rows: Sequence[Row]) -> str:
     free = find(rows, way="free decisions", batch=1)
     full = find(rows, way="full stack", batch=1)
     return (
-        f"`--exit verified` writes the same translations {alone:.2f} times as fast, one sentence at "
-        f"a time, {batch:.2f} times in batches of 64; confidence, if deciding cost nothing, "
+        f"`--exit verified` writes the same translations {alone:.2f} times as fast one by one, "
+        f"{batch:.2f} times in batches of 64; confidence, if deciding cost nothing, "
         f"{free['times_faster']:.2f} times at {free['bleu'] - full['bleu']:+.1f} BLEU"
     )
 
