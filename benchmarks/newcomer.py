@@ -107,22 +107,17 @@ def follow(user: User, folder: Path) -> list[dict[str, Any]]:
         (folder / name).write_text(saved(page_name, name), encoding="utf-8")
     if user.setup:
         subprocess.run(user.setup, shell=True, cwd=folder, check=True, capture_output=True)
-    rows, servers = [], []
-    screen = ""
+    rows: list[dict[str, Any]] = []
+    servers: list[tuple[subprocess.Popen[bytes], int]] = []
+    answer = ""
     try:
         for number, step in enumerate(user.steps, 1):
             path = folder / "screen" / f"{number:02}.txt"
-            line = typed(step).replace("STREAM", _identity(screen))
+            line = typed(step).replace("STREAM", _identity(answer))
             before, began = _children(), time.monotonic()
-            with path.open("w") as file:
-                file.write(f"$ {line}\n")
-                file.flush()
-                process = subprocess.Popen(
-                    line, shell=True, cwd=folder, stdout=file, stderr=subprocess.STDOUT,
-                    stdin=subprocess.DEVNULL, start_new_session=True,
-                )  # fmt: skip
+            process = _start(line, folder, path)
             if step.port:
-                servers.append((process, step, len(rows)))
+                servers.append((process, len(rows)))
                 _wait(step.port)
             else:
                 process.wait(LIMIT)
@@ -133,16 +128,26 @@ def follow(user: User, folder: Path) -> list[dict[str, Any]]:
                 "exit code": code, "as expected": code == step.status,
             })  # fmt: skip
             if "/streams" in line and "STREAM" not in step.command:
-                screen = path.read_text(encoding="utf-8")
+                answer = path.read_text(encoding="utf-8")
             wall = time.monotonic() - began
             print(f"{user.name} {number}: exit {code}, {seconds} s, {wall:.0f} s of the clock")
     finally:
-        for process, _, index in servers:
+        for process, index in servers:
             before = _children()
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(LIMIT)
             rows[index]["seconds"] = round(_children() - before, 1)
     return rows
+
+
+def _start(line: str, folder: Path, screen: Path) -> subprocess.Popen[bytes]:
+    with screen.open("w", encoding="utf-8") as file:
+        file.write(f"$ {line}\n")
+        file.flush()
+        return subprocess.Popen(
+            line, shell=True, cwd=folder, stdout=file, stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL, start_new_session=True,
+        )  # fmt: skip
 
 
 def typed(step: Step) -> str:

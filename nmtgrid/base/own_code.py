@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.spans import shortened
 
 ADVICE = "If it is your own, name the file that defines it: `--import FILE`, or `imports=[FILE]`."
@@ -77,7 +77,10 @@ def _run(path: Path) -> ModuleType:
         del sys.modules[name]
         if path.exists():  # the file's own code looks for another
             raise _failed(path, error) from error
-        raise ConfigError(f"There is no file {path} to import.") from error
+        advice = "Check the path."
+        if path.parent.is_dir():
+            advice = nearest(path.name, (file.name for file in path.parent.glob("*.py"))) or advice
+        raise ConfigError(f"There is no file {path} to import.", advice) from error
     except Exception as error:
         del sys.modules[name]
         raise _failed(path, error) from error

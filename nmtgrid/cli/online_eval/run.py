@@ -98,16 +98,18 @@ def print_skipped(latencies: Mapping[str, Latency]) -> None:
         )
     if text := _counted(late):
         console.say(
-            f"In {text} of {total:,} sentences nothing was written before all was read: no YAAL "
-            "counts them."
+            f"In {text} of {total:,} sentences nothing was written before all was read: YAAL "
+            "leaves them out."
         )
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return the numbers above 0, with the titles that have each where they are not all alike."""
+    """Return the numbers above 0, with the titles that have each, or their range if many differ."""
     titles: dict[int, list[str]] = {}
     for title, count in counts.items():
         titles.setdefault(count, []).append(title)
+    if len(titles) > 4:
+        return f"{min(titles):,} to {max(titles):,} (by setting)"
     return ", ".join(
         f"{count:,}" + (f" ({', '.join(titles[count])})" if len(titles) > 1 else "")
         for count in titles
@@ -349,7 +351,9 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
         for measured in system.done
     ]
     seconds = sum(measured.decoded.seconds for measured in system.done)
-    console.say(f"{seconds:.1f} s, {min(rates):,.0f} to {max(rates):,.0f} target tokens/s")
+    least, most = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
+    rate = least if least == most else f"{least} to {most}"
+    console.say(f"{seconds:.1f} s, {rate} target tokens/s")
     print_skipped({_title(m): m.latencies[unit, convention] for m in system.done})
 
 
