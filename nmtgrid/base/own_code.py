@@ -6,6 +6,7 @@ reading policies and latency metrics are looked up here, by the names of classes
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
@@ -13,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import shortened
 
 ADVICE = "If it is your own, name the file that defines it: `--import FILE`, or `imports=[FILE]`."
@@ -77,9 +78,9 @@ def _run(path: Path) -> ModuleType:
         del sys.modules[name]
         if path.exists():  # the file's own code looks for another
             raise _failed(path, error) from error
-        advice = "Check the path."
-        if path.parent.is_dir():
-            advice = nearest(path.name, (file.name for file in path.parent.glob("*.py"))) or advice
+        names = [file.name for file in path.parent.glob("*.py")]
+        close = difflib.get_close_matches(path.name, names, n=1)
+        advice = f"Did you mean `{close[0]}`?" if close else "Check the path."
         raise ConfigError(f"There is no file {path} to import.", advice) from error
     except Exception as error:
         del sys.modules[name]
