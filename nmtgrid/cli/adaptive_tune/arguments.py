@@ -75,7 +75,7 @@ class AdaptiveTuneArguments(CommandArguments):
         "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that "
         "differ from the full stack's.  [default: bleu]"
     )
-    confidence: float | None = option("With `--allow-loss`: of the guarantee.  [default: 0.95]", "P")
+    confidence: float | None = option("With `--allow-loss`: its confidence.  [default: 0.95]", "P")
     candidates: int | None = option(
         "With `--allow-loss`: vectors from safest to fastest.  [default: 20]", "N"
     )

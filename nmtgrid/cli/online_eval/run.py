@@ -26,7 +26,7 @@ from nmtgrid.cli.online_eval.calibrate import calibrated_settings, conclude, con
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset, Split
-from nmtgrid.metrics.latency import METRICS, Latency, Metric
+from nmtgrid.metrics.latency import METRICS, Latency, Metric, heading
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.calibrate import OFFLINE, refused_candidates
 from nmtgrid.online.clock import ClockedDecoder
@@ -43,8 +43,6 @@ from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import ALL, Setting
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
-
-_NAMES = {"max_cw": "mCW"}
 
 
 def score_log(
@@ -118,7 +116,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _headings(latency: Latency) -> list[str]:
-    return [*(_NAMES.get(name, name.upper()) for name in METRICS), *latency.own, "ratio"]
+    return [*map(heading, METRICS), *latency.own, "ratio"]
 
 
 def _row(latency: Latency) -> list[float]:
