@@ -20,7 +20,6 @@ import re
 import resource
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import tomllib
@@ -241,4 +240,4 @@ def _wait(port: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
