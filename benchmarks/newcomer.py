@@ -140,11 +140,12 @@ def follow(user: User, folder: Path) -> list[dict[str, Any]]:
 
 
 def _start(line: str, folder: Path, screen: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT), "OMP_NUM_THREADS": "1"}
     with screen.open("w", encoding="utf-8") as file:
         file.write(f"$ {line}\n")
         file.flush()
         return subprocess.Popen(
-            line, shell=True, cwd=folder, stdout=file, stderr=subprocess.STDOUT,
+            line, shell=True, cwd=folder, env=environment, stdout=file, stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL, start_new_session=True,
         )  # fmt: skip
 
@@ -221,7 +222,7 @@ def _children() -> float:
 
 def _identity(answer: str) -> str:
     """Return the id of a stream in an answer, or the word that stands for it on the page."""
-    match = re.search(r'"id": ?"([^"]+)"', answer)
+    match = re.search(r'"stream": ?"([^"]+)"', answer)
     return match[1] if match else "STREAM"
 
 

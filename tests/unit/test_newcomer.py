@@ -44,20 +44,23 @@ def test_a_user_is_followed_and_counted(tmp_path: Path) -> None:
             Step("cat own.txt > copy.txt", page="README.md"),
             Step("sh -c 'exit 2'", status=2),
             Step("true", budget="A=1", status=1),
+            Step("""echo '{"stream": "ab"}' /streams"""),
+            Step("echo STREAM"),
         ],
         setup="echo mine > own.txt",
     )
     rows = newcomer.follow(user, tmp_path / "home")
     assert [(row["exit code"], row["as expected"]) for row in rows] == [
-        (0, True), (2, True), (0, False),
+        (0, True), (2, True), (0, False), (0, True), (0, True),
     ]  # fmt: skip
     assert rows[2]["command"] == "A=1 true"
     assert (tmp_path / "home" / "copy.txt").read_text() == "mine\n"
     assert (tmp_path / "home" / "screen" / "02.txt").read_text() == "$ sh -c 'exit 2'\n"
+    assert (tmp_path / "home" / "screen" / "05.txt").read_text() == "$ echo ab\nab\n"
     (total,) = newcomer.record([row | {"seconds": 1.5} for row in rows])["rows"]
     assert total == {
-        "user": "somebody", "commands": 3, "of which from pages": 1, "refused": 1,
-        "not as expected": 1, "processor seconds": 4.5,
+        "user": "somebody", "commands": 5, "of which from pages": 1, "refused": 1,
+        "not as expected": 1, "processor seconds": 7.5,
     }  # fmt: skip
 
 
