@@ -186,7 +186,7 @@ def test_captions_and_features(tmp_path: Path, messages: list[str]) -> None:
     data, report = tmp_path / "data", tmp_path / "r.json"
     command = ("preprocess", "--captions", sources.captions, "--features", sources.features[0])
     assert run(*command, "--out", data, "--json", report, "--target-lang", "eng") == 0
-    assert read_json(report)["train"]["pictures"] == 2
+    assert read_json(report)["splits"]["train"]["pictures"] == 2
     assert lines(data, "text/train.eng") == ["a cat", "one cat sits", "a dog runs"]
     assert any(
         "1 pictures of Karpathy's split `restval` were left out" in line for line in messages
