@@ -18,7 +18,7 @@ from nmtgrid.analysis.systems import corpus_title, shared_corpus
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent, Record, convert
-from nmtgrid.metrics.latency import METRICS, Convention, Unit
+from nmtgrid.metrics.latency import METRICS, Convention, Unit, heading
 from nmtgrid.online.published import Evaluation
 from nmtgrid.online.published import curves as published_curves
 from nmtgrid.online.settings import KINDS, Setting
@@ -215,7 +215,6 @@ TITLES = {
     "ca-al": "computation-aware average lagging AL",
     "ca-laal": "computation-aware length-adaptive average lagging LAAL",
 }  # fmt: skip
-_COLUMNS = ("ap", "al", "dal", "cw", "laal")
 _TEXT = """Quality against delay of online (simultaneous) decoding: tokenised BLEU in percent; \
 latency in source {unit}s (AP: the share of the source), in the convention of {convention}. The \
 ratio of lengths is hypothesis over reference, in {unit}s."""
@@ -295,13 +294,13 @@ def _settings_table(
     table = Table(
         f"BLEU tokenised (percent); latency in source {unit}s (AP: share), {convention} "
         f"convention;\nratio: {unit}s of hypothesis / reference",
-        ["system", "", "BLEU", *(name.upper() for name in _COLUMNS), "ratio"],
+        ["system", "", "BLEU", *map(heading, METRICS), "ratio"],
         [
             [
                 result.system,
                 result.setting.title,
                 result.bleu,
-                *map(row.get, (*_COLUMNS, "length_ratio")),
+                *map(row.get, _FIGURES),
             ]
             for result, row in zip(results, rows, strict=True)
         ],

@@ -6,6 +6,7 @@ reading policies and latency metrics are looked up here, by the names of classes
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
 import sys
 from collections.abc import Callable, Iterable
@@ -77,7 +78,10 @@ def _run(path: Path) -> ModuleType:
         del sys.modules[name]
         if path.exists():  # the file's own code looks for another
             raise _failed(path, error) from error
-        raise ConfigError(f"There is no file {path} to import.") from error
+        names = [file.name for file in path.parent.glob("*.py")]
+        close = difflib.get_close_matches(path.name, names, n=1)
+        advice = f"Did you mean `{close[0]}`?" if close else "Check the path."
+        raise ConfigError(f"There is no file {path} to import.", advice) from error
     except Exception as error:
         del sys.modules[name]
         raise _failed(path, error) from error

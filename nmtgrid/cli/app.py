@@ -45,8 +45,8 @@ COMMANDS = {
     "demo": "nmtgrid.cli.demo",
     "export": "nmtgrid.cli.export",
     "import-fairseq": "nmtgrid.cli.import_fairseq",
-    "config-schema": "nmtgrid.cli.config_schema",
     "import-marian": "nmtgrid.cli.import_marian",
+    "config-schema": "nmtgrid.cli.config_schema",
 }
 USER_ERROR, INTERNAL_ERROR, INTERRUPTED = 2, 1, 130
 _PROGRAM = "nmtgrid"

@@ -35,8 +35,8 @@ class DemoArguments(CommandArguments):
 
     models: list[str] = argument("Model directories; NAME=MODEL names one.", "MODEL")
     policy: list[str] | None = option(
-        "The reading policy that the page begins with, `confidence threshold=0.8`, or one of your "
-        "own, `FILE.py:Class`, which nobody can choose otherwise; may be repeated.",
+        "The reading policy that the page begins with, such as `confidence threshold=0.8`, or "
+        "one of your own, `FILE.py:Class`, which the page then offers too; may be repeated.",
         "TEXT",
     )
     examples: Path | None = option("Sentences to try, one a line; the first eight.", "FILE")
@@ -55,7 +55,7 @@ class DemoArguments(CommandArguments):
         "Seconds after which a stream that nobody uses is closed.", "X", default=300.0, min=0.1
     )
     max_source: int | None = option(
-        "Units of the longest source taken whole.  [default: as in training]", "N", min=1
+        "Longest source, in units, that is not split.  [default: as in training]", "N", min=1
     )
     weights: Weights = "best"
     precision: Precision = "fp32"

@@ -19,7 +19,7 @@ def print_certified(values: Mapping[str, Any]) -> None:
         f"{values['sentences']:,} sentences, p-value {values['p_value']:.2g}."
     )
     if test := values.get("test"):
-        holds = "the promise holds" if test["holds"] else "more than was promised"
+        holds = "within the bound" if test["holds"] else "above the bound"
         console.say(f"On {test['split']} the loss is {test['loss']:.2f}: {holds}.")
 
 
@@ -31,7 +31,7 @@ def print_uncertified(values: Mapping[str, Any], candidates: str, baseline: str)
         why = f"{lost}, which is not below {values['allow_loss']:g}: allow more."
     else:
         why = (
-            f"{lost} on {values['sentences']:,} sentences; about {needed:,} are needed to promise "
-            "that."
+            f"{lost} on {values['sentences']:,} sentences; about {needed:,} are needed to "
+            "guarantee that."
         )
-    console.say(f"No {candidates} are certified, so {baseline} it stays. {why}")
+    console.say(f"No {candidates} are certified: use {baseline}. {why}")

@@ -27,8 +27,8 @@ class ImportArguments(CommandArguments):
 
     folder: Path = argument("A folder of a `MarianMTModel` and its tokenizer.", "DIR")
     out: Path = option("A new folder for the model directory.", "MODEL", default=REQUIRED)
-    source_lang: str | None = option("Where the folder does not say it.")
-    target_lang: str | None = option("Where the folder does not say it.")
+    source_lang: str | None = option("The source language, if the folder does not name it.")
+    target_lang: str | None = option("The target language, if the folder does not name it.")
     json: JsonFile = None
 
 

@@ -254,7 +254,7 @@ def _print_counts(title: str, splits: dict[str, Any], columns: dict[str, str]) -
     reasons = list(next(iter(splits.values()))["dropped"])
     console.table(
         title,
-        ["split", *columns, *(f"dropped: {reason}" for reason in reasons)],
+        ["split", *columns, *(f"dropped: {name.replace('_', ' ')}" for name in reasons)],
         [
             [name, *(split[key] for key in columns.values()), *split["dropped"].values()]
             for name, split in splits.items()

@@ -220,7 +220,9 @@ def _check_files(folder: Path) -> None:
     """Raise ModelError unless the folder has what is read of it."""
     if not folder.is_dir():
         raise ModelError(
-            f"There is no folder {folder}.", "Name one that has `config.json` and the weights."
+            f"There is no folder {folder}.",
+            "Name one that has `config.json` and the weights. nmtgrid downloads nothing: fetch a "
+            "model of the hub before, by `hf download NAME --local-dir FOLDER`.",
         )
     names = ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm")
     missing = [name for name in names if not (folder / name).is_file()]

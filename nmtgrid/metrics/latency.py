@@ -37,6 +37,11 @@ METRICS = ("ap", "al", "dal", "cw", "max_cw", "laal", "yaal")
 _BLOCK = 1 << 20  # padded cells that are worked on at a time
 
 
+def heading(metric: str) -> str:
+    """Return how tables name one of `METRICS`."""
+    return "mCW" if metric == "max_cw" else metric.upper()
+
+
 @dataclasses.dataclass(frozen=True)
 class Latency:
     """Macro averages over the sentences of a corpus; NaN where no sentence has the value.

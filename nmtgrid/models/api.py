@@ -583,9 +583,11 @@ class TranslationModel(nn.Module):
     def refusal(self) -> ConfigError:
         """Return the error for limited reads asked of a model that must see the whole source."""
         return ConfigError(
-            f"This `{self.architecture}` reads its source in both directions, so it cannot go "
-            "online: what it knows of a token changes with every token that follows.",
-            "Train a `transformer`, or a `pervasive` with `--set model.source_causal=true`.",
+            f"This `{self.architecture}` reads its source in both directions, so it cannot "
+            "translate simultaneously: what it knows of a token changes with every token that "
+            "follows.",
+            "Train a `transformer`, or a `pervasive` with `--set model.source_causal=true`. To "
+            "decode, the policies `local-agreement` and `hold-n` work with any model.",
         )
 
     def no_reader(self) -> ConfigError:

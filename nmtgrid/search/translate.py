@@ -517,7 +517,7 @@ def _changed(plan: SearchPlan, search: Mapping[str, Any]) -> SearchPlan:
     except ConfigError as fault:
         # In Python they are arguments.
         problems = [problem.replace("`--set ", "`") for problem in fault.faults]
-        raise ConfigError(problems, fault.advice) from fault
+        raise ConfigError(problems, fault.advice) from None
 
 
 def load(

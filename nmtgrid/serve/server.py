@@ -54,6 +54,7 @@ _HEADERS = {
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
+_EXAMPLES = "docs/demo.md lists the addresses, each with an example."
 _LINES_AT_ONCE = 8
 """Lines of a batch that are translated before streams have their turn."""
 _LEAVE = 5.0
@@ -368,11 +369,11 @@ class Handler(BaseHTTPRequestHandler):
             routes["GET"] = lambda: self._send_events(service.streams.get(parts[1]))
         if not routes:
             self._drop_body()
-            raise Refusal(404, "There is nothing at this address.", "docs/demo.md lists what is.")
+            raise Refusal(404, "There is nothing at this address.", _EXAMPLES)
         method = "GET" if self.command == "HEAD" else self.command
         if method not in routes:
             self._drop_body()
-            raise Refusal(405, f"This address answers to {', '.join(routes)} only.")
+            raise Refusal(405, f"This address answers to {', '.join(routes)} only.", _EXAMPLES)
         if self.command != "POST" or parts[-1] == "end":
             self._drop_body()
         routes[method]()
@@ -387,7 +388,8 @@ class Handler(BaseHTTPRequestHandler):
             _check_names(values, kind)
             return convert(values, kind)
         except ValueError as fault:
-            raise Refusal(400, f"The body is not what belongs here: {fault}.") from fault
+            reason = str(fault) if str(fault).endswith("?") else f"{fault}."
+            raise Refusal(400, f"The body is not what belongs here: {reason}", _EXAMPLES) from fault
 
     def _read_body(self) -> bytes:
         most = self.server.service.limits.body

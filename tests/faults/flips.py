@@ -35,7 +35,8 @@ def readings() -> list[Reading]:
     shown = ["--json", "new.json"]
     return [
         Reading(["data/*.*"], train, ["new"]),
-        Reading(["data/text/*"], ["bpe", "learn", "data", "--merges", "8", "--overwrite"], ["data"]),
+        Reading(["data/text/*"], ["bpe", "learn", "data", "--merges", "8", "--overwrite"],
+                ["data"]),
         Reading(["data/raw/test.*", "data/test.safetensors"], test, ["scores.json"], ["model"]),
         Reading(["model/*.json", "model/vocab*", "model/bpe.codes", "model/model.safetensors"],
                 decode, ["new"], ["text"]),

@@ -202,7 +202,7 @@ def test_nothing_is_certified(
     # log 5 over 0.2 log 0.4 + 0.8 log 1.6, the relative entropy of 0.2 against 0.5.
     assert values["calibrated"]["needed"] == needed
     message = " ".join(capsys.readouterr().err.split())
-    assert "the full stack it stays" in message
+    assert "use the full stack" in message
     assert ("about 9 are needed" if needed else "allow more") in message
 
 

@@ -152,7 +152,7 @@ def test_from_python(home: Path) -> None:
         ("train {pictures} --arch bilstm --out new", "are pictures, but `bilstm` translates text"),
         ("train {text} --arch caption-lstm --out new", "`caption-lstm` captions pictures, but"),
         ("train {text} --arch caption-lstm --dry-run", "but the sources of"),
-        ("online-eval {top} --data {pictures} --k 3 --out new", "cannot go online"),
+        ("online-eval {top} --data {pictures} --k 3 --out new", "cannot caption simultaneously"),
         ("adaptive-tune {top} --data {pictures} --out new", "one exit"),
         ("export {top} --to ctranslate2 --out new", "cannot be exported"),
     ],

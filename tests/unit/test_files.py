@@ -133,6 +133,10 @@ def test_find_text_takes_any_packing_and_says_what_is_there(tmp_path: Path) -> N
     for prefix, words in (("q", r"`q\.de`"), ("none/p", "folder"), ("p", "both")):
         with pytest.raises(InputError, match=words):
             find_text(str(tmp_path / prefix), "de")
+    _file(tmp_path, b"a", "train.de.gz")
+    with pytest.raises(InputError) as caught:
+        find_text(str(tmp_path / "trian"), "de")
+    assert caught.value.advice.endswith("Did you mean `train`?")
     # A folder is no prefix.
     folder = tmp_path / "corpus"
     folder.mkdir()

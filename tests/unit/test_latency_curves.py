@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -189,7 +190,10 @@ def test_the_command_draws_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
     values = json.loads(report.read_text())
     assert [setting["system"] for setting in values["settings"]] == ["mine"] * 5
     assert values["settings"][0]["al"] == 4.0
-    capsys.readouterr()
+    # The same columns as the table of `online-eval`.
+    names = ["BLEU", "AP", "AL", "DAL", "CW", "mCW", "LAAL", "YAAL", "ratio"]
+    lines = [re.findall(r"\w+", line) for line in capsys.readouterr().err.splitlines()]
+    assert ["system", *names] in lines
     # All faults are reported together.
     assert run(folder, "--convention", "simuleval", *published) == 2
     message = capsys.readouterr().err

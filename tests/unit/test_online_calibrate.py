@@ -307,7 +307,7 @@ def test_from_a_calibration_to_a_stream(
     assert values["settings"][0]["k"] is None
     name = calibrated["stored"]
     assert name and name.endswith("-loss99") and f"kept as `--policy {name}`" in shown
-    assert "Certified" in shown and "the promise holds" in shown and "DAL" in shown
+    assert "Certified" in shown and "within the bound" in shown and "DAL" in shown
     preset = POLICY_FILE.load(Path("grid"))[name]
     assert preset.policy == calibrated["setting"] and preset.conditions.finish_reading
     # By name and by text: the same translations, with a warning where the guarantee ends.
@@ -364,7 +364,7 @@ def test_nothing_is_certified(
     # log 5 over 0.2 log 0.4 + 0.8 log 1.6, the relative entropy of 0.2 against 0.5.
     assert values["calibrated"]["needed"] == needed
     message = " ".join(capsys.readouterr().err.split())
-    assert "offline translation it stays" in message
+    assert "use offline translation" in message
     assert ("about 9 are needed" if needed else "allow more") in message
     assert not Path("grid/policies.json").exists()
 

@@ -131,8 +131,10 @@ def test_sentences_without_latency_are_counted_by_setting(
     assert said(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
         "In 2 (k=1, k=3), 3 (k=2) of 9 sentences source or translation is empty: no average "
         "counts them. In 1 (k=2), 4 (k=3) of 9 sentences nothing was written before all was read: "
-        "no YAAL counts them."
+        "YAAL leaves them out."
     )
+    many = said(*(way(0, late) for late in (0, 5, 1, 2, 3)))
+    assert many.startswith("In 0 to 5 (by setting) of 9 sentences nothing was")
     assert said(way(0, 9), way(0, 0)) == ""
     assert said(way(0, 9)).startswith("In 9 of 9 sentences nothing was")
 

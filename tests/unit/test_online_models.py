@@ -167,7 +167,7 @@ def test_a_bi_directional_grid_is_refused() -> None:
     model = _model("pervasive")
     batch = collate([[5, 6]], [[4]])
     sites = PredictionSites(torch.tensor([0]), torch.tensor([0]), torch.tensor([1]))
-    with pytest.raises(ConfigError, match="both directions, so it cannot go online"):
+    with pytest.raises(ConfigError, match="both directions, so it cannot translate simultaneously"):
         model.features(batch, sites)
     assert check(_model("transformer")).architecture == "transformer"
     with pytest.raises(ConfigError, match="encoder=window"):

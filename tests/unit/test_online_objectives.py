@@ -168,7 +168,7 @@ def test_drawn_cells_keep_the_loss_on_average() -> None:
     [WaitKLikelihood(WaitKSettings()), SampledWaitK(SampledSettings()), WaitKArea(AreaSettings())],
 )
 def test_models_that_need_the_whole_source_are_refused(objective: WaitKLikelihood) -> None:
-    with pytest.raises(ConfigError, match="cannot go online"):
+    with pytest.raises(ConfigError, match="cannot translate simultaneously"):
         objective.check(
             zoo.build("bilstm", None, {"size": 8}, source_vocab_size=9, target_vocab_size=9)
         )

@@ -267,7 +267,8 @@ def test_own_code_is_imported_once_and_by_name(
     for words, message in (
         (["--import"], "`` cannot be imported"),
         (["--import=mine.txt"], "`mine.txt` cannot be imported: it is not the name of a .py file"),
-        (["--import", str(tmp_path / "no.py")], "no.py to import"),
+        (["--import", str(tmp_path / "nowhere" / "no.py")], "no.py to import. Check the path."),
+        (["--import", f"{own.with_suffix('')}x.py"], f"to import. Did you mean `{own.name}`?"),
     ):
         assert main(["bpe", "undo", *words]) == 2
         assert message in " ".join(capsys.readouterr().err.split())

@@ -246,7 +246,7 @@ BAD = [
     ("POST", "/translate", b'{"lines": ["a\\nb"]}', {}, 400, "one sentence each"),
     ("POST", "/translate", b'{"lines": ["a", "b", "c", "d"]}', {}, 413, "at most 3 lines"),
     ("POST", "/translate", b'{"lines": ["Er"], "model": "grd"}', {}, 400, "Did you mean `grid`"),
-    ("POST", "/translate", b'{"line": ["Er"]}', {}, 400, "Did you mean `lines`"),
+    ("POST", "/translate", b'{"line": ["Er"]}', {}, 400, "Did you mean `lines`?"),
     ("POST", "/translate", b'{"lines": ["\xff"]}', {}, 400, "not UTF-8"),
     ("POST", "/translate", b'{"lines": ["\\ud800"]}', {}, 400, "not JSON"),
     ("POST", "/translate", b"[" * 1500, {}, 400, "not JSON"),

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from nmtgrid.base.errors import InputError, StorageError
+from nmtgrid.base.errors import InputError, StorageError, nearest
 from nmtgrid.base.io.atomic import atomic_file, is_stream, reason
 
 # What reading a cut or altered archive raises.
@@ -316,11 +316,14 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
             path=prefix or ".",
         )
     shown = ", ".join(f"`{ending}`" for ending in others[:12])
+    known = {p.name.partition(f".{language}")[0]
+             for p in folder.iterdir() if f".{language}" in p.name}  # fmt: skip
+    suggestion = nearest(name, known) or "Check the prefix."
     raise InputError(
         f"there is no `{name}.{language}` (nor with .gz, .xz or .bz2).",
         f"With this prefix there are: {shown}. Check `--source-lang` and `--target-lang`."
         if others
-        else f"No file there begins with `{name}.`; check the prefix.",
+        else f"No file there begins with `{name}.`. {suggestion}",
         path=folder,
     )
 

@@ -67,15 +67,15 @@ class AdaptiveTuneArguments(CommandArguments):
         "A model trained separately, to measure beside; may be repeated.", "NAME=MODEL"
     )
     allow_loss: float | None = option(
-        "Calibrate instead: the fastest thresholds that lose at most so much, promised "
-        "with `--confidence`.",
+        "Calibrate instead: the fastest thresholds that lose at most so much, with "
+        "the confidence of `--confidence`.",
         "PERCENT",
     )
     risk: Literal["bleu", "agreement"] | None = option(
         "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that "
         "differ from the full stack's.  [default: bleu]"
     )
-    confidence: float | None = option("With `--allow-loss`: of the promise.  [default: 0.95]", "P")
+    confidence: float | None = option("With `--allow-loss`: its confidence.  [default: 0.95]", "P")
     candidates: int | None = option(
         "With `--allow-loss`: vectors from safest to fastest.  [default: 20]", "N"
     )

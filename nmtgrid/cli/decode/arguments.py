@@ -69,7 +69,7 @@ class DecodeArguments(CommandArguments):
     replace_unknown: bool = flag("--replace-unknown", "Copy the aligned word for `<unk>`.")
     batch_tokens: int | None = option("Source tokens x beam of a batch.  [default: 4000]", "N")
     max_source: int | None = option(
-        "Units of the longest source taken whole.  [default: as in training]", "N"
+        "Longest source, in units, that is not split.  [default: as in training]", "N"
     )
     long_lines: Literal["split", "cut"] | None = option(
         "Translate longer ones in pieces, or cut them.  [default: split]"

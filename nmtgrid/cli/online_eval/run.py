@@ -26,7 +26,7 @@ from nmtgrid.cli.online_eval.calibrate import calibrated_settings, conclude, con
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset, Split
-from nmtgrid.metrics.latency import METRICS, Latency, Metric
+from nmtgrid.metrics.latency import METRICS, Latency, Metric, heading
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.calibrate import OFFLINE, refused_candidates
 from nmtgrid.online.clock import ClockedDecoder
@@ -43,8 +43,6 @@ from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import ALL, Setting
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
-
-_NAMES = {"max_cw": "mCW"}
 
 
 def score_log(
@@ -98,16 +96,18 @@ def print_skipped(latencies: Mapping[str, Latency]) -> None:
         )
     if text := _counted(late):
         console.say(
-            f"In {text} of {total:,} sentences nothing was written before all was read: no YAAL "
-            "counts them."
+            f"In {text} of {total:,} sentences nothing was written before all was read: YAAL "
+            "leaves them out."
         )
 
 
 def _counted(counts: Mapping[str, int]) -> str:
-    """Return the numbers above 0, with the titles that have each where they are not all alike."""
+    """Return the numbers above 0, with the titles that have each, or their range if many differ."""
     titles: dict[int, list[str]] = {}
     for title, count in counts.items():
         titles.setdefault(count, []).append(title)
+    if len(titles) > 4:
+        return f"{min(titles):,} to {max(titles):,} (by setting)"
     return ", ".join(
         f"{count:,}" + (f" ({', '.join(titles[count])})" if len(titles) > 1 else "")
         for count in titles
@@ -116,7 +116,7 @@ def _counted(counts: Mapping[str, int]) -> str:
 
 
 def _headings(latency: Latency) -> list[str]:
-    return [*(_NAMES.get(name, name.upper()) for name in METRICS), *latency.own, "ratio"]
+    return [*map(heading, METRICS), *latency.own, "ratio"]
 
 
 def _row(latency: Latency) -> list[float]:
@@ -349,7 +349,9 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
         for measured in system.done
     ]
     seconds = sum(measured.decoded.seconds for measured in system.done)
-    console.say(f"{seconds:.1f} s, {min(rates):,.0f} to {max(rates):,.0f} target tokens/s")
+    least, most = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
+    rate = least if least == most else f"{least} to {most}"
+    console.say(f"{seconds:.1f} s, {rate} target tokens/s")
     print_skipped({_title(m): m.latencies[unit, convention] for m in system.done})
 
 

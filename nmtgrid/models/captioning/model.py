@@ -102,8 +102,8 @@ class CaptionModel(TranslationModel):
     def refusal(self) -> ConfigError:
         """Return the error for limited reads: a picture is there at once."""
         return ConfigError(
-            f"A `{self.architecture}` cannot go online: the regions of a picture have no order in "
-            "which they could be read one by one.",
+            f"A `{self.architecture}` cannot caption simultaneously: the regions of a picture "
+            "have no order in which they could be read one by one.",
             "For online translation train a `transformer` or `pervasive` on text.",
         )
 
