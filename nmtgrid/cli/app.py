@@ -283,7 +283,7 @@ def assemble(names: Sequence[str]) -> typer.Typer:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")
     ] = False,
     imports: Annotated[
         list[Path] | None,

@@ -48,28 +48,30 @@ class LearnArguments(CommandArguments):
         "words.  [default: bpe]"
     )
     merges: int | None = option("Merge operations of BPE to learn.  [default: 10000]")
-    pieces: int | None = option("About how many pieces to learn.  [default: 10000]", "N")
+    pieces: int | None = option("Size of the SentencePiece model.  [default: 10000]", "N")
     joint: bool | None = option(
-        "One set of merges or pieces for both languages, or one for each.  [default: joint]",
+        "Learn merges or pieces jointly for both languages, or separately.  [default: joint]",
         None,
         "--joint/--separate",
     )
     codes: list[Path] | None = option(
-        "Use these codes of BPE; twice: those of the source and of the target.", "FILE"
+        "Use existing BPE codes; give it twice for source and target.", "FILE"
     )
     model: list[Path] | None = option(
-        "Use this `.model` of SentencePiece; twice: those of the source and of the target.", "FILE"
+        "Use an existing SentencePiece `.model`; give it twice for source and target.", "FILE"
     )
     joint_vocabulary: bool = flag(
-        "--joint-vocabulary", "One vocabulary for both languages, as `model.tie=all` needs it."
+        "--joint-vocabulary", "One vocabulary for both languages, as required by `model.tie=all`."
     )
     words: bool = flag("--words", "Whole words instead of subwords.")
-    min_count: int = option("Leave out types seen less than N times in training.", "N", default=1)
-    vocab_source: Path | None = option("Use this dictionary: ours, fairseq's or a word list.", "F")
+    min_count: int = option("Drop types with fewer than N occurrences in training.", "N", default=1)
+    vocab_source: Path | None = option(
+        "Use this dictionary: nmtgrid's, fairseq's or a word list.", "F"
+    )
     vocab_target: Path | None = option("The same for the target language.", "F")
     workers: Workers = 1
     json: JsonFile = None
-    overwrite: bool = flag("--overwrite", "Replace the vocabularies that are in DATA already.")
+    overwrite: bool = flag("--overwrite", "Replace existing vocabularies in DATA.")
 
 
 _INEFFECTIVE = "{option} has no effect with {other}: leave it out."

@@ -27,7 +27,7 @@ class ConfigSchemaArguments(CommandArguments):
     """The arguments of `config-schema`."""
 
     command: str = argument(
-        "The command whose `--config` is meant: train, decode, online-eval or adaptive-tune.",
+        "Command that reads the file: train, decode, online-eval or adaptive-tune.",
         "COMMAND",
         default="train",
     )

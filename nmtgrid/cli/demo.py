@@ -35,27 +35,31 @@ class DemoArguments(CommandArguments):
 
     models: list[str] = argument("Model directories; NAME=MODEL names one.", "MODEL")
     policy: list[str] | None = option(
-        "The reading policy that the page begins with, `confidence threshold=0.8`, or one of your "
-        "own, `FILE.py:Class`, which nobody can choose otherwise; may be repeated.",
+        "Initial reading policy, such as `confidence threshold=0.8`, or one of your own, "
+        "`FILE.py:Class`, which the page then offers; may be repeated.",
         "TEXT",
     )
-    examples: Path | None = option("Sentences to try, one a line; the first eight.", "FILE")
+    examples: Path | None = option(
+        "Example sentences, one per line; the first eight are used.", "FILE"
+    )
     host: str = option(
-        "The address to listen at; others than this machine's own can be reached by anybody who "
-        "reaches the machine.",
+        "Address to listen on; any other than the local one is open to everybody who can reach "
+        "the machine.",
         "ADDRESS",
         default="127.0.0.1",
     )
-    port: int = option("The port; 0 takes any that is free.", "N", default=8765, min=0, max=65535)
-    no_page: bool = flag("--no-page", "Only the HTTP interface, without the page.")
-    max_streams: int = option("Streams open at once.", "N", default=64, min=1, max=10_000)
-    max_words: int = option("Source words of a stream.", "N", default=400, min=1, max=100_000)
-    time_limit: float = option("Seconds that a request may take.", "X", default=30.0, min=0.1)
+    port: int = option("Port; 0: any free one.", "N", default=8765, min=0, max=65535)
+    no_page: bool = flag("--no-page", "HTTP interface only, without the page.")
+    max_streams: int = option("Maximum number of open streams.", "N", default=64, min=1, max=10_000)
+    max_words: int = option(
+        "Maximum number of source words per stream.", "N", default=400, min=1, max=100_000
+    )
+    time_limit: float = option("Time limit of a request, in seconds.", "X", default=30.0, min=0.1)
     idle: float = option(
-        "Seconds after which a stream that nobody uses is closed.", "X", default=300.0, min=0.1
+        "Seconds after which an unused stream is closed.", "X", default=300.0, min=0.1
     )
     max_source: int | None = option(
-        "Units of the longest source taken whole.  [default: as in training]", "N", min=1
+        "Maximum source length in units before splitting.  [default: as in training]", "N", min=1
     )
     weights: Weights = "best"
     precision: Precision = "fp32"

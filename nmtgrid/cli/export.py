@@ -31,10 +31,10 @@ class ExportArguments(CommandArguments):
     """The arguments of `export`."""
 
     model: Path = argument("A model directory.", "MODEL")
-    to: Literal["ctranslate2"] = option("The program to write for.", default=REQUIRED)
-    out: Path = option("A new folder for the model and its text.", "DIR", default=REQUIRED)
+    to: Literal["ctranslate2"] = option("Target program.", default=REQUIRED)
+    out: Path = option("New folder for the model and its text pipeline.", "DIR", default=REQUIRED)
     quantization: Quantization = option(
-        "How weights are stored; int8 is smallest, fastest.", default="float32"
+        "Type of the weights; int8 is smallest and fastest.", default="float32"
     )
     weights: Weights = "best"
     json: JsonFile = None

@@ -30,17 +30,17 @@ class ImportArguments(CommandArguments):
     checkpoint: Path = argument("A checkpoint, such as checkpoint_best.pt.", "CHECKPOINT")
     dict_source: Path = option("fairseq's `dict.<source>.txt`.", "FILE", default=REQUIRED)
     dict_target: Path = option("fairseq's `dict.<target>.txt`.", "FILE", default=REQUIRED)
-    out: Path = option("A new folder for the model directory.", "MODEL", default=REQUIRED)
+    out: Path = option("New model directory.", "MODEL", default=REQUIRED)
     codes: Path | None = option(
         "BPE codes of subword-nmt or fastBPE; without them the units are words.", "FILE"
     )
-    codes_target: Path | None = option("The target's codes, if of its own.", "FILE")
-    source_lang: str | None = option("Where the checkpoint does not say it.")
-    target_lang: str | None = option("Where the checkpoint does not say it.")
+    codes_target: Path | None = option("BPE codes of the target, if separate.", "FILE")
+    source_lang: str | None = option("Source language, if the checkpoint does not name it.")
+    target_lang: str | None = option("Target language, if the checkpoint does not name it.")
     tokenize: Literal["moses", "none"] = option(
-        "How its training text was tokenised.", default="moses"
+        "Tokeniser of the training text.", default="moses"
     )
-    lowercase: bool = flag("--lowercase", "Its training text was lower-cased.")
+    lowercase: bool = flag("--lowercase", "The training text was lower-cased.")
     json: JsonFile = None
 
 

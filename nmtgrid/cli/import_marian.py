@@ -25,10 +25,10 @@ from nmtgrid.cli.options import (
 class ImportArguments(CommandArguments):
     """The arguments of `import-marian`."""
 
-    folder: Path = argument("A folder of a `MarianMTModel` and its tokenizer.", "DIR")
-    out: Path = option("A new folder for the model directory.", "MODEL", default=REQUIRED)
-    source_lang: str | None = option("Where the folder does not say it.")
-    target_lang: str | None = option("Where the folder does not say it.")
+    folder: Path = argument("Directory of a `MarianMTModel` and its tokenizer.", "DIR")
+    out: Path = option("New model directory.", "MODEL", default=REQUIRED)
+    source_lang: str | None = option("Source language, if the directory does not name it.")
+    target_lang: str | None = option("Target language, if the directory does not name it.")
     json: JsonFile = None
 
 

@@ -55,12 +55,12 @@ PrecisionName = Literal["fp32", "bf16"]
 WeightsName = Literal["best", "last", "average"]
 
 Device = Annotated[
-    DeviceName, typer.Option("--device", help="Where to compute; `auto`: on a GPU if there is one.")
+    DeviceName, typer.Option("--device", help="Device; `auto`: a GPU if there is one.")
 ]
 Precision = Annotated[
-    PrecisionName, typer.Option("--precision", help="`bf16` may be faster, above all on a GPU.")
+    PrecisionName, typer.Option("--precision", help="`bf16` may be faster, especially on a GPU.")
 ]
-Weights = Annotated[WeightsName, typer.Option("--weights", help="Which weights of MODEL.")]
+Weights = Annotated[WeightsName, typer.Option("--weights", help="Weights of MODEL to use.")]
 Ensemble = Annotated[
     list[Path] | None,
     typer.Option("--ensemble", metavar="MODEL2", help="Average with this model; may be repeated."),
@@ -71,10 +71,10 @@ Overrides = Annotated[
 ]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write what the tables show (`-`: to the screen)."),
+    typer.Option("--json", metavar="FILE", help="Write the tables as JSON (`-`: standard output)."),
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", min=0, help="Processes to use; 0 takes one for each core.")
+    int, typer.Option("--workers", min=0, help="Number of processes; 0: one per core.")
 ]
 Config = Annotated[
     ConfigFile | None,
@@ -82,7 +82,7 @@ Config = Annotated[
         "--config",
         parser=ConfigFile,  # which is read when the command is called
         metavar="FILE",
-        help="Read options from a TOML file; those on the command line win.",
+        help="Read options from a TOML file; the command line takes precedence.",
     ),
 ]
 

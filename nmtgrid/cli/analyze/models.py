@@ -34,10 +34,12 @@ class ActivationsArguments(ShownArguments):
     models: list[str] = argument("Model directories, side by side.", "[NAME=]MODEL")
     data: Path = option("A dataset with the models' vocabularies.", "DATA", default=REQUIRED)
     split: str = option("Of DATA.", "NAME", default="valid")
-    sentences: int = option("Of the split, from its first on.", "N", default=64, min=1)
+    sentences: int = option(
+        "Number of sentences, from the start of the split.", "N", default=64, min=1
+    )
     point: list[str] | None = option(
-        "A point, or a part of the model as torch names it; `*` stands for anything; may "
-        "be repeated.  [default: all points]",
+        "A probe point, or a torch module name; `*` is a wildcard; may be repeated.  [default: "
+        "all points]",
         "NAME",
     )
     weights: Weights = "best"
@@ -103,7 +105,7 @@ class CurvesArguments(ShownArguments):
         "Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.", "MODEL..."
     )
     against: Literal["minutes", "updates", "tokens"] = option(
-        "What losses and BLEU are drawn against.", default="minutes"
+        "Horizontal axis.", default="minutes"
     )
 
 
@@ -158,17 +160,16 @@ class LatencyArguments(ShownArguments):
         "Folders of `online-eval --out`, or their `results.json`; NAME=RESULTS renames.", "RESULTS"
     )
     metric: Metric = option(
-        "What it is drawn against; `ca-`: with the time of work that `online-eval --clock` took, "
-        "in words and SimulEval's convention.",
+        "Latency metric; `ca-`: computation-aware, from `online-eval --clock`, in words and "
+        "SimulEval's convention.",
         default="al",
     )
-    unit: Literal["token", "word"] = option("What latency counts.", default="token")
+    unit: Literal["token", "word"] = option("Unit of latency.", default="token")
     convention: Literal["thesis", "simuleval"] = option(
-        "Whose length |y| is: as in `online-eval`.", default="thesis"
+        "Length |y|, as in `online-eval`.", default="thesis"
     )
     published: str | None = option(
-        "Lay the published curves of a corpus under ours (with AL alone); warns of what does not "
-        "compare.",
+        "Add the published curves of a corpus (AL only); warns if they are not comparable.",
         "NAME",
     )
     title: str | None = option("Of the picture.")
