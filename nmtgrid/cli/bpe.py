@@ -97,7 +97,7 @@ RULES = [
 def learn(arguments: LearnArguments) -> None:
     """Learn subwords and vocabularies from the training text and encode all splits of DATA.
 
-    `--method sentencepiece` takes text as it is: give `preprocess --tokenize none` before.
+    `--method sentencepiece` works on raw text: use `preprocess --tokenize none`.
     """
     codes = arguments.model or arguments.codes or []
     method = arguments.method or ("sentencepiece" if arguments.model else "bpe")
@@ -137,7 +137,7 @@ def learn(arguments: LearnArguments) -> None:
     if before and before != _vocabulary_files(arguments.data):
         console.warn(
             f"other vocabularies were in {arguments.data}, which are replaced. Models that were "
-            "trained with them still translate, but `train --resume` cannot go on with them."
+            "trained with them still translate, but `train --resume` cannot continue with them."
         )
     _print_facts(facts, plan)
     unsegmented = _unsegmented(arguments.data)
@@ -161,10 +161,10 @@ def _faults(arguments: LearnArguments, method: str) -> list[str]:
     if method == "bpe":
         for name in ("model", "pieces"):
             if getattr(arguments, name) is not None:
-                faults.append(f"`--{name}` is of SentencePiece: give `--method sentencepiece`.")
+                faults.append(f"`--{name}` is for SentencePiece: add `--method sentencepiece`.")
     elif arguments.merges is not None or arguments.codes:
         option = "--codes" if arguments.codes else "--merges"
-        faults.append(f"`{option}` is of BPE: leave it or `--method sentencepiece` out.")
+        faults.append(f"`{option}` is for BPE: leave it or `--method sentencepiece` out.")
     return faults
 
 

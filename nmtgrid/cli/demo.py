@@ -78,10 +78,10 @@ class DemoArguments(CommandArguments):
     "nmtgrid demo MODEL --no-page --port 0",
 )
 def command(arguments: DemoArguments) -> None:
-    """Show on a local web page how models read and write while you type, word by word.
+    """Serve a local web page that shows how models read and write while you type.
 
-    The same as JSON over HTTP, for services and pages of your own: docs/demo.md describes both.
-    Ctrl-C or SIGTERM ends it, once the requests in work are done.
+    The same is available as JSON over HTTP, for services and other pages; docs/demo.md describes
+    both. Ctrl-C or SIGTERM stops it, once the requests in progress are done.
     """
     names = _names(arguments.models)
     server = _make_server(arguments, names)
@@ -91,9 +91,9 @@ def command(arguments: DemoArguments) -> None:
         # The signal that ends this wait must not meet a request that is being handed over.
         threading.Event().wait()
     except KeyboardInterrupt:
-        console.say("Finishing the requests in work.")
+        console.say("Finishing the requests in progress.")
         if not server.end(arguments.time_limit):
-            console.warn("some requests had not ended in time and were broken off.")
+            console.warn("some requests did not finish in time and were cancelled.")
 
 
 def _announce(arguments: DemoArguments, url: str) -> None:

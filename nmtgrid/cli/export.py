@@ -46,9 +46,9 @@ class ExportArguments(CommandArguments):
     "nmtgrid export MODEL --to ctranslate2 --quantization int8 --out DIR",
 )
 def command(arguments: ExportArguments) -> None:
-    """Write MODEL for another program: for CTranslate2, a fast engine for Transformers.
+    """Convert MODEL for another program: CTranslate2, a fast engine for Transformers.
 
-    The folder holds vocabularies and BPE codes too, and a README that says how to run it.
+    The folder also has the vocabularies, the BPE codes, and a README that says how to use it.
     """
     # Before the model is loaded, which takes the longest.
     check_outputs({"--json": arguments.json})

@@ -19,7 +19,7 @@ def print_certified(values: Mapping[str, Any]) -> None:
         f"{values['sentences']:,} sentences, p-value {values['p_value']:.2g}."
     )
     if test := values.get("test"):
-        holds = "the promise holds" if test["holds"] else "more than was promised"
+        holds = "the guarantee holds" if test["holds"] else "more than was guaranteed"
         console.say(f"On {test['split']} the loss is {test['loss']:.2f}: {holds}.")
 
 

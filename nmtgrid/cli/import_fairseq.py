@@ -55,10 +55,10 @@ class ImportArguments(CommandArguments):
     "--dict-target dict.en.txt --codes bpe.codes --lowercase --out MODEL",
 )
 def command(arguments: ImportArguments) -> None:
-    """Take over a Transformer, ConvS2S, LSTM or Pervasive Attention model of fairseq or attn2d.
+    """Convert a Transformer, ConvS2S, LSTM or Pervasive Attention model of fairseq or attn2d.
 
-    Nothing that the file holds is run. MODEL gives the same log-probabilities; what our models
-    cannot express is refused by the name of the option.
+    No code in the file is executed. MODEL gives the same log-probabilities; options that nmtgrid
+    does not support are refused by name.
     """
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
@@ -84,7 +84,7 @@ def command(arguments: ImportArguments) -> None:
         ("source types", f"{model.vocabularies[0]:,}"),
         ("target types", f"{model.vocabularies[1]:,}"),
     ]
-    console.table("Taken over", ("what", "value"), rows)
+    console.table("Converted", ("what", "value"), rows)
     # What was left out or read otherwise: no fault, but people should know.
     for note in model.notes:
         console.say(f"Note: {note}.")

@@ -38,10 +38,11 @@ class ImportArguments(CommandArguments):
     "nmtgrid import-marian opus-mt-de-en --out MODEL",
 )
 def command(arguments: ImportArguments) -> None:
-    """Take over a Marian model as transformers keeps it, such as those of OPUS-MT.
+    """Convert a Marian model in the format of transformers, such as OPUS-MT.
 
     DIR has config.json, model.safetensors, vocab.json, source.spm and target.spm. MODEL gives the
-    same log-probabilities and translations; what our Transformer cannot express is refused.
+    same log-probabilities and translations; settings that nmtgrid's Transformer does not support
+    are refused.
     """
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_marian import import_folder
@@ -55,7 +56,7 @@ def command(arguments: ImportArguments) -> None:
         ("target types", f"{model.vocabularies[1]:,}"),
         ("beam", f"{model.search['beam']}"),
     ]
-    console.table("Taken over", ("what", "value"), rows)
+    console.table("Converted", ("what", "value"), rows)
     for note in model.notes:
         console.say(f"Note: {note}.")
     console.say(f"`nmtgrid decode {arguments.out}` translates with it.")

@@ -462,7 +462,7 @@ def asked_guarantee(
 
 
 EXIT_EXCLUDES_ENSEMBLE = Excludes(
-    "exit", "ensemble", "`--exit` leaves one decoder early; it cannot go with `--ensemble`."
+    "exit", "ensemble", "`--exit` is for one decoder; it cannot be combined with `--ensemble`."
 )
 
 
@@ -556,7 +556,7 @@ def unwritable(name: str, path: Path) -> list[str]:
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         shown = folder if path.is_symlink() else path.parent
-        return [f"`{name} {path}`: there is no folder {shown}. Make it, or mend the path."]
+        return [f"`{name} {path}`: there is no folder {shown}. Create it, or correct the path."]
     # A file is written beside its place and then moved there, so that its folder must allow it.
     if not os.access(path if is_stream(path) else folder, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
@@ -602,14 +602,13 @@ def check_same_text(translator: Translator, dataset: Dataset) -> None:
         raise DataError(
             f"The model translates {model.source_lang}-{model.target_lang}, but {dataset.path} "
             f"is {data.source_lang}-{data.target_lang}.",
-            "Use a dataset of the model's direction.",
+            "Use a dataset of the same direction.",
         )
     for name in ("tokenize", "lowercase"):
         if getattr(model, name) != getattr(data, name):
             console.warn(
                 f"{dataset.path} has {name}={getattr(data, name)}, but the model's text "
-                f"{name}={getattr(model, name)}: scores compare what was prepared in different "
-                "ways."
+                f"{name}={getattr(model, name)}: scores compare differently prepared texts."
             )
 
 

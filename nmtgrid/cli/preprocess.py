@@ -130,13 +130,13 @@ class PreprocessArguments(CommandArguments):
     "nmtgrid preprocess --toy 10000 --out DATA",
 )
 def command(arguments: PreprocessArguments) -> None:
-    """Tokenise and filter parallel text and put it into a dataset directory.
+    """Tokenise and filter parallel text and write a dataset directory.
 
-    The filters concern training pairs only; every validation and test line is kept, in order.
+    The filters apply to training pairs only; every validation and test line is kept, in order.
     Afterwards run `nmtgrid bpe learn DATA`.
 
-    With `--captions` and `--features` sources are pictures, whose captions are the targets; words
-    are lower-cased and punctuation is left out, as the evaluation of MS-COCO does.
+    With `--captions` and `--features` the sources are pictures, and the targets their captions;
+    words are lower-cased and punctuation is removed, as in the evaluation of MS-COCO.
     """
     # Tests of text and of pictures are named in the same way; only their values differ.
     files = _files_by_split(arguments)

@@ -78,7 +78,7 @@ def test_resuming_goes_on_where_it_stopped(data: Path, tmp_path: Path, messages:
     assert all((whole[name] == other[name]).all() for name in whole)
     lines = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
     assert [x["update"] for x in lines if x["event"] == "updated"] == [1, 2, 3, 4]
-    assert any("Going on from update 2" in line for line in messages)
+    assert any("Continuing from update 2" in line for line in messages)
     assert any("pervasive, preset" in line and f"{data} -> {broken}" in line for line in messages)
 
 

@@ -307,7 +307,7 @@ def test_from_a_calibration_to_a_stream(
     assert values["settings"][0]["k"] is None
     name = calibrated["stored"]
     assert name and name.endswith("-loss99") and f"kept as `--policy {name}`" in shown
-    assert "Certified" in shown and "the promise holds" in shown and "DAL" in shown
+    assert "Certified" in shown and "the guarantee holds" in shown and "DAL" in shown
     preset = POLICY_FILE.load(Path("grid"))[name]
     assert preset.policy == calibrated["setting"] and preset.conditions.finish_reading
     # By name and by text: the same translations, with a warning where the guarantee ends.

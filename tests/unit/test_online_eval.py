@@ -309,7 +309,7 @@ def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> N
         "Name a model", "--data DATA", "every number must be at least 1", "less than 1",
         "`x` is not a number", "SimulEval's convention counts words", "add `--out DIR`",
         "no published curves", "`--beam` must be at least 1",
-        "cannot go with `--ensemble`",
+        "cannot be combined with `--ensemble`",
     ):  # fmt: skip
         assert part in message
 

@@ -173,7 +173,7 @@ def check(arguments: AdaptiveTuneArguments) -> None:
             f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {arguments.budget:g}."
         )
     if arguments.only == "fixed" and arguments.allow_loss is not None:
-        faults.append("`--only fixed` tunes nothing: leave out it or `--allow-loss`.")
+        faults.append("`--only fixed` tunes nothing: leave out one of `--only` and `--allow-loss`.")
     # Checked here and not by the parser, so that one message names all faults.
     names = ("samples", "finalists", "candidates", "beam", "batch", "repeats", "sentences")
     faults += [

@@ -75,9 +75,9 @@ class AlignArguments(CommandArguments):
     "nmtgrid analyze align test.de test.en --train train.de train.en --out links",
 )
 def align(arguments: AlignArguments) -> None:
-    """Align the words of two files, in the spirit of fast-align: `i-j`, from 0 (Pharaoh format).
+    """Align the words of two files, similar to fast-align: `i-j`, from 0 (Pharaoh format).
 
-    Words are what spaces separate: give tokenised text.
+    Words are separated by spaces: give tokenised text.
     """
     source, target, gold = arguments.source, arguments.target, arguments.gold
     inputs = {"SOURCE": source, "TARGET": target, "--gold": gold}

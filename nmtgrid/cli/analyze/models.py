@@ -52,11 +52,11 @@ class ActivationsArguments(ShownArguments):
     "nmtgrid analyze activations residual=MODEL1 dense=MODEL2 --data DATA --out DIR",
 )
 def activations(arguments: ActivationsArguments) -> None:
-    """Show how large activations are along trained networks: mean and deviation at each point.
+    """Show the size of activations in trained networks: mean and deviation at each point.
 
-    Models read the references of a split, teacher forced. What is shown of each layer is what it
-    passes on, and what it computes before its skip connection takes that in; the JSON has every
-    point, also those before and after normalisation.
+    Models read the references of a split with teacher forcing. Each layer has its output, and its
+    value before the skip connection is added; the JSON has every point, also those before and after
+    normalisation.
     """
     paths = [split_label(text)[1] for text in arguments.models]
     arguments.check(*paths)
@@ -115,13 +115,13 @@ class CurvesArguments(ShownArguments):
     "nmtgrid analyze curves deep=MODEL1 shallow=MODEL2 --out curves.png",
 )
 def curves(arguments: CurvesArguments) -> None:
-    """Show how trainings went: losses, perplexity, BLEU, speed; draw their curves side by side.
+    """Show training curves: losses, perplexity, BLEU, speed; plot them side by side.
 
-    Losses are in nats per target token, without label smoothing; best is the lowest on the
-    validation split, or what the objective goes by instead, such as a path's delay. Runs with
-    `training.watch_gradients` also have the norms of gradients between the layers, and the ratio of
-    the first to the last encoder layer's. Damaged lines of a log are left out, with a warning. One
-    picture has all diagrams, a folder one file for each.
+    Losses are in nats per target token, without label smoothing; the best is the lowest on the
+    validation split, or the criterion of the objective, such as the delay of a path. Runs with
+    `training.watch_gradients` also have gradient norms between layers, and the ratio of the first
+    encoder layer to the last. Damaged lines of a log are skipped with a warning. A single figure
+    has all diagrams, a folder one file for each.
     """
     out, against = arguments.out, arguments.against
     named = [split_label(text) for text in arguments.models]
@@ -200,7 +200,7 @@ RULES = [
     "nmtgrid analyze latency ours=DIR1 theirs=DIR2 --metric dal --out curve.png",
 )
 def latency(arguments: LatencyArguments) -> None:
-    """Compare online evaluations: BLEU against latency, one curve a system and policy."""
+    """Compare online evaluations: BLEU against latency, one curve per system and policy."""
     named = [split_label(text) for text in arguments.results]
     arguments.check(*(path for _, path in named))
     check_rules(arguments, RULES)

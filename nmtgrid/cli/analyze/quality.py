@@ -85,7 +85,7 @@ class BucketsArguments(QualityArguments):
     "nmtgrid analyze buckets ours=ours.en theirs=theirs.en -r test.en -s test.de --out DIR",
 )
 def buckets(arguments: BucketsArguments) -> None:
-    """Show where systems are better: BLEU, sentence BLEU or chrF in buckets of sentences."""
+    """Compare systems by BLEU, sentence BLEU or chrF in buckets of sentences."""
     difficulty, properties = arguments.difficulty, arguments.properties
     arguments.check_files(arguments.systems, difficulty)
     bounds = _check_buckets(arguments)
@@ -239,9 +239,9 @@ class DifficultyArguments(QualityArguments):
     "nmtgrid analyze difficulty ours=ours.en -r test.en -s test.de --train train.de train.en",
 )
 def difficulty(arguments: DifficultyArguments) -> None:
-    """Show how far one must lag behind each source to write its reference, and who does it well.
+    """Show the lag that each source requires to write its reference, and scores by this lag.
 
-    Words are what spaces separate: give tokenised text, or raw text and more of it with `--train`.
+    Words are separated by spaces: give tokenised text, or raw text and more of it with `--train`.
     """
     check_rules(arguments, [Needs("source", "data", "`--source FILE` is missing.")])
     systems, links, train = arguments.systems or [], arguments.alignments, arguments.train

@@ -130,11 +130,11 @@ RULES = [
     "--out report.html",
 )
 def report(arguments: ReportArguments) -> None:
-    """Lay out all analyses of some systems on one page that can be sent to a colleague.
+    """Write all analyses of some systems to one self-contained page.
 
-    Scores, buckets, lengths and examples of all; difficulty where there is a source; alignments,
-    reading paths and exits of the systems whose traces have them; and whatever results are named.
-    The page is one file that asks nothing of a network, for screens light and dark, and for paper.
+    Scores, buckets, lengths and examples of all systems; difficulty if there is a source;
+    alignments, reading paths and exits of systems whose traces have them; and the results that are
+    named. The page is one file without network requests, for light and dark screens, and for paper.
     """
     check_rules(arguments, RULES, _faults(arguments))
     inputs = arguments.inputs

@@ -81,10 +81,10 @@ ALIGNMENTS_RULES = [
     "nmtgrid analyze alignments grid=grid.jsonl other=other.jsonl --line 3 --out DIR",
 )
 def alignments(arguments: AlignmentsArguments) -> None:
-    """Show how sharp alignments are and what they cover; draw them as heat maps side by side.
+    """Show the sharpness and coverage of alignments; plot them as heat maps side by side.
 
-    Entropy is in nats per target token (lower is surer), coverage the mean share of a source
-    token that is aligned to; end symbols count on both sides.
+    Entropy is in nats per target token (lower is sharper), coverage the mean proportion of each
+    source token that is aligned; end symbols count on both sides.
     """
     from nmtgrid.analysis.systems import named_files
 
@@ -136,10 +136,10 @@ class ExitsArguments(ShownArguments):
     "nmtgrid analyze exits early=early.jsonl --reference test.en --out DIR",
 )
 def exits(arguments: ExitsArguments) -> None:
-    """Show where tokens leave a decoder that has many exits, and what that goes with.
+    """Show where tokens exit a decoder, and what that depends on.
 
-    Average exits, at the beginning and near the end of hypotheses, by confidence and by source
-    length; a few hypotheses token for token. The end symbol is a token with an exit.
+    Average exits, by position, confidence and source length; a few hypotheses token by token. The
+    end symbol is a token with an exit.
     """
     systems, reference, lines = arguments.systems, arguments.reference, arguments.line or []
     inputs = [split_label(text)[1] for text in systems]
@@ -198,10 +198,10 @@ PATHS_RULES = [
     "nmtgrid analyze paths wait3=wait3.jsonl oracle=oracle.jsonl --line 3 --words --out DIR",
 )
 def paths(arguments: PathsArguments) -> None:
-    """Show when online systems read and write: their paths over word alignments, side by side.
+    """Show when simultaneous systems read and write: paths over word alignments, side by side.
 
-    What is written before a source word aligned with it has been read is anticipated. What models
-    look at has always been read, so that it tells no anticipation.
+    A word is anticipated if it is written before a source word aligned with it has been read.
+    Attention covers only what has been read, so it shows no anticipation.
     """
     from nmtgrid.analysis.systems import named_files
 

@@ -131,7 +131,9 @@ RULES = [
         "{option} has no effect with `--forced`, which translates nothing.",
     ),
     Excludes(
-        "exit", "forced", "`--exit` is for decoding; `--forced` runs all blocks: leave one of them."
+        "exit",
+        "forced",
+        "`--exit` is for decoding; `--forced` runs all blocks: leave out one of them.",
     ),
     EXIT_EXCLUDES_ENSEMBLE,
     Requires("energies", "forced", "`--energies` are those of given translations: add `--forced`."),

@@ -99,14 +99,14 @@ PANELS = {
     GENERAL: "device precision json",
 }
 _SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
-_OUT_MESSAGE = "`--out MODEL` is missing: where shall the model be written?"
+_OUT_MESSAGE = "`--out MODEL` is missing: the model directory to write."
 RULES = [
     Requires("source_vocab_size target_vocab_size", "dry_run", _SIZES_MESSAGE),
     Excludes("source_vocab_size target_vocab_size", "data", _SIZES_MESSAGE),
     Excludes(
         "init",
         "resume",
-        "`--init` and `--resume` contradict each other: a resumed run goes on from its own "
+        "`--init` and `--resume` contradict each other: a resumed run continues with its own "
         "weights.",
         # Of several runs some may be resumed while others begin.
         unless="seeds",
