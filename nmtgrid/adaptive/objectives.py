@@ -84,7 +84,7 @@ class _WithoutPredictor:
         if halting != "none":
             raise ConfigError(
                 f"The model has an exit predictor (`model.halting={halting}`), which this "
-                "objective would leave as it was drawn.",
+                "objective would not train.",
                 "Train with `--set model.halting=none`, or take `--objective exits-halting`, which "
                 "trains the predictor too.",
             )

@@ -31,7 +31,7 @@ def print_uncertified(values: Mapping[str, Any], candidates: str, baseline: str)
         why = f"{lost}, which is not below {values['allow_loss']:g}: allow more."
     else:
         why = (
-            f"{lost} on {values['sentences']:,} sentences; about {needed:,} are needed to promise "
-            "that."
+            f"{lost} on {values['sentences']:,} sentences; about {needed:,} are needed to "
+            "guarantee the bound."
         )
-    console.say(f"No {candidates} are certified, so {baseline} it stays. {why}")
+    console.say(f"No {candidates} are certified, so {baseline} is used. {why}")

@@ -126,12 +126,12 @@ def test_sentences_without_latency_are_counted_by_setting(
         return " ".join(capsys.readouterr().err.split())
 
     assert said(way(0, 0), way(0, 0)) == ""
-    alike = "In 2 of 9 sentences source or translation is empty: no average counts them."
+    alike = "In 2 of 9 sentences source or translation is empty: averages exclude them."
     assert said(way(2, 0), way(2, 0)) == alike
     assert said(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
-        "In 2 (k=1, k=3), 3 (k=2) of 9 sentences source or translation is empty: no average "
-        "counts them. In 1 (k=2), 4 (k=3) of 9 sentences nothing was written before all was read: "
-        "no YAAL counts them."
+        "In 2 (k=1, k=3), 3 (k=2) of 9 sentences source or translation is empty: averages "
+        "exclude them. In 1 (k=2), 4 (k=3) of 9 sentences nothing was written before the whole "
+        "source was read: YAAL excludes them."
     )
     assert said(way(0, 9), way(0, 0)) == ""
     assert said(way(0, 9)).startswith("In 9 of 9 sentences nothing was")

@@ -136,9 +136,9 @@ def curves(arguments: CurvesArguments) -> None:
     for run in runs:
         # A file that is no log at all would fill the screen.
         for note in run.notes[:_NOTES_SHOWN]:
-            console.warn(f"{note} The line is left out.")
+            console.warn(f"{note} The line is skipped.")
         if len(run.notes) > _NOTES_SHOWN:
-            console.warn(f"{run.path}: {len(run.notes):,} lines are left out in all.")
+            console.warn(f"{run.path}: {len(run.notes):,} lines are skipped in all.")
     section = training_section(runs, against)
     if out is not None and is_file(out):
         # One file has them all, two abreast.
