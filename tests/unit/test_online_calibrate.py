@@ -382,7 +382,7 @@ def test_policies_that_cannot_be_kept_or_left_out(
     assert online("grid", *OPTIONS, "--import", "mine.py", "--policy", "Even", "--json", file) == 0
     calibrated = report(file)["calibrated"]
     assert calibrated["setting"] == "Even" and calibrated["stored"] is None
-    assert "the setting is not kept" in " ".join(capsys.readouterr().err.split())
+    assert "the setting is not stored" in " ".join(capsys.readouterr().err.split())
     tried: list[set[str]] = []
 
     def seen(decoder: object, settings: Sequence[Setting], *others: object) -> None:
