@@ -42,7 +42,7 @@ def gradient_scales(ratio: float, count: int) -> list[float]:
     Under uniform weights block n's own gradient then stands to the sum of the N - n later ones as
     `ratio` to 1, if all are of one size.
 
-    Departs: gamma_N is 1, for the last block's only loss must not vanish.
+    Departs: gamma_N is 1, so that the only loss of the last block does not vanish.
     """
     return [ratio * (count - n) for n in range(1, count)] + [1.0]
 
