@@ -223,15 +223,15 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
 class UndoArguments(CommandArguments):
     """The arguments of `bpe undo`."""
 
-    input: Path = option("`-`: standard input.", "FILE", default=Path("-"))
-    out: Path = option("`-`: standard output.", "FILE", default=Path("-"))
+    input: Path = option("Input file; `-`: standard input.", "FILE", default=Path("-"))
+    out: Path = option("Output file; `-`: standard output.", "FILE", default=Path("-"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ApplyArguments(UndoArguments):
     """The arguments of `bpe apply`."""
 
-    codes: Path = argument("Codes of BPE, or a `.model` of SentencePiece.", "CODES")
+    codes: Path = argument("BPE codes, or a SentencePiece `.model`.", "CODES")
     workers: Workers = 1
 
 
@@ -241,7 +241,7 @@ class ApplyArguments(UndoArguments):
     "nmtgrid bpe apply DATA/bpe.codes < words > units",
 )
 def apply(arguments: ApplyArguments) -> None:
-    """Cut the words of tokenised text into units.
+    """Segment tokenised text into subword units.
 
     One process writes each line as soon as it has come, several write many lines at once.
     """
@@ -266,7 +266,7 @@ def apply(arguments: ApplyArguments) -> None:
 
 @takes(UndoArguments, {INPUT_OUTPUT: "input out"}, "nmtgrid bpe undo < units > words")
 def undo(arguments: UndoArguments) -> None:
-    """Join units to words again."""
+    """Join subword units to words."""
     from nmtgrid.base.subword_marks import SPACE, joined_words
     from nmtgrid.text.bpe import remove_bpe
 
