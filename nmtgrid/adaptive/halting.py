@@ -32,7 +32,7 @@ class FixedExit:
     def __post_init__(self) -> None:
         """Raise ConfigError for an exit below 1."""
         if self.number < 1:
-            raise ConfigError(f"Exits count from 1, but {self.number} is asked for.")
+            raise ConfigError(f"Exits are numbered from 1, but the exit given is {self.number}.")
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True from the exit's own block on."""
@@ -137,7 +137,7 @@ def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
         )
     if isinstance(halt, RandomExit) and halt.count != count:
         raise ConfigError(
-            f"Exits are drawn from {halt.count} blocks, but this decoder has {count}."
+            f"Exits are sampled from {halt.count} blocks, but this decoder has {count}."
         )
     if isinstance(halt, Thresholds) and len(halt.values) != count - 1:
         raise ConfigError(

@@ -109,7 +109,8 @@ Family = Literal["sequence", "multinomial", "geometric"]
 def exit_log_probabilities(logits: Tensor, family: Family) -> Tensor:
     """Return log q(n) [..., N] of each exit, in float32 at least.
 
-    Departs: in (5.21) the product of having gone on runs over n' < n, and over all n' < N for N.
+    Departs: in (5.21) the product of the probabilities of not exiting runs over n' < n, and over
+    all n' < N for N.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if family != "geometric":

@@ -42,7 +42,7 @@ def gradient_scales(ratio: float, count: int) -> list[float]:
     Under uniform weights block n's own gradient then stands to the sum of the N - n later ones as
     `ratio` to 1, if all are of one size.
 
-    Departs: gamma_N is 1, for the last block's only loss must not vanish.
+    Departs: gamma_N is 1, so that the only loss of the last block does not vanish.
     """
     return [ratio * (count - n) for n in range(1, count)] + [1.0]
 
@@ -84,7 +84,7 @@ class _WithoutPredictor:
         if halting != "none":
             raise ConfigError(
                 f"The model has an exit predictor (`model.halting={halting}`), which this "
-                "objective would leave as it was drawn.",
+                "objective would not train.",
                 "Train with `--set model.halting=none`, or take `--objective exits-halting`, which "
                 "trains the predictor too.",
             )

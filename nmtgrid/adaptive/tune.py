@@ -75,7 +75,7 @@ def record(
     if not parts:
         raise ConfigError(
             "There is no sentence to choose thresholds on: sentences without a source do not "
-            "count, and a promise takes half of the others.",
+            "count, and a guarantee uses half of the others.",
             "Give more sentences (`--sentences`, `--split`).",
         )
     names = [field.name for field in dataclasses.fields(Records)]

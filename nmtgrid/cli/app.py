@@ -283,7 +283,7 @@ def assemble(names: Sequence[str]) -> typer.Typer:
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")
     ] = False,
     imports: Annotated[
         list[Path] | None,
@@ -347,7 +347,7 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
     if isinstance(fault, NmtgridError):
         console.error(fault.problem.replace("\n", "\n       "), fault.advice)
     elif hasattr(fault, "format_message"):
-        usage = f"`{_command_path(words)} --help` shows how it is used."
+        usage = f"`{_command_path(words)} --help` shows the options."
         option = getattr(fault, "option_name", "")
         hint = option_hint(words[0] if words else "", option)
         # What another toolkit means is a better guess than a similar spelling.

@@ -48,28 +48,30 @@ class LearnArguments(CommandArguments):
         "words.  [default: bpe]"
     )
     merges: int | None = option("Merge operations of BPE to learn.  [default: 10000]")
-    pieces: int | None = option("About how many pieces to learn.  [default: 10000]", "N")
+    pieces: int | None = option("Size of the SentencePiece model.  [default: 10000]", "N")
     joint: bool | None = option(
-        "One set of merges or pieces for both languages, or one for each.  [default: joint]",
+        "Learn merges or pieces jointly for both languages, or separately.  [default: joint]",
         None,
         "--joint/--separate",
     )
     codes: list[Path] | None = option(
-        "Use these codes of BPE; twice: those of the source and of the target.", "FILE"
+        "Use existing BPE codes; give it twice for source and target.", "FILE"
     )
     model: list[Path] | None = option(
-        "Use this `.model` of SentencePiece; twice: those of the source and of the target.", "FILE"
+        "Use an existing SentencePiece `.model`; give it twice for source and target.", "FILE"
     )
     joint_vocabulary: bool = flag(
-        "--joint-vocabulary", "One vocabulary for both languages, as `model.tie=all` needs it."
+        "--joint-vocabulary", "One vocabulary for both languages, as required by `model.tie=all`."
     )
     words: bool = flag("--words", "Whole words instead of subwords.")
-    min_count: int = option("Leave out types seen less than N times in training.", "N", default=1)
-    vocab_source: Path | None = option("Use this dictionary: ours, fairseq's or a word list.", "F")
+    min_count: int = option("Drop types with fewer than N occurrences in training.", "N", default=1)
+    vocab_source: Path | None = option(
+        "Use this dictionary: nmtgrid's, fairseq's or a word list.", "F"
+    )
     vocab_target: Path | None = option("The same for the target language.", "F")
     workers: Workers = 1
     json: JsonFile = None
-    overwrite: bool = flag("--overwrite", "Replace the vocabularies that are in DATA already.")
+    overwrite: bool = flag("--overwrite", "Replace existing vocabularies in DATA.")
 
 
 _INEFFECTIVE = "{option} has no effect with {other}: leave it out."
@@ -95,7 +97,7 @@ RULES = [
 def learn(arguments: LearnArguments) -> None:
     """Learn subwords and vocabularies from the training text and encode all splits of DATA.
 
-    `--method sentencepiece` takes text as it is: give `preprocess --tokenize none` before.
+    `--method sentencepiece` works on raw text: use `preprocess --tokenize none`.
     """
     codes = arguments.model or arguments.codes or []
     method = arguments.method or ("sentencepiece" if arguments.model else "bpe")
@@ -135,7 +137,7 @@ def learn(arguments: LearnArguments) -> None:
     if before and before != _vocabulary_files(arguments.data):
         console.warn(
             f"other vocabularies were in {arguments.data}, which are replaced. Models that were "
-            "trained with them still translate, but `train --resume` cannot go on with them."
+            "trained with them still translate, but `train --resume` cannot continue with them."
         )
     _print_facts(facts, plan)
     unsegmented = _unsegmented(arguments.data)
@@ -159,10 +161,10 @@ def _faults(arguments: LearnArguments, method: str) -> list[str]:
     if method == "bpe":
         for name in ("model", "pieces"):
             if getattr(arguments, name) is not None:
-                faults.append(f"`--{name}` is of SentencePiece: give `--method sentencepiece`.")
+                faults.append(f"`--{name}` is for SentencePiece: add `--method sentencepiece`.")
     elif arguments.merges is not None or arguments.codes:
         option = "--codes" if arguments.codes else "--merges"
-        faults.append(f"`{option}` is of BPE: leave it or `--method sentencepiece` out.")
+        faults.append(f"`{option}` is for BPE: leave it or `--method sentencepiece` out.")
     return faults
 
 
@@ -221,15 +223,15 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
 class UndoArguments(CommandArguments):
     """The arguments of `bpe undo`."""
 
-    input: Path = option("`-`: standard input.", "FILE", default=Path("-"))
-    out: Path = option("`-`: standard output.", "FILE", default=Path("-"))
+    input: Path = option("Input file; `-`: standard input.", "FILE", default=Path("-"))
+    out: Path = option("Output file; `-`: standard output.", "FILE", default=Path("-"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ApplyArguments(UndoArguments):
     """The arguments of `bpe apply`."""
 
-    codes: Path = argument("Codes of BPE, or a `.model` of SentencePiece.", "CODES")
+    codes: Path = argument("BPE codes, or a SentencePiece `.model`.", "CODES")
     workers: Workers = 1
 
 
@@ -239,7 +241,7 @@ class ApplyArguments(UndoArguments):
     "nmtgrid bpe apply DATA/bpe.codes < words > units",
 )
 def apply(arguments: ApplyArguments) -> None:
-    """Cut the words of tokenised text into units.
+    """Segment tokenised text into subword units.
 
     One process writes each line as soon as it has come, several write many lines at once.
     """
@@ -264,7 +266,7 @@ def apply(arguments: ApplyArguments) -> None:
 
 @takes(UndoArguments, {INPUT_OUTPUT: "input out"}, "nmtgrid bpe undo < units > words")
 def undo(arguments: UndoArguments) -> None:
-    """Join units to words again."""
+    """Join subword units to words."""
     from nmtgrid.base.subword_marks import SPACE, joined_words
     from nmtgrid.text.bpe import remove_bpe
 

@@ -27,7 +27,7 @@ class ConfigSchemaArguments(CommandArguments):
     """The arguments of `config-schema`."""
 
     command: str = argument(
-        "The command whose `--config` is meant: train, decode, online-eval or adaptive-tune.",
+        "Command that reads the file: train, decode, online-eval or adaptive-tune.",
         "COMMAND",
         default="train",
     )
@@ -42,8 +42,8 @@ class ConfigSchemaArguments(CommandArguments):
 def command(arguments: ConfigSchemaArguments) -> None:
     """Write the JSON Schema of the files that COMMAND reads with `--config`.
 
-    An editor with TOML support then completes the names of settings, shows what they mean, and
-    marks what is unknown or of a wrong type. Ranges are checked by the command itself.
+    An editor with TOML support then completes the names of settings, shows their meaning, and marks
+    unknown names and wrong types. The command itself checks ranges.
     """
     check_outputs({"--out": arguments.out})
     write_report(arguments.out, schema(arguments.command))

@@ -35,27 +35,31 @@ class DemoArguments(CommandArguments):
 
     models: list[str] = argument("Model directories; NAME=MODEL names one.", "MODEL")
     policy: list[str] | None = option(
-        "The reading policy that the page begins with, such as `confidence threshold=0.8`, or "
-        "one of your own, `FILE.py:Class`, which the page then offers too; may be repeated.",
+        "Initial reading policy, such as `confidence threshold=0.8`, or one of your own, "
+        "`FILE.py:Class`, which the page then offers; may be repeated.",
         "TEXT",
     )
-    examples: Path | None = option("Sentences to try, one a line; the first eight.", "FILE")
+    examples: Path | None = option(
+        "Example sentences, one per line; the first eight are used.", "FILE"
+    )
     host: str = option(
-        "The address to listen at; others than this machine's own can be reached by anybody who "
-        "reaches the machine.",
+        "Address to listen on; any other than the local one is open to everybody who can reach "
+        "the machine.",
         "ADDRESS",
         default="127.0.0.1",
     )
-    port: int = option("The port; 0 takes any that is free.", "N", default=8765, min=0, max=65535)
-    no_page: bool = flag("--no-page", "Only the HTTP interface, without the page.")
-    max_streams: int = option("Streams open at once.", "N", default=64, min=1, max=10_000)
-    max_words: int = option("Source words of a stream.", "N", default=400, min=1, max=100_000)
-    time_limit: float = option("Seconds that a request may take.", "X", default=30.0, min=0.1)
+    port: int = option("Port; 0: any free one.", "N", default=8765, min=0, max=65535)
+    no_page: bool = flag("--no-page", "HTTP interface only, without the page.")
+    max_streams: int = option("Maximum number of open streams.", "N", default=64, min=1, max=10_000)
+    max_words: int = option(
+        "Maximum number of source words per stream.", "N", default=400, min=1, max=100_000
+    )
+    time_limit: float = option("Time limit of a request, in seconds.", "X", default=30.0, min=0.1)
     idle: float = option(
-        "Seconds after which a stream that nobody uses is closed.", "X", default=300.0, min=0.1
+        "Seconds after which an unused stream is closed.", "X", default=300.0, min=0.1
     )
     max_source: int | None = option(
-        "Longest source, in units, that is not split.  [default: as in training]", "N", min=1
+        "Maximum source length in units before splitting.  [default: as in training]", "N", min=1
     )
     weights: Weights = "best"
     precision: Precision = "fp32"
@@ -74,10 +78,10 @@ class DemoArguments(CommandArguments):
     "nmtgrid demo MODEL --no-page --port 0",
 )
 def command(arguments: DemoArguments) -> None:
-    """Show on a local web page how models read and write while you type, word by word.
+    """Serve a local web page that shows how models read and write while you type.
 
-    The same as JSON over HTTP, for services and pages of your own: docs/demo.md describes both.
-    Ctrl-C or SIGTERM ends it, once the requests in work are done.
+    The same is available as JSON over HTTP, for services and other pages; docs/demo.md describes
+    both. Ctrl-C or SIGTERM stops it, once the requests in progress are done.
     """
     names = _names(arguments.models)
     server = _make_server(arguments, names)
@@ -87,9 +91,9 @@ def command(arguments: DemoArguments) -> None:
         # The signal that ends this wait must not meet a request that is being handed over.
         threading.Event().wait()
     except KeyboardInterrupt:
-        console.say("Finishing the requests in work.")
+        console.say("Finishing the requests in progress.")
         if not server.end(arguments.time_limit):
-            console.warn("some requests had not ended in time and were broken off.")
+            console.warn("some requests did not finish in time and were cancelled.")
 
 
 def _announce(arguments: DemoArguments, url: str) -> None:

@@ -31,10 +31,10 @@ class ExportArguments(CommandArguments):
     """The arguments of `export`."""
 
     model: Path = argument("A model directory.", "MODEL")
-    to: Literal["ctranslate2"] = option("The program to write for.", default=REQUIRED)
-    out: Path = option("A new folder for the model and its text.", "DIR", default=REQUIRED)
+    to: Literal["ctranslate2"] = option("Target program.", default=REQUIRED)
+    out: Path = option("New folder for the model and its text pipeline.", "DIR", default=REQUIRED)
     quantization: Quantization = option(
-        "How weights are stored; int8 is smallest, fastest.", default="float32"
+        "Type of the weights; int8 is smallest and fastest.", default="float32"
     )
     weights: Weights = "best"
     json: JsonFile = None
@@ -46,9 +46,9 @@ class ExportArguments(CommandArguments):
     "nmtgrid export MODEL --to ctranslate2 --quantization int8 --out DIR",
 )
 def command(arguments: ExportArguments) -> None:
-    """Write MODEL for another program: for CTranslate2, a fast engine for Transformers.
+    """Convert MODEL for another program: CTranslate2, a fast engine for Transformers.
 
-    The folder holds vocabularies and BPE codes too, and a README that says how to run it.
+    The folder also has the vocabularies, the BPE codes, and a README that says how to use it.
     """
     # Before the model is loaded, which takes the longest.
     check_outputs({"--json": arguments.json})

@@ -32,6 +32,6 @@ def print_uncertified(values: Mapping[str, Any], candidates: str, baseline: str)
     else:
         why = (
             f"{lost} on {values['sentences']:,} sentences; about {needed:,} are needed to "
-            "guarantee that."
+            "guarantee the bound."
         )
-    console.say(f"No {candidates} are certified: use {baseline}. {why}")
+    console.say(f"No {candidates} are certified, so {baseline} is used. {why}")

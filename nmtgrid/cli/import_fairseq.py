@@ -30,17 +30,17 @@ class ImportArguments(CommandArguments):
     checkpoint: Path = argument("A checkpoint, such as checkpoint_best.pt.", "CHECKPOINT")
     dict_source: Path = option("fairseq's `dict.<source>.txt`.", "FILE", default=REQUIRED)
     dict_target: Path = option("fairseq's `dict.<target>.txt`.", "FILE", default=REQUIRED)
-    out: Path = option("A new folder for the model directory.", "MODEL", default=REQUIRED)
+    out: Path = option("New model directory.", "MODEL", default=REQUIRED)
     codes: Path | None = option(
         "BPE codes of subword-nmt or fastBPE; without them the units are words.", "FILE"
     )
-    codes_target: Path | None = option("The target's codes, if of its own.", "FILE")
-    source_lang: str | None = option("Where the checkpoint does not say it.")
-    target_lang: str | None = option("Where the checkpoint does not say it.")
+    codes_target: Path | None = option("BPE codes of the target, if separate.", "FILE")
+    source_lang: str | None = option("Source language, if the checkpoint does not name it.")
+    target_lang: str | None = option("Target language, if the checkpoint does not name it.")
     tokenize: Literal["moses", "none"] = option(
-        "How its training text was tokenised.", default="moses"
+        "Tokeniser of the training text.", default="moses"
     )
-    lowercase: bool = flag("--lowercase", "Its training text was lower-cased.")
+    lowercase: bool = flag("--lowercase", "The training text was lower-cased.")
     json: JsonFile = None
 
 
@@ -55,10 +55,10 @@ class ImportArguments(CommandArguments):
     "--dict-target dict.en.txt --codes bpe.codes --lowercase --out MODEL",
 )
 def command(arguments: ImportArguments) -> None:
-    """Take over a Transformer, ConvS2S, LSTM or Pervasive Attention model of fairseq or attn2d.
+    """Convert a Transformer, ConvS2S, LSTM or Pervasive Attention model of fairseq or attn2d.
 
-    Nothing that the file holds is run. MODEL gives the same log-probabilities; what our models
-    cannot express is refused by the name of the option.
+    No code in the file is executed. MODEL gives the same log-probabilities; options that nmtgrid
+    does not support are refused by name.
     """
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
@@ -84,7 +84,7 @@ def command(arguments: ImportArguments) -> None:
         ("source types", f"{model.vocabularies[0]:,}"),
         ("target types", f"{model.vocabularies[1]:,}"),
     ]
-    console.table("Taken over", ("what", "value"), rows)
+    console.table("Converted", ("what", "value"), rows)
     # What was left out or read otherwise: no fault, but people should know.
     for note in model.notes:
         console.say(f"Note: {note}.")

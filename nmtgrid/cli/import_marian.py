@@ -25,10 +25,10 @@ from nmtgrid.cli.options import (
 class ImportArguments(CommandArguments):
     """The arguments of `import-marian`."""
 
-    folder: Path = argument("A folder of a `MarianMTModel` and its tokenizer.", "DIR")
-    out: Path = option("A new folder for the model directory.", "MODEL", default=REQUIRED)
-    source_lang: str | None = option("The source language, if the folder does not name it.")
-    target_lang: str | None = option("The target language, if the folder does not name it.")
+    folder: Path = argument("Directory of a `MarianMTModel` and its tokenizer.", "DIR")
+    out: Path = option("New model directory.", "MODEL", default=REQUIRED)
+    source_lang: str | None = option("Source language, if the directory does not name it.")
+    target_lang: str | None = option("Target language, if the directory does not name it.")
     json: JsonFile = None
 
 
@@ -38,10 +38,11 @@ class ImportArguments(CommandArguments):
     "nmtgrid import-marian opus-mt-de-en --out MODEL",
 )
 def command(arguments: ImportArguments) -> None:
-    """Take over a Marian model as transformers keeps it, such as those of OPUS-MT.
+    """Convert a Marian model in the format of transformers, such as OPUS-MT.
 
     DIR has config.json, model.safetensors, vocab.json, source.spm and target.spm. MODEL gives the
-    same log-probabilities and translations; what our Transformer cannot express is refused.
+    same log-probabilities and translations; settings that nmtgrid's Transformer does not support
+    are refused.
     """
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_marian import import_folder
@@ -55,7 +56,7 @@ def command(arguments: ImportArguments) -> None:
         ("target types", f"{model.vocabularies[1]:,}"),
         ("beam", f"{model.search['beam']}"),
     ]
-    console.table("Taken over", ("what", "value"), rows)
+    console.table("Converted", ("what", "value"), rows)
     for note in model.notes:
         console.say(f"Note: {note}.")
     console.say(f"`nmtgrid decode {arguments.out}` translates with it.")

@@ -55,12 +55,12 @@ PrecisionName = Literal["fp32", "bf16"]
 WeightsName = Literal["best", "last", "average"]
 
 Device = Annotated[
-    DeviceName, typer.Option("--device", help="Where to compute; `auto`: on a GPU if there is one.")
+    DeviceName, typer.Option("--device", help="Device; `auto`: a GPU if there is one.")
 ]
 Precision = Annotated[
-    PrecisionName, typer.Option("--precision", help="`bf16` may be faster, above all on a GPU.")
+    PrecisionName, typer.Option("--precision", help="`bf16` may be faster, especially on a GPU.")
 ]
-Weights = Annotated[WeightsName, typer.Option("--weights", help="Which weights of MODEL.")]
+Weights = Annotated[WeightsName, typer.Option("--weights", help="Weights of MODEL to use.")]
 Ensemble = Annotated[
     list[Path] | None,
     typer.Option("--ensemble", metavar="MODEL2", help="Average with this model; may be repeated."),
@@ -71,10 +71,10 @@ Overrides = Annotated[
 ]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write what the tables show (`-`: to the screen)."),
+    typer.Option("--json", metavar="FILE", help="Write the tables as JSON (`-`: standard output)."),
 ]
 Workers = Annotated[
-    int, typer.Option("--workers", min=0, help="Processes to use; 0 takes one for each core.")
+    int, typer.Option("--workers", min=0, help="Number of processes; 0: one per core.")
 ]
 Config = Annotated[
     ConfigFile | None,
@@ -82,7 +82,7 @@ Config = Annotated[
         "--config",
         parser=ConfigFile,  # which is read when the command is called
         metavar="FILE",
-        help="Read options from a TOML file; those on the command line win.",
+        help="Read options from a TOML file; the command line takes precedence.",
     ),
 ]
 
@@ -462,7 +462,7 @@ def asked_guarantee(
 
 
 EXIT_EXCLUDES_ENSEMBLE = Excludes(
-    "exit", "ensemble", "`--exit` leaves one decoder early; it cannot go with `--ensemble`."
+    "exit", "ensemble", "`--exit` is for one decoder; it cannot be combined with `--ensemble`."
 )
 
 
@@ -556,7 +556,7 @@ def unwritable(name: str, path: Path) -> list[str]:
     folder = Path(os.path.realpath(path)).parent
     if not folder.is_dir():
         shown = folder if path.is_symlink() else path.parent
-        return [f"`{name} {path}`: there is no folder {shown}. Make it, or mend the path."]
+        return [f"`{name} {path}`: there is no folder {shown}. Create it, or correct the path."]
     # A file is written beside its place and then moved there, so that its folder must allow it.
     if not os.access(path if is_stream(path) else folder, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
@@ -602,14 +602,13 @@ def check_same_text(translator: Translator, dataset: Dataset) -> None:
         raise DataError(
             f"The model translates {model.source_lang}-{model.target_lang}, but {dataset.path} "
             f"is {data.source_lang}-{data.target_lang}.",
-            "Use a dataset of the model's direction.",
+            "Use a dataset of the same direction.",
         )
     for name in ("tokenize", "lowercase"):
         if getattr(model, name) != getattr(data, name):
             console.warn(
                 f"{dataset.path} has {name}={getattr(data, name)}, but the model's text "
-                f"{name}={getattr(model, name)}: scores compare what was prepared in different "
-                "ways."
+                f"{name}={getattr(model, name)}: scores compare differently prepared texts."
             )
 
 

@@ -69,11 +69,16 @@ class PreprocessArguments(CommandArguments):
     out: Path = option("The new dataset directory.", "DATA", default=REQUIRED)
     source_lang: str | None = option("Suffix of the source files, such as `de`.", "LANG")
     target_lang: str | None = option("Suffix of the target files, such as `en`.", "LANG")
-    train: list[str] | None = option("Prefix: reads P.de and P.en, also .gz, .xz, .bz2.", "P")
-    valid: list[str] | None = option("Validation text (of captions: a file or a number).", "P")
+    train: list[str] | None = option(
+        "Training text: prefix P reads P.de and P.en, also .gz, .xz, .bz2.", "P"
+    )
+    valid: list[str] | None = option(
+        "Validation text (captions: a file or a number of pictures).", "P"
+    )
     test: list[str] | None = option(
-        "Test text (of captions: a file or a number); the same name again is put behind the first. "
-        "`sacrebleu:wmt15/de-en` is a test set of sacreBLEU's, downloaded if need be.",
+        "Test text (captions: a file or a number of pictures); texts with the same name are "
+        "concatenated. `sacrebleu:wmt15/de-en` is a test set of sacreBLEU, downloaded if "
+        "necessary.",
         "[NAME=]P",
     )
     toy: int | None = option("Build the toy corpus with N training pairs.", "N", min=1)
@@ -85,21 +90,27 @@ class PreprocessArguments(CommandArguments):
     features: list[Path] | None = option(
         "Features of the pictures (safetensors); may be repeated.", "FILE"
     )
-    restval: bool = flag("--restval", "Karpathy's `restval` pictures train too.")
-    toy_pictures: int | None = option("Build the toy pictures, N of them for training.", "N", min=1)
-    xml: bool = flag("--xml", "Read IWSLT's XML files.")
+    restval: bool = flag("--restval", "Also train on Karpathy's `restval` pictures.")
+    toy_pictures: int | None = option(
+        "Build the toy picture corpus with N training pictures.", "N", min=1
+    )
+    xml: bool = flag("--xml", "Input is IWSLT's XML.")
     tokenize: Literal["moses", "none"] = option(
-        "`none`: the text is tokenised already.", default="moses"
+        "Tokeniser; `none`: the text is tokenised already.", default="moses"
     )
     lowercase: bool | None = option(
-        "Whether to lower-case all text.  [default: captions alone]", None, "--lowercase/--cased"
+        "Lower-case all text.  [default: captions only]", None, "--lowercase/--cased"
     )
-    max_words: int = option("Drop training pairs with a side of more words.", default=175)
+    max_words: int = option(
+        "Drop training pairs with more words than this on either side.", default=175
+    )
     max_ratio: float = option(
-        "Drop training pairs whose lengths differ by a larger factor (9 keeps nearly all).",
+        "Drop training pairs whose lengths differ by a larger factor (9 keeps almost all).",
         default=1.5,
     )
-    valid_every: int | None = option("Move each N-th kept training pair to validation.", "N")
+    valid_every: int | None = option(
+        "Move every N-th kept training pair to the validation split.", "N"
+    )
     workers: Workers = 1
     overwrite: bool = flag("--overwrite", "Replace an existing dataset.")
     json: JsonFile = None
@@ -119,13 +130,13 @@ class PreprocessArguments(CommandArguments):
     "nmtgrid preprocess --toy 10000 --out DATA",
 )
 def command(arguments: PreprocessArguments) -> None:
-    """Tokenise and filter parallel text and put it into a dataset directory.
+    """Tokenise and filter parallel text and write a dataset directory.
 
-    The filters concern training pairs only; every validation and test line is kept, in order.
+    The filters apply to training pairs only; every validation and test line is kept, in order.
     Afterwards run `nmtgrid bpe learn DATA`.
 
-    With `--captions` and `--features` sources are pictures, whose captions are the targets; words
-    are lower-cased and punctuation is left out, as the evaluation of MS-COCO does.
+    With `--captions` and `--features` the sources are pictures, and the targets their captions;
+    words are lower-cased and punctuation is removed, as in the evaluation of MS-COCO.
     """
     # Tests of text and of pictures are named in the same way; only their values differ.
     files = _files_by_split(arguments)

@@ -123,7 +123,7 @@ def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     The form of tensor2tensor and fairseq, whose first position has the number 2; of an odd d the
     last feature is zero.
 
-    Departs: 2.39 has sines and cosines take turns, and its longest wave is shorter than 10000.
+    Departs: in 2.39 sines and cosines alternate, and its longest wave is shorter than 10000.
     """
     size = like.shape[-1]
     positions = (_positions(first, count, like) + 2).float()
@@ -137,7 +137,7 @@ def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
 def marian_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     """Return [count, d]: the sines of Eq. (2.39), then its cosines, as in Marian and transformers.
 
-    Departs: 2.39 has sines and cosines take turns.
+    Departs: in 2.39 sines and cosines alternate.
     """
     size = like.shape[-1]
     # In double precision, as the latter does: at the position 500 float32 is off by 5e-5.

@@ -112,7 +112,7 @@ class Cider:
         """Return the weights of a caption's n-grams, eq. (1) of the paper.
 
         Departs: counts are not divided by the number of n-grams, as in the authors' code. The
-        cosine does not see it; what CIDEr-D clips does.
+        cosine does not depend on it; the clipping of CIDEr-D does.
         """
         document_counts = self.frequencies.counts
         weights: dict[Gram, float] = {}

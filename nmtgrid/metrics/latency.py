@@ -275,8 +275,8 @@ class _Block:
     def cw(self) -> Numbers:
         """Return the consecutive wait: reads for each run of reads (0 where nothing is read).
 
-        Departs: the text has the mean of z_t - z_{t-1} over all t, which is z_|y| / |y| whatever
-        the path; here writes before which nothing is read do not count.
+        Departs: the text has the mean of z_t - z_{t-1} over all t, which is z_|y| / |y| for every
+        path; here writes that are not preceded by a read do not count.
         """
         runs = (self._increments() > 0).sum(1)
         last = numpy.where(self.written, self.z, 0).max(1)

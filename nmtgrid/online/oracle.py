@@ -138,8 +138,8 @@ def binary_search_paths(
     the model predicts the same type at both. So where p rises in one step the search ends at it.
     Positions beyond |y| have the whole source.
 
-    Departs: where reads would fall they stay. The authors' code does so for the agent alone, and
-    trains the translation model where the search ended.
+    Departs: where the number of reads would fall, it stays. The authors' code does so for the agent
+    only, and trains the translation model at the position where the search ended.
     """
     size = write_costs.shape[1]
     probabilities = write_costs.double().neg().exp()

@@ -77,7 +77,7 @@ def continue_paths(
 
     For decoding along paths of another target, which a hypothesis may outgrow. Algorithm 1.
 
-    Departs: the print says nothing of positions beyond |y|.
+    Departs: the print does not define positions beyond |y|.
     """
     whole = source_lengths[:, None].expand(-1, size)
     extended = whole.clone()
@@ -115,7 +115,7 @@ def area_sites(area: Tensor) -> PredictionSites:
 def count_paths(target_length: int, source_length: int, k: int = 1) -> int:
     """Return the number of paths nowhere left of the wait-k path. Eq. (4.31).
 
-    Departs: the printed difference of binomials counts another set of paths.
+    Departs: the printed difference of binomials counts a different set of paths.
     """
     return _count(target_length, max(source_length - k, 0), 1)
 
@@ -167,7 +167,7 @@ def occupancy(t: int, j: int, k: int, target_length: int, source_length: int) ->
 
     Both count from 1. Eq. (4.35), the closed form; `exact_weights` is the one for batches.
 
-    Departs: the print multiplies no count of the paths from the cell to the end.
+    Departs: the print omits the number of paths from the cell to the end.
     """
     # Fractions of Python's integers: the reference that `exact_weights` is tested against.
     k = min(k, source_length)

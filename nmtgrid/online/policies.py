@@ -32,7 +32,7 @@ Area = Literal["grid", "path"]
 def read_probabilities(paths: Tensor, source_lengths: Tensor, columns: int) -> Tensor:
     """Return rho [B, T, columns] of agents that follow paths [B, T]: 1 left of them, 0 elsewhere.
 
-    Eq. (4.26). Departs: row t decides about the write of token t + 1, where the print has t.
+    Eq. (4.26). Departs: row t decides about writing token t + 1, where the print has t.
     """
     reads = torch.arange(1, columns + 1, device=paths.device)
     return (reads < torch.minimum(paths, source_lengths[:, None])[..., None]).float()

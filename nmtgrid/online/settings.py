@@ -275,7 +275,7 @@ def read_policy(text: str) -> list[Setting]:
         raise ConfigError("A reading policy needs a name.", f"There are {', '.join(KINDS)}.")
     name, changes = imported_name(words[0]), words[1:]
     if name == "oracle":
-        raise ConfigError("The oracle is asked for by `--oracle LIST`.")
+        raise ConfigError("Use `--oracle LIST` for the oracle.")
     kind = policy_class(name)
     fields = _settings_of(kind)
     sweep = KINDS[name].sweep if name in KINDS else _first_own(kind)

@@ -195,7 +195,7 @@ def read_log(path: str | Path) -> list[Instance]:
             instance = record.instance()
             if instance.index in lines:
                 raise ValueError(
-                    f"`index` {instance.index} stands in line {lines[instance.index]} already."
+                    f"`index` {instance.index} is already in line {lines[instance.index]}."
                 )
         except ValueError as fault:
             raise InputError(str(fault), _ADVICE, path=path, line=number) from fault

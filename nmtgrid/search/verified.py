@@ -45,8 +45,8 @@ def check_verified(model: TranslationModel, verified: Verified, plan: SearchPlan
     faults = []
     if verified.exit >= count:
         faults.append(
-            f"Verified exits draft at an exit before the last, from 1 to {count - 1}, but "
-            f"{verified.exit} is asked for."
+            f"Verified exits draft at an exit before the last, from 1 to {count - 1}, not "
+            f"{verified.exit}."
         )
     if plan.beam > 1:
         faults.append(

@@ -50,10 +50,11 @@ class Smoothed:
     `effective`, where they are weighed, how many of them count (the inverse of the weights' sum of
     squares). Validation is not smoothed.
 
-    Departs: the mean over L sentences, which (E.7) lacks. Unless `rescale` is off, a reward lacks
-    u substitutions, and the sentences of a distance share what a single one would have: r is
-    `exp(-u / temperature)` times the chance of such substitutes, rather than `exp(reward /
-    temperature)`; Hamming's distances then have the chance `C(n, d) exp(-d / temperature)`.
+    Departs: the mean over L sentences instead of their sum in (E.7). Unless `rescale` is off, u is
+    the loss of reward in units of one substitution, and the sentences at a distance share the
+    weight of a single one: r is `exp(-u / temperature)` times the probability of such substitutes,
+    instead of `exp(reward / temperature)`; Hamming distances then have the probability `C(n, d)
+    exp(-d / temperature)`.
     """
 
     base: Objective

@@ -3,8 +3,8 @@
 Codes files have subword-nmt's format 0.2 (older ones are read as well). A subword that does not
 end its word carries the joiner `@@`.
 
-Departs: words of more than 1,000 characters, which no training text of ours has, are cut into
-pieces of that length first; all others are segmented as by subword-nmt.
+Departs: words of more than 1,000 characters, which do not occur in our training texts, are first
+cut into segments of that length; all others are segmented as by subword-nmt.
 """
 
 from __future__ import annotations

@@ -115,11 +115,11 @@ class Checkpoints:
         except (OSError, StorageError) as fault:
             # A StorageError names the file under its temporary name: what happened comes after.
             why = reason(fault) if isinstance(fault, OSError) else fault.problem
-            advice = "go on with `--resume`: the state before it is whole."
+            advice = "continue with `--resume`: the previous state is intact."
             raise StorageError(
                 f"The state {path} could not be saved: {why.rpartition(': ')[2].rstrip('.')}.",
-                "Mend that, such as by freeing space, and "
-                + (advice if existing else "begin again with `--overwrite`."),
+                "Fix this, for example by freeing disk space, and "
+                + (advice if existing else "start again with `--overwrite`."),
             ) from fault
         finally:
             remove_folder(part)
@@ -158,7 +158,7 @@ class Checkpoints:
     def _damaged(self, problem: str) -> StorageError:
         return StorageError(
             problem,
-            f"Restore a copy of {self.existing()[-1]}, or begin a new run from the weights by "
+            f"Restore a copy of {self.existing()[-1]}, or start a new run from the weights by "
             f"`--init {self.model_folder}` and another `--out`.",
         )
 

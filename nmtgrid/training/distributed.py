@@ -60,7 +60,7 @@ class Processes:
         each = "one batch" if batches == 1 else f"{batches} batches"
         raise TrainingError(
             f"An update of this run is {each}, which {self.count} processes cannot share.",
-            f"Go on with at most {batches}, or begin a run of its own."
+            f"Continue with at most {batches}, or start a new run."
             + (" Shards need equal shares." if even else ""),
         )
 

@@ -462,8 +462,8 @@ class MetricsLog:
         except OSError as fault:
             raise StorageError(
                 storage_error(self.path, fault).problem,
-                "Mend that, such as by freeing space, and go on from the last saved state with "
-                "`--resume`.",
+                "Fix this, for example by freeing disk space, and continue from the last saved "
+                "state with `--resume`.",
             ) from fault
 
 

@@ -163,12 +163,12 @@ def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> 
         "objective": (request.objective_name, before.objective_name),
     }
     faults = [
-        f"`--{option} {name}`: the run in {folder} was begun with {saved_name or 'none'}."
+        f"`--{option} {name}`: the run in {folder} was started with {saved_name or 'none'}."
         for option, (name, saved_name) in names.items()
         if name is not None and name != saved_name
     ]
     if faults:
-        raise ConfigError(faults, "Leave that out, or begin a new run with another `--out`.")
+        raise ConfigError(faults, "Leave this out, or start a new run with another `--out`.")
     settings = _change(before, {}, request)
     # `training.*` may change on the way, but for what the saved moments and draws depend on.
     fixed = [
@@ -182,7 +182,7 @@ def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> 
         raise ConfigError(
             "A resumed run keeps its model, batches, objective, smoothing, optimiser and seed, but "
             f"{changed} would change.",
-            "Leave that out, or start a new run with `--init` and another `--out`.",
+            "Leave this out, or start a new run with `--init` and another `--out`.",
         )
     return settings
 
@@ -221,7 +221,7 @@ def _read_run(folder: Path) -> _Run:
     if not path.is_file():
         raise ModelError(
             f"There is no run to resume in {folder}: it has no `config.json`.",
-            "Leave `--resume` out to begin one.",
+            "Leave out `--resume` to start one.",
         )
     try:
         return read_record(path, _Run)
@@ -375,7 +375,7 @@ def _prepare(
     if valid is None and training.counting_validations:
         raise ConfigError(
             f"{data} has no split `valid`, but {training.counting_validations[0]} counts "
-            "validations.", "Leave that out, or make the dataset with `--valid`.",
+            "validations.", "Leave this out, or make the dataset with `--valid`.",
         )  # fmt: skip
     resegmented = resegment(settings, dataset)
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
@@ -507,8 +507,8 @@ def check_r_drop(settings: RunSettings, objectives: Objectives) -> None:
         raise ConfigError(
             f"`{kind.name}` learns decisions from one pass over a pair, but R-Drop "
             "(`training.r_drop`) makes two, whose decisions differ.",
-            "Set `training.r_drop=0`; or train with R-Drop and another objective first, and go on "
-            "from that model with `--init`.",
+            "Set `training.r_drop=0`; or train with R-Drop and another objective first, then "
+            "initialise from that model with `--init`.",
         )
     rates = {
         field.name: getattr(settings.model, field.name)
@@ -601,7 +601,7 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise ModelError(
             f"The folder {folder} exists already and is not empty.",
-            "Go on with the run in it by `--resume`, replace it by `--overwrite`, or choose "
+            "Continue its run with `--resume`, replace it with `--overwrite`, or choose "
             "another `--out`.",
         )
     if (folder / directory.NAME).exists() or _is_foreign(folder / "config.json"):
@@ -668,9 +668,9 @@ def _check_same_pipeline(folder: Path, pipeline: Pipeline) -> None:
     saved = Pipeline.load(folder)
     if not _same_vocabularies(saved, pipeline) or saved.facts != pipeline.facts:
         raise DataError(
-            f"The run in {folder} was begun on data with other vocabularies or another treatment "
+            f"The run in {folder} was started on data with other vocabularies or other processing "
             "of the text.",
-            "Resume it with the dataset that it was begun with.",
+            "Resume it with its original dataset.",
         )
 
 

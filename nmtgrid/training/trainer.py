@@ -206,14 +206,14 @@ class Trainer:
             progress = Progress.from_json(state.progress)
         except ValueError as fault:
             raise self.checkpoints.damaged(fault) from fault
-        advice = "Resume it with the dataset that it was begun with."
+        advice = "Resume it with its original dataset."
         if state.pairs != self._data_facts["pairs"]:
             raise DataError(
-                f"The run was begun on {state.pairs:,} usable training pairs, but there are "
+                f"The run was started on {state.pairs:,} usable training pairs, but there are "
                 f"{self._data_facts['pairs']:,} now.", advice,
             )  # fmt: skip
         if state.lengths not in (None, self._data_facts["lengths"]):
-            raise DataError("The run was begun on other training pairs, as many as these.", advice)
+            raise DataError("The run was started on as many, but other training pairs.", advice)
         try:
             self.weights.load(snapshot.weights)
         except RuntimeError as fault:
@@ -314,7 +314,7 @@ class Trainer:
         except TrainingError as fault:
             raise TrainingError(
                 f"After update {self.progress.update}: {fault.problem}",
-                f"{fault.advice} The last saved state is kept: `--resume` goes on from there.",
+                f"{fault.advice} The last saved state is kept: `--resume` continues from there.",
             ) from fault
 
     def _train(self) -> Iterator[events.Event]:

@@ -202,7 +202,7 @@ def test_nothing_is_certified(
     # log 5 over 0.2 log 0.4 + 0.8 log 1.6, the relative entropy of 0.2 against 0.5.
     assert values["calibrated"]["needed"] == needed
     message = " ".join(capsys.readouterr().err.split())
-    assert "use the full stack" in message
+    assert "the full stack is used" in message
     assert ("about 9 are needed" if needed else "allow more") in message
 
 
@@ -277,7 +277,7 @@ def test_decode_exit(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     ("arguments", "words"),
     [
         ("exits --exit 4", "beyond the decoder's 3 blocks"),
-        ("exits --exit 0", "Exits count from 1"),
+        ("exits --exit 0", "Exits are numbered from 1"),
         ("plain --exit 1", "one exit"),
         ("plain --exit auto", "one exit"),
         ("four --exit fast", "named `fast`"),

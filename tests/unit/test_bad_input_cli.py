@@ -303,7 +303,7 @@ def test_scores_of_text_that_was_prepared_in_another_way(
     data = prepared(tmp_path, *options) if options else model[1]
     del messages[:]
     assert run("decode", model[0], "--data", data, "--device", "cpu") == 0
-    warned = [line for line in messages if "prepared in different ways" in line]
+    warned = [line for line in messages if "differently prepared" in line]
     assert len(warned) == (words is not None)
     assert words is None or words in warned[0]
 

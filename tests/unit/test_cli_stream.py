@@ -201,7 +201,7 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
         (["--threshold", "0"], "model", "above 0 and below 1"),
         (["--threshold", "nan"], "model", "above 0 and below 1"),
         (["--threshold", "0.5"], "model", "has no reader"),
-        (["--k", "2", "--exit", "1", "--ensemble", "m"], "model", "cannot go with `--ensemble`"),
+        (["--k", "2", "--exit", "1", "--ensemble", "m"], "model", "cannot be combined with"),
         (["--k", "2"], "both-ways", "reads its source in both directions"),
         (["--k", "2", "--max-source", "0"], "model", "`--max-source` must be at least 1"),
         (["--k", "2", "--set", "search.beam=4"], "model", "decoded greedily"),

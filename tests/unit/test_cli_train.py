@@ -78,7 +78,7 @@ def test_resuming_goes_on_where_it_stopped(data: Path, tmp_path: Path, messages:
     assert all((whole[name] == other[name]).all() for name in whole)
     lines = [json.loads(line) for line in (broken / "metrics.jsonl").read_text().splitlines()]
     assert [x["update"] for x in lines if x["event"] == "updated"] == [1, 2, 3, 4]
-    assert any("Going on from update 2" in line for line in messages)
+    assert any("Continuing from update 2" in line for line in messages)
     assert any("pervasive, preset" in line and f"{data} -> {broken}" in line for line in messages)
 
 
@@ -206,7 +206,7 @@ def test_a_resumed_run_keeps_what_made_it(data: Path, tmp_path: Path, messages: 
         assert train(data, "--out", out, "--resume", "--set", change) == 2
         assert change.split("=")[0] in messages[-1]
     assert train(data, "--out", out, "--resume", "--preset", "toy") == 2
-    assert "was begun with none" in messages[-1]
+    assert "was started with none" in messages[-1]
 
 
 def test_init_begins_from_other_weights(data: Path, tmp_path: Path, messages: list[str]) -> None:
@@ -361,7 +361,7 @@ def test_only_folders_of_numbers_are_states(tmp_path: Path) -> None:
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = StorageError("x could not be written: the disk is full.", "Free some space.")
     full, states = Mock(side_effect=fault), Checkpoints(tmp_path)
-    for advice in ("begin again with `--overwrite`", "go on with `--resume`"):
+    for advice in ("start again with `--overwrite`", "continue with `--resume`"):
         monkeypatch.setattr(checkpoint, "save_tensors", full)
         with pytest.raises(StorageError, match="could not be saved: the disk is full") as caught:
             states.save(snapshot(1), None)

@@ -173,7 +173,7 @@ def test_references_name_everything() -> None:
     page = commands()
     for name in app.COMMANDS:
         assert f"`nmtgrid {name}`" in page
-    assert "| `--lowercase` | Its training text" in page and "`--reference` `-r` `FILE`" in page
+    assert "| `--lowercase` | The training text" in page and "`--reference` `-r` `FILE`" in page
     every = [*zoo.architectures()]
     assert all(f"## `--arch {name}`" in settings() for name in every)
     for name in every:

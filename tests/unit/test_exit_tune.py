@@ -625,8 +625,8 @@ def test_a_choice_is_a_number_a_name_or_auto(tmp_path: Path) -> None:
     ("choice", "declared", "message"),
     [
         ("4", declared_model(), "Exit 4 is beyond the decoder's 3 blocks"),
-        ("0", declared_model(), "Exits count from 1"),
-        ("-1", declared_model(), "Exits count from 1"),
+        ("0", declared_model(), "Exits are numbered from 1"),
+        ("-1", declared_model(), "Exits are numbered from 1"),
         ("fats", declared_model(), "named `fats`. Did you mean `fast`"),
         ("auto", declared_model("none"), "has no exit predictor"),
         (

@@ -117,5 +117,5 @@ def test_what_does_not_fit_a_model_is_refused(
 def test_impossible_thresholds_are_refused(value: float) -> None:
     with pytest.raises(ConfigError, match=r"Threshold 2 must be from 0 to 1"):
         Thresholds("confidence", (0.5, value))
-    with pytest.raises(ConfigError, match="Exits count from 1"):
+    with pytest.raises(ConfigError, match="Exits are numbered from 1"):
         FixedExit(0)

@@ -306,7 +306,7 @@ def test_from_a_calibration_to_a_stream(
     assert len(values["settings"]) == 2 and values["complete"]
     assert values["settings"][0]["k"] is None
     name = calibrated["stored"]
-    assert name and name.endswith("-loss99") and f"kept as `--policy {name}`" in shown
+    assert name and name.endswith("-loss99") and f"stored as `--policy {name}`" in shown
     assert "Certified" in shown and "within the bound" in shown and "DAL" in shown
     preset = POLICY_FILE.load(Path("grid"))[name]
     assert preset.policy == calibrated["setting"] and preset.conditions.finish_reading
@@ -364,7 +364,7 @@ def test_nothing_is_certified(
     # log 5 over 0.2 log 0.4 + 0.8 log 1.6, the relative entropy of 0.2 against 0.5.
     assert values["calibrated"]["needed"] == needed
     message = " ".join(capsys.readouterr().err.split())
-    assert "use offline translation" in message
+    assert "offline translation is used" in message
     assert ("about 9 are needed" if needed else "allow more") in message
     assert not Path("grid/policies.json").exists()
 
@@ -382,7 +382,7 @@ def test_policies_that_cannot_be_kept_or_left_out(
     assert online("grid", *OPTIONS, "--import", "mine.py", "--policy", "Even", "--json", file) == 0
     calibrated = report(file)["calibrated"]
     assert calibrated["setting"] == "Even" and calibrated["stored"] is None
-    assert "the setting is not kept" in " ".join(capsys.readouterr().err.split())
+    assert "the setting is not stored" in " ".join(capsys.readouterr().err.split())
     tried: list[set[str]] = []
 
     def seen(decoder: object, settings: Sequence[Setting], *others: object) -> None:

@@ -126,12 +126,12 @@ def test_sentences_without_latency_are_counted_by_setting(
         return " ".join(capsys.readouterr().err.split())
 
     assert said(way(0, 0), way(0, 0)) == ""
-    alike = "In 2 of 9 sentences source or translation is empty: no average counts them."
+    alike = "In 2 of 9 sentences source or translation is empty: averages exclude them."
     assert said(way(2, 0), way(2, 0)) == alike
     assert said(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
-        "In 2 (k=1, k=3), 3 (k=2) of 9 sentences source or translation is empty: no average "
-        "counts them. In 1 (k=2), 4 (k=3) of 9 sentences nothing was written before all was read: "
-        "YAAL leaves them out."
+        "In 2 (k=1, k=3), 3 (k=2) of 9 sentences source or translation is empty: averages "
+        "exclude them. In 1 (k=2), 4 (k=3) of 9 sentences nothing was written before the whole "
+        "source was read: YAAL excludes them."
     )
     many = said(*(way(0, late) for late in (0, 5, 1, 2, 3)))
     assert many.startswith("In 0 to 5 (by setting) of 9 sentences nothing was")
@@ -311,7 +311,7 @@ def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> N
         "Name a model", "--data DATA", "every number must be at least 1", "less than 1",
         "`x` is not a number", "SimulEval's convention counts words", "add `--out DIR`",
         "no published curves", "`--beam` must be at least 1",
-        "cannot go with `--ensemble`",
+        "cannot be combined with `--ensemble`",
     ):  # fmt: skip
         assert part in message
 

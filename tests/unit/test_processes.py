@@ -245,7 +245,7 @@ def test_a_death_ends_the_others(endless: subprocess.Popen[str], tmp_path: Path)
     output = endless.communicate(timeout=60)[0]
     assert endless.returncode != 0
     assert "Another process of this run has ended" in output
-    assert "`--resume` goes on from there" in output
+    assert "`--resume` continues from there" in output
     assert time.monotonic() - began < 30
 
 

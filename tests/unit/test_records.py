@@ -68,7 +68,7 @@ def accepted(path: Path, values: Any, read: Read, encode: Callable[[str], bytes]
                 taken.add(f"{'.'.join(map(str, keys))}: {name}")
             except NmtgridError as fault:
                 # Of other data is the run, not the file.
-                named = str(path.parent), "The run was begun on"
+                named = str(path.parent), "The run was started on"
                 assert any(words in str(fault) for words in named), (keys, name, fault)
             assert time.perf_counter() - started < SECONDS, (keys, name)
     path.write_bytes(before)

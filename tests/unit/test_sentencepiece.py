@@ -186,10 +186,10 @@ def test_altered_models_are_noticed(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--method", "sentencepiece", "--merges", "9"), "`--merges` is of BPE"),
-        (("--method", "sentencepiece", "--codes", "x"), "`--codes` is of BPE"),
-        (("--pieces", "9"), "`--pieces` is of SentencePiece"),
-        (("--method", "bpe", "--model", "x"), "`--model` is of SentencePiece"),
+        (("--method", "sentencepiece", "--merges", "9"), "`--merges` is for BPE"),
+        (("--method", "sentencepiece", "--codes", "x"), "`--codes` is for BPE"),
+        (("--pieces", "9"), "`--pieces` is for SentencePiece"),
+        (("--method", "bpe", "--model", "x"), "`--model` is for SentencePiece"),
         (("--words", "--method", "sentencepiece"), "`--method` has no effect with `--words`"),
         (("--model", "x", "--pieces", "9"), "`--pieces` has no effect with `--model`"),
         (("--model", "x", "--model", "y", "--joint"), "`--joint` shares the units"),

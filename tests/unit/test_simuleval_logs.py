@@ -180,7 +180,7 @@ def _without(name: str) -> dict[str, Any]:
         (RECORD | {"source_length": 2.5}, "`source_length` must be a whole number"),
         (RECORD | {"source_length": -1}, "`source_length` must be at least 0"),
         (RECORD | {"index": True}, "`index` must be a number"),
-        (RECORD | {"index": 7}, "`index` 7 stands in line 1 already"),
+        (RECORD | {"index": 7}, "`index` 7 is already in line 1"),
         (RECORD | {"prediction": 3}, "`prediction` must be text"),
     ],
 )

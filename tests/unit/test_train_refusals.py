@@ -80,7 +80,7 @@ def test_the_plan_of_a_run_that_goes_on_is_its_own(
     assert train(data, "--out", out, "--resume", "--dry-run", "--json", report) == 0
     assert json.loads(report.read_text())["settings"]["model"]["size"] == 8
     assert train(data, "--out", out, "--resume", "--dry-run", "--arch", "bilstm") == 2
-    assert "was begun with pervasive" in messages[-1]
+    assert "was started with pervasive" in messages[-1]
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_a_process_that_is_gone_is_told_with_the_way_on(
     with pytest.raises(TrainingError, match=rf"^After update {meeting - 1}: Another") as caught:
         list(training.run())
     assert caught.value.advice.startswith("It says why. ")
-    assert "`--resume` goes on from there" in caught.value.advice
+    assert "`--resume` continues from there" in caught.value.advice
     assert meetings == list(range(meeting))
 
 

@@ -56,7 +56,7 @@ def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("decode", exits, *verified, "--coverage-penalty", "0.2"), "no `search.coverage_penalty`"),
         (("decode", exits, *verified, "--ensemble", exits), "--ensemble"),
         (("decode", plain, *verified), "has one exit"),
-        (("decode", exits, "--exit", "verified exit=3"), "from 1 to 2, but 3 is asked for"),
+        (("decode", exits, "--exit", "verified exit=3"), "from 1 to 2, not 3"),
         (("decode", exits, "--exit", "verified drafts=0"), "`drafts` of verified exits must be"),
         (("decode", exits, "--exit", "verified wide=3 exit"), "takes exit, drafts, types, not"),
         (("decode", exits, "--exit", "verified exit=two"), "`two` is not a whole number"),
@@ -134,7 +134,7 @@ def test_the_table_says_what_beats_a_row(capsys: pytest.CaptureFixture[str]) -> 
     report.points = [(choice, Row(measured(31, 2, 5, "confidence", halt)))]
     assert beaten_by(report) == ["verified 1", "-", "-", "verified 1"]
     print_verdict(report, beaten_by(report))
-    assert "No tuned exits (confidence) pay on this machine." in capsys.readouterr().err
+    assert "No tuned exits (confidence) are worthwhile on this machine." in capsys.readouterr().err
     report.points = [(choice, Row(measured(31, 2, 3, "confidence", halt)))]
     assert beaten_by(report)[0] == "-"
     print_verdict(report, beaten_by(report))

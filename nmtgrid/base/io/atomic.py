@@ -244,7 +244,7 @@ def storage_error(path: Path, fault: OSError, action: str = "written") -> Storag
     # The system reports a missing folder and a missing file by the same number.
     if fault.errno == errno.ENOENT and not path.parent.is_dir():
         return StorageError(
-            f"The folder {path.parent} does not exist.", "Make it, or mend the path."
+            f"The folder {path.parent} does not exist.", "Create it, or correct the path."
         )
     if fault.errno == errno.ENOENT:
         return StorageError(f"{path} is missing.")

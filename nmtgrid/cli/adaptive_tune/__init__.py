@@ -13,11 +13,11 @@ from nmtgrid.cli.options import check_outputs, check_rules, takes
     "nmtgrid adaptive-tune MODEL --data DATA --allow-loss 1 --confidence 0.95",
 )
 def command(arguments: AdaptiveTuneArguments) -> None:
-    """Choose where tokens may leave the decoder; show BLEU against average exit, FLOPs and seconds.
+    """Tune early exits; show BLEU against average exit, FLOPs and seconds.
 
-    What each exit would decide and write is recorded once; thousands of vectors of thresholds are
-    replayed on that, and only the few best of each budget are decoded. Beside them stand fixed
-    exits, exits drawn at random, the full stack and models trained separately.
+    The decisions and predictions of each exit are recorded once; thousands of threshold vectors are
+    replayed on the record, and only the few best of each budget are evaluated by decoding.
+    Baselines are fixed exits, random exits, the full stack and separately trained models.
     """
     if arguments.results:
         check_rules(arguments, RESULTS_RULES)

@@ -38,70 +38,76 @@ _LEAST_BUDGET = 1e-3
 class AdaptiveTuneArguments(CommandArguments):
     """The arguments of `adaptive-tune`."""
 
-    model: Path | None = argument("A model directory, with early exits.", "MODEL", default=None)
+    model: Path | None = argument("A model directory with early exits.", "MODEL", default=None)
     data: Path | None = option("The dataset with the splits.", "DATA")
     split: str = option("What to tune on.", "NAME", default="valid")
-    test_split: str | None = option("What to measure the chosen thresholds on as well.", "NAME")
-    samples: int = option("Vectors of thresholds to sample and replay.", "N", default=10_000)
-    budget: float = option("Blocks between two budgets of average exit.", "WIDTH", default=0.5)
-    finalists: int = option("Vectors of each budget that are truly decoded.", "N", default=3)
+    test_split: str | None = option(
+        "Split on which to evaluate the chosen thresholds as well.", "NAME"
+    )
+    samples: int = option("Threshold vectors to sample and replay.", "N", default=10_000)
+    budget: float = option(
+        "Distance between budgets of average exit, in blocks.", "WIDTH", default=0.5
+    )
+    finalists: int = option("Vectors per budget that are evaluated by decoding.", "N", default=3)
     mechanism: Literal["confidence", "geometric", "multinomial", "sequence"] | None = option(
-        "What decides.  [default: the model's own predictor, else confidence]"
+        "Exit mechanism.  [default: the model's own predictor, else confidence]"
     )
     objective: Literal["exits", "flops", "seconds"] = option(
-        "What costs: the average exit, the decoder's operations, or seconds on this machine; of "
-        "equally good points the cheaper is kept, and none that another beats. With "
-        "`--allow-loss` the cheapest that is certified; but for exits, fixed exits are tried too.",
+        "Cost to minimise: the average exit, the decoder's operations, or seconds on this "
+        "machine. Only Pareto-optimal points are kept; of equally good points the cheaper one. "
+        "With `--allow-loss` the cheapest certified point; for operations and seconds, fixed "
+        "exits are candidates too.",
         default="exits",
     )
     judge: Literal["full", "references"] = option(
-        "What is forced and compared when thresholds are replayed: the full stack's own "
-        "translations, or the references.",
+        "Forced translations when thresholds are replayed: those of the full stack, or the "
+        "references.",
         default="full",
     )
     only: Literal["points", "fixed"] | None = option(
-        "Leave out what stands beside the tuned points, or tune nothing and measure fixed "
-        "and random exits alone."
+        "Only the tuned points without baselines, or only fixed and random exits without tuning."
     )
     baselines: list[str] | None = option(
-        "A model trained separately, to measure beside; may be repeated.", "NAME=MODEL"
+        "A separately trained baseline model; may be repeated.", "NAME=MODEL"
     )
     allow_loss: float | None = option(
-        "Calibrate instead: the fastest thresholds that lose at most so much, with "
-        "the confidence of `--confidence`.",
+        "Calibrate instead: the fastest thresholds that lose at most this much, guaranteed with "
+        "`--confidence`.",
         "PERCENT",
     )
     risk: Literal["bleu", "agreement"] | None = option(
         "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that "
         "differ from the full stack's.  [default: bleu]"
     )
-    confidence: float | None = option("With `--allow-loss`: its confidence.  [default: 0.95]", "P")
+    confidence: float | None = option(
+        "With `--allow-loss`: confidence of the guarantee.  [default: 0.95]", "P"
+    )
     candidates: int | None = option(
-        "With `--allow-loss`: vectors from safest to fastest.  [default: 20]", "N"
+        "With `--allow-loss`: number of candidates, from safest to fastest.  [default: 20]", "N"
     )
     name: str | None = option(
-        "Under `NAME-BUDGET` the thresholds are kept in MODEL, for `decode --exit`.  "
-        "[default: the mechanism]",
+        "Store the thresholds in MODEL as `NAME-BUDGET`, for `decode --exit`.  [default: the "
+        "mechanism]",
         "NAME",
     )
     keep: bool = option(
-        "Keep them in the model's directory.", None, "--keep/--no-keep", default=True
+        "Store them in the model directory.", None, "--keep/--no-keep", default=True
     )
-    beam: int = option("Width of the beam; 1 is greedy.", "N", default=1)
-    batch: int = option("Sentences decoded together.", "N", default=64)
-    repeats: int = option("Each batch is timed so often; the least counts.", "N", default=1)
+    beam: int = option("Beam size; 1 is greedy.", "N", default=1)
+    batch: int = option("Sentences per batch.", "N", default=64)
+    repeats: int = option("Timing repetitions per batch; the least counts.", "N", default=1)
     clock: Literal["wall", "processor"] = option(
-        "What seconds are; `processor` where other programs run beside.", default="wall"
+        "Clock; use `processor` on a shared machine.", default="wall"
     )
-    sentences: int | None = option("Only the first N of each split.", "N")
-    seed: int = option("Of what is drawn.", default=1)
+    sentences: int | None = option("Use only the first N sentences of each split.", "N")
+    seed: int = option("Random seed.", default=1)
     results: list[str] | None = option(
-        "Draw tunings done before in one picture, those of one name pooled; may be "
-        "repeated, needs no model.",
+        "Plot earlier tunings in one figure, pooling those with the same name; may be repeated; "
+        "needs no model.",
         "[NAME=]DIR",
     )
     out: Path | None = option(
-        "Results and picture: a folder, or a .json file (with `--results`: a picture).",
+        "Results and figure: a folder, or a .json file (with `--results`: a figure).",
         "DIR|FILE",
     )
     weights: Weights = "best"
@@ -167,7 +173,7 @@ def check(arguments: AdaptiveTuneArguments) -> None:
             f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {arguments.budget:g}."
         )
     if arguments.only == "fixed" and arguments.allow_loss is not None:
-        faults.append("`--only fixed` tunes nothing: leave out it or `--allow-loss`.")
+        faults.append("`--only fixed` tunes nothing: leave out one of `--only` and `--allow-loss`.")
     # Checked here and not by the parser, so that one message names all faults.
     names = ("samples", "finalists", "candidates", "beam", "batch", "repeats", "sentences")
     faults += [

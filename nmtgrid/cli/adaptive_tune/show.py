@@ -244,7 +244,7 @@ def print_verdict(report: Report, beaten: Sequence[str]) -> None:
     if not points or "-" in points or report.arguments.only == "points":
         return
     console.say(
-        f"No tuned exits ({report.mechanism}) pay on this machine. As good and faster: "
+        f"No tuned exits ({report.mechanism}) are worthwhile on this machine. As good and faster: "
         f"{', '.join(sorted(set(points)))}."
     )
 

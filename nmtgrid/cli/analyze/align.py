@@ -32,7 +32,7 @@ Train = Annotated[
     typer.Option("--train", metavar="SOURCE TARGET", help="More text to learn alignments from."),
 ]
 Heuristic = Annotated[
-    HeuristicName, typer.Option("--heuristic", help="How the two directions are joined.")
+    HeuristicName, typer.Option("--heuristic", help="Symmetrisation of the two directions.")
 ]
 LEAST_PAIRS = 1000
 """Below, the aligner has too little to learn from, and people are told."""
@@ -42,25 +42,25 @@ LEAST_PAIRS = 1000
 class AlignArguments(CommandArguments):
     """The arguments of `analyze align`."""
 
-    source: Path = argument("Source, a line each.", "SOURCE")
+    source: Path = argument("Source, one sentence per line.", "SOURCE")
     target: Path = argument("Its translation.", "TARGET")
     out: Path = option(
-        "Links: `i-j` for source word i and target word j.", "FILE", default=Path("-")
+        "Output: links `i-j` of source word i and target word j.", "FILE", default=Path("-")
     )
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
     iterations: int = option("Of EM.", "N", default=5, min=1)
     null: float = option(
-        "Probability of no source word.", None, "--p0", default=0.08, min=0.0, max=0.99
+        "Probability of the null word.", None, "--p0", default=0.08, min=0.0, max=0.99
     )
     tension: float | None = option(
-        "Strength of the diagonal, 0: none.  [default: learned]", min=0.0
+        "Diagonal tension; 0: none.  [default: learned]", min=0.0
     )
     concentration: float = option(
-        "Dirichlet prior's, 0: maximum likelihood.", default=0.01, min=0.0
+        "Dirichlet prior; 0: maximum likelihood.", default=0.01, min=0.0
     )
     gold: Path | None = option(
-        "Links by people (possible ones `i?j`): gives the error rate.", "FILE"
+        "Gold links (possible ones `i?j`): reports the alignment error rate.", "FILE"
     )
     json: JsonFile = None
 
@@ -75,9 +75,9 @@ class AlignArguments(CommandArguments):
     "nmtgrid analyze align test.de test.en --train train.de train.en --out links",
 )
 def align(arguments: AlignArguments) -> None:
-    """Align the words of two files, in the spirit of fast-align: `i-j`, from 0 (Pharaoh format).
+    """Align the words of two files, similar to fast-align: `i-j`, from 0 (Pharaoh format).
 
-    Words are what spaces separate: give tokenised text.
+    Words are separated by spaces: give tokenised text.
     """
     source, target, gold = arguments.source, arguments.target, arguments.gold
     inputs = {"SOURCE": source, "TARGET": target, "--gold": gold}

@@ -34,10 +34,12 @@ class ActivationsArguments(ShownArguments):
     models: list[str] = argument("Model directories, side by side.", "[NAME=]MODEL")
     data: Path = option("A dataset with the models' vocabularies.", "DATA", default=REQUIRED)
     split: str = option("Of DATA.", "NAME", default="valid")
-    sentences: int = option("Of the split, from its first on.", "N", default=64, min=1)
+    sentences: int = option(
+        "Number of sentences, from the start of the split.", "N", default=64, min=1
+    )
     point: list[str] | None = option(
-        "A point, or a part of the model as torch names it; `*` stands for anything; may "
-        "be repeated.  [default: all points]",
+        "A probe point, or a torch module name; `*` is a wildcard; may be repeated.  [default: "
+        "all points]",
         "NAME",
     )
     weights: Weights = "best"
@@ -50,11 +52,11 @@ class ActivationsArguments(ShownArguments):
     "nmtgrid analyze activations residual=MODEL1 dense=MODEL2 --data DATA --out DIR",
 )
 def activations(arguments: ActivationsArguments) -> None:
-    """Show how large activations are along trained networks: mean and deviation at each point.
+    """Show the size of activations in trained networks: mean and deviation at each point.
 
-    Models read the references of a split, teacher forced. What is shown of each layer is what it
-    passes on, and what it computes before its skip connection takes that in; the JSON has every
-    point, also those before and after normalisation.
+    Models read the references of a split with teacher forcing. Each layer has its output, and its
+    value before the skip connection is added; the JSON has every point, also those before and after
+    normalisation.
     """
     paths = [split_label(text)[1] for text in arguments.models]
     arguments.check(*paths)
@@ -103,7 +105,7 @@ class CurvesArguments(ShownArguments):
         "Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.", "MODEL..."
     )
     against: Literal["minutes", "updates", "tokens"] = option(
-        "What losses and BLEU are drawn against.", default="minutes"
+        "Horizontal axis.", default="minutes"
     )
 
 
@@ -113,13 +115,13 @@ class CurvesArguments(ShownArguments):
     "nmtgrid analyze curves deep=MODEL1 shallow=MODEL2 --out curves.png",
 )
 def curves(arguments: CurvesArguments) -> None:
-    """Show how trainings went: losses, perplexity, BLEU, speed; draw their curves side by side.
+    """Show training curves: losses, perplexity, BLEU, speed; plot them side by side.
 
-    Losses are in nats per target token, without label smoothing; best is the lowest on the
-    validation split, or what the objective goes by instead, such as a path's delay. Runs with
-    `training.watch_gradients` also have the norms of gradients between the layers, and the ratio of
-    the first to the last encoder layer's. Damaged lines of a log are left out, with a warning. One
-    picture has all diagrams, a folder one file for each.
+    Losses are in nats per target token, without label smoothing; the best is the lowest on the
+    validation split, or the criterion of the objective, such as the delay of a path. Runs with
+    `training.watch_gradients` also have gradient norms between layers, and the ratio of the first
+    encoder layer to the last. Damaged lines of a log are skipped with a warning. A single figure
+    has all diagrams, a folder one file for each.
     """
     out, against = arguments.out, arguments.against
     named = [split_label(text) for text in arguments.models]
@@ -134,9 +136,9 @@ def curves(arguments: CurvesArguments) -> None:
     for run in runs:
         # A file that is no log at all would fill the screen.
         for note in run.notes[:_NOTES_SHOWN]:
-            console.warn(f"{note} The line is left out.")
+            console.warn(f"{note} The line is skipped.")
         if len(run.notes) > _NOTES_SHOWN:
-            console.warn(f"{run.path}: {len(run.notes):,} lines are left out in all.")
+            console.warn(f"{run.path}: {len(run.notes):,} lines are skipped in all.")
     section = training_section(runs, against)
     if out is not None and is_file(out):
         # One file has them all, two abreast.
@@ -158,17 +160,16 @@ class LatencyArguments(ShownArguments):
         "Folders of `online-eval --out`, or their `results.json`; NAME=RESULTS renames.", "RESULTS"
     )
     metric: Metric = option(
-        "What it is drawn against; `ca-`: with the time of work that `online-eval --clock` took, "
-        "in words and SimulEval's convention.",
+        "Latency metric; `ca-`: computation-aware, from `online-eval --clock`, in words and "
+        "SimulEval's convention.",
         default="al",
     )
-    unit: Literal["token", "word"] = option("What latency counts.", default="token")
+    unit: Literal["token", "word"] = option("Unit of latency.", default="token")
     convention: Literal["thesis", "simuleval"] = option(
-        "Whose length |y| is: as in `online-eval`.", default="thesis"
+        "Length |y|, as in `online-eval`.", default="thesis"
     )
     published: str | None = option(
-        "Lay the published curves of a corpus under ours (with AL alone); warns of what does not "
-        "compare.",
+        "Add the published curves of a corpus (AL only); warns if they are not comparable.",
         "NAME",
     )
     title: str | None = option("Of the picture.")
@@ -199,7 +200,7 @@ RULES = [
     "nmtgrid analyze latency ours=DIR1 theirs=DIR2 --metric dal --out curve.png",
 )
 def latency(arguments: LatencyArguments) -> None:
-    """Compare online evaluations: BLEU against latency, one curve a system and policy."""
+    """Compare online evaluations: BLEU against latency, one curve per system and policy."""
     named = [split_label(text) for text in arguments.results]
     arguments.check(*(path for _, path in named))
     check_rules(arguments, RULES)

@@ -53,9 +53,9 @@ class BucketsArguments(QualityArguments):
         "sentence-bleu by difficulty]",
         "METRIC",
     )
-    edges: str | None = option("Where buckets begin: 10,20,30.  [default: thesis]", "N,N,...")
+    edges: str | None = option("Bucket boundaries: 10,20,30.  [default: thesis]", "N,N,...")
     difficulty: Path | None = option(
-        "A number a line, as `analyze difficulty` writes them.", "FILE"
+        "Difficulties, one number per line, as `analyze difficulty` writes them.", "FILE"
     )
     bootstrap: int = option(BOOTSTRAP, "N", default=1000, min=0)
 
@@ -85,7 +85,7 @@ class BucketsArguments(QualityArguments):
     "nmtgrid analyze buckets ours=ours.en theirs=theirs.en -r test.en -s test.de --out DIR",
 )
 def buckets(arguments: BucketsArguments) -> None:
-    """Show where systems are better: BLEU, sentence BLEU or chrF in buckets of sentences."""
+    """Compare systems by BLEU, sentence BLEU or chrF in buckets of sentences."""
     difficulty, properties = arguments.difficulty, arguments.properties
     arguments.check_files(arguments.systems, difficulty)
     bounds = _check_buckets(arguments)
@@ -151,19 +151,25 @@ class CompareArguments(QualityArguments):
 
     systems: Systems
     bootstrap: int = option(
-        "Paired bootstrap against the first: 1000 is usual.", "N", default=0, min=0
+        "Samples of the paired bootstrap against the first system: usually 1000.",
+        "N",
+        default=0,
+        min=0,
     )
     randomisation: int = option(
-        "Approximate randomisation against the first: 10000 is usual.", "N", default=0, min=0
+        "Samples of approximate randomisation against the first system: usually 10000.",
+        "N",
+        default=0,
+        min=0,
     )
     ter: bool = flag("--ter", "TER too (slow).")
     train: Path | None = option(
-        "Training text (target side): words are sorted by how often it has them.  "
-        "[default: how often the references have them]",
+        "Training text (target side): words are sorted by their frequency in it.  [default: "
+        "frequency in the references]",
         "FILE",
     )
-    ngrams: int = option("N-grams to show of each kind.", "N", default=10, min=0)
-    examples: int = option("Sentences to show of each kind.", "N", default=3, min=0)
+    ngrams: int = option("Number of n-grams of each kind.", "N", default=10, min=0)
+    examples: int = option("Number of sentences of each kind.", "N", default=3, min=0)
     seed: int = option("Of the tests.", default=12345, min=0)
 
 
@@ -203,16 +209,20 @@ class DifficultyArguments(QualityArguments):
     """The arguments of `analyze difficulty`."""
 
     systems: list[str] | None = argument(
-        "Translations: sentence BLEU by difficulty, a bar each.", "[NAME=]FILE", default=None
+        "Translations: sentence BLEU by difficulty, with one bar each.", "[NAME=]FILE", default=None
     )
     alignments: Path | None = option(
         "Links of source and reference, `i-j` from 0.  [default: learned]", "FILE"
     )
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
-    edges: str | None = option("Where buckets begin: 1,2,4.  [default: thesis]", "N,N,...")
-    difficulty_out: Path | None = option("Write a number a line, for `analyze buckets`.", "FILE")
-    alignments_out: Path | None = option("Write the links: `i-j` from 0, a line.", "FILE")
+    edges: str | None = option("Bucket boundaries: 1,2,4.  [default: thesis]", "N,N,...")
+    difficulty_out: Path | None = option(
+        "Write the difficulties, one number per line, for `analyze buckets`.", "FILE"
+    )
+    alignments_out: Path | None = option(
+        "Write the links, `i-j` from 0, one line per sentence.", "FILE"
+    )
     bootstrap: int = option(BOOTSTRAP, "N", default=1000, min=0)
 
 
@@ -229,9 +239,9 @@ class DifficultyArguments(QualityArguments):
     "nmtgrid analyze difficulty ours=ours.en -r test.en -s test.de --train train.de train.en",
 )
 def difficulty(arguments: DifficultyArguments) -> None:
-    """Show how far one must lag behind each source to write its reference, and who does it well.
+    """Show the lag that each source requires to write its reference, and scores by this lag.
 
-    Words are what spaces separate: give tokenised text, or raw text and more of it with `--train`.
+    Words are separated by spaces: give tokenised text, or raw text and more of it with `--train`.
     """
     check_rules(arguments, [Needs("source", "data", "`--source FILE` is missing.")])
     systems, links, train = arguments.systems or [], arguments.alignments, arguments.train

@@ -38,29 +38,31 @@ class ReportArguments(EvaluationArguments):
         default=None,
     )
     title: str | None = option(
-        "Of the page.  [default: Translation systems compared, and on what]"
+        "Title of the page.  [default: Translation systems compared, and on what]"
     )
-    text: str = option("What stands under the title.", default="")
+    text: str = option("Subtitle.", default="")
     alignments: Path | None = option(
         "Links of source and reference, `i-j` from 0.  [default: learned]", "FILE"
     )
     train: Train = None
     bootstrap: int | None = option(
-        "Samples of the bootstrap, for intervals and p-values; 0: none.  [default: 1000]",
+        "Bootstrap samples for intervals and p-values; 0: none.  [default: 1000]",
         "N",
         min=0,
     )
-    line: list[int] | None = option("A line to show as an example; may be repeated.", "N")
+    line: list[int] | None = option("Line to show as an example; may be repeated.", "N")
     latency: list[str] | None = option("Results of `online-eval --out`.", "[NAME=]DIR")
     depth: list[str] | None = option("Results of `adaptive-tune --out`.", "[NAME=]DIR")
-    curves: list[str] | None = option("Show how it was trained.", "[NAME=]MODEL")
-    activations: list[str] | None = option("Show its activations on --data.", "[NAME=]MODEL")
+    curves: list[str] | None = option("Model whose training curves are shown.", "[NAME=]MODEL")
+    activations: list[str] | None = option(
+        "Model whose activations on --data are shown.", "[NAME=]MODEL"
+    )
     data: Path | None = option(
         "A dataset: references and source, unless `--reference` names some, and sentences for "
         "`--activations`.",
         "DATA",
     )
-    split: str | None = option("Of DATA.  [default: test; valid for activations]", "NAME")
+    split: str | None = option("Split of DATA.  [default: test; valid for activations]", "NAME")
     json: JsonFile = None
 
     @property
@@ -128,11 +130,11 @@ RULES = [
     "--out report.html",
 )
 def report(arguments: ReportArguments) -> None:
-    """Lay out all analyses of some systems on one page that can be sent to a colleague.
+    """Write all analyses of some systems to one self-contained page.
 
-    Scores, buckets, lengths and examples of all; difficulty where there is a source; alignments,
-    reading paths and exits of the systems whose traces have them; and whatever results are named.
-    The page is one file that asks nothing of a network, for screens light and dark, and for paper.
+    Scores, buckets, lengths and examples of all systems; difficulty if there is a source;
+    alignments, reading paths and exits of systems whose traces have them; and the results that are
+    named. The page is one file without network requests, for light and dark screens, and for paper.
     """
     check_rules(arguments, RULES, _faults(arguments))
     inputs = arguments.inputs

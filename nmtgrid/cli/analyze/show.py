@@ -35,13 +35,13 @@ Systems = Annotated[
     list[str],
     typer.Argument(
         metavar="[NAME=]FILE",
-        help="Translations, a line each: text of any system, or traces of `decode` (.jsonl).",
+        help="Translations, one per line: text of any system, or traces of `decode` (.jsonl).",
     ),
 ]
 
 
 CORPUS = option(
-    "What titles call the corpus.  [default: its dataset, or its file, where that is known]", "NAME"
+    "Name of the corpus in titles.  [default: its dataset or file, if known]", "NAME"
 )
 
 
@@ -50,11 +50,11 @@ class ShownArguments(CommandArguments):
     """Where the tables, pictures and numbers of an analysis go."""
 
     out: Path | None = option(
-        "Draw: into a folder, or into this .png or .svg (several: each with its name added).",
+        "Write figures: into a folder, or to this .png or .svg (several: each with a suffix).",
         "DIR|FILE",
     )
     picture: Literal["png", "svg"] = option(
-        "Kind of pictures in a folder.", None, "--format", default="png"
+        "Format of figures in a folder.", None, "--format", default="png"
     )
     json: JsonFile = None
     corpus: str | None = CORPUS
@@ -84,19 +84,19 @@ class ShownArguments(CommandArguments):
 class EvaluationArguments(CommandArguments):
     """What translations are compared with, and how."""
 
-    reference: Path | None = option("References, a line each.", "FILE", "--reference", "-r")
-    source: Path | None = option("Source, a line each.", "FILE", "--source", "-s")
+    reference: Path | None = option("References, one per line.", "FILE", "--reference", "-r")
+    source: Path | None = option("Source, one sentence per line.", "FILE", "--source", "-s")
     data: Path | None = option(
-        "A dataset, in place of references and source: scores are those of `decode`.", "DATA"
+        "A dataset, instead of references and source: scores are those of `decode`.", "DATA"
     )
-    split: str | None = option("Of DATA.  [default: test]", "NAME")
+    split: str | None = option("Split of DATA.  [default: test]", "NAME")
     corpus: str | None = CORPUS
     tokenize: Literal["13a", "none", "intl", "char", "zh"] = option(
-        "How BLEU and all that counts words splits text (sacreBLEU's names); `none`: it is "
-        "tokenised already.",
+        "Tokeniser of BLEU and of word counts (sacreBLEU's names); `none`: text is tokenised "
+        "already.",
         default="13a",
     )
-    lowercase: bool = flag("--lowercase", "Compare without regard to case.")
+    lowercase: bool = flag("--lowercase", "Ignore case.")
 
     def evaluate(self, systems: Sequence[str]) -> Evaluation:
         """Return systems, as NAME=FILE, against the references; warn where only one has case."""

@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 Lines = Annotated[
     list[int] | None,
     typer.Option(
-        "--line", metavar="N", help="Lines to draw, from 1; may be repeated.  [default: one]"
+        "--line", metavar="N", help="Lines to plot, from 1; may be repeated.  [default: one]"
     ),
 ]
 Words = Annotated[
-    bool, typer.Option("--words", help="Join BPE pieces to words, those of tokenised text.")
+    bool, typer.Option("--words", help="Join BPE units to the words of tokenised text.")
 ]
 
 
@@ -46,17 +46,17 @@ Words = Annotated[
 class AlignmentsArguments(ShownArguments):
     """The arguments of `analyze alignments`."""
 
-    traces: list[str] = argument("Files of `decode --traces`, a model each.", "[NAME=]TRACES")
+    traces: list[str] = argument("Files of `decode --traces`, one per model.", "[NAME=]TRACES")
     line: Lines = None
     words: Words = False
     pharaoh: Path | None = option(
-        "Write links, `i-j` from 0 (of several models: the name added).", "FILE"
+        "Write links, `i-j` from 0 (several models: with their names as suffixes).", "FILE"
     )
     threshold: float | None = option(
-        "Link shares from this on.  [default: the largest]", min=0.0, max=1.0
+        "Minimum weight of a link.  [default: the largest]", min=0.0, max=1.0
     )
     gold: Path | None = option(
-        "Links by people (possible ones `i?j`): gives the error rate.", "FILE"
+        "Gold links (possible ones `i?j`): reports the alignment error rate.", "FILE"
     )
 
 
@@ -81,10 +81,10 @@ ALIGNMENTS_RULES = [
     "nmtgrid analyze alignments grid=grid.jsonl other=other.jsonl --line 3 --out DIR",
 )
 def alignments(arguments: AlignmentsArguments) -> None:
-    """Show how sharp alignments are and what they cover; draw them as heat maps side by side.
+    """Show the sharpness and coverage of alignments; plot them as heat maps side by side.
 
-    Entropy is in nats per target token (lower is surer), coverage the mean share of a source
-    token that is aligned to; end symbols count on both sides.
+    Entropy is in nats per target token (lower is sharper), coverage the mean proportion of each
+    source token that is aligned; end symbols count on both sides.
     """
     from nmtgrid.analysis.systems import named_files
 
@@ -121,9 +121,13 @@ class ExitsArguments(ShownArguments):
     """The arguments of `analyze exits`."""
 
     systems: list[str] = argument("Files of `decode --exit ... --traces FILE`.", "[NAME=]TRACES")
-    reference: Path | None = option("Shown at the examples.", "FILE", "--reference", "-r")
-    line: list[int] | None = option("An example to draw, from 1; may be repeated.", "N")
-    examples: int = option("Without `--line`: the first so many lines.", "N", default=3, min=0)
+    reference: Path | None = option(
+        "Source text shown with the examples.", "FILE", "--reference", "-r"
+    )
+    line: list[int] | None = option("Example to plot, from 1; may be repeated.", "N")
+    examples: int = option(
+        "Without `--line`: number of examples from the start.", "N", default=3, min=0
+    )
 
 
 @takes(
@@ -132,10 +136,10 @@ class ExitsArguments(ShownArguments):
     "nmtgrid analyze exits early=early.jsonl --reference test.en --out DIR",
 )
 def exits(arguments: ExitsArguments) -> None:
-    """Show where tokens leave a decoder that has many exits, and what that goes with.
+    """Show where tokens exit a decoder, and what that depends on.
 
-    Average exits, at the beginning and near the end of hypotheses, by confidence and by source
-    length; a few hypotheses token for token. The end symbol is a token with an exit.
+    Average exits, by position, confidence and source length; a few hypotheses token by token. The
+    end symbol is a token with an exit.
     """
     systems, reference, lines = arguments.systems, arguments.reference, arguments.line or []
     inputs = [split_label(text)[1] for text in systems]
@@ -159,7 +163,7 @@ class PathsArguments(ShownArguments):
     """The arguments of `analyze paths`."""
 
     traces: list[str] = argument(
-        "Files of `decode --stream --traces`, a system each.", "[NAME=]TRACES"
+        "Files of `decode --stream --traces`, one per system.", "[NAME=]TRACES"
     )
     line: Lines = None
     words: Words = False
@@ -168,10 +172,12 @@ class PathsArguments(ShownArguments):
         "[default: learned]",
         "[NAME=]FILE",
     )
-    attention: bool = flag("--attention", "Show what the models looked at instead of links.")
+    attention: bool = flag("--attention", "Show the attention of the models instead of links.")
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
-    reference: Path | None = option("Shown above the paths.", "FILE", "--reference", "-r")
+    reference: Path | None = option(
+        "Source text shown above the paths.", "FILE", "--reference", "-r"
+    )
 
 
 _EXCLUDE = "{option} and {other} exclude each other: leave one out."
@@ -192,10 +198,10 @@ PATHS_RULES = [
     "nmtgrid analyze paths wait3=wait3.jsonl oracle=oracle.jsonl --line 3 --words --out DIR",
 )
 def paths(arguments: PathsArguments) -> None:
-    """Show when online systems read and write: their paths over word alignments, side by side.
+    """Show when simultaneous systems read and write: paths over word alignments, side by side.
 
-    What is written before a source word aligned with it has been read is anticipated. What models
-    look at has always been read, so that it tells no anticipation.
+    A word is anticipated if it is written before a source word aligned with it has been read.
+    Attention covers only what has been read, so it shows no anticipation.
     """
     from nmtgrid.analysis.systems import named_files
 

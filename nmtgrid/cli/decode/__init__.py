@@ -17,17 +17,17 @@ from nmtgrid.cli.options import check_outputs, check_rules, takes, write_report
     'echo "Guten Morgen!" | nmtgrid decode MODEL --stream --k 3',
 )
 def command(arguments: DecodeArguments) -> None:
-    """Translate raw text line for line, or score the translations of a dataset's split.
+    """Translate raw text line by line, or score the translations of a dataset's split.
 
-    A model that captions pictures reads features instead, in the file's order of pictures, and is
-    scored by BLEU-1 to BLEU-4 and CIDEr against all captions of each.
+    Captioning models read features of pictures instead, in the order of the file, and are scored by
+    BLEU-1 to BLEU-4 and CIDEr against all captions of each picture.
 
-    `--set` reaches the other settings of the search: max_length_a and max_length_b (at most
-    a + b x source length), length_offset (mu), min_length.
+    `--set` changes the other search settings: max_length_a and max_length_b (at most a + b x source
+    length), length_offset (mu), min_length.
 
     With `--stream` each word is written to standard output as soon as it is final, while the line
-    still arrives: greedily, one output line for each input line. Detokenised as far as nothing has
-    to be taken back; words are tokenised one by one.
+    is still arriving: greedily, one output line for each input line. Output is detokenised as far
+    as it is final; words are tokenised one by one.
     """
     source, data, standard = arguments.source, arguments.data, Path("-")
     if arguments.stream:

@@ -36,65 +36,75 @@ class DecodeArguments(CommandArguments):
         "INPUT|-",
         default=None,
     )
-    out: Path | None = option("Where the text goes.  [default: -]", "FILE")
+    out: Path | None = option("Output file.  [default: -]", "FILE")
     data: Path | None = option("Translate a split and score it.", "DATA")
     split: str | None = option("The split of `--data`.  [default: test]", "NAME")
-    card: bool = flag("--card", "With `--data`: enter the scores into the model's README.md.")
-    ter: bool = flag("--ter", "With `--data`: TER too (slow, minutes for bad ones).")
+    card: bool = flag("--card", "With `--data`: add the scores to the model's README.md.")
+    ter: bool = flag("--ter", "With `--data`: TER too (slow; minutes for poor translations).")
     forced: bool = flag(
-        "--forced", "Write no translations: force the split's references (perplexity)."
+        "--forced", "Write no translations: score the references of the split (perplexity)."
     )
-    energies: bool = flag("--energies", "With `--forced`: what each source unit adds to a score.")
-    beam: int | None = option("Width; 1 is greedy.  [default: the model's]", "N")
+    energies: bool = flag(
+        "--energies", "With `--forced`: the contribution of each source unit to a score."
+    )
+    beam: int | None = option("Beam size; 1 is greedy.  [default: the model's]", "N")
     length_penalty: float | None = option(
-        "Score = log-probability / ((mu + length) / (mu + 1))^A, end symbol counted in "
-        "the length.  [default: the model's]",
+        "Length penalty A: score = log-probability / ((mu + length) / (mu + 1))^A, end symbol "
+        "included in the length.  [default: the model's]",
         "A",
     )
-    coverage_penalty: float | None = option("Weight of what is left untranslated.", "B")
+    coverage_penalty: float | None = option(
+        "Weight of the coverage penalty, for source text left untranslated.", "B"
+    )
     nbest: int | None = option("Write N lines `line ||| text ||| log-prob. ||| score`.", "N")
     ensemble: Ensemble = None
-    sample: bool = flag("--sample", "Draw translations instead of seeking the best.")
-    temperature: float | None = option("Of sampling; below 1 is sharper.  [default: 1]")
-    top_k: int | None = option("Sample among the K likeliest.")
-    top_p: float | None = option("Sample among the likeliest that hold this share.")
-    seed: int | None = option("Of sampling.  [default: 1]")
+    sample: bool = flag("--sample", "Sample instead of searching.")
+    temperature: float | None = option("Sampling temperature; below 1 is sharper.  [default: 1]")
+    top_k: int | None = option("Sample from the K most likely tokens.")
+    top_p: float | None = option(
+        "Sample from the most likely tokens with this total probability (nucleus)."
+    )
+    seed: int | None = option("Sampling seed.  [default: 1]")
     prefix: Path | None = option(
-        "Raw text, a line for each of INPUT: whole words that its translation begins "
-        "with, perhaps none.",
+        "Forced prefixes: raw text, one line per line of INPUT, of whole words; empty lines are "
+        "free.",
         "FILE",
     )
-    traces: Path | None = option("Write one JSON record a line, with alignments.", "FILE")
-    alignments: Path | None = option("Write links of words, `source-target` from 0.", "FILE")
+    traces: Path | None = option("Write one JSON record per line, with alignments.", "FILE")
+    alignments: Path | None = option("Write word alignments, `source-target` from 0.", "FILE")
     replace_unknown: bool = flag("--replace-unknown", "Copy the aligned word for `<unk>`.")
-    batch_tokens: int | None = option("Source tokens x beam of a batch.  [default: 4000]", "N")
+    batch_tokens: int | None = option("Batch size in source tokens x beam.  [default: 4000]", "N")
     max_source: int | None = option(
-        "Longest source, in units, that is not split.  [default: as in training]", "N"
+        "Maximum source length in units before splitting.  [default: as in training]", "N"
     )
     long_lines: Literal["split", "cut"] | None = option(
-        "Translate longer ones in pieces, or cut them.  [default: split]"
+        "Split longer sources, or truncate them.  [default: split]"
     )
     weights: Weights = "best"
     exit: str | None = option(
-        "Leave the decoder early: by the thresholds that `adaptive-tune` kept under NAME, "
-        "after block N, or where the model's own predictor says so. Or decode as without, but "
-        "faster: `verified` drafts tokens at an exit and verifies them with all blocks "
+        "Early exit: thresholds stored by `adaptive-tune` under NAME, a fixed exit after block N, "
+        "or the model's own predictor (`auto`). `verified` gives the same translations as "
+        "without, but faster: it drafts tokens at an exit and verifies them with all blocks "
         "(`'verified exit=1 drafts=8 types=1024'`).",
         "NAME|N|auto|verified",
     )
     stream: bool = flag(
         "--stream",
-        "Translate words as they come; needs one of `--k`, `--threshold`, `--policy`, unless the "
-        "model was trained with one k.",
+        "Streaming: translate words as they arrive; needs one of `--k`, `--threshold`, "
+        "`--policy`, unless the model was trained with one k.",
     )
-    k: str | None = option("Streams: stay N source units behind; `inf` waits for all.", "N")
-    threshold: float | None = option("Streams: the model's agent reads on above this.", "TAU")
+    k: str | None = option("Streams: wait-k with k = N source units; `inf` waits for all.", "N")
+    threshold: float | None = option(
+        "Streams: read while the model's reading probability is above this.", "TAU"
+    )
     policy: str | None = option(
-        "Streams: a reading policy, `confidence threshold=0.8 floor=2`, your own (`--import`), "
-        "or the NAME of one that `online-eval --allow-loss` kept; see there.",
+        "Streams: a reading policy, such as `confidence threshold=0.8 floor=2`, your own "
+        "(`--import`), or the NAME of a setting stored by `online-eval --allow-loss`.",
         "TEXT",
     )
-    finish_reading: bool = flag("--finish-reading", "Streams: no end before all has been read.")
+    finish_reading: bool = flag(
+        "--finish-reading", "Streams: forbid the end symbol before the whole source is read."
+    )
     changes: Overrides = None
     precision: Precision = "fp32"
     device: Device = "auto"
@@ -121,7 +131,9 @@ RULES = [
         "{option} has no effect with `--forced`, which translates nothing.",
     ),
     Excludes(
-        "exit", "forced", "`--exit` is for decoding; `--forced` runs all blocks: leave one of them."
+        "exit",
+        "forced",
+        "`--exit` is for decoding; `--forced` runs all blocks: leave out one of them.",
     ),
     EXIT_EXCLUDES_ENSEMBLE,
     Requires("energies", "forced", "`--energies` are those of given translations: add `--forced`."),

@@ -20,15 +20,15 @@ from nmtgrid.cli.options import check_outputs, check_rules, takes
     "nmtgrid online-eval MODEL --data DATA --policies confidence --allow-loss 2",
 )
 def command(arguments: OnlineEvalArguments) -> None:
-    """Translate a split as if its source came word by word; show BLEU against latency.
+    """Evaluate simultaneous translation of a split: BLEU against latency.
 
-    One row for each setting: BLEU, average proportion AP, average lagging AL, DAL, consecutive
-    wait CW and the longest one, LAAL, YAAL, and the length ratio. `--log` scores the log of another
-    program: BLEU, and latency in both conventions.
+    One row for each setting: BLEU, average proportion AP, average lagging AL, DAL, the mean and
+    maximum consecutive wait (CW, max-CW), LAAL, YAAL, and the length ratio. `--log` scores the log
+    of another program: BLEU, and latency in both conventions.
 
-    With `--allow-loss` half of a split orders the settings by latency and the other half tests
-    them, the slowest first: the fastest that passes loses at most so much against offline
-    translation, with the confidence asked for.
+    With `--allow-loss` one half of a split orders the settings by latency and the other half tests
+    them, the slowest first: the fastest that passes loses at most this much against offline
+    translation, with the given confidence.
     """
     if arguments.log is not None:
         check_rules(arguments, LOG_RULES)

@@ -49,36 +49,37 @@ class OnlineEvalArguments(CommandArguments):
     models: list[str] | None = argument(
         "Model directories, side by side; NAME=MODEL names one.", "MODEL", default=None
     )
-    data: Path | None = option("The dataset with the split.", "DATA")
+    data: Path | None = option("Dataset directory.", "DATA")
     split: str | None = option(
-        "What to translate.  [default: test; with `--allow-loss` valid]", "NAME"
+        "Split to translate.  [default: test; with `--allow-loss` valid]", "NAME"
     )
     ensemble: Ensemble = None
     k: str | None = option(
-        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads all first (offline).  [default: that of "
-        "training, or 1,3,5,7,9]",
+        "Wait-k: `1..9`, `1,3,5`, `1..9:2`; `inf` reads the whole source first (offline).  "
+        "[default: that of training, or 1,3,5,7,9]",
         "LIST",
     )
     thresholds: str | None = option(
-        "Let the model's own agent read on above this probability: `0.1..0.9:0.1`.", "LIST"
+        "Reader policy: read while the model's reading probability is above this: "
+        "`0.1..0.9:0.1`.", "LIST"
     )
     oracle: str | None = option(
-        "Decode along the oracle's paths, for each weight lambda of the delay: `0,1`.", "LIST"
+        "Decode along the oracle's paths, for each delay weight lambda: `0,1`.", "LIST"
     )
     policies: str | None = option(
-        "Policies by name, each along its usual sweep: `confidence,alignatt`, or `all` that the "
-        "models can follow.",
+        "Policies by name, each with its default sweep: `confidence,alignatt`, or `all` that the "
+        "models support.",
         "LIST",
     )
     policy: list[str] | None = option(
-        "A policy with its settings, all combinations of their values: `confidence "
-        "threshold=0.5..0.9:0.1 floor=2`; or your own (`--import FILE`, or `FILE.py:Class`); or "
-        "one that `--allow-loss` kept under NAME; may be repeated.",
+        "A policy with settings; lists are evaluated in all combinations: `confidence "
+        "threshold=0.5..0.9:0.1 floor=2`; or your own (`--import FILE`, or `FILE.py:Class`); or a "
+        "NAME stored by `--allow-loss`; may be repeated.",
         "TEXT",
     )
     allow_loss: float | None = option(
-        "Calibrate the settings first: the one of least latency that loses at most so much against "
-        "offline translation, guaranteed with `--confidence`, is evaluated beside it.",
+        "Calibrate: also evaluate the setting of least latency whose loss against offline "
+        "translation is at most this, guaranteed with `--confidence`.",
         "PERCENT",
     )
     risk: Literal["bleu", "agreement"] | None = option(
@@ -86,88 +87,91 @@ class OnlineEvalArguments(CommandArguments):
         "differ from the offline translation's.  [default: bleu]"
     )
     confidence: float | None = option(
-        "With `--allow-loss`: of the guarantee.  [default: 0.95]", "P"
+        "With `--allow-loss`: confidence of the guarantee.  [default: 0.95]", "P"
     )
     latency: Literal["al", "dal"] | None = option(
-        "With `--allow-loss`: which latency is to be least.  [default: al]"
+        "With `--allow-loss`: latency to minimise.  [default: al]"
     )
     test_split: str | None = option(
-        "With `--allow-loss`: what to evaluate the chosen setting on.  [default: `--split`]", "NAME"
+        "With `--allow-loss`: split on which to evaluate the chosen setting.  [default: "
+        "`--split`]", "NAME"
     )
     name: str | None = option(
-        "With `--allow-loss`: under `NAME-lossPERCENT` the setting is kept in MODEL, for "
-        "`--policy` here and of `decode --stream`.  [default: the policy]",
+        "With `--allow-loss`: store the setting in MODEL as `NAME-lossPERCENT`, for `--policy` "
+        "here and in `decode --stream`.  [default: the policy]",
         "NAME",
     )
-    keep: bool = option("Keep it in the model's directory.", None, "--keep/--no-keep", default=True)
-    seed: int = option("With `--allow-loss`: of the halves that order and test.", default=1)
+    keep: bool = option("Store it in the model directory.", None, "--keep/--no-keep", default=True)
+    seed: int = option("With `--allow-loss`: seed of the split into halves.", default=1)
     oracle_cost: Literal["delay", "printed"] = option(
-        "Reading cost of the oracle; `printed` is the thesis' to the letter.", default="delay"
+        "Reading cost of the oracle; `printed`: exactly as printed in the thesis.", default="delay"
     )
     source: Literal["words", "line"] = option(
-        "Tokenise the source word by word, as it would arrive, or the whole line, as the "
-        "dataset is and as published figures were made; that knows words to come.",
+        "Tokenise the source word by word, as it would arrive, or by line, as in the dataset and "
+        "in published figures, which looks ahead.",
         default="words",
     )
     unit: Literal["token", "word"] | None = option(
-        "What latency counts: subword units, or words: the source's (see `--source`), and "
-        "tokenised ones of the target.  [default: token]"
+        "Unit of latency: subword units, or words (source: see `--source`; target: tokenised).  "
+        "[default: token]"
     )
     convention: Literal["thesis", "simuleval"] = option(
-        "|y| is the hypothesis' length, or as SimulEval has it: AL and AP by the "
-        "reference's (words only).",
+        "Length |y| in AL and AP: of the hypothesis, or of the reference as in SimulEval (words "
+        "only).",
         default="thesis",
     )
     metric: list[str] | None = option(
-        "A latency metric of your own, `f(delays, source_length, target_length)` for each "
-        "sentence, by its name in the file of `--import`; may be repeated.",
+        "A user-defined latency metric, `f(delays, source_length, target_length)` per sentence, "
+        "by its name in the file of `--import`; may be repeated.",
         "NAME",
     )
     beam: int = option(
-        "Width of the beam; 1 is greedy. With more nothing is final before the end: "
-        "latency is that of the best hypothesis.",
+        "Beam size; 1 is greedy. With a larger beam nothing is final before the end: latency is "
+        "that of the best hypothesis.",
         "N",
         default=1,
     )
     finish_reading: bool = flag(
-        "--finish-reading", "No translation ends before its source is read."
+        "--finish-reading", "Forbid the end symbol before the whole source is read."
     )
     bootstrap: int = option(
-        "Resamples for intervals and p-values of areas between curves and wait-k's; 0: none.",
+        "Bootstrap samples for intervals and p-values of areas between curves and wait-k; 0: none.",
         "N",
         default=1000,
         min=0,
     )
     clock: bool = flag(
         "--clock",
-        "Decode sentence by sentence, as a stream, and measure the time of each token and "
+        "Decode sentence by sentence, as a stream, and measure the time per token and "
         "computation-aware latency.",
     )
     words_per_minute: float = option(
-        "With `--clock`: how fast source words come, which makes seconds words.",
+        "With `--clock`: speaking rate, which converts seconds to words.",
         "N",
         default=WORDS_PER_MINUTE,
     )
-    sentences: int | None = option("Only the first N.  [default: all]", "N")
-    out: Path | None = option("Results, translations, traces, curve and paths.", "DIR")
+    sentences: int | None = option("Use only the first N sentences.  [default: all]", "N")
+    out: Path | None = option("Folder for results, translations, traces, curve and paths.", "DIR")
     simuleval: Path | None = option(
-        "One log a setting, for `simuleval --score-only --sacrebleu-tokenizer none --output`.",
+        "Write SimulEval logs, one per setting, for `simuleval --score-only --sacrebleu-tokenizer "
+        "none --output`.",
         "DIR",
     )
     published: str | None = option(
-        "Lay the published curves of a corpus under ours, such as `iwslt14-de-en`; warns of what "
-        "does not compare.",
+        "Add the published curves of a corpus, such as `iwslt14-de-en`; warns if they are not "
+        "comparable.",
         "NAME",
     )
-    lines: list[int] | None = option("Draw the paths of line N; may be repeated.", "N", "--line")
+    lines: list[int] | None = option("Plot the paths of line N; may be repeated.", "N", "--line")
     log: Path | None = option("Score this `instances.log` of SimulEval; needs no model.", "FILE")
     sacrebleu_tokenizer: Literal["13a", "none", "intl", "zh", "char"] = option(
-        "With `--log`: BLEU's, as SimulEval calls it; `none` for tokenised text.", default="13a"
+        "With `--log`: tokeniser of BLEU, by SimulEval's name; `none` for tokenised "
+        "text.", default="13a"
     )
     exit: str | None = option(
-        "Leave the decoder early, as `decode --exit` does; all models.", "NAME|N|auto"
+        "Early exit, as in `decode --exit`, for all models.", "NAME|N|auto"
     )
-    batch_tokens: int = option("Source tokens x beam of a batch.", "N", default=4000)
+    batch_tokens: int = option("Batch size in source tokens x beam.", "N", default=4000)
     weights: Weights = "best"
     precision: Precision = "fp32"
     device: Device = "auto"

@@ -84,7 +84,7 @@ def conclude(arguments: OnlineEvalArguments, system: System) -> None:
     console.say(
         f'`--policy "{values["setting"]}"`: {metric} {_number(values["latency"])}, offline '
         f"{_number(values['offline_latency'])} (source {arguments.latency_unit}s)"
-        + (f"; kept as `--policy {values['stored']}`." if values["stored"] else ".")
+        + (f"; stored as `--policy {values['stored']}`." if values["stored"] else ".")
     )
 
 
@@ -145,8 +145,8 @@ def _keep(
     assert system.calibrated is not None
     if setting.policy not in KINDS:
         console.say(
-            "note: a policy of your own is code, which no model directory holds: the setting is "
-            "not kept."
+            "note: your own policy is code, which a model directory cannot store: the setting is "
+            "not stored."
         )
         return None
     loaded = system.loaded

@@ -91,13 +91,13 @@ def print_skipped(latencies: Mapping[str, Latency]) -> None:
     total = max(latency.sentences for latency in latencies.values())
     if text := _counted(skipped):
         console.say(
-            f"In {text} of {total:,} sentences source or translation is empty: no average counts "
+            f"In {text} of {total:,} sentences source or translation is empty: averages exclude "
             "them."
         )
     if text := _counted(late):
         console.say(
-            f"In {text} of {total:,} sentences nothing was written before all was read: YAAL "
-            "leaves them out."
+            f"In {text} of {total:,} sentences nothing was written before the whole source was "
+            "read: YAAL excludes them."
         )
 
 
@@ -155,7 +155,7 @@ def evaluate(
         setting.is_offline or setting.translates_prefixes for setting in settings
     ):
         console.warn(
-            f"`--beam {arguments.beam}` with limited reads: a beam may take back what it has "
+            f"`--beam {arguments.beam}` with limited reads: a beam may revise what it has "
             "written until the sentence ends, so latencies are those of the hypothesis that is "
             "best then, not of words that could have been shown. `--beam 1` writes what stays."
         )
@@ -316,8 +316,8 @@ def _finish(
         console.say(f"Drawn: {name}")
     if left := [line for line in arguments.lines or () if line not in rows]:
         console.warn(
-            f"`--line {left[0]}`: there is no path to draw. Nothing stands in the line or was "
-            "written, or every setting reads all first."
+            f"`--line {left[0]}`: there is no path to plot. The line or its translation is "
+            "empty, or every setting reads the whole source first."
         )
     write_report(arguments.json, values)
 

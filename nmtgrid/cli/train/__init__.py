@@ -22,14 +22,15 @@ if TYPE_CHECKING:
     "nmtgrid train --list --arch pervasive",
 )
 def command(arguments: TrainArguments) -> None:
-    """Train a model on DATA into the model directory OUT.
+    """Train a model on DATA and write the model directory OUT.
 
-    Stopping it by Ctrl-C or SIGTERM saves first and leaves with exit code 130 or 143; `--resume`
-    goes on from there, as it does after a kill. Under torchrun each process takes a share of every
-    update's batches: N of them do `batches.accumulation` x N batches an update.
+    Ctrl-C or SIGTERM saves the run and exits with code 130 or 143; `--resume` continues it, also
+    after a kill. Under torchrun each process computes a share of the batches of every update: N
+    processes compute `batches.accumulation` x N batches per update.
 
-    The settings in a file of `--config` come after the preset that it names, and before options
-    and `--set`. The `config.json` of a model will do too: it trains such a model again.
+    Settings of a `--config` file override those of its preset, and are overridden by options and
+    `--set`. The `config.json` of a model directory is such a file too: it trains the same model
+    again.
     """
     from nmtgrid.training.distributed import processes_from_environment
 

@@ -33,55 +33,59 @@ class TrainArguments(CommandArguments):
     file_settings: ClassVar[tuple[str, ...]] = SETTINGS
 
     data: Path | None = argument(
-        "Dataset directory; a run that is resumed knows its own.", "DATA", default=None
+        "Dataset directory; optional with `--resume`.", "DATA", default=None
     )
     out: Path | None = option("Model directory to write.", "MODEL")
     arch: str | None = option("Architecture; see `--list`.", "NAME", show_default="pervasive")
-    preset: str | None = option("The architecture's settings by name.", "NAME", show_default="none")
-    objective: str | None = option("What is minimised.", "NAME", show_default="likelihood")
+    preset: str | None = option("Named settings of the architecture.", "NAME", show_default="none")
+    objective: str | None = option("Training objective.", "NAME", show_default="likelihood")
     changes: Overrides = None
     device: Device = "auto"
     precision: Literal["auto", "fp32", "bf16"] | None = option(
         "`auto`: bf16 where it is faster than fp32.", show_default="auto"
     )
     max_updates: int | None = option(
-        "Updates to do; 0: no limit.", "N", show_default="the preset's, or 50,000"
+        "Maximum number of updates; 0: no limit.", "N", show_default="the preset's, or 50,000"
     )
     max_minutes: float | None = option(
-        "Minutes to train, validation and saving included, carried over `--resume`; "
-        "the last validation comes after them.",
+        "Maximum minutes, including validation and saving, cumulative over `--resume`; the final "
+        "validation is extra.",
         "M",
         show_default="the preset's, or no limit",
     )
-    max_epochs: int | None = option("Epochs to do.", "N", show_default="the preset's, or no limit")
-    seed: int | None = option("Seed of everything that is random.", "N", show_default="1")
-    seeds: str | None = option("Several runs, such as 1,2,3 or 1..3, into OUT/seed-N.", "LIST")
-    init: Path | None = option("Begin from another model's weights.", "MODEL")
-    resume: bool = flag("--resume", "Go on with the run in OUT.")
+    max_epochs: int | None = option(
+        "Maximum number of epochs.", "N", show_default="the preset's, or no limit"
+    )
+    seed: int | None = option("Random seed.", "N", show_default="1")
+    seeds: str | None = option("Several runs, such as 1,2,3 or 1..3, each into OUT/seed-N.", "LIST")
+    init: Path | None = option("Initialise with another model's weights.", "MODEL")
+    resume: bool = flag("--resume", "Continue the run in OUT.")
     overwrite: bool = flag("--overwrite", "Replace the run in OUT.")
     average: int | None = option(
-        "Also try the mean of the last N checkpoints.", "N", show_default="the preset's, or 0"
+        "Also evaluate the average of the last N checkpoints.",
+        "N",
+        show_default="the preset's, or 0",
     )
     tensorboard: bool = flag(
-        "--tensorboard", "Write events for TensorBoard too, into OUT/tensorboard."
+        "--tensorboard", "Also write TensorBoard events into OUT/tensorboard."
     )
-    dry_run: bool = flag("--dry-run", "Show the plan and its cost; train nothing.")
-    list_: bool = flag("--list", "Show architectures, presets, objectives, settings.")
-    source_vocab_size: int | None = option("For `--dry-run` without data.", "N")
-    target_vocab_size: int | None = option("For `--dry-run` without data.", "N")
+    dry_run: bool = flag("--dry-run", "Print the plan and its cost without training.")
+    list_: bool = flag("--list", "List architectures, presets, objectives and settings.")
+    source_vocab_size: int | None = option("With `--dry-run` and no data.", "N")
+    target_vocab_size: int | None = option("With `--dry-run` and no data.", "N")
     json: JsonFile = None
     config: Config = None
     dump_config: Path | None = option(
-        "Write all settings, as `--config` reads them, and train nothing (`-`: to the screen).",
+        "Write all settings as a `--config` file, without training (`-`: to standard output).",
         "FILE",
     )
     lengths: str | None = option(
-        "With `--dry-run`: of a pair, in units with end symbols, such as 20x25; the cost is that "
-        "of such pairs.",
+        "With `--dry-run`: lengths of a sentence pair in units, end symbols included, such as "
+        "20x25; the cost is for such pairs.",
         "SOURCExTARGET",
     )
     test_split: str | None = option(
-        "Translate this split at the end and score it, as `decode --data` does; `none`: do not.  "
+        "Translate and score this split at the end, as `decode --data` does; `none`: do not.  "
         "[default: with `--seeds` test]",
         "NAME",
     )
@@ -95,14 +99,14 @@ PANELS = {
     GENERAL: "device precision json",
 }
 _SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
-_OUT_MESSAGE = "`--out MODEL` is missing: where shall the model be written?"
+_OUT_MESSAGE = "`--out MODEL` is missing: the model directory to write."
 RULES = [
     Requires("source_vocab_size target_vocab_size", "dry_run", _SIZES_MESSAGE),
     Excludes("source_vocab_size target_vocab_size", "data", _SIZES_MESSAGE),
     Excludes(
         "init",
         "resume",
-        "`--init` and `--resume` contradict each other: a resumed run goes on from its own "
+        "`--init` and `--resume` contradict each other: a resumed run continues with its own "
         "weights.",
         # Of several runs some may be resumed while others begin.
         unless="seeds",

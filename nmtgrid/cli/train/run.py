@@ -259,7 +259,7 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
     """
     match event:
         case events.Started():
-            begun = f"Going on from update {event.update:,}" if event.update else "Training"
+            begun = f"Continuing from update {event.update:,}" if event.update else "Training"
             shared = f", {event.processes} processes" if event.processes > 1 else ""
             anew = (
                 "\nThe number of processes has changed: the batches are the same, redistributed, "

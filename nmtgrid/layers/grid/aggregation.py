@@ -63,7 +63,7 @@ class MaxPooling(_Pooling):
 class GatedMaxPooling(MaxPooling):
     """Max over the source of a gated linear unit of the cells, Eq. (3.19).
 
-    Departs: the gated linear unit has a bias, which the print leaves out; it begins at zero.
+    Departs: the gated linear unit has a bias, which the print omits; it is initialised to zero.
     """
 
     def __init__(self, size: int) -> None:
@@ -155,7 +155,7 @@ class AttentionPooling(_WeightedPooling):
 class ScaledAttentionPooling(_WeightedPooling):
     """A softmax over the source weights the cells, times sqrt(|s|): CoNLL Eq. (8)-(9).
 
-    Departs: the bias b of Eq. (8) is left out; it moves all scores alike and cancels.
+    Departs: the bias b of Eq. (8) is omitted; it is the same for all scores and cancels.
     """
 
     def __init__(self, size: int) -> None:

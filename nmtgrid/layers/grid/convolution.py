@@ -35,8 +35,8 @@ class DepthwiseConvolution(nn.Module):
     """A depthwise k_y x k_x convolution, causal in the target (and in the source, if asked).
 
     The parameter has the printed shape [k_y, k_x, D], as the published parameter counts do; the
-    taps that Eq. (3.2) masks are zero and are never read. Departs: 3.2 as printed would mask the
-    current row too.
+    taps that Eq. (3.2) masks are zero and are never read. Departs: 3.2 as printed would also mask
+    the current row.
     """
 
     vector_parameters = ("weight",)

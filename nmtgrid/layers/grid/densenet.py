@@ -138,9 +138,9 @@ class DenseLayer(nn.Module):
 class DenseConvolutionalNetwork(nn.Module):
     """L dense layers, a projection to half the features if asked, and a last norm and ReLU.
 
-    Departs: the text does not mention the last norm and ReLU, nor that the output is halved; with
-    both, and the input halved as its revised version says, all counts of tables 1 and 2 fit to
-    0.3 % (with |V| as printed), but for that of attention alone (0.9 %).
+    Departs: the text mentions neither the last norm and ReLU nor that the output size is halved;
+    with both, and the halved input of its revised version, all counts of tables 1 and 2 agree to
+    0.3 % (with |V| as printed), except that of attention alone (0.9 %).
     """
 
     def __init__(self, plan: DensePlan) -> None:

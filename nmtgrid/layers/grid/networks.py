@@ -160,7 +160,7 @@ class ResidualNetwork(GridNetwork):
 class ResidualNormNetwork(GridNetwork):
     """h_n = LN(h_{n-1} + F_n(h_{n-1})); the last h is the output.
 
-    Departs: Eq. (3.4) does not say what H_conv is; it is the last normalised sum.
+    Departs: Eq. (3.4) does not define H_conv; here it is the last normalised sum.
     """
 
     def __init__(self, plan: NetworkPlan) -> None:
@@ -267,8 +267,8 @@ class DenseNetwork(GridNetwork):
     """Each layer reads all earlier ones side by side and adds g features, Eq. (3.13)-(3.14).
 
     A stack of linear layers (d + N g -> d_FF -> d) brings the features back to d.
-    Departs: H_conv holds H^0 too, as the text's d + N g says. The stack's widths are not printed;
-    through d_FF they give the published 7.1M parameters.
+    Departs: H_conv includes H^0, in agreement with the d + N g of the text. The widths of the stack
+    are not printed; the sizes that follow from d_FF give the published 7.1M parameters.
     """
 
     def __init__(self, plan: NetworkPlan) -> None:

@@ -118,7 +118,7 @@ def _weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, left: int, right
 def live_taps(weight: Tensor, *, source_causal: bool = False) -> Tensor:
     """Return the view [floor(k_y/2)+1, k_x or floor(k_x/2)+1, D] that is ever read, Eq. (3.2).
 
-    Departs: the print zeroes the current row for odd k_y; it stays live.
+    Departs: the print masks the current row for odd k_y; here it is kept.
     Raises: ValueError for an even kernel size.
     """
     rows, columns = weight.shape[0], weight.shape[1]

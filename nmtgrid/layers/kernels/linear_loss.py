@@ -88,8 +88,8 @@ def linear_cross_entropy(
     (CE(p) + CE(q)) / 2 + alpha / 4 (KL(p || q) + KL(q || p)): R-Drop, section 2.1 of Liang et al.
     (2021).
 
-    Departs: that is half of the printed R-Drop loss, which is the sum over the passes; so alpha is
-    the printed one, and the loss is on the scale of one pass.
+    Departs: half of the printed R-Drop loss, which is the sum over the passes; alpha is the printed
+    one, and the loss has the scale of one pass.
 
     A `teacher` has as many features; what it counts is added to the loss.
 

@@ -1,7 +1,7 @@
 """Configuration, costs and presets of the CoNLL paper's Pervasive Attention, both its versions.
 
-Departs: pairs with more than 80 tokens on a side are skipped in training, where the texts cut them:
-what is cut off has no end, which the model would learn to write in the middle of a sentence.
+Departs: pairs with more than 80 tokens on a side are skipped in training, where the texts truncate
+them: truncated targets have no end, and a model would learn to stop in the middle of a sentence.
 """
 
 from __future__ import annotations

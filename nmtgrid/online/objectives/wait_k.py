@@ -166,7 +166,7 @@ class WaitKArea(_Online[AreaSettings]):
     The loss is the sum that is printed, over some |x| / 2 cells for each target token with binary
     weights; the logged likelihood is the weighted mean over a batch's cells, times tokens.
 
-    Departs: the exact weights are the shares that enumeration gives, not the print's.
+    Departs: the exact weights are those found by enumeration, not the printed ones.
     """
 
     def check(self, model: TranslationModel) -> None:
