@@ -159,7 +159,7 @@ def test_datasets_restore_raw_text(data: Path) -> None:
         assert pipeline.restore(train.target(index)) == line
         assert UNKNOWN not in train.target(index)
     assert train.target_lengths.max() > 4
-    assert pipeline.encode_source("Zebra")[-1] == UNKNOWN
+    assert UNKNOWN in pipeline.encode_source("Zebra")  # no line has its first letter
     assert pipeline.facts.subwords == "sentencepiece" and pipeline.target_joiner == SPACE
 
 
