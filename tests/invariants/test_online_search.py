@@ -156,5 +156,5 @@ def test_models_that_cannot_go_online_refuse(case: Case) -> None:
     if model.traits.prefix_safe:
         pytest.skip("this one can")
     batch = batch_for(model, SOURCES, TARGETS)
-    with pytest.raises(ConfigError, match="cannot (translate|caption) simultaneously"):
+    with pytest.raises(ConfigError, match=r"cannot (translate|caption) simultaneously"):
         _decode(model, batch, WaitK(2))

@@ -91,9 +91,9 @@ def test_a_limited_read_is_a_truncated_source(case: Case) -> None:
     try:
         worst = _largest_difference(model, batch)
     except ConfigError:
-        with pytest.raises(ConfigError, match="cannot (translate|caption) simultaneously"):
+        with pytest.raises(ConfigError, match=r"cannot (translate|caption) simultaneously"):
             model.step(begin_tokens(3), _begin(model, batch), reads=torch.tensor([1, 1, 1]))
-        with pytest.raises(ConfigError, match="cannot (translate|caption) simultaneously"):
+        with pytest.raises(ConfigError, match=r"cannot (translate|caption) simultaneously"):
             model.extend(begin_tokens(3), _begin(model, batch))
         return
     assert worst > 100 * LIMIT, "this model passes: `traits.prefix_safe` should be True"

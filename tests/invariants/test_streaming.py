@@ -180,7 +180,7 @@ def test_models_that_cannot_go_online_refuse(case: Case) -> None:
     model = case.build()
     if model.traits.prefix_safe:
         pytest.skip("this one can")
-    with pytest.raises(ConfigError, match="cannot (translate|caption) simultaneously"):
+    with pytest.raises(ConfigError, match=r"cannot (translate|caption) simultaneously"):
         TokenStream([model], WaitK(2), ROOMY)
 
 
