@@ -203,8 +203,8 @@ def test_areas_against_wait_k(
 def test_faults_of_own_metrics_are_told_with_all_others(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    message = refused(capsys, "grid", "--data", "data", "--metric", "late", "--beam", 0)
-    assert "There is no latency metric `late`" in message and "--import FILE" in message
+    message = refused(capsys, "grid", "--data", "data", "--metric", "absent", "--beam", 0)
+    assert "There is no latency metric `absent`" in message and "--import FILE" in message
     assert "--beam" in message
 
 
@@ -223,8 +223,8 @@ def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words", "is_said"),
     [
-        (("--line", 2, "--k", "inf"), "`--line 2`: there is no path to draw", True),
-        (("--line", 2, "--k", "1,inf"), "`--line 2`: there is no path to draw", False),
+        (("--line", 2, "--k", "inf"), "`--line 2`: there is no path to plot", True),
+        (("--line", 2, "--k", "1,inf"), "`--line 2`: there is no path to plot", False),
         (("--k", "1,inf", "--beam", 2), "`--beam 2` with limited reads", True),
         (("--k", "inf", "--beam", 2), "`--beam 2` with limited reads", False),
         (("--k", "1", "--beam", 1), "with limited reads", False),
