@@ -23,6 +23,7 @@ from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, expand
 from nmtgrid.online.settings import KINDS, Setting, own_policies, policy_settings, read_policy
 from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.translate import TranslationOptions, Translator, check_text, default_plan
 
@@ -81,8 +82,8 @@ class Models:
         # With the names of policies alone, their files having been run.
         words = [text.split() or [""] for text in policies]
         self._policies = [" ".join([imported_name(name), *rest]) for name, *rest in words]
-        named = {text.partition(" ")[0]: text for text in self._policies}
-        self._own = {name: named[name] for name in named if name in own_policies()}
+        by_name = {text.partition(" ")[0]: text for text in self._policies}
+        self._own = {name: text for name, text in by_name.items() if name in own_policies()}
         for text in self._policies:
             # A fault of the operator's is reported before anything is served.
             if not any(self._can_follow(text, loaded) for loaded in self.loaded.values()):
@@ -102,15 +103,11 @@ class Models:
         setting = _one_setting(policy, [loaded.folder])
         agent = setting.make(request.finish_reading)
         halt = halt_of(request.exit, loaded, self._warn) if request.exit else None
-        # A stream never takes words back: it is decoded greedily.
-        plan = dataclasses.replace(
-            default_plan(loaded), beam=1, nbest=1, sample=False, coverage_penalty=0.0
-        )
         translator = StreamTranslator(
             [loaded.model],
             loaded.pipeline,
             agent,
-            plan,
+            _stream_plan(loaded),
             self._device,
             self._precision == "bf16",
             halt,
@@ -161,8 +158,8 @@ class Models:
     def _begin(self, text: str, loaded: LoadedModel) -> None:
         """Begin a stream and drop it. Raises NmtgridError where the model cannot."""
         agent = _one_setting(text, [loaded.folder]).make()
-        plan = dataclasses.replace(default_plan(loaded), beam=1, nbest=1, coverage_penalty=0.0)
         models: list[TranslationModel] = [loaded.model]
+        plan = _stream_plan(loaded)
         StreamTranslator(models, loaded.pipeline, agent, plan, self._device).begin()
 
     def _can_follow(self, text: str, loaded: LoadedModel) -> bool:
@@ -205,6 +202,12 @@ class Models:
             "policies": policies,
             "policy": self.usual_policy(name),
         }
+
+
+def _stream_plan(loaded: LoadedModel) -> SearchPlan:
+    """Return the settings of a stream, which never takes words back: it is decoded greedily."""
+    plan = default_plan(loaded)
+    return dataclasses.replace(plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
 
 
 def _one_setting(text: str, folders: Iterable[Path]) -> Setting:

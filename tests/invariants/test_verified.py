@@ -33,8 +33,8 @@ LEAST = SearchPlan(max_length_a=5, max_length_b=0.7, min_length=3)
 TIED = Case("transformer", (("decoder_depth", 4), ("exits", "tied"), ("norm", "pre")))
 
 
-def assert_same(found: list[list[Hypothesis]], full: list[list[Hypothesis]], blocks: int) -> None:
-    for (one,), (other,) in zip(found, full, strict=True):
+def assert_same(drafted: list[list[Hypothesis]], full: list[list[Hypothesis]], blocks: int) -> None:
+    for (one,), (other,) in zip(drafted, full, strict=True):
         assert one.tokens == other.tokens
         assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=LIMIT)
         assert one.score == pytest.approx(other.score, abs=LIMIT)
@@ -60,8 +60,8 @@ def test_what_is_verified_is_the_full_stack(case: Case) -> None:
     for exit in range(1, count):
         for drafts in {exit, 6 - exit}:
             halt = Verified(exit, drafts, types=None if exit == 1 else 6)
-            found = search_batch([model], batch, LEAST, halt=halt, align=True, constraints=rules)
-            assert_same(found, full, count)
+            drafted = search_batch([model], batch, LEAST, halt=halt, align=True, constraints=rules)
+            assert_same(drafted, full, count)
     for group in ((0, 1, 2), (3,)):
         halt = Verified(1, 3)
         some = search_batch([model], rows(batch, *group), LEAST, halt=halt, constraints=rules)
@@ -104,12 +104,12 @@ def test_a_trained_model_writes_the_same_and_its_drafts_stand(exits: str) -> Non
     ends_drafted = stood = 0
     for exit in range(1, 4):
         for drafts in range(1, 6):
-            found = search_batch([model], batch, PLAN, halt=Verified(exit, drafts, None))
-            assert_same(found, full, 4)
+            drafted = search_batch([model], batch, PLAN, halt=Verified(exit, drafts, None))
+            assert_same(drafted, full, 4)
             for row in range(0, 8, 3) if drafts == 3 else ():
                 alone = search_batch([model], rows(batch, row), PLAN, halt=Verified(exit, drafts))
                 assert alone[0][0].tokens == full[row][0].tokens
-            every = [one.exits or [] for (one,) in found]
+            every = [one.exits or [] for (one,) in drafted]
             stood += sum(value == exit for exits in every for value in exits)
             ends_drafted += sum(exits[-1] == exit for exits in every)
     # The test would show little were nothing drafted, or no end symbol.
@@ -125,8 +125,8 @@ def test_constraints_act_alike() -> None:
         for prefix in ([], [ForcedPrefix(prefixes, torch.device("cpu"))]):
             full = search_batch([model], batch, plan, constraints=prefix)
             halt = Verified(2, 4, types=6)
-            found = search_batch([model], batch, plan, constraints=prefix, halt=halt)
-            assert_same(found, full, 4)
+            drafted = search_batch([model], batch, plan, constraints=prefix, halt=halt)
+            assert_same(drafted, full, 4)
 
 
 def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,8 +141,8 @@ def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(verified_search, "accepted", every_draft)
     monkeypatch.setattr(verified_search.DraftLength, "least", -1e9)
-    found = search_batch([model], batch, PLAN, halt=Verified(1, 3, None))
-    assert [one.tokens for (one,) in found] != [one.tokens for (one,) in full]
+    drafted = search_batch([model], batch, PLAN, halt=Verified(1, 3, None))
+    assert [one.tokens for (one,) in drafted] != [one.tokens for (one,) in full]
 
 
 def test_drafts_stand_up_to_the_first_that_differs() -> None:
