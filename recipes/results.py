@@ -187,6 +187,12 @@ def write_table(rows: Sequence[Row], prefix: str) -> None:
     print(table, end="")
 
 
+def find(rows: Sequence[Row], **values: Any) -> Row:
+    """Return the row with these values. Raises ValueError unless there is exactly one."""
+    (row,) = (row for row in rows if values.items() <= row.items())
+    return row
+
+
 def columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that have a value somewhere, of those that a page shows."""
     return [

@@ -1,7 +1,8 @@
 """The pages of results, from records and published figures.
 
 RESULTS.md has the real runs by question, SMALL.md the runs with `SMALL=1`, PUBLISHED.md the
-published figures. The README shows the short answers between its markers.
+published figures, CLAIMS.md what the thesis claims beside what was found (claims.py). The README
+shows the short answers between its markers.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.online.published import CURVES
+from recipes import claims
 from recipes.results import (
     HERE,
     PART,
@@ -21,13 +23,16 @@ from recipes.results import (
     Record,
     Row,
     columns,
+    find,
     markdown,
     read,
     shown,
     table_of,
 )
 
-RESULTS, SMALL, PUBLISHED = (HERE / f"{name}.md" for name in ("RESULTS", "SMALL", "PUBLISHED"))
+RESULTS, SMALL, PUBLISHED, CLAIMS = (
+    HERE / f"{name}.md" for name in ("RESULTS", "SMALL", "PUBLISHED", "CLAIMS")
+)
 README = HERE.parent / "README.md"
 MAX_ROWS = 24
 _BLOCK = re.compile(r"(<!-- generated: results -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -43,7 +48,8 @@ two are not comparable.
 
 BLEU is sacreBLEU's, in percent, on tokenised text with the signature
 `nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0`, unless a table names another.
-Latency is in source tokens, by the thesis' definitions. [SMALL.md](SMALL.md) shows that every
+Latency is in source tokens, by the thesis' definitions. [CLAIMS.md](CLAIMS.md) goes through the
+thesis claim by claim, [SMALL.md](SMALL.md) shows that every
 experiment runs, [PUBLISHED.md](PUBLISHED.md) has all published figures, and `benchmarks/results`
 the measurements of speed.
 """,
@@ -81,12 +87,6 @@ class Question:
     title: str
     experiments: tuple[str, ...]
     answers: tuple[Answer, ...] = ()
-
-
-def find(rows: Sequence[Row], **values: Any) -> Row:
-    """Return the row with these values. Raises ValueError unless there is exactly one."""
-    (row,) = (row for row in rows if values.items() <= row.items())
-    return row
 
 
 def _zoo(rows: Sequence[Row]) -> str:
@@ -285,6 +285,7 @@ def stale() -> dict[Path, str]:
         RESULTS: results_page(records, published),
         SMALL: small_page(records),
         PUBLISHED: published_page(published),
+        CLAIMS: claims.page(records),
         README: readme,
     }
     return {

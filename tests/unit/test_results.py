@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recipes import results, results_page
+from recipes import claims, results, results_page
 
 
 def _record(**changed: Any) -> dict[str, Any]:
@@ -161,3 +161,31 @@ def test_parts_and_cells_of_a_page() -> None:
     assert [results.shown(value) for value in values] == [
         "1,234", "12", "33.46", "0.012", "0", "", "1.00",
     ]  # fmt: skip
+
+
+def test_a_claim_is_tested_only_where_its_record_is() -> None:
+    every = [claim for _, chapter in claims.CHAPTERS for claim in chapter]
+    evidence = [claim.evidence for claim in every if claim.evidence]
+    assert {e.verdict for e in evidence} <= set(claims.VERDICTS) - {"not tested"}
+    assert all((results.RECORDS / f"{e.record}.json").is_file() for e in evidence)
+    text = claims.page({})
+    assert f"{len(every)} not tested." in text
+    assert "* Here" not in text
+    for claim in every:
+        script = claim.command.split()[1]
+        assert (results.HERE.parent / script).is_file(), claim.command
+        assert f"`{claim.command}`" in text
+
+
+def test_figures_of_a_claim_are_those_of_its_record() -> None:
+    gains = {"twice": 0.25, "seq-hamming-all": 1.5, "seq-hamming-batch": -2.0}
+    rows = [
+        {"loss": loss, "above_mle": {"mean": gains.get(loss, 9.0), "standard_deviation": 0.5},
+         "minutes_per_epoch": 2.0}
+        for loss in ("mle", "twice", "seq-hamming-all", "seq-hamming-batch", "seq-hamming-refs",
+                     "lazy-hamming-all", "lazy-hamming-batch", "lazy-hamming-refs")
+    ]  # fmt: skip
+    text = claims.page({"table-E.3-iwslt14-de-en-pervasive": _record(rows=rows)})
+    assert "seq-hamming-all +1.5 ± 0.5, seq-hamming-batch -2.0 ± 0.5" in text
+    assert "twice +0.2 ± 0.5" in text
+    assert "1 in part, 1 not reproduced, 1 no difference seen" in text

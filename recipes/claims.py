@@ -1,0 +1,390 @@
+"""The page of claims: what the thesis says, what was measured here, and why they differ.
+
+A claim names the record that bears on it; without that record it is listed as not tested, with
+the command that would test it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from recipes.results import Record, Row, find, markdown
+
+INTRODUCTION = """\
+# Claims of the thesis: what we could and could not reproduce
+
+Every figure of ours comes from the record in `recipes/records` that is named beside it;
+`python -m recipes.results write` generates the page. The thesis' figures are of its corpora and
+model sizes (160,239 training pairs of IWSLT'14 or more, up to 50,000 updates on a GPU), ours of
+what two CPU cores can train: a claim that fails here may hold there. Printed formulas that are
+wrong are in [departures.md](../docs/departures.md), full tables in [RESULTS.md](RESULTS.md).
+"""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a record says of a claim: the verdict, the figures, and why they differ if they do."""
+
+    record: str
+    setting: str
+    verdict: str
+    figures: Callable[[Sequence[Row]], str]
+    why: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the thesis, where it stands there, its figures, and what tests it here."""
+
+    text: str
+    source: str
+    published: str
+    command: str
+    evidence: Evidence | None = None
+
+
+VERDICTS = ("reproduced", "in part", "not reproduced", "no difference seen", "not tested")
+
+
+def page(records: Mapping[str, Record]) -> str:
+    """Return the page: verdicts at a glance, then each tested claim, then what is not tested."""
+    verdicts = {claim: _verdict(claim, records) for _, claims in CHAPTERS for claim in claims}
+    counts = Counter(verdicts.values())
+    parts = [INTRODUCTION]
+    parts.append(", ".join(f"{counts[name]} {name}" for name in VERDICTS if counts[name]) + ".\n")
+    for chapter, claims in CHAPTERS:
+        lines = [["claim", "in the thesis", "verdict"], ["---"] * 3]
+        lines += [[claim.text, claim.source, verdicts[claim]] for claim in claims]
+        parts += [f"## {chapter}\n", markdown(lines)]
+        tested = [claim for claim in claims if verdicts[claim] != "not tested"]
+        parts += [_details(claim, records) for claim in tested]
+        commands = dict.fromkeys(c.command for c in claims if verdicts[c] == "not tested")
+        if commands:
+            names = ", ".join(f"`{command}`" for command in commands)
+            parts.append(f"The rest is tested by {names}.\n")
+    return "\n".join(parts)
+
+
+def _verdict(claim: Claim, records: Mapping[str, Record]) -> str:
+    evidence = claim.evidence
+    return evidence.verdict if evidence and evidence.record in records else "not tested"
+
+
+def _details(claim: Claim, records: Mapping[str, Record]) -> str:
+    evidence = claim.evidence
+    assert evidence is not None
+    figures = evidence.figures(records[evidence.record]["rows"])
+    return (
+        f"**{claim.text}** ({claim.source}): *{evidence.verdict}*.\n\n"
+        f"* Thesis: {claim.published}.\n"
+        f"* Here, {evidence.setting}: {figures} (`{evidence.record}`).\n"
+        f"* {evidence.why}\n"
+    )
+
+
+def _sizes(rows: Sequence[Row]) -> str:
+    return ", ".join(f"{row['model']} {row['parameters'] / 1e6:.1f}M" for row in rows)
+
+
+def _above(*losses: str) -> Callable[[Sequence[Row]], str]:
+    """Return what tells how far the named losses lie above maximum likelihood, in BLEU."""
+
+    def figures(rows: Sequence[Row]) -> str:
+        gains = (f"{name} {_gain(find(rows, loss=name))}" for name in losses)
+        return "BLEU above maximum likelihood of the same seed, mean and deviation over three: " + (
+            ", ".join(gains)
+        )
+
+    return figures
+
+
+def _gain(row: Row) -> str:
+    gain = row["above_mle"]
+    return f"{gain['mean']:+.1f} ± {gain['standard_deviation']:.1f}"
+
+
+def _lazy(rows: Sequence[Row]) -> str:
+    likelihood = find(rows, loss="mle")["minutes_per_epoch"]
+    lazy = find(rows, loss="lazy-hamming-batch")["minutes_per_epoch"]
+    return (
+        _above("lazy-hamming-all", "lazy-hamming-batch", "lazy-hamming-refs")(rows)
+        + f"; {lazy / likelihood:.1f} times the time per epoch of maximum likelihood"
+    )
+
+
+def _dynamic(rows: Sequence[Row]) -> str:
+    areas = [
+        find(rows, system="dynamic-0.5", curve="agent", latency=latency)
+        for latency in ("AL", "DAL")
+    ]
+    return "mean BLEU above wait-k " + ", ".join(
+        f"{row['difference']:+.1f} at equal {row['latency']} (p = {row['p_of_each_seed']})"
+        for row in areas
+    )
+
+
+def _confidence(rows: Sequence[Row]) -> str:
+    row = find(rows, way="confidence", batch=64)
+    full = find(rows, way="full stack", batch=64)
+    return (
+        f"average exit {row['average_exit']:.2f} of 6 takes {row['mflops'] / full['mflops']:.2f} "
+        f"of the full stack's FLOPs and decodes {row['times_faster']:.2f} times as fast "
+        "(batches of 64)"
+    )
+
+
+_TABLE_3 = "bash recipes/pervasive.sh table-3.{}"
+_FIGURE_4 = "bash recipes/online.sh {}"
+_TABLE_5 = "bash recipes/adaptive.sh {}"
+_SMOOTHING = "bash recipes/smoothing.sh"
+_SHORT = "Models are far from converged (1.5 to 2.1 epochs): how fast a loss learns is compared."
+_BILSTM = "Multi30k De-En, Bi-LSTM, 1,500 updates"
+_IWSLT = "IWSLT'14 De-En (45,424 pairs), Pervasive Attention, 2,500 updates"
+
+CHAPTERS = (
+    (
+        "Chapter 3: Pervasive Attention",
+        (
+            Claim(
+                "Pervasive Attention needs fewer parameters than ConvS2S and the Transformer",
+                "table 3.7",
+                "Bi-LSTM 8.5M, ConvS2S 19.5M, Transformer 15.0M, Pervasive Attention 12.9M",
+                _TABLE_3.format(1),
+                Evidence(
+                    "table-3.1",
+                    "the published vocabularies",
+                    "reproduced",
+                    _sizes,
+                    "The presets have the published sizes.",
+                ),
+            ),
+            Claim(
+                "It translates IWSLT'14 De-En better than they do",
+                "table 3.7",
+                "34.67 against 34.53 (Transformer), 32.66 (ConvS2S), 31.03 (Bi-LSTM)",
+                _TABLE_3.format(7),
+            ),
+            Claim(
+                "Accumulated and gated residual connections beat plain ones, these dense ones",
+                "table 3.4",
+                "35.2, 34.8, 34.5",
+                _TABLE_3.format(4),
+            ),
+            Claim(
+                "Max-pooling beats the average; gates and self-attention add a little",
+                "table 3.5",
+                "35.5, 34.8, 35.7 (gated), 35.6 (self-attention)",
+                _TABLE_3.format(5),
+            ),
+            Claim(
+                "Depth with small kernels beats width at an equal receptive field",
+                "figure 3.8",
+                "a figure",
+                "bash recipes/pervasive.sh figure-3.8",
+            ),
+            Claim(
+                "Max-pooling aligns with low entropy, self-attention with better coverage",
+                "table 3.6",
+                "entropy 1.17 and 2.06, coverage 0.78 and 0.82",
+                _TABLE_3.format(6),
+            ),
+            Claim(
+                "It is ahead of the Transformer on the shortest and longest sentences",
+                "figure 3.10",
+                "a figure",
+                "bash recipes/pervasive.sh figure-3.10",
+            ),
+            Claim(
+                "Cumulative and gated connections converge faster",
+                "figure A.1",
+                "a figure",
+                "bash recipes/activations.sh",
+            ),
+        ),
+    ),
+    (
+        "Chapter 4: simultaneous translation",
+        (
+            Claim(
+                "Offline, a bi-directional encoder is better",
+                "table 4.2",
+                "by 0.65 (Pervasive Attention) and 1.1 BLEU (Transformer) on average",
+                _FIGURE_4.format("4.2"),
+            ),
+            Claim(
+                "Online, it is worse",
+                "figure 4.9",
+                "a figure",
+                _FIGURE_4.format("4.9"),
+            ),
+            Claim(
+                "Max-pooling of the row is the best aggregation online",
+                "figure 4.10",
+                "a figure",
+                _FIGURE_4.format("4.10"),
+            ),
+            Claim(
+                "A model trained for wait-7 serves all k, with Pervasive Attention above all",
+                "figure 4.11",
+                "a figure",
+                _FIGURE_4.format("4.11"),
+            ),
+            Claim(
+                "Training on all paths is as good as choosing the best one",
+                "figure 4.12",
+                "a figure",
+                _FIGURE_4.format("4.12"),
+            ),
+            Claim(
+                "Agents supervised by the oracle beat wait-k at equal delay",
+                "figure 4.14",
+                "by up to 3 BLEU, by AL",
+                "bash recipes/policies.sh",
+                Evidence(
+                    "policies-toy-words",
+                    "toy corpus in words, Pervasive Attention, one seed",
+                    "in part",
+                    _dynamic,
+                    "By AL, as in the thesis; by DAL, which also charges for words written in bursts, "
+                    "the gain is within chance.",
+                ),
+            ),
+            Claim(
+                "Agents lose less than wait-k on difficult sentences",
+                "figure 4.16",
+                "a figure",
+                _FIGURE_4.format("4.16"),
+            ),
+        ),
+    ),
+    (
+        "Chapter 5: early exits",
+        (
+            Claim(
+                "Aligned training beats mixed training",
+                "table 5.2",
+                "36.18 against 35.94 at the last exit, 35.62 against 35.50 on average",
+                _TABLE_5.format("5.2"),
+            ),
+            Claim(
+                "Equal weights of the exits are best on average",
+                "table 5.3",
+                "35.62 against 35.24 to 35.52",
+                _TABLE_5.format("5.3"),
+            ),
+            Claim(
+                "Gradients are best left as they are",
+                "table 5.4",
+                "35.62 against 35.13 to 35.44",
+                _TABLE_5.format("5.4"),
+            ),
+            Claim(
+                "A token needs a quarter of the blocks for the full quality",
+                "figure 5.6",
+                "34.73 at an average exit of 1.42, 34.86 with all six blocks",
+                _TABLE_5.format("5.6"),
+            ),
+            Claim(
+                "The classifier behind every block makes confidence thresholds expensive",
+                "figure 5.8",
+                "a figure",
+                _TABLE_5.format("speed"),
+                Evidence(
+                    "speed-multi30k",
+                    "Multi30k De-En, d=128, one CPU core",
+                    "reproduced",
+                    _confidence,
+                    "The thesis counts FLOPs alone; on a clock confidence is slower than the full "
+                    "stack in batches, since rows leave at different blocks.",
+                ),
+            ),
+        ),
+    ),
+    (
+        "Appendix E: loss smoothing",
+        (
+            Claim(
+                "Sequence-level smoothing beats maximum likelihood",
+                "table E.3",
+                "27.98 to 28.56 against 27.55 (IWSLT'14), Bi-LSTM",
+                _SMOOTHING,
+                Evidence(
+                    "table-E.3-iwslt14-de-en-pervasive",
+                    _IWSLT,
+                    "in part",
+                    _above("seq-hamming-all", "seq-hamming-batch", "seq-hamming-refs", "twice"),
+                    "The gain is there, but `twice`, a second pass with other dropout and no "
+                    f"smoothing, gains as much: smoothing is not its cause here. {_SHORT}",
+                ),
+            ),
+            Claim(
+                "Both levels together, with a reward of BLEU, are best",
+                "table E.3",
+                "28.74 against 28.56 (sequence level) and 27.55 (maximum likelihood)",
+                _SMOOTHING,
+                Evidence(
+                    "table-E.3-multi30k",
+                    _BILSTM,
+                    "reproduced",
+                    _above("both-bleu-batch", "both-hamming-batch", "seq-bleu-batch", "twice"),
+                    f"The one loss ahead of `twice`. {_SHORT}",
+                ),
+            ),
+            Claim(
+                "Token-level smoothing helps, more so where rare tokens are promoted",
+                "table E.3",
+                "27.69 and 27.83 against 27.55",
+                _SMOOTHING,
+                Evidence(
+                    "table-E.3-multi30k",
+                    _BILSTM,
+                    "no difference seen",
+                    _above("tok", "tok-freq", "twice"),
+                    f"The gain is about as large as its deviation. {_SHORT}",
+                ),
+            ),
+            Claim(
+                "Substitutes from the batch or the references beat the whole vocabulary",
+                "tables E.1 and E.3",
+                "28.54 against 27.98",
+                _SMOOTHING,
+                Evidence(
+                    "table-E.3-iwslt14-de-en-pervasive",
+                    _IWSLT,
+                    "no difference seen",
+                    _above("seq-hamming-all", "seq-hamming-batch", "seq-hamming-refs"),
+                    f"Three seeds do not separate the vocabularies. {_SHORT}",
+                ),
+            ),
+            Claim(
+                "Lazy smoothing is as good as the exact form, in the time of maximum likelihood",
+                "table E.1",
+                "a table of captions",
+                _SMOOTHING,
+                Evidence(
+                    "table-E.3-iwslt14-de-en-pervasive",
+                    _IWSLT,
+                    "not reproduced",
+                    _lazy,
+                    f"The time is; the gain is not. {_SHORT}",
+                ),
+            ),
+            Claim(
+                "Entropy regularisation gives little",
+                "table E.1",
+                "a table of captions",
+                _SMOOTHING,
+                Evidence(
+                    "table-E.3-multi30k",
+                    _BILSTM,
+                    "no difference seen",
+                    _above("mle-entropy", "tok", "twice"),
+                    "It helps as much as the token level, within a deviation of `twice`: another "
+                    f"task and a shorter training than the thesis'. {_SHORT}",
+                ),
+            ),
+        ),
+    ),
+)  # fmt: skip
