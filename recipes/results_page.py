@@ -258,7 +258,14 @@ QUESTIONS = (
     Question(
         "What do ingredients and tuning give?",
         ("ingredients", "tune", "distill", "figure-A", "transparent"),
-        (Answer("tune-multi30k-transformer", "Multi30k De-En, Transformer, 10 minutes", _tuning),),
+        (
+            Answer("tune-multi30k-transformer", "Multi30k De-En, Transformer, 10 minutes", _tuning),
+            Answer(
+                "tune-multi30k-hour-pervasive",
+                "Multi30k De-En, Pervasive Attention, 16 minutes",
+                _tuning,
+            ),
+        ),
     ),
     Question(
         "Can it be trusted?",
