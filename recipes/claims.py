@@ -247,8 +247,8 @@ CHAPTERS = (
                     "toy corpus in words, Pervasive Attention, one seed",
                     "in part",
                     _dynamic,
-                    "By AL, as in the thesis; by DAL, which also charges for words written in bursts, "
-                    "the gain is within chance.",
+                    "By AL, as in the thesis; by DAL, which also charges for words written in "
+                    "bursts, the gain is within chance.",
                 ),
             ),
             Claim(
