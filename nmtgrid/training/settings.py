@@ -306,10 +306,11 @@ class TrainingSettings:
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "
                 "`training.max_epochs`."
             )
-        if self.optimiser == "muon" and self.shard:
+        if self.optimiser in ("muon", "nesterov") and self.shard:
             faults.append(
-                "`training.optimiser` muon needs whole matrices, which `training.shard` spreads "
-                "over the processes: set another optimiser, or `training.shard=false`."
+                f"`training.optimiser` {self.optimiser} needs whole matrices, which "
+                "`training.shard` spreads over the processes: set adamw or adam, or "
+                "`training.shard=false`."
             )
         if self.seed >= 2**63:
             faults.append(f"`training.seed` must be below 2^63, but is {self.seed}.")

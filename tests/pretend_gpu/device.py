@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch._dynamo  # by optimisers, and it refuses functions that stand in two places
@@ -39,8 +40,8 @@ MAY_MIX = frozenset({
 })  # fmt: skip
 """Operators that take tensors of both devices."""
 KERNELS = {
-    "_foreach_norm": 2, "_fused_adamw_": 2, "_fused_adam_": 2, "native_layer_norm_backward": 2,
-    "nonzero": 4, "index_put_": 4, "embedding_dense_backward": 5, "cumsum": 2, "sort": 4, "topk": 2,
+    "_foreach_norm": 2, "_foreach_copy_": 2, "_fused_adamw_": 2, "_fused_adam_": 2,
+    "native_layer_norm_backward": 2, "nonzero": 4, "index_put_": 4, "embedding_dense_backward": 5, "cumsum": 2, "sort": 4, "topk": 2,
 }  # fmt: skip
 """Kernels of an operator, where those are more than one."""
 
@@ -66,9 +67,14 @@ class Device:
 
     counts = Counts()
     graph: PretendGraph | None = None
+    launched = 0
+    """Kernels, ever."""
+    arriving: ClassVar[list[tuple[Tensor, Tensor]]] = []
+    """Tensors of the host that are filled in when an event is waited for, and with what."""
 
     @classmethod
     def launch(cls, name: str, kernels: int) -> None:
+        cls.launched += kernels
         cls.counts.launches[name] += kernels
         if cls.graph is not None:
             cls.graph.kernels += kernels
@@ -240,6 +246,10 @@ def _move(func: Any, source: Tensor, kwargs: dict[str, Any], to_gpu: bool) -> An
     """Return a tensor copied between the devices; None for what stays where it is."""
     device = kwargs.get("device")
     if on_gpu(source) and device is not None and not to_gpu:
+        if kwargs.get("non_blocking"):
+            host = torch.full_like(source.data_on_cpu, math.nan)
+            Device.arriving.append((host, source.data_on_cpu.clone()))
+            return host
         Device.wait("copy to the CPU")
         return func(values(source), **kwargs)
     if on_cpu(source) and to_gpu:
@@ -277,6 +287,20 @@ def _look_for_waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 def _writes_a_number(name: str, args: tuple[Any, ...]) -> bool:
     """Return whether one number is written at positions or where a mask is: one kernel."""
     return name.startswith("index_put") and args[2].numel() == 1 and not (args[3:] and args[3])
+
+
+class PretendEvent:
+    """An event: the host waits in vain if the device then has nothing to do."""
+
+    def record(self) -> None:
+        self.arriving, Device.arriving = Device.arriving, []
+        self.launched = Device.launched
+
+    def synchronize(self) -> None:
+        if Device.launched == self.launched:
+            Device.wait("event with nothing launched behind it")
+        for host, device_values in self.arriving:
+            host.copy_(device_values)
 
 
 Operation = tuple[Callable[..., Any], Any, dict[str, Any], Any]
@@ -338,7 +362,7 @@ def install() -> None:
         "set_device": nothing, "synchronize": lambda *_: Device.wait("synchronize"),
         "empty_cache": nothing, "device_of": nothing, "device": nothing, "stream": nothing,
         "set_stream": nothing, "Stream": lambda *_, **__: stream,
-        "current_stream": lambda *_: stream, "CUDAGraph": PretendGraph,
+        "current_stream": lambda *_: stream, "CUDAGraph": PretendGraph, "Event": PretendEvent,
         "graph_pool_handle": lambda: (0, 1),
     }  # fmt: skip
     for name, value in replaced.items():
