@@ -224,6 +224,9 @@ class TrainingSettings:
     """Of the weights' draw, of dropout and of the order of the pairs."""
     precision: Precision = "auto"
     """`auto`: bf16 where it is faster than fp32."""
+    compile: bool = False
+    """Whether torch compiles what is between the products of a Transformer's blocks: fewer and
+    larger kernels, after a minute of compilation at the start of each run."""
     max_updates: int = 50000
     """Updates after which the run ends."""
     max_minutes: float = 0.0

@@ -41,7 +41,8 @@ MAY_MIX = frozenset({
 """Operators that take tensors of both devices."""
 KERNELS = {
     "_foreach_norm": 2, "_foreach_copy_": 2, "_fused_adamw_": 2, "_fused_adam_": 2,
-    "native_layer_norm_backward": 2, "nonzero": 4, "index_put_": 4, "embedding_dense_backward": 5, "cumsum": 2, "sort": 4, "topk": 2,
+    "native_layer_norm_backward": 2, "nonzero": 4, "index_put_": 4, "embedding_dense_backward": 5,
+    "cumsum": 2, "sort": 4, "topk": 2,
 }  # fmt: skip
 """Kernels of an operator, where those are more than one."""
 

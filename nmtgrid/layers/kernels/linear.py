@@ -62,6 +62,7 @@ def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
         and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
         and _IS_FASTER
+        and not torch.compiler.is_compiling()
     )
 
 
