@@ -24,6 +24,7 @@ def install() -> None:
         module.has_triton = lambda: True  # type: ignore[attr-defined]
     grid_conv_triton.convolve_cells = _convolve_cells
     grid_conv_triton.weight_gradient = _weight_gradient
+    grid_conv_triton.convolve_step = _convolve_step
     dropout_triton._launch = _launch_residual
     lstm.BidirectionalLSTM._library = _lstm  # type: ignore[method-assign, assignment]
 
@@ -127,6 +128,18 @@ def _weight_gradient(
     result: Tensor = run_on_cpu(
         "grid convolution's weight gradient", 2, differentiate, x, gradient.contiguous()
     )
+    return result
+
+
+def _convolve_step(window: Tensor, taps: Tensor, order: Tensor | None, left: int) -> Tensor:
+    assert all(on_gpu(tensor) for tensor in (window, taps, order) if tensor is not None)
+
+    def convolve(window: Tensor, taps: Tensor, order: Tensor | None) -> Tensor:
+        return grid_conv.grid_convolution_step(
+            window, taps, order, source_causal=left > 0 and left == taps.shape[3] - 1
+        )
+
+    result: Tensor = run_on_cpu("step of the grid convolution", 1, convolve, window, taps, order)
     return result
 
 
