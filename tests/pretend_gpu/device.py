@@ -211,6 +211,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         mixed = [tuple(leaf.shape) for leaf in leaves if on_cpu(leaf) and leaf.dim()]
         if mixed:
             Device.mix(f"{name} of {mixed} on the CPU")
+    _check_types(name, args)
     if name not in VIEWS:
         Device.launch(name, 1 if _writes_a_number(name, args) else KERNELS.get(name, 1))
     return _compute(func, name, args, kwargs, leaves)
@@ -283,6 +284,22 @@ def _look_for_waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 Device.wait(f"{name} by a mask")
             if on_cpu(index) and on_gpu(args[0]):
                 Device.copy(f"index of {tuple(index.shape)}")
+
+
+def _check_types(name: str, args: tuple[Any, ...]) -> None:
+    """Refuse types of normalisation that kernels for CUDA do not take together."""
+    if not name.startswith(("native_batch_norm", "native_layer_norm")):
+        return
+    shift = 1 if name.endswith("backward") else 0
+    features, others = args[shift], [leaf for leaf in args[shift + 1 :] if on_gpu(leaf)]
+    kinds = {leaf.dtype for leaf in others} or {features.dtype}
+    allowed = {features.dtype}
+    if "batch" in name and features.dtype is torch.bfloat16:
+        allowed = {features.dtype, torch.float32}
+    if "layer" in name and name.endswith("backward"):
+        return  # statistics are in float32
+    if len(kinds) > 1 or not kinds <= allowed:
+        Device.mix(f"{name} of {features.dtype} and {sorted(map(str, kinds))}")
 
 
 def _writes_a_number(name: str, args: tuple[Any, ...]) -> bool:

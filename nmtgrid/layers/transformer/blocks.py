@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.attention import attend
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import linear_relu, product
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.probes import ProbePoint
 from nmtgrid.layers.source_cache import SourceCache
@@ -128,7 +128,11 @@ class FeedForward(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         # Flat, so that the rectifier may write over what the first projection returns.
-        hidden = self.activate(self.widen(features.flatten(0, -2)))
+        flat = features.flatten(0, -2)
+        if self.training and self.activation == "relu":
+            hidden = linear_relu(self.widen, flat)
+        else:
+            hidden = self.activate(self.widen(flat))
         narrowed: Tensor = self.narrow(dropout(hidden, self.dropout_rate, self.training))
         return narrowed.view_as(features)
 
