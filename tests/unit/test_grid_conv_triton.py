@@ -134,8 +134,8 @@ def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_empty_cache")
 @pytest.mark.parametrize(
     ("capability", "kind", "reverse"),
-    [(80, "bf16", False), (80, "bf16", True), (90, "bf16", False), (90, "bf16", True),
-     (90, "fp32", False)],
+    [(80, "bf16", False), (80, "bf16", True), (80, "fp32", False), (90, "bf16", False),
+     (90, "bf16", True), (90, "fp32", False)],
 )  # fmt: skip
 def test_the_convolution_compiles(capability: int, kind: str, reverse: bool) -> None:
     """With fused multiply-adds, 8 for each load of four taps, and no spills."""
@@ -181,7 +181,8 @@ def test_the_step_compiles(capability: int, is_ring: bool) -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 @pytest.mark.usefixtures("_empty_cache")
 @pytest.mark.parametrize("capability", [80, 90])
-def test_the_weight_gradient_compiles(capability: int) -> None:
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+def test_the_weight_gradient_compiles(kind: str, capability: int) -> None:
     from nmtgrid.layers.kernels.grid_conv_triton import (
         OPTIONS,
         SENTENCES,
@@ -192,7 +193,7 @@ def test_the_weight_gradient_compiles(capability: int) -> None:
     tile = {"BLOCK_S": TILE["BLOCK_S"], "BLOCK_D": TILE["BLOCK_D"]}
     text = assembly(
         _weight_gradient_kernel,
-        {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **SIZES, "batch": "i32"},
+        {"x": f"*{kind}", "gradient": f"*{kind}", "of_taps": "*fp32", **SIZES, "batch": "i32"},
         {**TAPS, "SENTENCES": SENTENCES, **tile},
         capability=capability, options={"num_warps": TILE["num_warps"], **OPTIONS},
     )  # fmt: skip
