@@ -26,9 +26,8 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
-from nmtgrid.training.low_precision import LowPrecisionCopies
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.weights import Weights, local_shard
+from nmtgrid.training.weights import LowPrecisionCopies, Weights, local_shard
 
 
 def clip_and_scale(

@@ -249,8 +249,8 @@ def _move(func: Any, source: Tensor, kwargs: dict[str, Any], to_gpu: bool) -> An
     device = kwargs.get("device")
     if on_gpu(source) and device is not None and not to_gpu:
         if kwargs.get("non_blocking"):
-            host = torch.full_like(source.data_on_cpu, math.nan)
-            Device.arriving.append((host, source.data_on_cpu.clone()))
+            host = torch.full_like(values(source), math.nan)
+            Device.arriving.append((host, values(source).clone()))
             return host
         Device.wait("copy to the CPU")
         return func(values(source), **kwargs)

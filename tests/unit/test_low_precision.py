@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
-from nmtgrid.training.low_precision import LowPrecisionCopies
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
 from nmtgrid.training.update import Updater
+from nmtgrid.training.weights import LowPrecisionCopies
 from tests.invariants.helpers import Case, basic_cases, batch_for
 
 CPU = torch.device("cpu")

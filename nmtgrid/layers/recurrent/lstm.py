@@ -295,11 +295,12 @@ class BidirectionalLSTM(nn.Module):
         return states, hidden, cell
 
     def _library(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        lstm, is_low = self.lstm, working_dtype(inputs) is torch.bfloat16
+        lstm, low = self.lstm, self.lstm.all_weights[0][0].dtype
+        if working_dtype(inputs) is torch.bfloat16:
+            low = torch.bfloat16
         # Not under autocast, which would run cuDNN in fp16 whatever its type is.
         with torch.autocast(inputs.device.type, enabled=False):
             on_host = torch.tensor(values_of(lengths))
-            low = torch.bfloat16 if is_low else lstm.weight_ih_l0.dtype
             packed = pack_padded_sequence(inputs.to(low), on_host)
             weights, both = self._weights(low), lstm.bidirectional
             start = packed.data.new_zeros(1 + both, len(lengths), self.size)
@@ -309,7 +310,8 @@ class BidirectionalLSTM(nn.Module):
             )  # fmt: skip
             high = torch.promote_types(low, torch.float32)
             padded, _ = pad_packed_sequence(PackedSequence(states.to(high), packed.batch_sizes))
-        return padded, *(torch.cat(list(last.to(high)), -1) for last in (hidden, cell))
+        hidden, cell = (torch.cat(list(last.to(high)), -1) for last in (hidden, cell))
+        return padded, hidden, cell
 
     def _weights(self, dtype: torch.dtype) -> list[Tensor]:
         """Return the library's weights in `dtype`, cast together into one buffer."""
