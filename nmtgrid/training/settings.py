@@ -311,9 +311,8 @@ class TrainingSettings:
             )
         if self.optimiser in ("muon", "nesterov") and self.shard:
             faults.append(
-                f"`training.optimiser` {self.optimiser} needs whole matrices, which "
-                "`training.shard` spreads over the processes: set adamw or adam, or "
-                "`training.shard=false`."
+                f"`training.optimiser` {self.optimiser} cannot move the shards of matrices that "
+                "`training.shard` makes: set adamw or adam, or `training.shard=false`."
             )
         if self.seed >= 2**63:
             faults.append(f"`training.seed` must be below 2^63, but is {self.seed}.")
