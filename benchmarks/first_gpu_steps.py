@@ -42,7 +42,9 @@ from nmtgrid.search.engine import search
 from nmtgrid.training.prepare import Request, resolve
 
 PROJECT = Path(__file__).resolve().parent.parent
-TRITON_TESTS = ("test_grid_conv_triton.py", "test_dropout_triton.py", "test_graphs.py")
+TRITON_TESTS = tuple(
+    f"test_{name}.py" for name in ("grid_conv_triton", "dropout_triton", "relu_triton", "graphs")
+)
 
 
 @dataclasses.dataclass(frozen=True)

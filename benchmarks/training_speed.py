@@ -48,7 +48,7 @@ def updating(updater: Updater, batches: Sequence[Batch]) -> Deed:
 
     def deed() -> None:
         for batch in batches:
-            updater.apply([batch], 1e-6)
+            updater.launch([batch], 1e-6)
 
     return deed
 

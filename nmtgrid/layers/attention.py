@@ -115,7 +115,8 @@ def attend(
     if mask is not None:
         mask = mask.to(query.dtype)
     # torch's CPU kernel has a fast path for fp32 without dropout alone.
-    if query.device.type == "cpu" and (query.dtype is torch.bfloat16 or dropout):
+    has_own_form = query.device.type == "cpu" and not torch.compiler.is_compiling()
+    if has_own_form and (query.dtype is torch.bfloat16 or dropout):
         scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
         return product_attention(
             query, keys, values, mask, causal=causal, dropout=dropout, scale=scale

@@ -535,6 +535,10 @@ class TranslationModel(nn.Module):
             and id(parameter) not in others
         ]  # fmt: skip
 
+    def compilable(self) -> list[nn.Module]:
+        """Return the modules that `training.compile` has torch compile, for any shape."""
+        return []
+
     def counterparts(self) -> dict[str, str | None]:
         """Return the tensors that another model's weights may lack when this one begins from them.
 

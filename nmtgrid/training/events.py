@@ -349,15 +349,14 @@ class Meter:
         if self.updates and not self.tokens:
             raise ValueError(f"{self.updates:,} updates have no tokens")
 
-    def add(self, result: UpdateResult, seconds: float) -> None:
-        """Take in an update that took `seconds`."""
+    def add(self, result: UpdateResult) -> None:
+        """Take in an update, but for its seconds."""
         self.updates += 1
         self.loss += result.loss
         self.nll += result.nll
         self.tokens += result.tokens
         self.cells += result.cells
         self.pairs += result.pairs
-        self.seconds += seconds
         self.gradient_norm = result.gradient_norm
         for name, value in result.extra.items():
             self.extra[name] = self.extra.get(name, 0.0) + value

@@ -43,6 +43,8 @@ class MuonAdamW(torch.optim.Optimizer):
         fast = has_fast_bf16(hidden[0].device)
         self.dtype = torch.bfloat16 if fast else torch.float32
         """What Newton-Schulz iterations are done in."""
+        self.found_inf: Tensor | None = None
+        """1 where nothing is to move, else 0: torch's name in its fused optimisers."""
         self._adamw = adamw
         # Shared, so that rates, gradients and moments of all parameters are those of this one.
         self.param_groups += adamw.param_groups
@@ -50,8 +52,12 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move all parameters that have gradients."""
-        group = self.param_groups[0]
+        """Move all parameters that have gradients, unless `found_inf`."""
+        group, skips = self.param_groups[0], torch.tensor(False)
+        if self.found_inf is not None:
+            skips = self.found_inf.bool()
+        moves = torch.where(skips, 0.0, 1.0)
+        shrinks = torch.where(skips, 1.0, 1 - group["lr"] * group["weight_decay"])
         for parameter in group["params"]:
             gradient = parameter.grad
             if gradient is None:
@@ -59,12 +65,15 @@ class MuonAdamW(torch.optim.Optimizer):
             state = self.state[parameter]
             if not state:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
+            # In its place the mean, which this leaves as it is.
+            gradient = torch.where(skips, state["momentum_buffer"], gradient)
             mean = state["momentum_buffer"].lerp_(gradient, 1 - self.momentum)
             # Nesterov's momentum
             change = orthogonalise(gradient.lerp(mean, self.momentum).flatten(1).to(self.dtype))
             size = 0.2 * math.sqrt(max(change.shape))
-            parameter.mul_(1 - group["lr"] * group["weight_decay"])
-            parameter.add_(change.view_as(parameter), alpha=-group["lr"] * size)
+            parameter.mul_(shrinks)
+            parameter.add_(change.view_as(parameter).mul_(moves), alpha=-group["lr"] * size)
+        self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
 
 

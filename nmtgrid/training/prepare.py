@@ -46,6 +46,7 @@ from nmtgrid.models.directory import (
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST, Checkpoints
+from nmtgrid.training.compiled import compile_parts
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.events import StopRequest
 from nmtgrid.training.settings import RunSettings, settings_type
@@ -394,6 +395,8 @@ def _prepare(
             with_quality=training.validate_bleu, sentences=training.validate_sentences,
             processes=processes,
         )  # fmt: skip
+    if training.compile:
+        compile_parts(model)
     trainer = Trainer(
         model, objective, train, settings, folder, device,
         bf16=bf16, validator=validator, stop=stop, processes=processes, resegmented=resegmented,

@@ -224,6 +224,9 @@ class TrainingSettings:
     """Of the weights' draw, of dropout and of the order of the pairs."""
     precision: Precision = "auto"
     """`auto`: bf16 where it is faster than fp32."""
+    compile: bool = False
+    """Whether torch compiles what is between the products of a Transformer's blocks: fewer and
+    larger kernels, after a minute of compilation at the start of each run."""
     max_updates: int = 50000
     """Updates after which the run ends."""
     max_minutes: float = 0.0
@@ -306,10 +309,10 @@ class TrainingSettings:
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "
                 "`training.max_epochs`."
             )
-        if self.optimiser == "muon" and self.shard:
+        if self.optimiser in ("muon", "nesterov") and self.shard:
             faults.append(
-                "`training.optimiser` muon needs whole matrices, which `training.shard` spreads "
-                "over the processes: set another optimiser, or `training.shard=false`."
+                f"`training.optimiser` {self.optimiser} cannot move the shards of matrices that "
+                "`training.shard` makes: set adamw or adam, or `training.shard=false`."
             )
         if self.seed >= 2**63:
             faults.append(f"`training.seed` must be below 2^63, but is {self.seed}.")

@@ -47,7 +47,13 @@ from nmtgrid.training.optimiser import (
     restore_optimiser,
 )
 from nmtgrid.training.settings import RunSettings, TrainingSettings
-from nmtgrid.training.update import GradientWatch, Updater, gradient_ratio
+from nmtgrid.training.update import (
+    GradientWatch,
+    NotFiniteError,
+    Updater,
+    UpdateResult,
+    gradient_ratio,
+)
 from nmtgrid.training.validate import Outcome, Selection, Validator
 from nmtgrid.training.weights import RunningAverage, ShardedWeights, Weights
 
@@ -312,8 +318,10 @@ class Trainer:
         try:
             yield from self._train()
         except TrainingError as fault:
+            # An update is counted before its loss is read.
+            update = fault.done if isinstance(fault, NotFiniteError) else self.progress.update
             raise TrainingError(
-                f"After update {self.progress.update}: {fault.problem}",
+                f"After update {update}: {fault.problem}",
                 f"{fault.advice} The last saved state is kept: `--resume` continues from there.",
             ) from fault
 
@@ -384,17 +392,33 @@ class Trainer:
             dataclasses.replace(batch, r_drop=alpha, update=progress.update) for batch in batches
         ]
         is_watched = self.watch is not None and self.watch.is_due(progress.update + 1)
-        result = self.updater.apply(batches, rate, self.watch if is_watched else None)
+        results = self.updater.launch(batches, rate, self.watch if is_watched else None)
         # Only now: an update that fails is not counted, and its batches are read again.
         progress.update += 1
         progress.cursor = cursor
         if self.average is not None and progress.update % training.ema_updates == 0:
             self.average.step()
-        self.meter.add(result, self.stopwatch.now() - start)
+        is_logged = progress.update % training.log_updates == 0
+        if is_logged:
+            results += self.updater.finish()
+        self.meter.seconds += self.stopwatch.now() - start
+        for result in results:
+            yield from self._count(result)
+        if self.device.type == "cpu" and progress.update % _GIVE_BACK_EVERY == 0:
+            free_memory()
+        if is_logged:
+            meter, self.meter = self.meter, Meter.empty()
+            minutes = self.stopwatch.minutes
+            yield meter.event(training, progress, minutes, rate, self.plan, self._batches)
+
+    def _count(self, result: UpdateResult) -> Iterator[events.Event]:
+        """Take in the result of an update; the last one, if it was measured or halved."""
+        self.meter.add(result)
+        progress = self.progress
         if result.gradients:
             yield events.Gradients(
                 update=progress.update,
-                epoch=cursor.epoch,
+                epoch=progress.cursor.epoch,
                 minutes=self.stopwatch.minutes,
                 gradients=result.gradients,
                 gradient_ratio=gradient_ratio(result.gradients),
@@ -402,15 +426,10 @@ class Trainer:
         if result.oom_splits:
             is_exact = not self.model.traits.batch_statistics
             yield events.Split(update=progress.update, times=result.oom_splits, is_exact=is_exact)
-        if self.device.type == "cpu" and progress.update % _GIVE_BACK_EVERY == 0:
-            free_memory()
-        if progress.update % training.log_updates == 0:
-            meter, self.meter = self.meter, Meter.empty()
-            minutes = self.stopwatch.minutes
-            yield meter.event(training, progress, minutes, rate, self.plan, self._batches)
 
     def _validate(self, *, due: bool) -> Iterator[events.Event]:
         """Score the weights, keep them if they are the best, and save."""
+        self._read_results()
         self.progress.validated(self.stopwatch.minutes, due=due)
         # Running statistics, of batch normalisation, are each process' own, and so are their means.
         averaged = [] if self.average is None else self.average.buffers()
@@ -470,8 +489,14 @@ class Trainer:
             extra=score.extra,
         )
 
+    def _read_results(self) -> None:
+        """Wait for the last update: weights are not saved before its loss is known."""
+        for result in self.updater.finish():
+            self.meter.add(result)
+
     def _save(self, best: dict[str, Tensor] | None) -> events.Saved:
         """Save a state; all processes call, for shards and random states come from all of them."""
+        self._read_results()
         progress = self.progress
         progress.minutes = progress.saved_minutes = self.stopwatch.minutes
         progress.saved_update = progress.update

@@ -2,7 +2,8 @@
 
 A micro-batch that does not fit into memory is halved, and the update begun again: its gradient is
 the same sum, so the update stays exact but for models that take statistics of a batch: each half
-has its own. Called by trainer.py; `benchmarks/training_speed.py` times it.
+has its own. A GPU's results are read while it computes the next update, so that it never waits for
+the host. Called by trainer.py; `benchmarks/training_speed.py` times it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.weights import Weights, local_shard
+from nmtgrid.training.weights import LowPrecisionCopies, Weights, local_shard
 
 
 def clip_and_scale(
@@ -183,6 +184,22 @@ class UpdateResult:
     """Norms at the stages of the network, where they were watched."""
 
 
+@dataclasses.dataclass
+class _Pending:
+    """An update whose loss and gradient norm the host has not read."""
+
+    values: Tensor
+    """The gradient norm and the sums of `names`, on their way to the host."""
+    arrival: torch.cuda.Event | None
+    """When they are there; None: they are."""
+    names: list[str]
+    counts: list[int]
+    """Target tokens, pairs, cells, and micro-batches that were halved."""
+    batches: Sequence[Batch]
+    learning_rate: float
+    watch: GradientWatch | None
+
+
 class Updater:
     """Applies updates to a model."""
 
@@ -205,15 +222,32 @@ class Updater:
         # The smallest size that did not fit: with it memory does not run out again at every update.
         self.too_many_cells = math.inf
         self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._pending: _Pending | None = None
+        self.is_late = device.type == "cuda"
+        """Whether results are read with the next update."""
+        # Shards are cast by autocast, once they are brought together.
+        has_copies = bf16 and device.type == "cuda" and not self.weights.is_sharded
+        self._copies = LowPrecisionCopies(model) if has_copies else None
 
     def apply(
         self, batches: Sequence[Batch], learning_rate: float, watch: GradientWatch | None = None
     ) -> UpdateResult:
+        """Do one update on `batches` and wait for its result; see `launch`."""
+        *_, result = [*self.launch(batches, learning_rate, watch), *self.finish()]
+        return result
+
+    def launch(
+        self, batches: Sequence[Batch], learning_rate: float, watch: GradientWatch | None = None
+    ) -> list[UpdateResult]:
         """Do one update on `batches`; `watch` measures its gradients between the layers.
 
+        Return the results that are read by now, in order: on a GPU that of the update before, if
+        `finish` has not returned it, elsewhere (and after measuring or halving) that of this one.
+
         With several processes these are this one's share of them; what is returned is of all.
-        Raises: DeviceError if a single pair does not fit into memory; TrainingError if the loss
-        or the gradient is not finite, the weights then being what they were.
+        Raises: DeviceError if a single pair does not fit into memory; NotFiniteError if the loss
+        or the gradient of an update that is read is not finite, the weights then being what they
+        were before it.
         """
         self.model.train()
         oom_splits, microbatches = 0, list(batches)
@@ -240,27 +274,55 @@ class Updater:
             sum(batch.token_count for batch in batches),
             sum(map(len, batches)), sum(map(count_cells, batches)), oom_splits,
         ]  # fmt: skip
-        totals = self.processes.sum(torch.tensor(counts)).tolist()
-        tokens, pairs, cells, oom_splits = map(int, totals)
-        norm = self._reduce_gradients(tokens)
+        totals = [int(total) for total in self.processes.sum(torch.tensor(counts)).tolist()]
+        norm = self._reduce_gradients(totals[0])
         names = ["loss", "nll", *sorted(set(sums) - {"loss", "nll"})]
-        # Brought over together: a GPU is waited for once.
-        values = torch.stack([norm.float(), *(sums[name].float() for name in names)]).tolist()
-        gradient_norm = values[0]
+        # Brought over together, and into pinned memory: nothing waits yet.
+        values = torch.stack([norm.float(), *(sums[name].float() for name in names)])
+        on_host, arrival = values.to("cpu", non_blocking=True), None
+        if self.device.type == "cuda":
+            arrival = torch.cuda.Event()
+            arrival.record()
+        # Before the weights move, but behind a whole update for the device to compute.
+        results = self.finish()
+        self._step(values[:2], learning_rate)
+        self._pending = _Pending(on_host, arrival, names, totals, batches, learning_rate, watch)
+        if not self.is_late or watch is not None or totals[-1]:
+            results += self.finish()
+        return results
+
+    def finish(self) -> list[UpdateResult]:
+        """Return the result of the update that has not been read, if there is one; see `launch`."""
+        pending = self._pending
+        if pending is None:
+            return []
+        if pending.arrival is not None:
+            pending.arrival.synchronize()
+        gradient_norm, *sums = pending.values.tolist()
         # Each process has the norm of all gradients, but the sums of its own share.
-        own = torch.tensor(values[1:], dtype=torch.float64)
-        extra = dict(zip(names, self.processes.sum(own).tolist(), strict=True))
+        own = self.processes.sum(torch.tensor(sums, dtype=torch.float64)).tolist()
+        extra = dict(zip(pending.names, own, strict=True))
         loss, nll = extra.pop("loss"), extra.pop("nll")
+        tokens, pairs, cells, oom_splits = pending.counts
         if not (math.isfinite(gradient_norm) and math.isfinite(loss)):
-            raise _not_finite(gradient_norm, loss / tokens, batches, learning_rate)
-        # After the check: a loss that is no number must not reach the weights.
+            raise _not_finite(gradient_norm, loss / tokens, pending.batches, pending.learning_rate)
+        watch, self._pending = pending.watch, None
+        gradients = {} if watch is None else watch.norms(tokens, self.processes)
+        return [
+            UpdateResult(
+                loss, nll, tokens, pairs, cells, gradient_norm, extra, oom_splits, gradients
+            )
+        ]
+
+    def _step(self, norm_and_loss: Tensor, learning_rate: float) -> None:
+        """Move the weights, unless one of the two numbers is not finite; nothing waits for them."""
+        # Zeros, or NaN (true) of what is not finite: torch's `isfinite` is several kernels.
+        is_broken = (norm_and_loss - norm_and_loss).any()
+        # What torch's fused optimisers read where gradients are scaled; so does Muon.
+        self.optimiser.found_inf = is_broken.float()  # type: ignore[attr-defined]
         for group in self.optimiser.param_groups:
             group["lr"] = learning_rate
         self.optimiser.step()
-        gradients = {} if watch is None else watch.norms(tokens, self.processes)
-        return UpdateResult(
-            loss, nll, tokens, pairs, cells, gradient_norm, extra, oom_splits, gradients
-        )
 
     def _reduce_gradients(self, tokens: int) -> Tensor:
         """Bring the processes' gradients together, divide and clip them; return their norm."""
@@ -278,14 +340,18 @@ class Updater:
     ) -> tuple[int | None, dict[str, Tensor]]:
         """Sum the gradients; return the first index that did not fit (or None), and sums."""
         sums: dict[str, Tensor] = {}
+        copies = self._copies
+        if copies is not None:
+            copies.update()
         if watch is not None:
             watch.begin()
         for index, microbatch in enumerate(microbatches):
             hooks = contextlib.nullcontext() if watch is None else watch.hooks()
             try:
-                with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16), hooks:
-                    parts = self.weights.loss(microbatch.to(self.device))
-                parts.total.backward()
+                with copies.used() if copies else contextlib.nullcontext():
+                    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16), hooks:
+                        parts = self.weights.loss(microbatch.to(self.device))
+                    parts.total.backward()
             except (RuntimeError, MemoryError) as fault:
                 if not is_out_of_memory(fault):
                     raise
@@ -342,13 +408,21 @@ def split_batch(batch: Batch) -> list[Batch]:
     return [batch.select(rows[:middle]), batch.select(rows[middle:])]
 
 
+class NotFiniteError(TrainingError):
+    """The loss or the gradient of an update is not finite; `done` are the updates before it."""
+
+    done: int | None
+
+
 def _not_finite(
     norm: float, loss: float, batches: Sequence[Batch], learning_rate: float
-) -> TrainingError:
+) -> NotFiniteError:
     lines = sorted(int(i) + 1 for batch in batches for i in batch.indices)
     first_lines = ", ".join(map(str, lines[:20])) + (", ..." if len(lines) > 20 else "")
-    return TrainingError(
+    fault = NotFiniteError(
         f"The loss is not finite (loss {loss:.4g} per token, gradient norm {norm:.4g}) at "
         f"learning rate {learning_rate:.3g}, on the training pairs (lines) {first_lines}.",
         "Try a lower `training.learning_rate`, a longer warm-up or `training.clip_norm`.",
     )
+    fault.done = batches[0].update
+    return fault

@@ -157,7 +157,7 @@ def _largest_deviation(model: TranslationModel) -> float:
     gradients = []
     for parts in ([[0, 1, 2, 3]], [[2, 0], [1, 3]], [[3], [0, 1, 2]]):
         pieces = [batch.select(torch.tensor(rows)) for rows in parts]
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
         updater = Updater(
             model, Likelihood(LikelihoodSettings()), optimiser, torch.device("cpu"),
             bf16=False, clip_norm=0.0,

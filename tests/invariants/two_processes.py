@@ -26,6 +26,12 @@ from tests.invariants.helpers import Case, basic_cases, batch_for, frozen_statis
 UPDATES = 2
 RATES = {"whole": 0.5, "shards": 0.5, "muon": 0.01}
 """The learning rates of each kind of training."""
+SETTINGS = {
+    "whole": TrainingSettings(optimiser="nesterov", momentum=0.9),
+    # With so large an epsilon a step is in proportion to the gradient, as the others are.
+    "shards": TrainingSettings(epsilon=1.0),
+    "muon": TrainingSettings(optimiser="muon"),
+}
 
 
 def train(
@@ -38,9 +44,7 @@ def train(
     weights = Weights(model, objective)
     if kind == "shards" and processes.count > 1:
         weights = ShardedWeights(model, objective, processes, device)
-    optimiser: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=0.9)
-    if kind == "muon":
-        optimiser = make_optimiser(model, TrainingSettings(optimiser="muon"))
+    optimiser = make_optimiser(model, SETTINGS[kind])
     updater = Updater(
         model, objective, optimiser, device, bf16=False, clip_norm=1.0, processes=processes,
         weights=weights,

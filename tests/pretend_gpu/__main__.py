@@ -33,6 +33,7 @@ def main() -> None:
         kernels.install()
         measured = measure_all(cases, options.only)
         planted = cases.count_planted_faults()
+        broken = {name: cases.try_broken_loss(name) for name in ("adamw", "muon", "nesterov")}
         protocol = cases.try_first_gpu(Path(folder))
     bounds: dict[str, Any] = json.loads(BOUNDS.read_text()) if BOUNDS.exists() else {"cases": {}}
     if options.lower:
@@ -44,7 +45,7 @@ def main() -> None:
         name: above(bounds["cases"], name, figures, counted) for name, figures in measured.items()
     }
     if options.out:
-        result = {"cases": faults, "planted": planted, "protocol": protocol}
+        result = {"cases": faults, "planted": planted, "broken": broken, "protocol": protocol}
         options.out.write_text(json.dumps(result, indent=1))
         return
     for name, figures in measured.items():

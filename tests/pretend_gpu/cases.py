@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import random
 import traceback
 from pathlib import Path
@@ -22,10 +23,10 @@ from nmtgrid.online.policies import WaitK
 from nmtgrid.search.api import Agent, Halt, SearchPlan
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.engine import search
-from nmtgrid.training.optimiser import make_optimiser
+from nmtgrid.training.optimiser import make_optimiser, optimiser_tensors
 from nmtgrid.training.prepare import Request, resolve
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.update import Updater
+from nmtgrid.training.update import NotFiniteError, Updater
 from tests.pretend_gpu.device import CUDA, Counts, Device, PretendGPU
 
 TORCH = torch.__version__
@@ -128,9 +129,11 @@ def measure(case: Case) -> dict[str, dict[str, float]]:
         alpha = settings.training.r_drop or None
         batch = dataclasses.replace(draw_batch(), update=1, r_drop=alpha)
         with Device.counting() as first:
-            updater.apply([batch], 1e-3)
+            updater.launch([batch], 1e-3)
         with Device.counting() as counts:
-            updater.apply([batch], 1e-3)
+            (before,) = updater.launch([batch], 1e-3)
+        (after,) = updater.finish()
+        assert math.isfinite(before.loss) and math.isfinite(after.loss)
         refuse(first)
         figures = {"update": _figures(counts)}
         model.eval()
@@ -184,6 +187,37 @@ def count_planted_faults() -> dict[str, int]:
         graph.capture_end()
     kinds = ("mixes", "waits", "copies", "forbidden")
     return {kind: sum(getattr(counts, kind).values()) for kind in kinds}
+
+
+def try_broken_loss(optimiser: str) -> str:
+    """Return what is wrong when the second of three updates has a loss that is no number."""
+    case = Case("transformer", options=(f"training.optimiser={optimiser}",))
+    settings = settings_of(case)
+    model = zoo.from_config(case.arch, settings.model, TYPES, TYPES)
+    objective = objectives.get(case.objective).make(settings.objective)
+    with PretendGPU():
+        model = model.to(CUDA)
+        steps = make_optimiser(model, settings.training)
+        updater = Updater(model, objective, steps, CUDA, bf16=True, clip_norm=5.0)
+
+        def state() -> list[torch.Tensor]:
+            kept = [*model.parameters(), *optimiser_tensors(steps, model).values()]
+            return [value.detach().cpu().clone() for value in kept]
+
+        updater.launch([draw_batch()], 1e-3)
+        before = state()
+        scale = objective.loss
+        objective.loss = lambda *args: dataclasses.replace(  # type: ignore[method-assign]
+            scale(*args), total=scale(*args).total * math.nan
+        )
+        updater.launch([dataclasses.replace(draw_batch(), update=1)], 1e-3)
+        objective.loss = scale  # type: ignore[method-assign]
+        try:
+            updater.launch([draw_batch()], 1e-3)
+        except NotFiniteError as fault:
+            has_moved = not all(map(torch.equal, before, state()))
+            return "the weights have moved" if has_moved or fault.done != 1 else ""
+    return "no error was raised"
 
 
 def try_first_gpu(folder: Path) -> list[str]:

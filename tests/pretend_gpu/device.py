@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch._dynamo  # by optimisers, and it refuses functions that stand in two places
@@ -39,8 +40,9 @@ MAY_MIX = frozenset({
 })  # fmt: skip
 """Operators that take tensors of both devices."""
 KERNELS = {
-    "_foreach_norm": 2, "_fused_adamw_": 2, "_fused_adam_": 2, "native_layer_norm_backward": 2,
-    "nonzero": 4, "index_put_": 4, "embedding_dense_backward": 5, "cumsum": 2, "sort": 4, "topk": 2,
+    "_foreach_norm": 2, "_foreach_copy_": 2, "_fused_adamw_": 2, "_fused_adam_": 2,
+    "native_layer_norm_backward": 2, "nonzero": 4, "index_put_": 4, "embedding_dense_backward": 5,
+    "cumsum": 2, "sort": 4, "topk": 2,
 }  # fmt: skip
 """Kernels of an operator, where those are more than one."""
 
@@ -66,9 +68,14 @@ class Device:
 
     counts = Counts()
     graph: PretendGraph | None = None
+    launched = 0
+    """Kernels, ever."""
+    arriving: ClassVar[list[tuple[Tensor, Tensor]]] = []
+    """Tensors of the host that are filled in when an event is waited for, and with what."""
 
     @classmethod
     def launch(cls, name: str, kernels: int) -> None:
+        cls.launched += kernels
         cls.counts.launches[name] += kernels
         if cls.graph is not None:
             cls.graph.kernels += kernels
@@ -204,6 +211,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         mixed = [tuple(leaf.shape) for leaf in leaves if on_cpu(leaf) and leaf.dim()]
         if mixed:
             Device.mix(f"{name} of {mixed} on the CPU")
+    _check_types(name, args)
     if name not in VIEWS:
         Device.launch(name, 1 if _writes_a_number(name, args) else KERNELS.get(name, 1))
     return _compute(func, name, args, kwargs, leaves)
@@ -240,6 +248,10 @@ def _move(func: Any, source: Tensor, kwargs: dict[str, Any], to_gpu: bool) -> An
     """Return a tensor copied between the devices; None for what stays where it is."""
     device = kwargs.get("device")
     if on_gpu(source) and device is not None and not to_gpu:
+        if kwargs.get("non_blocking"):
+            host = torch.full_like(values(source), math.nan)
+            Device.arriving.append((host, values(source).clone()))
+            return host
         Device.wait("copy to the CPU")
         return func(values(source), **kwargs)
     if on_cpu(source) and to_gpu:
@@ -274,9 +286,39 @@ def _look_for_waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
                 Device.copy(f"index of {tuple(index.shape)}")
 
 
+def _check_types(name: str, args: tuple[Any, ...]) -> None:
+    """Refuse types of normalisation that kernels for CUDA do not take together."""
+    if not name.startswith(("native_batch_norm", "native_layer_norm")):
+        return
+    shift = 1 if name.endswith("backward") else 0
+    features, others = args[shift], [leaf for leaf in args[shift + 1 :] if on_gpu(leaf)]
+    kinds = {leaf.dtype for leaf in others} or {features.dtype}
+    allowed = {features.dtype}
+    if "batch" in name and features.dtype is torch.bfloat16:
+        allowed = {features.dtype, torch.float32}
+    if "layer" in name and name.endswith("backward"):
+        return  # statistics are in float32
+    if len(kinds) > 1 or not kinds <= allowed:
+        Device.mix(f"{name} of {features.dtype} and {sorted(map(str, kinds))}")
+
+
 def _writes_a_number(name: str, args: tuple[Any, ...]) -> bool:
     """Return whether one number is written at positions or where a mask is: one kernel."""
     return name.startswith("index_put") and args[2].numel() == 1 and not (args[3:] and args[3])
+
+
+class PretendEvent:
+    """An event: the host waits in vain if the device then has nothing to do."""
+
+    def record(self) -> None:
+        self.arriving, Device.arriving = Device.arriving, []
+        self.launched = Device.launched
+
+    def synchronize(self) -> None:
+        if Device.launched == self.launched:
+            Device.wait("event with nothing launched behind it")
+        for host, device_values in self.arriving:
+            host.copy_(device_values)
 
 
 Operation = tuple[Callable[..., Any], Any, dict[str, Any], Any]
@@ -338,7 +380,7 @@ def install() -> None:
         "set_device": nothing, "synchronize": lambda *_: Device.wait("synchronize"),
         "empty_cache": nothing, "device_of": nothing, "device": nothing, "stream": nothing,
         "set_stream": nothing, "Stream": lambda *_, **__: stream,
-        "current_stream": lambda *_: stream, "CUDAGraph": PretendGraph,
+        "current_stream": lambda *_: stream, "CUDAGraph": PretendGraph, "Event": PretendEvent,
         "graph_pool_handle": lambda: (0, 1),
     }  # fmt: skip
     for name, value in replaced.items():

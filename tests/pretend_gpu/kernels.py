@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import nmtgrid.layers.attention
-from nmtgrid.layers.kernels import dropout, dropout_triton, grid_conv, grid_conv_triton
+from nmtgrid.layers.kernels import (
+    dropout,
+    dropout_triton,
+    grid_conv,
+    grid_conv_triton,
+    linear,
+    relu_triton,
+)
 from nmtgrid.layers.kernels.grid_conv import CpuGridConvolution
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.recurrent import lstm
@@ -20,11 +27,13 @@ from tests.pretend_gpu.device import Device, PretendTensor, on_gpu, run_on_cpu, 
 def install() -> None:
     """Put the stand-ins in the place of what they stand for; there is no way back."""
     nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined, assignment]
-    for module in (dropout, grid_conv):
+    for module in (dropout, grid_conv, linear):
         module.has_triton = lambda: True  # type: ignore[attr-defined]
     grid_conv_triton.convolve_cells = _convolve_cells
     grid_conv_triton.weight_gradient = _weight_gradient
+    grid_conv_triton.convolve_step = _convolve_step
     dropout_triton._launch = _launch_residual
+    relu_triton.rectifier_backward = _rectifier_backward
     lstm.BidirectionalLSTM._library = _lstm  # type: ignore[method-assign, assignment]
 
 
@@ -128,6 +137,26 @@ def _weight_gradient(
         "grid convolution's weight gradient", 2, differentiate, x, gradient.contiguous()
     )
     return result
+
+
+def _convolve_step(window: Tensor, taps: Tensor, order: Tensor | None, left: int) -> Tensor:
+    assert all(on_gpu(tensor) for tensor in (window, taps, order) if tensor is not None)
+
+    def convolve(window: Tensor, taps: Tensor, order: Tensor | None) -> Tensor:
+        return grid_conv.grid_convolution_step(
+            window, taps, order, source_causal=left > 0 and left == taps.shape[3] - 1
+        )
+
+    result: Tensor = run_on_cpu("step of the grid convolution", 1, convolve, window, taps, order)
+    return result
+
+
+def _rectifier_backward(gradient: Tensor, rectified: Tensor) -> tuple[Tensor, Tensor]:
+    assert on_gpu(gradient) and on_gpu(rectified) and gradient.dtype == rectified.dtype
+    results: tuple[Tensor, Tensor] = run_on_cpu(
+        "rectifier, backward", 2, linear._rectifier_backward, gradient, rectified
+    )
+    return results
 
 
 def _launch_residual(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any) -> None:

@@ -274,7 +274,7 @@ def test_each_micro_batch_moves_the_running_statistics() -> None:
     moved = []
     for pieces in ([batch], split_batch(batch)):
         model = _tiny()
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+        optimiser = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
         updater = Updater(
             model, Likelihood(LikelihoodSettings()), optimiser, torch.device("cpu"),
             bf16=False, clip_norm=0.0,

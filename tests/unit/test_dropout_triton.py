@@ -108,8 +108,14 @@ def test_recomputed_activations_have_the_same_masks() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
-@pytest.mark.parametrize("drops", [True, False])
-def test_kernels_compile(drops: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("capability", "kind", "drops"),
+    [(80, "bf16", True), (80, "bf16", False), (80, "fp32", True), (90, "bf16", True),
+     (90, "bf16", False), (90, "fp32", True)],
+)  # fmt: skip
+def test_kernels_compile(
+    capability: int, kind: str, drops: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     from nmtgrid.layers.kernels.dropout_triton import _add_kernel, _gradient_kernel
 
@@ -117,6 +123,9 @@ def test_kernels_compile(drops: bool, monkeypatch: pytest.MonkeyPatch, tmp_path:
     constants = {"DROPS": drops, "BLOCK": 512}
     for kernel in (_add_kernel, _gradient_kernel):
         names = ("gradient", "of_h", "of_y") if kernel is _gradient_kernel else ("h", "y", "out")
-        text = assembly(kernel, {**dict.fromkeys(names, "*bf16"), **numbers}, constants)
+        text = assembly(
+            kernel, {**dict.fromkeys(names, f"*{kind}"), **numbers}, constants,
+            capability=capability,
+        )  # fmt: skip
         # Random numbers are made of products of 32 bits, and only where they are wanted.
         assert ("mul.hi.u32" in text) == drops

@@ -85,7 +85,7 @@ def norms_of(
     model: TranslationModel, batches: list[Batch], objective: Any = None
 ) -> dict[str, float]:
     """Return the norms of the gradients of one update on these batches."""
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.0)
+    optimiser = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
     objective = objective or Likelihood(LikelihoodSettings())
     updater = Updater(model, objective, optimiser, CPU, bf16=False, clip_norm=0.0)
     norms = updater.apply(batches, 0.0, GradientWatch(model)).gradients

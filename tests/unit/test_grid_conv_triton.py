@@ -10,7 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.layers.kernels.grid_conv import live_taps, plain_grid_convolution
+from nmtgrid.layers.kernels.grid_conv import (
+    grid_convolution_step,
+    live_taps,
+    plain_grid_convolution,
+)
 from nmtgrid.layers.kernels.layout import GridLayout
 from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly, mend
 
@@ -86,6 +90,36 @@ def test_two_strips_equals_one_bit_for_bit(
     assert torch.equal(together, grid_conv_triton.convolve_cells(*inputs, reverse=reverse))
 
 
+@runs
+@pytest.mark.parametrize("source_causal", [False, True])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 6e-3)])
+@pytest.mark.parametrize(
+    ("shape", "kernel"), [((2, 9, 70), (5, 5)), ((1, 1, 8), (3, 5)), ((2, 3, 33), (1, 7))]
+)
+def test_a_step_equals_the_librarys(
+    shape: tuple[int, int, int], kernel: tuple[int, int], dtype: torch.dtype, tolerance: float,
+    source_causal: bool,
+) -> None:  # fmt: skip
+    """Of rows in order in a buffer that has more, and of a ring's."""
+    from nmtgrid.layers.kernels.grid_conv_triton import convolve_step
+
+    weight, live = torch.randn(*kernel, shape[2]), kernel[0] // 2 + 1
+    buffer = torch.randn(shape[0], live + 2, *shape[1:]).to(dtype)
+    window, left = buffer[:, 1:-1], kernel[1] // 2
+    # As on a GPU: features lie together.
+    taps = live_taps(weight, source_causal=source_causal).permute(2, 0, 1).unsqueeze(1)
+    exact = grid_convolution_step(
+        window.double(), taps.to(dtype).double(), source_causal=source_causal
+    )
+    on_device = window.to(DEVICE), taps.to(dtype).to(DEVICE)
+    result = convolve_step(*on_device, None, left)
+    assert result.dtype == dtype and _distance(result, exact) < tolerance
+    order = torch.arange(live).roll(1)
+    ring = on_device[0].index_select(1, order.to(DEVICE))
+    turned = convolve_step(ring, on_device[1], order.to(DEVICE), left)
+    assert _distance(turned, exact) < tolerance
+
+
 SIZES = {"offsets": "*i64", "heights": "*i64", "widths": "*i64"}
 TAPS = {"D": 256, "ROWS": 6, "COLUMNS": 11, "LEFT": 5}
 
@@ -100,8 +134,8 @@ def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("_empty_cache")
 @pytest.mark.parametrize(
     ("capability", "kind", "reverse"),
-    [(80, "bf16", False), (80, "bf16", True), (90, "bf16", False), (90, "bf16", True),
-     (90, "fp32", False)],
+    [(80, "bf16", False), (80, "bf16", True), (80, "fp32", False), (90, "bf16", False),
+     (90, "bf16", True), (90, "fp32", False)],
 )  # fmt: skip
 def test_the_convolution_compiles(capability: int, kind: str, reverse: bool) -> None:
     """With fused multiply-adds, 8 for each load of four taps, and no spills."""
@@ -123,8 +157,32 @@ def test_the_convolution_compiles(capability: int, kind: str, reverse: bool) -> 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 @pytest.mark.usefixtures("_empty_cache")
+@pytest.mark.parametrize("is_ring", [False, True])
 @pytest.mark.parametrize("capability", [80, 90])
-def test_the_weight_gradient_compiles(capability: int) -> None:
+def test_the_step_compiles(capability: int, is_ring: bool) -> None:
+    from nmtgrid.layers.kernels.grid_conv_triton import OPTIONS, STEP_TILE, _step_kernel
+
+    tile = {"BLOCK_S": STEP_TILE["BLOCK_S"], "BLOCK_D": STEP_TILE["BLOCK_D"]}
+    order = {"order": "*i64"} if is_ring else {}
+    numbers = ("width", "row_stride", "slot_stride", "cell_stride", "tap_row_step", "tap_step")
+    constants = {} if is_ring else {"order": None}
+    text = assembly(
+        _step_kernel,
+        {**dict.fromkeys(("window", "taps"), "*bf16"), **order, "y": "*bf16",
+         **dict.fromkeys(numbers, "i32")},
+        {**TAPS, **constants, "feature_step": 1, "IS_RING": is_ring, **tile},
+        capability=capability, options={"num_warps": STEP_TILE["num_warps"], **OPTIONS},
+    )  # fmt: skip
+    # One row of taps at a time.
+    products = 11 * tile["BLOCK_S"] * tile["BLOCK_D"]
+    assert text.count("fma.rn.f32") >= products // (32 * STEP_TILE["num_warps"])
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.usefixtures("_empty_cache")
+@pytest.mark.parametrize("capability", [80, 90])
+@pytest.mark.parametrize("kind", ["bf16", "fp32"])
+def test_the_weight_gradient_compiles(kind: str, capability: int) -> None:
     from nmtgrid.layers.kernels.grid_conv_triton import (
         OPTIONS,
         SENTENCES,
@@ -135,7 +193,7 @@ def test_the_weight_gradient_compiles(capability: int) -> None:
     tile = {"BLOCK_S": TILE["BLOCK_S"], "BLOCK_D": TILE["BLOCK_D"]}
     text = assembly(
         _weight_gradient_kernel,
-        {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **SIZES, "batch": "i32"},
+        {"x": f"*{kind}", "gradient": f"*{kind}", "of_taps": "*fp32", **SIZES, "batch": "i32"},
         {**TAPS, "SENTENCES": SENTENCES, **tile},
         capability=capability, options={"num_warps": TILE["num_warps"], **OPTIONS},
     )  # fmt: skip

@@ -1,6 +1,7 @@
 """What the machine offers: Triton that works or not, the processor's maker."""
 
 import platform
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,3 +99,15 @@ def test_the_maker_is_read_or_asked_for(
     monkeypatch.setattr(devices, "Path", lambda _: listed)
     monkeypatch.setattr(platform, "processor", lambda: named)
     assert is_intel() is expected
+
+
+def test_every_kernel_of_triton_is_compiled_in_a_test() -> None:
+    """For both capabilities, and without spills: `assembly` in triton_interpreter.py checks."""
+    tests = Path(__file__).parent
+    files = sorted(Path(triton_support.__file__).parent.glob("*_triton.py"))
+    assert len(files) == 3
+    for file in files:
+        source = (tests / f"test_{file.name}").read_text(encoding="utf-8")
+        assert "assembly(" in source and "80" in source and "90" in source
+        for kernel in re.findall(r"^def (_\w+_kernel)\(", file.read_text(encoding="utf-8"), re.M):
+            assert re.search(rf"\b{kernel}\b", source), f"{kernel} of {file.name}"

@@ -13,6 +13,7 @@ from nmtgrid.models.api import Classifier, TranslationModel
 from nmtgrid.training import optimiser as optimiser_module
 from nmtgrid.training.optimiser import (
     LearningRate,
+    MuonAdamW,
     make_optimiser,
     optimiser_tensors,
     restore_optimiser,
@@ -191,6 +192,24 @@ def test_muon_is_torchs_own(monkeypatch: pytest.MonkeyPatch) -> None:
         ours.step()
         theirs.step()
     assert all(torch.equal(*pair) for pair in zip(weights, copies, strict=True))
+
+
+def test_muon_moves_nothing_where_the_gradient_is_not_finite() -> None:
+    """Neither weights nor moments, of its own part and AdamW's."""
+    model = Hidden()
+    optimiser = make_optimiser(model, settings(optimiser="muon", weight_decay=0.2))
+    assert isinstance(optimiser, MuonAdamW)
+    for group in optimiser.param_groups:
+        group["lr"] = 0.1
+    states = []
+    for is_broken in (False, True):
+        for parameter in model.parameters():
+            parameter.grad = torch.full_like(parameter, math.nan if is_broken else 1.0)
+        optimiser.found_inf = torch.tensor(float(is_broken))
+        optimiser.step()
+        moments = optimiser_tensors(optimiser, model)
+        states.append([value.clone() for value in (*model.parameters(), *moments.values())])
+    assert all(map(torch.equal, *states))
 
 
 def test_muon_without_matrices_is_refused() -> None:

@@ -50,6 +50,13 @@ def test_planted_faults_are_noticed(faults: dict[str, Any]) -> None:
     assert faults["planted"] == {"mixes": 1, "waits": 3, "copies": 1, "forbidden": 2}
 
 
+@pytest.mark.parametrize("optimiser", ["adamw", "muon", "nesterov"])
+def test_a_loss_that_is_no_number_moves_nothing_and_is_told_late(
+    optimiser: str, faults: dict[str, Any]
+) -> None:
+    assert faults["broken"][optimiser] == ""
+
+
 def test_the_protocol_for_the_first_gpu_runs(faults: dict[str, Any]) -> None:
     assert faults["protocol"] == []
 

@@ -1,10 +1,13 @@
 """The fused rectifier against a map and a rectifier: values, gradients, and who is watching."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.kernels.linear import LinearReLU, linear_relu
+from tests.unit.triton_interpreter import run_interpreted
 
 # Flat cells, one cell, a long thin row, a decoding step of two rows.
 SHAPES = [(37, 5), (1, 5), (301, 1), (2, 7, 5)]
@@ -46,6 +49,13 @@ def test_on_a_cpu_it_is_the_map_and_the_rectifier() -> None:
     module.register_forward_hook(lambda *call: seen.append(call[2].shape))
     linear_relu(module, torch.randn(3, 5))
     assert seen == [(3, 6)]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the tests of the Triton form run there")
+def test_triton_form_in_the_interpreter(project: Path) -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    ended = run_interpreted("tests/unit/test_relu_triton.py", project, "-k", "equals")
+    assert "8 passed" in ended, ended
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -57,6 +58,48 @@ def test_a_loss_that_is_not_finite_stops_and_keeps_the_state(tmp_path: Path) -> 
     assert "last saved state is kept" in caught.value.advice
     for kept in (training.model.state_dict(), load_tensors(tmp_path / "model.safetensors")):
         assert all(torch.equal(tensor, before[name]) for name, tensor in kept.items())
+
+
+def run_of(
+    folder: Path, is_late: bool, *parts: int, **options: Any
+) -> tuple[list[events.Event], dict[str, Tensor]]:
+    """Return the events and the weights of a run, begun anew after each part of so many updates."""
+    told: list[events.Event] = []
+    for number, updates in enumerate(parts):
+        training = trainer(folder, max_updates=updates, **options)
+        training.updater.is_late = is_late
+        assert training.resume() == (number > 0)
+        told += training.run()
+    return told, training.model.state_dict()
+
+
+def test_results_that_are_read_late_change_nothing(tmp_path: Path) -> None:
+    """As on a GPU; in one run, and in one that is continued with sums of updates not logged."""
+    options = {"log_updates": 3, "ema_decay": 0.9}
+    expected, weights = run_of(tmp_path / "at once", False, 8, **options)
+    names = ("update", "loss", "nll", "gradient_norm", "tokens", "learning_rate")
+    for parts in ((8,), (5, 8)):
+        told, late = run_of(tmp_path / f"late {parts}", True, *parts, **options)
+        assert all(torch.equal(weights[name], value) for name, value in late.items())
+        figures = [
+            [[getattr(event, name) for name in names] for event in run]
+            for run in ([e for e in r if isinstance(e, events.Updated)] for r in (expected, told))
+        ]
+        assert figures[0] == figures[1] and len(figures[0]) == 2
+
+
+def test_a_loss_that_is_read_late_stops_with_the_weights_of_before(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    first, second = Exploding(), Exploding()
+    second.load_state_dict(first.state_dict())
+    training = trainer(tmp_path, model=first, max_updates=9, log_updates=50)
+    training.updater.is_late = True
+    with pytest.raises(TrainingError, match=r"After update 3: .*not finite"):
+        list(training.run())
+    assert training.progress.update == 4
+    list(trainer(tmp_path / "straight", model=second, max_updates=3).run())
+    for weight, expected in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(weight, expected)
 
 
 @pytest.mark.parametrize("meeting", [2, 3])

@@ -25,6 +25,7 @@ from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.models.card import update_card
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
+from nmtgrid.training.compiled import check_compile
 from nmtgrid.training.distributed import Processes, check_shared_folder
 from nmtgrid.training.events import MetricsLog, StopRequest, perplexity
 from nmtgrid.training.prepare import (
@@ -138,6 +139,7 @@ def _train(
     assert arguments.data is not None
     settings = resolve(request, objectives, out if resume else None)
     check_watch(settings)
+    check_compile(settings, device)
     stop = StopRequest()
     trainer = prepare(
         arguments.data,

@@ -25,6 +25,7 @@ from nmtgrid.layers.kernels.densenet import (
 from nmtgrid.layers.kernels.grid_conv import (
     grid_convolution,
     grid_convolution_step,
+    in_order,
     prepare_step_weight,
 )
 from nmtgrid.layers.kernels.layout import GridLayout
@@ -72,9 +73,12 @@ class DepthwiseConvolution(nn.Module):
         """Return the weight in the form that `newest_row` takes."""
         return prepare_step_weight(self.weight, dtype, source_causal=self.source_causal)
 
-    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
-        """Return [R, S, D] for a window [R, live_rows, S, D] of the last rows."""
-        return grid_convolution_step(window, prepared, source_causal=self.source_causal)
+    def newest_row(self, window: Tensor, prepared: Tensor, order: Tensor | None = None) -> Tensor:
+        """Return [R, S, D] for a window [R, live_rows, S, D] of the last rows.
+
+        They are older first, or in the `order` of a ring: each one's row of taps.
+        """
+        return grid_convolution_step(window, prepared, order, source_causal=self.source_causal)
 
 
 class FullConvolution(nn.Module):
@@ -109,8 +113,8 @@ class FullConvolution(nn.Module):
     def prepare(self, dtype: torch.dtype) -> Tensor:
         return prepare_dense_step_weight(self.weight, dtype)
 
-    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
-        return dense_grid_convolution_step(window, prepared)
+    def newest_row(self, window: Tensor, prepared: Tensor, order: Tensor | None = None) -> Tensor:
+        return dense_grid_convolution_step(window, in_order(prepared, order))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -124,8 +128,8 @@ class FoldedConvolution:
     def prepare(self, dtype: torch.dtype) -> Tensor:
         return prepare_dense_step_weight(self.weight, dtype)
 
-    def newest_row(self, window: Tensor, prepared: Tensor) -> Tensor:
-        return dense_grid_convolution_step(window, prepared, self.shift)
+    def newest_row(self, window: Tensor, prepared: Tensor, order: Tensor | None = None) -> Tensor:
+        return dense_grid_convolution_step(window, in_order(prepared, order), self.shift)
 
 
 GridConvolution = DepthwiseConvolution | FullConvolution
@@ -344,9 +348,8 @@ class OneRow:
         self._next += 1
         window, taps = cache.push(features), self.weights.get(layer, features.dtype)
         # In a ring rows stay where they were written, so it is the taps that rotate.
-        if isinstance(cache, RingCache):
-            taps = taps.index_select(2, cache.ring.taps)
-        return layer.newest_row(window, taps)
+        order = cache.ring.taps if isinstance(cache, RingCache) else None
+        return layer.newest_row(window, taps, order)
 
 
 class OneColumn:

@@ -30,7 +30,7 @@ def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
     """
     if not _is_active(rate, training):
         return x
-    if x.device.type != "cpu":
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
     return apply(_Dropout, x, rate)
 
@@ -42,6 +42,9 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
     """
     active = _is_active(rate, training)
     y = y.to(h.dtype)
+    if torch.compiler.is_compiling():
+        # The compiler fuses all this with its neighbours.
+        return (h + F.dropout(y, rate, active)) * scale
     if h.device.type == "cuda" and h.dtype != torch.float64 and has_triton():
         # Imported here: builds of torch for a CPU alone come without Triton.
         from nmtgrid.layers.kernels.dropout_triton import TritonResidual

@@ -168,19 +168,28 @@ def prepare_step_weight(
 ) -> Tensor:
     """Return the live taps of weight [k_y, k_x, D] as [D, 1, rows, columns], for many steps."""
     taps = live_taps(weight, source_causal=source_causal).detach()
-    return taps.permute(2, 0, 1).unsqueeze(1).to(dtype).contiguous()
+    taps = taps.permute(2, 0, 1).unsqueeze(1).to(dtype)
+    # A GPU's kernel reads features that lie together.
+    return taps.contiguous() if taps.device.type == "cpu" else taps
 
 
 def grid_convolution_step(
-    window: Tensor, prepared: Tensor, *, source_causal: bool = False
+    window: Tensor, prepared: Tensor, order: Tensor | None = None, *, source_causal: bool = False
 ) -> Tensor:
     """Return the newest row [R, S, D] of the convolution of a window [R, rows, S, D].
 
-    window: the last floor(k_y/2) + 1 rows, older first, zero above the top and on padding;
-    prepared: what `prepare_step_weight` returned, in the window's dtype.
+    window: the last floor(k_y/2) + 1 rows, zero above the top and on padding, older first, or in
+    the `order` [rows] of a ring: the row of taps for each; prepared: what `prepare_step_weight`
+    returned, in the window's dtype.
     """
     columns, source_size = prepared.shape[3], window.shape[2]
     left = columns - 1 if source_causal else columns // 2
+    if window.device.type == "cuda" and window.dtype != torch.float64 and has_triton():
+        # Imported here: builds of torch for a CPU alone come without Triton.
+        from nmtgrid.layers.kernels.grid_conv_triton import convolve_step
+
+        return convolve_step(window, prepared, order, left)
+    prepared = in_order(prepared, order)
     grid = window.permute(0, 3, 1, 2)
     # Entering the context takes as long as a small convolution, so only where autocast is on.
     device = window.device.type
@@ -191,3 +200,8 @@ def grid_convolution_step(
         result = F.conv2d(grid, prepared, padding=(0, left), groups=window.shape[3])
     # conv2d pads both sides alike; of a causal filter what the right margin yields is cut off.
     return result[:, :, 0, :source_size].transpose(1, 2)
+
+
+def in_order(prepared: Tensor, order: Tensor | None) -> Tensor:
+    """Return prepared taps [D', D, rows, columns] in the order of a ring's rows (None: theirs)."""
+    return prepared if order is None else prepared.index_select(2, order)

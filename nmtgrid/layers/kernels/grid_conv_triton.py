@@ -24,6 +24,8 @@ TILE: dict[str, int] = {"BLOCK_S": 16, "BLOCK_D": 32, "num_warps": 4}
 """Source positions of a strip, features, and warps; `benchmarks/kernels.py` sweeps."""
 OPTIONS = {"enable_fp_fusion": True}
 """Of the compiler: without fused multiply-adds, a default to come, arithmetic doubles."""
+STEP_TILE: dict[str, int] = {"BLOCK_S": 8, "BLOCK_D": 64, "num_warps": 4}
+"""The same of a decoding step, which has few cells for many programs."""
 SENTENCES = 4
 """Grids that one program of the weight gradient sums over."""
 
@@ -122,6 +124,57 @@ def _weight_gradient_kernel(
     for back in tl.static_range(ROWS):
         tap_row = ((group * ROWS + ROWS - 1 - back) * COLUMNS + column) * D
         tl.store(of_taps + tap_row + d, tl.sum(sums[back], 0), mask=is_feature)
+
+
+# A step has one output row: no sums rotate. Rows of a ring lie in any order, so that each asks for
+# its taps; the library would need them, or the taps, moved.
+@triton.jit(do_not_specialize=["width"])
+def _step_kernel(
+    window, taps, order, y, width, row_stride, slot_stride, cell_stride,
+    feature_step, tap_row_step, tap_step,
+    D: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr, LEFT: tl.constexpr,
+    IS_RING: tl.constexpr, BLOCK_S: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    """window [R, ROWS, S, D]; y [R, S, D]; order [ROWS]: the tap row of each row of a ring."""
+    s = tl.program_id(1) * BLOCK_S + tl.arange(0, BLOCK_S)
+    d = tl.program_id(2) * BLOCK_D + tl.arange(0, BLOCK_D)
+    is_feature = d < D
+    start = tl.program_id(0).to(tl.int64) * row_stride
+    total = tl.zeros((BLOCK_S, BLOCK_D), tl.float32)
+    for slot in range(ROWS):
+        tap_row = slot
+        if IS_RING:
+            tap_row = tl.load(order + slot).to(tl.int32)
+        for column in tl.static_range(COLUMNS):
+            source = s + (column - LEFT)
+            is_read = ((source >= 0) & (source < width))[:, None] & is_feature[None, :]
+            index = start + slot * slot_stride + source[:, None] * cell_stride + d[None, :]
+            value = tl.load(window + index, mask=is_read, other=0.0).to(tl.float32)
+            tap_index = d * feature_step + (tap_row * tap_row_step + column * tap_step)
+            tap = tl.load(taps + tap_index, mask=is_feature, other=0.0).to(tl.float32)
+            total += value * tap[None, :]
+    index = (tl.program_id(0).to(tl.int64) * width + s[:, None]) * D + d[None, :]
+    is_written = (s < width)[:, None] & is_feature[None, :]
+    tl.store(y + index, total.to(y.dtype.element_ty), mask=is_written)
+
+
+def convolve_step(window: Tensor, taps: Tensor, order: Tensor | None, left: int) -> Tensor:
+    """Return the newest row [R, S, D]; see `grid_convolution_step`. taps [D, 1, rows, columns]."""
+    if window.stride(3) != 1:
+        window = window.contiguous()
+    count, rows, width, size = window.shape
+    y = window.new_empty(count, width, size)
+    programs = (
+        count, triton.cdiv(width, STEP_TILE["BLOCK_S"]), triton.cdiv(size, STEP_TILE["BLOCK_D"])
+    )  # fmt: skip
+    if y.numel():
+        with torch.cuda.device_of(window):
+            _step_kernel[programs](
+                window, taps, order, y, width, *window.stride()[:3],
+                taps.stride(0), taps.stride(2), taps.stride(3),
+                size, rows, taps.shape[3], left, order is not None, **STEP_TILE, **OPTIONS,
+            )  # fmt: skip
+    return y
 
 
 def convolve_cells(

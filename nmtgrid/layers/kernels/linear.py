@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.base.devices import is_intel
+from nmtgrid.layers.kernels.triton_support import has_triton
 
 
 def apply(function: type[torch.autograd.Function], *inputs: Any) -> Tensor:
@@ -62,6 +63,7 @@ def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
         and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
         and _IS_FASTER
+        and not torch.compiler.is_compiling()
     )
 
 
@@ -99,7 +101,8 @@ def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:
     """Return relu(module(x)) [..., N], for x [..., K]."""
     # The fused product calls no module, so hooks on it would see nothing.
     is_watched = bool(module._forward_hooks or module._forward_pre_hooks)
-    if x.device.type != "cuda" or is_watched or module.bias is None:
+    is_plain = x.device.type != "cuda" or torch.compiler.is_compiling()
+    if is_plain or is_watched or module.bias is None:
         return torch.relu_(module(x))
     dtype = working_dtype(x)
     return apply(LinearReLU, x.to(dtype), module.weight.to(dtype), module.bias.to(dtype))
@@ -122,6 +125,17 @@ class LinearReLU(torch.autograd.Function):
         x, weight, rectified = ctx.saved_tensors
         with torch.autocast(x.device.type, enabled=False):
             # The output says where the rectifier was open: the input need not be kept.
-            of_flat = torch.ops.aten.threshold_backward(gradient.flatten(0, -2), rectified, 0)
+            of_flat, of_bias = _rectifier_backward(gradient.flatten(0, -2), rectified)
             of_x = (of_flat @ weight).view(x.shape)
-            return of_x, of_flat.t() @ x.flatten(0, -2), of_flat.sum(0)
+            return of_x, of_flat.t() @ x.flatten(0, -2), of_bias
+
+
+def _rectifier_backward(gradient: Tensor, rectified: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of relu's input [M, N] and of the bias [N] that is added before."""
+    if gradient.device.type == "cuda" and gradient.dtype != torch.float64 and has_triton():
+        # Imported here: builds of torch for a CPU alone come without Triton.
+        from nmtgrid.layers.kernels.relu_triton import rectifier_backward
+
+        return rectifier_backward(gradient, rectified)
+    of_flat = torch.ops.aten.threshold_backward(gradient, rectified, 0)
+    return of_flat, of_flat.sum(0)

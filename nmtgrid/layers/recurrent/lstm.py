@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from nmtgrid.base.rows import values_of
 from nmtgrid.layers.kernels.dropout import dropout
@@ -295,13 +295,36 @@ class BidirectionalLSTM(nn.Module):
         return states, hidden, cell
 
     def _library(self, inputs: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        lstm, low = self.lstm, self.lstm.all_weights[0][0].dtype
+        if working_dtype(inputs) is torch.bfloat16:
+            low = torch.bfloat16
         # Not under autocast, which would run cuDNN in fp16 whatever its type is.
         with torch.autocast(inputs.device.type, enabled=False):
             on_host = torch.tensor(values_of(lengths))
-            packed = pack_padded_sequence(inputs.to(self.lstm.all_weights[0][0]), on_host)
-            states, (hidden, cell) = self.lstm(packed)
-        padded = pad_packed_sequence(states)[0]
-        return padded, torch.cat(list(hidden), -1), torch.cat(list(cell), -1)
+            packed = pack_padded_sequence(inputs.to(low), on_host)
+            weights, both = self._weights(low), lstm.bidirectional
+            start = packed.data.new_zeros(1 + both, len(lengths), self.size)
+            states, hidden, cell = torch.lstm(
+                packed.data, packed.batch_sizes, [start, start], weights, True, 1, 0.0,
+                self.training, both,
+            )  # fmt: skip
+            high = torch.promote_types(low, torch.float32)
+            padded, _ = pad_packed_sequence(PackedSequence(states.to(high), packed.batch_sizes))
+        hidden, cell = (torch.cat(list(last.to(high)), -1) for last in (hidden, cell))
+        return padded, hidden, cell
+
+    def _weights(self, dtype: torch.dtype) -> list[Tensor]:
+        """Return the library's weights in `dtype`, cast together into one buffer."""
+        weights: list[Tensor] = self.lstm._flat_weights  # type: ignore[assignment]
+        if weights[0].dtype == dtype:
+            return weights
+        # cuDNN's order, matrices before biases: with another one it would copy them again.
+        order = sorted(range(len(weights)), key=lambda index: index % 4 > 1)
+        flat = torch.cat([weights[index].flatten() for index in order]).to(dtype)
+        cast = list(weights)
+        for index, part in zip(order, flat.split([weights[i].numel() for i in order]), strict=True):
+            cast[index] = part.view_as(weights[index])
+        return cast
 
 
 class LayerOutput(nn.Module):

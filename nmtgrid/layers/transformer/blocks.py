@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from nmtgrid.layers.attention import attend
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
-from nmtgrid.layers.kernels.linear import product
+from nmtgrid.layers.kernels.linear import linear_relu, product
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.probes import ProbePoint
 from nmtgrid.layers.source_cache import SourceCache
@@ -61,11 +61,19 @@ class AddNorm(nn.Module):
     def forward(self, features: Tensor, sublayer: Callable[[Tensor], Tensor]) -> Tensor:
         """Return [..., D], F(x) being `sublayer` with dropout on its output."""
         change = sublayer(features if self.is_post else self.norm(features))
+        return self.join(features, change)
+
+    def join(self, features: Tensor, change: Tensor) -> Tensor:
+        """Return what `forward` does, from the sub-layer's `change`."""
         if self.training and self.dropout_rate:
             added = residual_dropout(features, change, self.dropout_rate, 1.0, True)
         else:
             added = features + change.to(features.dtype)
         return self.norm(added) if self.is_post else added
+
+    def compile(self, **options: Any) -> None:
+        """Compile the joining alone, as sub-layers are many."""
+        self.join = torch.compile(self.join, **options)  # type: ignore[method-assign]
 
     def before(self, features: Tensor) -> Tensor:
         """Return what the sub-layer reads in a step."""
@@ -120,7 +128,11 @@ class FeedForward(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         # Flat, so that the rectifier may write over what the first projection returns.
-        hidden = self.activate(self.widen(features.flatten(0, -2)))
+        flat = features.flatten(0, -2)
+        if self.training and self.activation == "relu":
+            hidden = linear_relu(self.widen, flat)
+        else:
+            hidden = self.activate(self.widen(flat))
         narrowed: Tensor = self.narrow(dropout(hidden, self.dropout_rate, self.training))
         return narrowed.view_as(features)
 

@@ -20,7 +20,13 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache, without_lead
 from nmtgrid.layers.transformer.attention import SourceProjection
-from nmtgrid.layers.transformer.blocks import BlockPlan, DecoderBlock, EncoderBlock
+from nmtgrid.layers.transformer.blocks import (
+    AddNorm,
+    BlockPlan,
+    DecoderBlock,
+    EncoderBlock,
+    FeedForward,
+)
 from nmtgrid.layers.transformer.information import Information, InformationCache
 from nmtgrid.layers.transformer.monotonic import MonotonicCache, MonotonicHeads
 from nmtgrid.layers.transformer.transport import Transport, TransportCache, reading_path
@@ -341,6 +347,10 @@ class Transformer(TransformerExits):
                 "Transformer", (source, target), (config.encoder_depth, config.decoder_depth)
             ),
         )
+
+    def compilable(self) -> list[nn.Module]:
+        """Return what is between the blocks' products and attention: passes to be fused."""
+        return [part for part in self.modules() if isinstance(part, (AddNorm, FeedForward))]
 
     def counterparts(self) -> dict[str, str | None]:
         """Return those of exits, and that the parts of a reading mechanism stay as drawn."""
