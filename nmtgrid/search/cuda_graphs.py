@@ -134,6 +134,7 @@ class Recorder:
                     for _ in range(2):
                         prepare()
                         fn()
+                    prepare()
                     self._capture(graph, fn)
                 current.wait_stream(self._stream)
             finally:

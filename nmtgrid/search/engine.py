@@ -276,8 +276,7 @@ class SearchStep:
         predicted = Averaged.of(
             [model.step(rows.tokens, state, align=align) for model, state in pairs]
         )
-        group = torch.arange(len(groups.numbers), device=step.device)
-        group = group.repeat_interleave(self.select.width)
+        group = torch.arange(len(rows.tokens), device=step.device) // self.select.width
         values = rules.apply(predicted.log_probabilities, step, group, at_limit=True)
         rows = rows.cover(predicted.alignment)
         following = advance(self.plan, self.select, values, rows, groups, step)

@@ -192,7 +192,7 @@ class Beam:
         # In the first step a group is one row, which may have too few types.
         missing = max(0, 2 * self.width - value.shape[1])
         value = torch.nn.functional.pad(value, (0, missing), value=-math.inf)
-        token = torch.nn.functional.pad(token.view(count, -1), (0, missing))
+        token = torch.nn.functional.pad(token.reshape(count, -1), (0, missing))
         value, index = stable_topk(value, 2 * self.width)
         token = token.gather(1, index)
         first = torch.arange(0, rows, rows // count, device=token.device)[:, None]

@@ -32,7 +32,7 @@ TORCH = torch.__version__
 TYPES = 40
 STEPS = 8
 """Tokens of each translation, the end symbol counted."""
-MORE = 16
+MORE = 8
 """Those that a longer translation has beyond them: caches have room, and all looks are counted."""
 SMALL: dict[str, Any] = {
     "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 32,
@@ -151,19 +151,17 @@ def decode(
     model: TranslationModel, beam: int, graphs: Graphs | None = None, *,
     agent: Agent | None = None, halt: Halt | None = None,
 ) -> dict[str, float]:  # fmt: skip
-    """Return the figures of a step: the mean of a search of `STEPS`, and what a later one adds.
+    """Return the figures of a step: the mean over `STEPS`, and what one of `MORE` adds.
 
     Shapes are known: recordings are made in searches before.
     """
-    short, long = (
-        _counted(model, beam, steps, graphs, agent, halt) for steps in (STEPS, STEPS + MORE)
-    )
-    mean = {name: round(count / STEPS, 2) for name, count in short.items()}
-    return mean | {
-        f"{name} of a later step": round((count - short[name]) / MORE, 2)
-        for name, count in long.items()
-        if graphs is not None and name in ("launches", "waits")
-    }
+    short = _counted(model, beam, STEPS, graphs, agent, halt)
+    figures = {name: round(count / STEPS, 2) for name, count in short.items()}
+    if graphs is not None:
+        long = _counted(model, beam, STEPS + MORE, graphs, agent, halt)
+        for name in ("launches", "waits"):
+            figures[f"{name} of a later step"] = round((long[name] - short[name]) / MORE, 2)
+    return figures
 
 
 def _counted(
