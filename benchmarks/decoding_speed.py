@@ -17,7 +17,6 @@ from torch import Tensor
 
 from benchmarks.machine import with_ceiling
 from benchmarks.shapes import (
-    TARGET_TYPES,
     Lengths,
     make_model,
     random_batch,

@@ -9,10 +9,12 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from nmtgrid.base.rows import take
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.select import Continuations, Select, is_read_freely, stable_topk
 from nmtgrid.text.vocabulary import BEGIN
@@ -46,12 +48,6 @@ class Rows:
         tokens = torch.full((count,), BEGIN, device=device)
         zeros = torch.zeros(count, device=device)
         return cls(tokens, torch.arange(count, device=device), zeros)
-
-    def cover(self, alignment: Tensor | None) -> Rows:
-        """Return the rows with the alignment [R, S] of their next tokens in the coverage."""
-        if alignment is None or self.coverage is None:
-            return self
-        return dataclasses.replace(self, coverage=self.coverage + alignment)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,36 +127,43 @@ class Groups:
         return dataclasses.replace(self, is_done=is_done)
 
 
+class Following(NamedTuple):
+    """What follows a step; alignment [R, S] is that of its predictions, None unless needed."""
+
+    rows: Rows
+    groups: Groups
+    alignment: Tensor | None
+
+
 def advance(
     plan: SearchPlan,
     select: Select,
     log_probabilities: Tensor,
+    alignment: Tensor | None,
     rows: Rows,
     groups: Groups,
     step: int | Tensor,
-) -> tuple[Rows, Groups]:
+) -> Following:
     """Write one token in each row; rows of a sentence that is done are dead from then on.
 
     log_probabilities [R, V] are the next tokens', what must not follow ruled out; `step` tokens
     (a tensor [1] in a recording) are written.
     """
     following = select.choose(log_probabilities, rows.log_probabilities, groups.keys, step)
+    coverage = rows.coverage
     bonus: Tensor | float = 0.0
-    if rows.coverage is not None and rows.is_word is not None:
+    if coverage is not None and rows.is_word is not None and alignment is not None:
         # The coverage penalty of Wu et al. (2016).
-        logs = rows.coverage.clamp(_LEAST_COVERAGE, 1.0).log()
+        coverage = coverage + alignment
+        logs = coverage.clamp(_LEAST_COVERAGE, 1.0).log()
         bonus = plan.coverage_penalty * (logs * rows.is_word).sum(1)[following.end_parents]
     norm = plan.length_norm(groups.ended.new_full((1,), 1) + step)
     groups = groups.add(following, norm, bonus, step)
     live = following.log_probabilities.view(len(groups.numbers), -1)
     groups = groups.judge(plan, live, norm)
-    parents = following.parents
-    coverage, is_word, reads = (
-        None if value is None else value[parents]
-        for value in (rows.coverage, rows.is_word, rows.reads)
-    )
     totals = live.masked_fill(groups.is_done[:, None], -math.inf).flatten()
-    return Rows(following.tokens, parents, totals, coverage, is_word, reads), groups
+    moved = take((coverage, rows.is_word, rows.reads), following.parents)
+    return Following(Rows(following.tokens, following.parents, totals, *moved), groups, alignment)
 
 
 class PrefixTree:
@@ -177,7 +180,9 @@ class PrefixTree:
         self.reads: list[Tensor] = []
         self.exits: list[Tensor] = []
         self.exit_scores: list[Tensor] = []
-        self._tokens, self._parents, self._log_probabilities = [], [], []
+        self._tokens: list[Tensor] = []
+        self._parents: list[Tensor] = []
+        self._log_probabilities: list[Tensor] = []
         self.grow(rows)
 
     def grow(self, rows: Rows) -> None:
@@ -244,16 +249,11 @@ class FinishedHypotheses:
 
     def __init__(self, groups: Groups, count: int) -> None:
         """`groups` are all of a search; `count` hypotheses of each are returned."""
-        # The last row is for groups of padding.
+        # The last row is for groups of padding, which have its number.
         shape = len(groups.numbers) + 1, count
         self.scores = groups.scores.new_full(shape, -math.inf)
         self.log_probabilities = self.scores.clone()
         self.nodes = groups.nodes.new_zeros(shape)
-
-    @property
-    def padding(self) -> int:
-        """The number of groups of padding."""
-        return len(self.scores) - 1
 
     def store(self, groups: Groups) -> None:
         """Keep what has ended in `groups`."""

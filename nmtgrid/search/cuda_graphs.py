@@ -23,7 +23,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -32,9 +32,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nmtgrid.base import console
 from nmtgrid.base.devices import is_out_of_memory
 from nmtgrid.base.rows import take
-from nmtgrid.layers.static_cache import HasStaticForm, StaticPosition, tensors, write
-from nmtgrid.search.beams import Groups, Rows
-from nmtgrid.search.constraints import Rules
+from nmtgrid.layers.static_cache import StaticPosition, tensors, write
+from nmtgrid.search.beams import Following, Groups, Rows
+from nmtgrid.search.constraints import Rules, StaticConstraint
 from nmtgrid.search.select import Select
 from nmtgrid.text.vocabulary import PAD
 
@@ -51,14 +51,6 @@ Replay = Callable[[], None]
 Record = Callable[[Callable[[], None], Callable[[], None]], Replay]
 """Takes what is to be recorded and what has to be run before each time."""
 T = TypeVar("T")
-
-
-class Following(NamedTuple):
-    """What follows a step: rows, groups, and the alignment [R, S] of the predictions, if asked."""
-
-    rows: Rows
-    groups: Groups
-    alignment: Tensor | None
 
 
 class StepFn(Protocol):
@@ -175,26 +167,36 @@ class Graphs:
             return source
         return torch.nn.functional.pad(source, (0, -source.shape[1] % _SOURCE_MULTIPLE), value=PAD)
 
+    @staticmethod
+    def can_record(states: Sequence[Any], rules: Rules) -> bool:
+        """Return whether a search with these can be recorded once its caches are there."""
+        has_form = all(hasattr(state, "to_static") for state in states)
+        return has_form and all(isinstance(rule, StaticConstraint) for rule in rules.constraints)
+
     def begin(
-        self, fn: StepFn, states: Sequence[Any], rows: Rows, groups: Groups, rules: Rules
+        self,
+        fn: StepFn,
+        states: Sequence[Any],
+        rows: Rows,
+        groups: Groups,
+        rules: Rules,
+        copies: int,
     ) -> RecordedSearch | None:
         """Return the search under way, whose steps are `fn`; None where it has no static form yet.
 
-        `rules` are those of all groups, by their numbers, and of a group of padding.
+        `rules` are those of all sentences, each of which began as `copies` groups.
         """
+        width = fn.select.width
         # A beam begins with one row a sentence; its groups are whole from the second step on.
-        if len(rows.tokens) != len(groups.numbers) * fn.select.width:
-            return None
-        if not all(hasattr(state, "to_static") for state in states):
+        if len(rows.tokens) != len(groups.numbers) * width:
             return None
         position = self.position = self.position or StaticPosition(rows.tokens.device)
-        search = RecordedSearch(self, fn, rules, position)
 
         def to_static(index: Tensor) -> tuple[Any, ...] | None:
-            width = fn.select.width
             static = tuple(state.to_static(position, index, width) for state in states)
             return None if None in static else static
 
+        search = RecordedSearch(self, fn, rules, copies, position)
         return search if search.enter(to_static, rows, groups) else None
 
     def slot(
@@ -267,7 +269,8 @@ class _Slot:
 
     def _recorded(self, record: Record, index: Tensor) -> Replay:
         unmoved = torch.arange(len(self.rows.tokens), device=index.device)
-        rows, groups = take(self.rows, unmoved), take(self.groups, unmoved[: len(self.groups.ended)])
+        every_group = unmoved[: len(self.groups.numbers)]
+        rows, groups = take(self.rows, unmoved), take(self.groups, every_group)
         # Recording runs the step several times: each writes the same into the states if all begin
         # alike and rows stay where they are.
         still = dataclasses.replace(rows, parents=unmoved)
@@ -295,8 +298,11 @@ class RecordedSearch:
 
     slot: _Slot
 
-    def __init__(self, graphs: Graphs, fn: StepFn, rules: Rules, position: StaticPosition) -> None:
-        self.graphs, self.fn, self.rules, self.position = graphs, fn, rules, position
+    def __init__(
+        self, graphs: Graphs, fn: StepFn, rules: Rules, copies: int, position: StaticPosition
+    ) -> None:
+        self.graphs, self.fn, self.rules, self.copies = graphs, fn, rules, copies
+        self.position = position
 
     def enter(
         self, move: Callable[[Tensor], tuple[Any, ...] | None], rows: Rows, groups: Groups
@@ -305,19 +311,20 @@ class RecordedSearch:
 
         `move` returns the states of rows [R'], some of which are padding.
         """
-        padding = len(self.rules.limits) - 1
         count, device = len(groups.numbers), rows.tokens.device
         index = pad_groups(torch.arange(len(rows.tokens), device=device), self.fn.select.width)
         states = self.graphs.with_memory(lambda: move(index))
         if states is None:
             return False
         groups = take(groups, pad_groups(torch.arange(count, device=device), 1))
-        groups.numbers[count:] = padding
+        # All groups but those of padding have lower numbers.
+        sentences = groups.numbers // self.copies
+        groups.numbers[count:] = len(self.rules.limits) * self.copies
         live, rows = len(rows.tokens), take(rows, index)
         rows.log_probabilities[live:] = -math.inf
         # The states have moved.
         rows = dataclasses.replace(rows, parents=torch.arange(len(index), device=device))
-        rules = take(self.rules, groups.numbers)
+        rules = take(self.rules, sentences)
         self.slot = self.graphs.slot(self.fn, states, rows, groups, rules)
         return True
 

@@ -25,7 +25,14 @@ from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
 from nmtgrid.models.api import ExitModel, Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
-from nmtgrid.search.beams import FinishedHypotheses, Groups, PrefixTree, Rows, advance
+from nmtgrid.search.beams import (
+    FinishedHypotheses,
+    Following,
+    Groups,
+    PrefixTree,
+    Rows,
+    advance,
+)
 from nmtgrid.search.constraints import (
     Banned,
     Constraint,
@@ -33,10 +40,9 @@ from nmtgrid.search.constraints import (
     MinLength,
     NotYet,
     Rules,
-    StaticConstraint,
     length_bounds,
 )
-from nmtgrid.search.cuda_graphs import Following, Graphs, RecordedSearch, count_padded
+from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch, count_padded
 from nmtgrid.search.select import Beam, Greedy, Sample, Select, is_read_freely
 from nmtgrid.search.verified import VerifiedSearch, check_verified
 from nmtgrid.text.vocabulary import BEGIN, PAD
@@ -166,17 +172,6 @@ def begin(model: TranslationModel, source: Tensor, lengths: Tensor, agent: Agent
     return model.choosing_from(agent.chooses_from, state)
 
 
-def _selection(plan: SearchPlan) -> Select:
-    if plan.sample:
-        return Sample(plan)
-    return Greedy() if plan.beam == 1 else Beam(plan.beam)
-
-
-def _aligns(plan: SearchPlan, align: bool) -> bool:
-    """Return whether models are asked for alignments, `align` being the search's own wish."""
-    return align or plan.coverage_penalty > 0
-
-
 def _rules(
     models: Sequence[TranslationModel],
     plan: SearchPlan,
@@ -265,22 +260,27 @@ class SearchStep:
 
     @property
     def select(self) -> Select:
-        return _selection(self.plan)
+        """The selection of the next tokens."""
+        if self.plan.sample:
+            return Sample(self.plan)
+        return Greedy() if self.plan.beam == 1 else Beam(self.plan.beam)
+
+    @property
+    def wants_alignment(self) -> bool:
+        """Whether models are asked for alignments."""
+        return self.align or self.plan.coverage_penalty > 0
 
     def __call__(
         self, states: Sequence[Any], rows: Rows, groups: Groups, rules: Rules, step: Tensor
     ) -> Following:
         """Return what follows; states are static, and the rules' sentences are the groups."""
-        align = _aligns(self.plan, self.align)
-        pairs = zip(self.models, states, strict=True)
+        align, pairs = self.wants_alignment, zip(self.models, states, strict=True)
         predicted = Averaged.of(
             [model.step(rows.tokens, state, align=align) for model, state in pairs]
         )
         group = torch.arange(len(rows.tokens), device=step.device) // self.select.width
         values = rules.apply(predicted.log_probabilities, step, group, at_limit=True)
-        rows = rows.cover(predicted.alignment)
-        following = advance(self.plan, self.select, values, rows, groups, step)
-        return Following(*following, predicted.alignment)
+        return advance(self.plan, self.select, values, predicted.alignment, rows, groups, step)
 
 
 class _RowHalt:
@@ -322,7 +322,8 @@ class SearchRun:
         self.min_limit = int(self.rules.limits.min())
         self.max_steps = int(self.rules.limits.max()) + 1
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
-        keys, self.select = self.keys, _selection(plan)
+        self.fn = SearchStep(tuple(models), plan, align)
+        keys, self.select = self.keys, self.fn.select
         if plan.sample:
             # A prime stride: keys of different sentences and copies do not meet.
             copy = torch.arange(self.copies, device=device)
@@ -344,9 +345,8 @@ class SearchRun:
         self.groups = Groups.begin(plan, self.select.width, limits, keys)
         self.tree = PrefixTree(self.rows, None if halt is None else models[0].traits.num_exits)
         self.finished = FinishedHypotheses(self.groups, min(plan.nbest, self.select.width))
-        # Constraints of others may do in a step what cannot be recorded.
-        is_static = all(isinstance(rule, StaticConstraint) for rule in self.rules.constraints)
-        self.graphs = graphs if is_static else None
+        has_static_form = graphs is not None and graphs.can_record(self.states, self.rules)
+        self.graphs = graphs if has_static_form else None
         self.recorded: RecordedSearch | None = None
         self.check_every = 1 if is_read_freely(source) else _CHECK_EVERY
 
@@ -358,12 +358,9 @@ class SearchRun:
     def advance(self, step: int) -> bool:
         """Write one token in each live row; return False when all sentences are done."""
         if self.recorded is None and self.graphs is not None:
-            fn = SearchStep(tuple(self.models), self.plan, self.align)
-            # Of each group and of one of padding, which may have any.
-            numbers = torch.arange(self.finished.padding + 1, device=self.rows.tokens.device)
-            sentences = numbers.clamp_(max=self.finished.padding - 1) // self.copies
-            rules = take(self.rules, sentences)
-            self.recorded = self.graphs.begin(fn, self.states, self.rows, self.groups, rules)
+            self.recorded = self.graphs.begin(
+                self.fn, self.states, self.rows, self.groups, self.rules, self.copies
+            )
         following = self._step(step) if self.recorded is None else self.recorded.step(step)
         if self.align and following.alignment is not None:
             # Without those of rows that padding has added since the last step.
@@ -389,9 +386,10 @@ class SearchRun:
         if self.rows.reads is not None:
             self.tree.reads.append(self.rows.reads)
         log_probabilities = self._constrain(predicted.log_probabilities, step, sentence)
-        rows = self.rows.cover(predicted.alignment)
-        following = advance(self.plan, self.select, log_probabilities, rows, self.groups, step)
-        return Following(*following, predicted.alignment)
+        return advance(
+            self.plan, self.select, log_probabilities, predicted.alignment, self.rows,
+            self.groups, step,
+        )  # fmt: skip
 
     def _next_reads(self, agent: Agent, reads: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Return [R]: how much each row has read when it writes its next token."""
@@ -407,7 +405,7 @@ class SearchRun:
 
     def _predict(self, sentence: Tensor) -> Averaged:
         """Return the next tokens' log-probabilities [R, V] (float32), averaged over the models."""
-        align = _aligns(self.plan, self.align)
+        align = self.fn.wants_alignment
         tokens, reads, steps = self.rows.tokens, self.rows.reads, []
         for model, state in zip(self.models, self.states, strict=True):
             if self.halt is None:
@@ -429,7 +427,7 @@ class SearchRun:
         Rows that read on are asked again, those that write keep their prediction.
         """
         assert self.rows.reads is not None
-        align = _aligns(self.plan, self.align) or agent.wants_alignment
+        align = self.fn.wants_alignment or agent.wants_alignment
         pairs = zip(self.models, self.states, strict=True)
         self.states = [model.feed(self.rows.tokens, state) for model, state in pairs]
         lengths, reads = self.source_lengths[sentence], self.rows.reads.clone()

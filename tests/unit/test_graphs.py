@@ -3,6 +3,8 @@
 On a GPU the same searches run from CUDA graphs.
 """
 
+import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import beams, engine, select
 from nmtgrid.search import cuda_graphs as graphs_module
 from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import Graphs, Recorder, pad_groups
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import END, PAD
@@ -105,6 +108,39 @@ def test_alignments_and_several_models(name: str) -> None:
     for models in ([model, other], [model, model]):
         expected = search(models, source, sizes, plan, align=True)
         assert_same(search(models, source, sizes, plan, align=True, graphs=graphs), expected)
+
+
+class _Odd:
+    """Rules even tokens out in rows of even length."""
+
+    def apply(
+        self, log_probabilities: torch.Tensor, step: int | torch.Tensor, sentence: torch.Tensor
+    ) -> torch.Tensor:
+        if step % 2 == 0:
+            log_probabilities[:, END + 2 :: 2] = -math.inf
+        return log_probabilities
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_constraints_are_recorded_or_nothing_is(plan: SearchPlan) -> None:
+    model, recordings = build("transformer"), Recordings()
+    graphs, plan = Graphs(recordings), dataclasses.replace(plan, min_length=3)
+    # The second prefixes are longer, yet of the same padded width: the same recording serves both.
+    for prefixes in ([[5, 7, 4, 8], [], [9], []], [[], [6, 6, 5, 4, 9], [], [3]]):
+        source, sizes = draw([3, 7, 2, 9])
+        rules = [ForcedPrefix(prefixes, torch.device("cpu"))]
+        expected = search([model], source, sizes, plan, constraints=rules)
+        recorded = search([model], source, sizes, plan, constraints=rules, graphs=graphs)
+        assert_same(recorded, expected)
+        for prefix, hypotheses in zip(prefixes, recorded, strict=True):
+            assert hypotheses[0].tokens[: len(prefix)] == prefix
+    assert recordings.replayed > recordings.count > 0
+    replayed = recordings.replayed
+    expected = search([model], source, sizes, plan, constraints=[_Odd()])
+    assert_same(
+        search([model], source, sizes, plan, constraints=[_Odd()], graphs=graphs), expected
+    )
+    assert recordings.replayed == replayed
 
 
 @pytest.mark.parametrize("name", ["transformer", "pervasive"])
