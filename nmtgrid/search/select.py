@@ -216,8 +216,10 @@ _STRIDE = 0x9E3779B97F4A7C15
 def uniform(seed: int, keys: Tensor, step: int | Tensor) -> Tensor:
     """Return numbers in [0, 1) (float64) that depend on seed, keys [R] and step (splitmix64)."""
     # Products of tensors are modulo 2^64 already.
-    is_tensor = isinstance(step, Tensor)
-    strides = step * _signed(_STRIDE) if is_tensor else _signed(step * _STRIDE)
+    if isinstance(step, Tensor):
+        strides: int | Tensor = step * _signed(_STRIDE)
+    else:
+        strides = _signed(step * _STRIDE)
     mixed = _mix(_mix(keys + _signed(seed * _STRIDE)) + strides)
     return ((mixed >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
 

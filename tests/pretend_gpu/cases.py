@@ -134,7 +134,7 @@ def measure(case: Case) -> dict[str, dict[str, float]]:
         with Device.counting() as counts:
             updater.apply([batch], 1e-3)
         refuse(first)
-        figures = {"update": _figures(counts)}
+        figures: dict[str, dict[str, float]] = {"update": {**_figures(counts)}}
         model.eval()
         if any(option.startswith("training.") for option in case.options):
             return figures  # decoding is that of a case before
