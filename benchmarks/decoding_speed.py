@@ -7,9 +7,9 @@ other side.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,7 +17,6 @@ from torch import Tensor
 
 from benchmarks.machine import with_ceiling
 from benchmarks.shapes import (
-    TARGET_TYPES,
     Lengths,
     make_model,
     random_batch,
@@ -29,12 +28,15 @@ from benchmarks.store import Section, section
 from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.constraints import StaticConstraint
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
-from nmtgrid.search.engine import search
+from nmtgrid.search.engine import SearchRun, search
 from nmtgrid.search.translate import TranslationOptions
 from nmtgrid.text.vocabulary import END
 
 BEAM = 5
+_ENDLESS = 100_000
+"""Tokens that no search here writes."""
 SENTENCES = 6750
 """Of IWSLT'14's test set."""
 GPU_TOKENS = 32_000
@@ -42,7 +44,7 @@ GPU_TOKENS = 32_000
 
 
 @dataclasses.dataclass(frozen=True)
-class EndsAt:
+class EndsAt(StaticConstraint):
     """The end symbol comes after `lengths` [B] tokens, not before and not later."""
 
     lengths: Tensor
@@ -127,21 +129,20 @@ def stepping(
     conditions: Conditions,
     graphs: Graphs | None = None,
 ) -> Deed:
-    """Return the deed of one step at S = `width`, after 12 steps; `graphs` replay it."""
-    device = torch.device(conditions.device)
-    batch = random_batch([(width, 14)] * rows).to(device)
-    tokens = torch.randint(4, TARGET_TYPES, (rows,), device=device)
-    held: dict[str, Any] = {}
+    """Return the deed of one step of greedy search at S = `width`, after 12 steps.
+
+    `graphs` replay it.
+    """
+    batch = random_batch([(width, 14)] * rows).to(torch.device(conditions.device))
+    endless = SearchPlan(min_length=_ENDLESS, max_length_a=_ENDLESS, max_length_b=0.0)
+    with torch.no_grad():
+        run = SearchRun([model], batch.source, batch.source_lengths, endless, graphs=graphs)
+    steps = itertools.count()
 
     @torch.no_grad()
     def deed() -> None:
-        if graphs is None:
-            held["state"] = model.step(tokens, held["state"]).state
-        else:
-            held["state"] = graphs.step(0, model, tokens, held["state"], 1, False).state
+        run.advance(next(steps))
 
-    with torch.no_grad():
-        held["state"] = model.begin(batch.source, batch.source_lengths)
     for _ in range(12):
         deed()
     return deed

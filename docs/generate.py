@@ -18,6 +18,7 @@ from pathlib import Path
 from docs.commands import commands
 from docs.departures import departures
 from docs.equations import equations
+from docs.launches import launches
 from docs.markdown import plain, table
 from docs.recipes import recipes
 from docs.settings import objective_page, presets, settings
@@ -51,6 +52,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "tutorials": tutorials,
     "departures": departures,
     "equations": equations,
+    "launches": launches,
 }
 
 

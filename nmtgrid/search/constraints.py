@@ -5,6 +5,7 @@ Called by the loops of engine.py and of online/stream.py.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -33,6 +34,14 @@ class Constraint(Protocol):
         """
 
 
+class StaticConstraint:
+    """A constraint that can be recorded (search/cuda_graphs.py).
+
+    All that may differ between searches is in tensors, sentences first; `apply` changes nothing
+    else and does not wait for the device if `step` is a tensor.
+    """
+
+
 @dataclasses.dataclass(frozen=True)
 class Banned:
     """Tokens that are never written; `renormalize` gives their probability to the others."""
@@ -49,7 +58,7 @@ class Banned:
 
 
 @dataclasses.dataclass(frozen=True)
-class MinLength:
+class MinLength(StaticConstraint):
     """No end symbol before so many tokens are written: `lengths` [B], one for each sentence."""
 
     lengths: Tensor
@@ -74,7 +83,7 @@ class NotYet:
         return log_probabilities
 
 
-class ForcedPrefix:
+class ForcedPrefix(StaticConstraint):
     """Each sentence's translation begins with tokens that are given."""
 
     def __init__(self, prefixes: Sequence[Sequence[int]], device: torch.device) -> None:
@@ -83,22 +92,32 @@ class ForcedPrefix:
         `lengths` [B] are how many tokens each has.
         """
         self.lengths = torch.tensor([*map(len, prefixes)], dtype=torch.long, device=device)
-        self.longest = max(map(len, prefixes), default=0)
-        # One column more, of padding, for steps beyond all prefixes.
-        rows = [[*prefix, *[PAD] * (self.longest + 1 - len(prefix))] for prefix in prefixes]
+        # The last column is padding, for steps beyond all prefixes; few widths make few recordings.
+        width = 1 << max(map(len, prefixes), default=0).bit_length()
+        rows = [[*prefix, *[PAD] * (width - len(prefix))] for prefix in prefixes]
         self._tokens = torch.tensor(rows, dtype=torch.long, device=device)
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
         """Leave only the prefix's token in rows that are still inside it."""
+        last = self._tokens.shape[1] - 1
         if isinstance(step, Tensor):
-            step = step.clamp(max=self.longest)
-        elif step >= self.longest:
+            step = step.clamp(max=last)
+        elif step >= last:
             return log_probabilities
         # Rows whose prefix is over have padding here and stay free.
         token = self._tokens[sentence, step][:, None]
         only_token = torch.full_like(log_probabilities, -math.inf)
         only_token.scatter_(1, token, log_probabilities.gather(1, token))
         return torch.where(token == PAD, log_probabilities, only_token)
+
+    def take_rows(self, rows: Tensor) -> ForcedPrefix:
+        """Return the prefixes of the sentences `rows` [B']."""
+        taken = copy.copy(self)
+        taken.lengths, taken._tokens = self.lengths[rows], self._tokens[rows]
+        return taken
+
+    def static_tensors(self) -> tuple[Tensor, ...]:
+        return self.lengths, self._tokens
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,9 +148,12 @@ class Rules:
             log_probabilities = constraint.apply(log_probabilities, step, sentence)
         if end is None:
             return log_probabilities
-        only_end = torch.full_like(log_probabilities, -math.inf)
-        only_end[:, END] = 0.0 if self.end_is_certain else end
-        return torch.where((self.limits[sentence] <= step)[:, None], only_end, log_probabilities)
+        is_over = self.limits[sentence] <= step
+        last = torch.zeros_like(end) if self.end_is_certain else end
+        last = torch.where(is_over, last, log_probabilities[:, END])
+        log_probabilities = log_probabilities.masked_fill_(is_over[:, None], -math.inf)
+        log_probabilities[:, END] = last
+        return log_probabilities
 
 
 def length_bounds(

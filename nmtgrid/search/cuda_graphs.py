@@ -2,17 +2,18 @@
 
 A step of a few rows is hundreds of small kernels, and launching them takes longer than they do
 (`benchmarks/decoding_speed.py` measures it). A recording holds addresses, so all that it reads and
-writes stays where it is: a `_Slot` has buffers for one shape of state, and searches come and go in
+writes stays where it is: a `_Slot` has buffers for one shape of search, and searches come and go in
 it. Shapes are few: rows are padded to a power of two of groups, sources to a multiple of eight
-tokens, tokens so far to a power of two. Rows of padding repeat the first row and are cut off again.
+tokens, tokens so far to a power of two. Rows of padding repeat the first row and are dead.
 
-What is recorded is `model.step` itself, with caches that read their position from a tensor
-(layers/static_cache.py). States without such a form are stepped as ever. The weights of a model
+What is recorded is a whole step of a search (`SearchStep` of engine.py): the models, with caches
+that read their position from a tensor (layers/static_cache.py), the constraints, the selection and
+the bookkeeping. Searches with states without such a form are run as ever. The weights of a model
 must not change while its recordings are in use, and one search is run at a time.
 
 A recording costs as much as some steps, so a shape is recorded only once it has come that often.
-All recordings of a `Recorder` share their memory, which is why a step's outputs are copied out of
-it; the buffers of slots are bounded in bytes.
+All recordings of a `Recorder` share their memory, so that what a step computes is copied to the
+buffers of its slot; these are bounded in bytes.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,8 +32,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from nmtgrid.base import console
 from nmtgrid.base.devices import is_out_of_memory
 from nmtgrid.base.rows import take
-from nmtgrid.layers.static_cache import HasStaticForm, StaticPosition, tensors, write
-from nmtgrid.models.api import Step, TranslationModel
+from nmtgrid.layers.static_cache import StaticPosition, tensors, write
+from nmtgrid.search.beams import Following, Groups, Rows
+from nmtgrid.search.constraints import Rules, StaticConstraint
+from nmtgrid.search.select import Select
 from nmtgrid.text.vocabulary import PAD
 
 _EAGER_STEPS = 8
@@ -43,11 +47,22 @@ _MOST_BYTES = 2**32
 _LEAST_GROUPS = 4
 _SOURCE_MULTIPLE = 8
 
-Outputs = tuple[Tensor, Tensor | None]
-"""Logits [R, V] and, where it is needed, the alignment [R, S]: overwritten by the next replay."""
-StepFn = Callable[[], Outputs]
-Record = Callable[[StepFn], StepFn]
+Replay = Callable[[], None]
+Record = Callable[[Callable[[], None], Callable[[], None]], Replay]
+"""Takes what is to be recorded and what has to be run before each time."""
 T = TypeVar("T")
+
+
+class StepFn(Protocol):
+    """A step of a search between tensors of fixed shapes; compared to find its recordings."""
+
+    @property
+    def select(self) -> Select: ...
+
+    def __call__(
+        self, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules, step: Tensor
+    ) -> Following:
+        """Write into the states and return what follows; `step` is a tensor [1]."""
 
 
 class _CastWeights(TorchDispatchMode):
@@ -90,8 +105,8 @@ class Recorder:
         self._pool: Any = None
         self._weights = _CastWeights()
 
-    def __call__(self, fn: StepFn) -> StepFn:
-        """Return the replay of `fn`, which must not mind being run several times."""
+    def __call__(self, fn: Callable[[], None], prepare: Callable[[], None]) -> Replay:
+        """Return the replay of `fn`; `prepare` undoes what running it has changed."""
         with torch.cuda.device(self._device):  # streams and recordings belong to the current one
             self._stream = self._stream or torch.cuda.Stream()
             self._pool = self._pool or torch.cuda.graph_pool_handle()
@@ -108,30 +123,24 @@ class Recorder:
                 self._stream.wait_stream(current)
                 with autocast, self._weights, torch.cuda.stream(self._stream):
                     # Run before it is recorded, so that libraries choose their kernels.
-                    fn()
-                    outputs = fn()
-                    self._capture(graph, fn, outputs)
+                    for _ in range(2):
+                        prepare()
+                        fn()
+                    prepare()
+                    self._capture(graph, fn)
                 current.wait_stream(self._stream)
             finally:
                 # A recording that fails may not have left its stream.
                 torch.cuda.set_stream(current)
+        return graph.replay
 
-        def replay() -> Outputs:
-            graph.replay()
-            return outputs
-
-        return replay
-
-    def _capture(self, graph: torch.cuda.CUDAGraph, fn: StepFn, outputs: Outputs) -> None:
-        """Record `fn` and the copies of what it returns into `outputs`."""
+    def _capture(self, graph: torch.cuda.CUDAGraph, fn: Callable[[], None]) -> None:
         # Not by `torch.cuda.graph`: it waits for the GPU and gives all free memory back to it.
         # Other threads may go on pinning memory meanwhile.
         graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
         self._weights.is_recording = True
         try:
-            for target, source in zip(outputs, fn(), strict=True):
-                if target is not None and source is not None:
-                    target.copy_(source)
+            fn()
         except BaseException:
             # What went wrong first says more than that the recording is none.
             with contextlib.suppress(RuntimeError):
@@ -149,7 +158,7 @@ class Graphs:
         """`record` makes a replay of a step, and may run it several times."""
         self._record = record
         self._slots: dict[Any, _Slot] = {}
-        self._position: StaticPosition | None = None
+        self.position: StaticPosition | None = None
 
     @staticmethod
     def pad_source(source: Tensor) -> Tensor:
@@ -158,50 +167,52 @@ class Graphs:
             return source
         return torch.nn.functional.pad(source, (0, -source.shape[1] % _SOURCE_MULTIPLE), value=PAD)
 
-    def step(
-        self,
-        member: int,
-        model: TranslationModel,
-        tokens: Tensor,
-        state: Any,
-        width: int,
-        align: bool,
-    ) -> Step:
-        """Do what `model.step` does, `model` being a search's `member` (from 0).
+    @staticmethod
+    def can_record(states: Sequence[Any], rules: Rules) -> bool:
+        """Return whether a search with these can be recorded once its caches are there."""
+        has_form = all(hasattr(state, "to_static") for state in states)
+        return has_form and all(isinstance(rule, StaticConstraint) for rule in rules.constraints)
 
-        Rows stand in groups of `width`, each of one sentence, unless the search has just begun.
+    def begin(
+        self,
+        fn: StepFn,
+        states: Sequence[Any],
+        rows: Rows,
+        groups: Groups,
+        rules: Rules,
+        copies: int,
+    ) -> RecordedSearch | None:
+        """Return the search under way, whose steps are `fn`; None where it has no static form yet.
+
+        `rules` are those of all sentences, each of which began as `copies` groups.
         """
-        if isinstance(state, _Rows):
-            rows = state
-        else:
-            # A beam begins with one row a sentence; its groups are whole from the second step on.
-            if not hasattr(state, "to_static") or len(tokens) % width:
-                return model.step(tokens, state, align=align)
-            self._position = self._position or StaticPosition(tokens.device)
-            index = pad_groups(torch.arange(len(tokens), device=tokens.device), width)
-            to_static = functools.partial(state.to_static, self._position, index, width)
-            static = self.with_memory(to_static)
-            if static is None:
-                return model.step(tokens, state, align=align)
-            slot = self.slot(member, model, static, width, len(index))
-            at, count = self._position, len(tokens)
-            rows = _Rows(self, member, slot, at, width, count, at.position)
-        return rows.step(tokens, align)
+        width = fn.select.width
+        # A beam begins with one row a sentence; its groups are whole from the second step on.
+        if len(rows.tokens) != len(groups.numbers) * width:
+            return None
+        position = self.position = self.position or StaticPosition(rows.tokens.device)
+
+        def to_static(index: Tensor) -> tuple[Any, ...] | None:
+            static = tuple(state.to_static(position, index, width) for state in states)
+            return None if None in static else static
+
+        search = RecordedSearch(self, fn, rules, copies, position)
+        return search if search.enter(to_static, rows, groups) else None
 
     def slot(
-        self, member: int, model: TranslationModel, state: HasStaticForm, width: int, rows: int
+        self, fn: StepFn, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules
     ) -> _Slot:
-        """Return the slot for the shape of `state`, holding its values."""
-        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors(state))
-        device = next(tensors(state)).device.type
-        key = (member, id(model), width, torch.is_autocast_enabled(device), shapes)
+        """Return the slot for these shapes, holding these values; a new one keeps the tensors."""
+        values = states, rows, groups, rules
+        shapes = tuple((tuple(tensor.shape), tensor.dtype) for tensor in tensors(values))
+        is_autocast = torch.is_autocast_enabled(rows.tokens.device.type)
+        key = (fn, tuple(map(type, rules.constraints)), is_autocast, shapes)
         # Taken out and put back at the end: the dict's order is that of use.
         slot = self._slots.pop(key, None)
         if slot is None:
-            # Rows of a beam move at almost every step, so that is part of what is recorded.
-            slot = _Slot(model, state, rows, moves=width > 1)
+            slot = _Slot(fn, *values)
         else:
-            write(slot.state, state)
+            write(slot.values, values)
         self._slots[key] = slot
         size = sum(kept.bytes for kept in self._slots.values())
         while len(self._slots) > 1 and (len(self._slots) > _MOST_SLOTS or size > _MOST_BYTES):
@@ -221,102 +232,133 @@ class Graphs:
             torch.cuda.empty_cache()
         return fn()
 
-    def record(self, fn: StepFn) -> StepFn:
+    def record(self, fn: Callable[[], None], prepare: Callable[[], None]) -> Replay:
         """Return the replay of `fn`, or itself where it cannot be recorded."""
         try:
-            return self.with_memory(lambda: self._record(fn))
+            return self.with_memory(lambda: self._record(fn, prepare))
         except RuntimeError as fault:
             why = str(fault).strip().partition("\n")[0]
             console.warn(f"cuda-graphs: steps of decoding are not recorded ({why}).")
-            self._record = lambda fn: fn
+            self._record = lambda fn, prepare: fn
             return fn
 
 
 class _Slot:
-    """One shape of state: buffers at fixed addresses, and the replays that work on them."""
+    """Buffers at fixed addresses for one shape of a search, and the replay that works on them."""
 
     def __init__(
-        self, model: TranslationModel, state: HasStaticForm, rows: int, *, moves: bool
+        self, fn: StepFn, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules
     ) -> None:
-        self.model, self.state, self.moves = model, state, moves
-        device = next(tensors(state)).device
-        self.tokens = torch.zeros(rows, dtype=torch.long, device=device)
-        self.parents = torch.arange(rows, device=device)
-        self._unmoved = self.parents.clone()
-        self.bytes = sum(tensor.nbytes for tensor in tensors(state))
+        self.fn, self.states, self.rows, self.groups, self.rules = fn, states, rows, groups, rules
+        self.bytes = sum(tensor.nbytes for tensor in tensors(self.values))
+        self.alignment: Tensor | None = None
         self._steps = 0
-        self._replays: dict[bool, StepFn] = {}
+        self._replay: Replay | None = None
 
-    def move(self, parents: Tensor) -> None:
-        """Put the rows `parents` [R] where the old ones are."""
-        write(self.state, take(self.state, parents))
+    @property
+    def values(self) -> tuple[Any, ...]:
+        """All buffers."""
+        return self.states, self.rows, self.groups, self.rules
 
-    def run(self, record: Record, parents: Tensor | None, align: bool) -> Outputs:
-        """Take the rows `parents` [R] (None: they stay) where rows move, then step."""
+    def run(self, record: Record, index: Tensor) -> None:
+        """Step at the position that `index` [1] holds, always the same tensor."""
         self._steps += 1
-        if align not in self._replays and self._steps > _EAGER_STEPS:
-            # Recording may run the step several times, so rows stay where they are till then.
-            self.parents.copy_(self._unmoved)
-            self._replays[align] = record(functools.partial(self._step, align))
-        # The graph reads its inputs from these buffers, so they are filled, not replaced.
-        if self.moves:
-            self.parents.copy_(self._unmoved if parents is None else parents)
-        return self._replays[align]() if align in self._replays else self._step(align)
+        if self._replay is None and self._steps > _EAGER_STEPS:
+            self._replay = self._recorded(record, index)
+        (self._replay or functools.partial(self._step, index))()
 
-    def _step(self, align: bool) -> Outputs:
-        if self.moves:
-            self.move(self.parents)
-        step = self.model.step(self.tokens, self.state, align=align)
-        return step.logits, step.alignment
+    def _recorded(self, record: Record, index: Tensor) -> Replay:
+        unmoved = torch.arange(len(self.rows.tokens), device=index.device)
+        every_group = unmoved[: len(self.groups.numbers)]
+        rows, groups = take(self.rows, unmoved), take(self.groups, every_group)
+        # Recording runs the step several times: each writes the same into the states if all begin
+        # alike and rows stay where they are.
+        still = dataclasses.replace(rows, parents=unmoved)
+        replay = record(
+            functools.partial(self._step, index),
+            lambda: write((self.rows, self.groups), (still, groups)),
+        )
+        write((self.rows, self.groups), (rows, groups))
+        return replay
+
+    def _step(self, index: Tensor) -> None:
+        if self.fn.select.width > 1:
+            write(self.states, take(self.states, self.rows.parents))
+        following = self.fn(self.states, self.rows, self.groups, self.rules, index)
+        if self.alignment is None and following.alignment is not None:
+            self.alignment = torch.empty_like(following.alignment)
+        buffers = Following(self.rows, self.groups, self.alignment)
+        for buffer, value in zip(tensors(buffers), tensors(following), strict=True):
+            if value is not buffer:
+                buffer.copy_(value)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Rows:
-    """The state of `count` rows that live in a slot; `parents` [R] are to be taken first."""
+class RecordedSearch:
+    """A search that lives in a slot, and moves to another one when its shapes change."""
 
-    graphs: Graphs
-    member: int
     slot: _Slot
-    static_position: StaticPosition
-    width: int
-    count: int
-    position: int
-    parents: Tensor | None = None
 
-    def take_rows(self, rows: Tensor) -> _Rows:
-        """Return the state of `rows` [R']; it moves to a smaller slot where that is enough."""
-        padded = pad_groups(rows, self.width)
-        if self.parents is not None:
-            padded = self.parents.index_select(0, padded)
-        moved = dataclasses.replace(self, count=len(rows), parents=None)
-        if len(padded) != len(self.slot.tokens):
-            taken = self.graphs.with_memory(lambda: take(self.slot.state, padded))
-            return moved._in_slot_of(taken, len(padded))
-        if self.slot.moves:
-            return dataclasses.replace(moved, parents=padded)
-        self.slot.move(padded)
-        return moved
+    def __init__(
+        self, graphs: Graphs, fn: StepFn, rules: Rules, copies: int, position: StaticPosition
+    ) -> None:
+        self.graphs, self.fn, self.rules, self.copies = graphs, fn, rules, copies
+        self.position = position
 
-    def step(self, tokens: Tensor, align: bool) -> Step:
-        """Feed the last written tokens [R']."""
-        with_room = functools.partial(self.slot.state.with_room, self.position)
-        rows, state = self, self.graphs.with_memory(with_room)
-        if state is not self.slot.state:
-            rows = self._in_slot_of(state, len(self.slot.tokens))
-        rows.static_position.move(rows.position)
-        rows.slot.tokens[: self.count].copy_(tokens)
-        logits, alignment = rows.slot.run(self.graphs.record, self.parents, align)
-        following = dataclasses.replace(rows, position=self.position + 1, parents=None)
-        shares = None if alignment is None else alignment[: self.count]
-        return Step(logits[: self.count], following, shares)
+    def enter(
+        self, move: Callable[[Tensor], tuple[Any, ...] | None], rows: Rows, groups: Groups
+    ) -> bool:
+        """Go on with `rows` and `groups`; return False where `move` has no states for them.
 
-    def _in_slot_of(self, state: HasStaticForm, rows: int) -> _Rows:
-        """Return the same rows in the slot for the shape of `state`, of so many rows."""
-        slot = self.graphs.slot(self.member, self.slot.model, state, self.width, rows)
-        return dataclasses.replace(self, slot=slot)
+        `move` returns the states of rows [R'], some of which are padding.
+        """
+        count, device = len(groups.numbers), rows.tokens.device
+        index = pad_groups(torch.arange(len(rows.tokens), device=device), self.fn.select.width)
+        states = self.graphs.with_memory(lambda: move(index))
+        if states is None:
+            return False
+        groups = take(groups, pad_groups(torch.arange(count, device=device), 1))
+        # All groups but those of padding have lower numbers.
+        sentences = groups.numbers // self.copies
+        groups.numbers[count:] = len(self.rules.limits) * self.copies
+        live, rows = len(rows.tokens), take(rows, index)
+        rows.log_probabilities[live:] = -math.inf
+        # The states have moved.
+        rows = dataclasses.replace(rows, parents=torch.arange(len(index), device=device))
+        rules = take(self.rules, sentences)
+        self.slot = self.graphs.slot(self.fn, states, rows, groups, rules)
+        return True
+
+    def step(self, step: int) -> Following:
+        """Step after `step` tokens; return copies of what a tree of prefixes keeps, and buffers."""
+        slot = self.slot
+        states = self.graphs.with_memory(
+            lambda: tuple(state.with_room(step) for state in slot.states)
+        )
+        if any(new is not old for new, old in zip(states, slot.states, strict=True)):
+            self.slot = slot = self.graphs.slot(self.fn, states, *slot.values[1:])
+        self.position.move(step)
+        slot.run(self.graphs.record, self.position.index)
+        rows = dataclasses.replace(
+            slot.rows,
+            tokens=slot.rows.tokens.clone(),
+            parents=slot.rows.parents.clone(),
+            log_probabilities=slot.rows.log_probabilities.clone(),
+        )
+        alignment = None if slot.alignment is None else slot.alignment.clone()
+        return Following(rows, slot.groups, alignment)
+
+    def drop(self, rows: Rows, groups: Groups) -> None:
+        """Go on with `rows` and `groups` alone, those of this search that are left."""
+        states, parents = self.slot.states, rows.parents
+        self.enter(lambda index: take(states, parents[index]), rows, groups)
 
 
 def pad_groups(rows: Tensor, width: int) -> Tensor:
     """Return `rows` with zeros behind, so that groups of `width` are a power of two."""
-    groups = max(_LEAST_GROUPS, 1 << (len(rows) // width - 1).bit_length())
+    groups = count_padded(len(rows) // width)
     return torch.nn.functional.pad(rows, (0, groups * width - len(rows)))
+
+
+def count_padded(groups: int) -> int:
+    """Return how many groups there are when `groups` are padded."""
+    return max(_LEAST_GROUPS, 1 << (groups - 1).bit_length())

@@ -25,6 +25,14 @@ from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
 from nmtgrid.models.api import ExitModel, Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
+from nmtgrid.search.beams import (
+    FinishedHypotheses,
+    Following,
+    Groups,
+    PrefixTree,
+    Rows,
+    advance,
+)
 from nmtgrid.search.constraints import (
     Banned,
     Constraint,
@@ -34,8 +42,8 @@ from nmtgrid.search.constraints import (
     Rules,
     length_bounds,
 )
-from nmtgrid.search.cuda_graphs import Graphs
-from nmtgrid.search.select import Beam, Continuations, Greedy, Sample, Select, stable_topk
+from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch, count_padded
+from nmtgrid.search.select import Beam, Greedy, Sample, Select, is_read_freely
 from nmtgrid.search.verified import VerifiedSearch, check_verified
 from nmtgrid.text.vocabulary import BEGIN, PAD
 
@@ -43,8 +51,6 @@ _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
 _WORTH_DROPPING = 7 / 8
 """Share of sentences still going at which it pays to copy the others' state for its own sake."""
-_LEAST_COVERAGE = 0.01
-"""A source token covered less than this counts as covered so much: its logarithm stays finite."""
 
 
 def check(
@@ -143,11 +149,11 @@ def search(
         graphs = None
     if graphs is not None:
         source = graphs.pad_source(source)
-    run = _Run(models, source, lengths, plan, align, constraints, keys, agent, halt, graphs)
+    run = SearchRun(models, source, lengths, plan, align, constraints, keys, agent, halt, graphs)
     for step in range(run.max_steps):
         if not run.advance(step):
             break
-    hypotheses = run.tree.hypotheses(run.finished, run.lengths)
+    hypotheses = run.hypotheses()
     if not all(hypotheses):
         raise _nothing_to_write()
     # Each sample of a sentence was searched as a group of its own.
@@ -212,132 +218,6 @@ def _nothing_to_write() -> ModelError:
     )
 
 
-class PrefixTree:
-    """The tree of prefixes: one node for each row and step, each with a pointer to its parent.
-
-    The lists hold a tensor for each step: alignments [R, S], reads [R], exits [R] and exit_scores
-    [R, N] of the prediction that follows the rows which were live then.
-    """
-
-    def __init__(self, rows: int, device: torch.device, num_exits: int | None = None) -> None:
-        """`num_exits` are the decoder's blocks, where rows may leave early."""
-        self.num_exits = num_exits
-        self.alignments: list[Tensor] = []
-        self.reads: list[Tensor] = []
-        self.exits: list[Tensor] = []
-        self.exit_scores: list[Tensor] = []
-        self._tokens = [torch.full((rows,), BEGIN, device=device)]
-        self._parents = [torch.full((rows,), -1, device=device)]
-        self._log_probabilities = [torch.zeros(rows, device=device)]
-        self.nodes = torch.arange(rows, device=device)
-        self._count = rows
-
-    def grow(self, tokens: Tensor, parents: Tensor, log_probabilities: Tensor) -> None:
-        """Make [R'] new nodes the live rows; `parents` [R'] are nodes, not rows."""
-        self._tokens.append(tokens)
-        self._parents.append(parents)
-        self._log_probabilities.append(log_probabilities)
-        self.nodes = torch.arange(self._count, self._count + len(tokens), device=tokens.device)
-        self._count += len(tokens)
-
-    def hypotheses(
-        self, finished: FinishedHypotheses, lengths: list[int]
-    ) -> list[list[Hypothesis]]:
-        """Return each group's finished hypotheses, best first; `lengths` [G] are the sources'."""
-        count = min(finished.plan.nbest, finished.width)
-        groups, ranks = (finished.scores[:, :count] > -math.inf).nonzero().unbind(1)
-        totals = finished.log_probabilities[groups, ranks].tolist()
-        scores = finished.scores[groups, ranks].tolist()
-        # Concatenated once, here: a tensor that grew at each step would be copied at each step.
-        parents = torch.cat(self._parents)
-        paths = [finished.nodes[groups, ranks]]
-        # All are followed to the root at once.
-        while bool((parents[paths[-1]] >= 0).any()):
-            above = parents[paths[-1]]
-            paths.append(torch.where(above < 0, paths[-1], above))
-        # A path that is at its root already repeats it, so the root marks where a path begins.
-        nodes = torch.stack(paths[::-1], 1)
-        starts = (parents[nodes] < 0).sum(1).tolist()
-        tokens = torch.cat(self._tokens)[nodes].tolist()
-        sums = torch.cat(self._log_probabilities)[nodes].tolist()
-        alignments = torch.cat(self.alignments) if self.alignments else None
-        reads = torch.cat(self.reads)[nodes].tolist() if self.reads else None
-        exits = torch.cat(self.exits)[nodes].tolist() if self.exits else None
-        exit_scores = torch.cat(self.exit_scores) if self.exit_scores else None
-        nbest_lists: list[list[Hypothesis]] = [[] for _ in lengths]
-        for path, (group, start) in enumerate(zip(groups.tolist(), starts, strict=True)):
-            # What belongs to a prediction stands at the node before its token.
-            rows = nodes[path, start - 1 :]
-            log_probabilities = itertools.pairwise([0.0, *sums[path][start:], totals[path]])
-            hypothesis = Hypothesis(
-                tokens[path][start:],
-                [after - before for before, after in log_probabilities],
-                totals[path],
-                scores[path],
-                None if alignments is None else alignments[rows].cpu()[:, : lengths[group]],
-                None if reads is None else reads[path][start - 1 :],
-                None if exits is None else exits[path][start - 1 :],
-                None if exit_scores is None else exit_scores[rows].cpu(),
-                self.num_exits,
-            )
-            nbest_lists[group].append(hypothesis)
-        return nbest_lists
-
-
-class FinishedHypotheses:
-    """The best hypotheses that have ended, for each group: best first, the earlier on a tie."""
-
-    def __init__(self, plan: SearchPlan, width: int, limits: Tensor) -> None:
-        """`limits` [G] are the most tokens that a hypothesis of each group can have."""
-        shape, device = (len(limits), width), limits.device
-        self.plan, self.width = plan, width
-        self.scores = torch.full(shape, -math.inf, device=device)
-        self.log_probabilities = torch.full(shape, -math.inf, device=device)
-        self.nodes = torch.zeros(shape, dtype=torch.long, device=device)
-        self._ended = torch.zeros(len(limits), dtype=torch.long, device=device)
-        # The largest norm that a row can still get: with it its score is highest, as scores are
-        # below zero.
-        self._longest_norm = plan.length_norm(limits + 1)
-
-    def add(
-        self, groups: Tensor, length: int, log_probabilities: Tensor, bonus: Tensor, nodes: Tensor
-    ) -> None:
-        """Add what ended in `groups` [G] with `length` tokens, the end symbol counted.
-
-        log_probabilities [G, E] (-inf: nothing), `bonus` [G, E] is added to their scores, and
-        nodes [G, E] are the last tokens before the end symbol.
-        """
-        is_end = log_probabilities > -math.inf
-        # On the CPU a look costs nothing and saves most steps; elsewhere it would be a wait.
-        if groups.device.type == "cpu" and not bool(is_end.any()):
-            return
-        norm = self.plan.length_norm(torch.full((), length, device=groups.device))
-        # What ended before stands first, so that it stays ahead on a tie.
-        scores = torch.cat([self.scores[groups], log_probabilities / norm + bonus], 1)
-        totals = torch.cat([self.log_probabilities[groups], log_probabilities], 1)
-        all_nodes = torch.cat([self.nodes[groups], nodes], 1)
-        self.scores[groups], ranks = stable_topk(scores, self.width)
-        self.log_probabilities[groups] = totals.gather(1, ranks)
-        self.nodes[groups] = all_nodes.gather(1, ranks)
-        self._ended[groups] += is_end.sum(1)
-
-    def is_done(self, groups: Tensor, live: Tensor, length: int) -> Tensor:
-        """Return [G], True where the search of a sentence ends, for rows `live` [G, W].
-
-        Either nothing can change: even the likeliest row, were the rest of it certain and as
-        long as it may be, would not pass the worst hypothesis to be returned (or, in the style of
-        transformers, any of the beam's). Or `width` hypotheses have ended and no row, at its
-        present `length`, is ahead of that one.
-        """
-        best_row = live.amax(1)
-        is_own = self.plan.style == "own"
-        compared = min(self.plan.nbest, self.width) if is_own else self.width
-        worst = self.scores[groups, compared - 1]
-        norm = self.plan.length_norm(torch.full((), length, device=groups.device))
-        is_behind = (self._ended[groups] >= self.width) & (best_row / norm <= worst)
-        return is_behind | (best_row / self._longest_norm[groups] <= worst)
-
-
 class Averaged(NamedTuple):
     """What models yield together: means of probabilities, alignments and readiness (see `Step`)."""
 
@@ -370,6 +250,39 @@ def _mean(values: Sequence[Tensor | None]) -> Tensor | None:
     return torch.stack(present).mean(0) if present else None
 
 
+@dataclasses.dataclass(frozen=True)
+class SearchStep:
+    """A step of a search without agent and halt, which can be recorded."""
+
+    models: tuple[TranslationModel, ...]
+    plan: SearchPlan
+    align: bool
+
+    @property
+    def select(self) -> Select:
+        """The selection of the next tokens."""
+        if self.plan.sample:
+            return Sample(self.plan)
+        return Greedy() if self.plan.beam == 1 else Beam(self.plan.beam)
+
+    @property
+    def wants_alignment(self) -> bool:
+        """Whether models are asked for alignments."""
+        return self.align or self.plan.coverage_penalty > 0
+
+    def __call__(
+        self, states: Sequence[Any], rows: Rows, groups: Groups, rules: Rules, step: Tensor
+    ) -> Following:
+        """Return what follows; states are static, and the rules' sentences are the groups."""
+        align, pairs = self.wants_alignment, zip(self.models, states, strict=True)
+        predicted = Averaged.of(
+            [model.step(rows.tokens, state, align=align) for model, state in pairs]
+        )
+        group = torch.arange(len(rows.tokens), device=step.device) // self.select.width
+        values = rules.apply(predicted.log_probabilities, step, group, at_limit=True)
+        return advance(self.plan, self.select, values, predicted.alignment, rows, groups, step)
+
+
 class _RowHalt:
     """A halt that gets the keys of sentences where the model passes numbers of rows."""
 
@@ -380,7 +293,7 @@ class _RowHalt:
         return self.halt.exits(exit, step, self.keys.index_select(0, keys), scores)
 
 
-class _Run:
+class SearchRun:
     """One search under way: the live rows, their states, and all prefixes so far."""
 
     def __init__(
@@ -389,78 +302,94 @@ class _Run:
         source: Tensor,
         lengths: Tensor,
         plan: SearchPlan,
-        align: bool,
-        constraints: Sequence[Constraint],
-        keys: Tensor | None,
-        agent: Agent | None,
-        halt: Halt | None,
-        graphs: Graphs | None,
+        align: bool = False,
+        constraints: Sequence[Constraint] = (),
+        keys: Tensor | None = None,
+        agent: Agent | None = None,
+        halt: Halt | None = None,
+        graphs: Graphs | None = None,
     ) -> None:
+        """Begin what `search` does with these arguments."""
         device, is_text = source.device, source.dim() == 2
         self.models, self.plan, self.align = models, plan, align
-        self.agent, self.halt, self.graphs = agent, halt, graphs
+        self.agent, self.halt = agent, halt
         self.source_lengths = lengths
         self.copies = plan.nbest if plan.sample else 1
         count = len(source) * self.copies
-        self.groups = torch.arange(count, device=device)
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
         self.rules = _rules(models, plan, lengths, constraints, is_text)
         # Read once: a comparison with Python numbers later needs no wait for the device.
         self.min_limit = int(self.rules.limits.min())
         self.max_steps = int(self.rules.limits.max()) + 1
         self.keys = torch.arange(len(source), device=device) if keys is None else keys.to(device)
-        self.select: Select = Greedy() if plan.beam == 1 else Beam(plan.beam)
+        self.fn = SearchStep(tuple(models), plan, align)
+        keys, self.select = self.keys, self.fn.select
         if plan.sample:
-            copy = torch.arange(self.copies, device=device)
             # A prime stride: keys of different sentences and copies do not meet.
-            self.select = Sample(plan, (self.keys[:, None] * 1_000_003 + copy).flatten())
+            copy = torch.arange(self.copies, device=device)
+            keys = (keys[:, None] * 1_000_003 + copy).flatten()
         self.states = [
             repeat(begin(model, source, lengths, agent), self.copies) for model in models
         ]
-        self.reads = None if agent is None else torch.ones_like(self.groups)
-        self.tokens = torch.full((count,), BEGIN, device=device)
-        self.log_probabilities = torch.zeros(count, device=device)
-        num_exits = None if halt is None else models[0].traits.num_exits
-        self.tree = PrefixTree(count, device, num_exits)
-        limits = self.rules.limits.repeat_interleave(self.copies)
-        self.finished = FinishedHypotheses(plan, self.select.width, limits)
-        self.is_word = self.coverage = None
+        self.rows = Rows.begin(count, device)
+        if agent is not None:
+            self.rows = dataclasses.replace(self.rows, reads=torch.ones_like(self.rows.tokens))
         if plan.coverage_penalty:
             # All source tokens should be covered but the end symbol, which pictures lack.
             columns = torch.arange(source.shape[1], device=device)
             is_word = columns[None] < lengths[:, None] - int(is_text)
-            self.is_word = is_word.repeat_interleave(self.copies, 0)
-            self.coverage = torch.zeros(self.is_word.shape, device=device)
-        self.check_every = 1 if device.type == "cpu" else _CHECK_EVERY
+            is_word = is_word.repeat_interleave(self.copies, 0)
+            coverage = torch.zeros(is_word.shape, device=device)
+            self.rows = dataclasses.replace(self.rows, coverage=coverage, is_word=is_word)
+        limits = self.rules.limits.repeat_interleave(self.copies)
+        self.groups = Groups.begin(plan, self.select.width, limits, keys)
+        self.tree = PrefixTree(self.rows, None if halt is None else models[0].traits.num_exits)
+        self.finished = FinishedHypotheses(self.groups, min(plan.nbest, self.select.width))
+        has_static_form = graphs is not None and graphs.can_record(self.states, self.rules)
+        self.graphs = graphs if has_static_form else None
+        self.recorded: RecordedSearch | None = None
+        self.check_every = 1 if is_read_freely(source) else _CHECK_EVERY
+
+    def hypotheses(self) -> list[list[Hypothesis]]:
+        """Return the best hypotheses of each sentence, or of each of its samples."""
+        self.finished.store(self.groups)
+        return self.tree.hypotheses(self.finished, self.lengths)
 
     def advance(self, step: int) -> bool:
         """Write one token in each live row; return False when all sentences are done."""
-        sentence = self.groups
-        rows_per_group = len(self.tokens) // len(self.groups)
-        if rows_per_group * self.copies > 1:
-            # [R]: the position of each row's sentence in the batch.
-            sentence = (self.groups // self.copies).repeat_interleave(rows_per_group)
+        if self.recorded is None and self.graphs is not None:
+            self.recorded = self.graphs.begin(
+                self.fn, self.states, self.rows, self.groups, self.rules, self.copies
+            )
+        following = self._step(step) if self.recorded is None else self.recorded.step(step)
+        if self.align and following.alignment is not None:
+            # Without those of rows that padding has added since the last step.
+            self.tree.alignments.append(following.alignment[: len(self.rows.tokens)])
+        self.groups = following.groups
+        return self._drop_done(following.rows, step)
+
+    def _sentence(self) -> Tensor:
+        """Return [R]: the position of each row's sentence in the batch."""
+        rows_per_group = len(self.rows.tokens) // len(self.groups.numbers)
+        return (self.groups.numbers // self.copies).repeat_interleave(rows_per_group)
+
+    def _step(self, step: int) -> Following:
+        sentence = self._sentence()
         # Reading comes before writing: a token is predicted from what has been read by then.
-        if self.agent is not None and self.reads is not None:
-            self.reads = self._next_reads(self.agent, self.reads, step, sentence)
+        if self.agent is not None and self.rows.reads is not None:
+            reads = self._next_reads(self.agent, self.rows.reads, step, sentence)
+            self.rows = dataclasses.replace(self.rows, reads=reads)
         if self.agent is not None and self.agent.wants_proposals:
             predicted = self._propose(self.agent, step, sentence)
         else:
             predicted = self._predict(sentence)
-        if self.reads is not None:
-            self.tree.reads.append(self.reads)
-        log_probabilities = self._constrain(predicted, step, sentence)
-        following = self.select.choose(log_probabilities, self.log_probabilities, self.groups, step)
-        ends = following.end_parents
-        bonus = torch.zeros_like(ends, dtype=torch.float32)
-        if self.coverage is not None and self.is_word is not None:
-            # The coverage penalty of Wu et al. (2016).
-            logs = self.coverage.clamp(_LEAST_COVERAGE, 1.0).log()
-            bonus = self.plan.coverage_penalty * (logs * self.is_word).sum(1)[ends]
-        self.finished.add(
-            self.groups, step + 1, following.end_log_probabilities, bonus, self.tree.nodes[ends]
-        )
-        return self._advance_rows(following, step)
+        if self.rows.reads is not None:
+            self.tree.reads.append(self.rows.reads)
+        log_probabilities = self._constrain(predicted.log_probabilities, step, sentence)
+        return advance(
+            self.plan, self.select, log_probabilities, predicted.alignment, self.rows,
+            self.groups, step,
+        )  # fmt: skip
 
     def _next_reads(self, agent: Agent, reads: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Return [R]: how much each row has read when it writes its next token."""
@@ -468,49 +397,41 @@ class _Run:
         if agent.wants_reading:
             pairs = zip(self.models, self.states, strict=True)
             # The reader has to see every written token before it can say whether to read on.
-            self.states = [model.consider(self.tokens, state) for model, state in pairs]
+            self.states = [model.consider(self.rows.tokens, state) for model, state in pairs]
             pairs = zip(self.models, self.states, strict=True)
             shares = [model.reading_row(state).float().sigmoid() for model, state in pairs]
             rho = torch.stack(shares).mean(0)
         return agent.next_reads(step, sentence, reads, self.source_lengths[sentence], rho)
 
-    def _predict(self, sentence: Tensor) -> Tensor:
+    def _predict(self, sentence: Tensor) -> Averaged:
         """Return the next tokens' log-probabilities [R, V] (float32), averaged over the models."""
-        align = self.align or self.coverage is not None
-        steps = []
-        for member, (model, state) in enumerate(zip(self.models, self.states, strict=True)):
-            if self.graphs is not None:
-                width = self.select.width
-                step = self.graphs.step(member, model, self.tokens, state, width, align)
-            elif self.halt is None:
-                step = model.step(self.tokens, state, reads=self.reads, align=align)
+        align = self.fn.wants_alignment
+        tokens, reads, steps = self.rows.tokens, self.rows.reads, []
+        for model, state in zip(self.models, self.states, strict=True):
+            if self.halt is None:
+                step = model.step(tokens, state, reads=reads, align=align)
             else:
                 halt = _RowHalt(self.halt, self.keys[sentence])
-                step = with_exits(model).step(
-                    self.tokens, state, reads=self.reads, align=align, halt=halt
-                )
+                step = with_exits(model).step(tokens, state, reads=reads, align=align, halt=halt)
             if step.exits is not None:
                 self.tree.exits.append(step.exits)
             if step.scores is not None:
                 self.tree.exit_scores.append(step.scores)
             steps.append(step)
         self.states = [step.state for step in steps]
-        predicted = Averaged.of(steps)
-        if predicted.alignment is not None:
-            self._keep_alignment(predicted.alignment)
-        return predicted.log_probabilities
+        return Averaged.of(steps)
 
-    def _propose(self, agent: Agent, step: int, sentence: Tensor) -> Tensor:
+    def _propose(self, agent: Agent, step: int, sentence: Tensor) -> Averaged:
         """Return what `_predict` does, once the policy has written in every row.
 
         Rows that read on are asked again, those that write keep their prediction.
         """
-        assert self.reads is not None
-        align = self.align or self.coverage is not None or agent.wants_alignment
+        assert self.rows.reads is not None
+        align = self.fn.wants_alignment or agent.wants_alignment
         pairs = zip(self.models, self.states, strict=True)
-        self.states = [model.feed(self.tokens, state) for model, state in pairs]
-        lengths = self.source_lengths[sentence]
-        reads, rows = self.reads.clone(), torch.arange(len(self.tokens), device=lengths.device)
+        self.states = [model.feed(self.rows.tokens, state) for model, state in pairs]
+        lengths, reads = self.source_lengths[sentence], self.rows.reads.clone()
+        rows = torch.arange(len(reads), device=lengths.device)
         predicted: Averaged | None = None
         while True:
             some = None if predicted is None else rows
@@ -528,64 +449,56 @@ class _Run:
             # At the end of the source there is nothing left to read, and what is no hypothesis any
             # more need not read it.
             goes_on = ~agent.writes(proposal) & (proposal.reads < lengths[rows])
-            goes_on &= self.log_probabilities[rows] > -math.inf
+            goes_on &= self.rows.log_probabilities[rows] > -math.inf
             rows = rows[goes_on]
             if not len(rows):
                 break
             reads[rows] += 1
-        self.reads = reads
+        self.rows = dataclasses.replace(self.rows, reads=reads)
         pairs = zip(self.models, self.states, strict=True)
         self.states = [model.accept(state) for model, state in pairs]
-        if predicted.alignment is not None:
-            self._keep_alignment(predicted.alignment)
-        return predicted.log_probabilities
-
-    def _keep_alignment(self, alignment: Tensor) -> None:
-        if self.align:
-            self.tree.alignments.append(alignment)
-        if self.coverage is not None:
-            self.coverage = self.coverage + alignment
+        return predicted
 
     def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Rule out what must not follow; a row at its limit can end whatever the rules say."""
         rules = self.rules
-        if self.reads is not None and self.agent is not None and self.agent.finish_reading:
-            is_early = NotYet(self.reads < self.source_lengths[sentence])
+        if self.rows.reads is not None and self.agent is not None and self.agent.finish_reading:
+            is_early = NotYet(self.rows.reads < self.source_lengths[sentence])
             rules = dataclasses.replace(rules, constraints=(is_early, *rules.constraints))
         return rules.apply(log_probabilities, step, sentence, at_limit=step >= self.min_limit)
 
-    def _advance_rows(self, following: Continuations, step: int) -> bool:
-        """Make the rows that follow the live ones, without the sentences that are done."""
-        count = len(self.groups)
-        live = following.log_probabilities.view(count, -1)
-        is_done = self.finished.is_done(self.groups, live, step + 1)
+    def _drop_done(self, rows: Rows, step: int) -> bool:
+        """Go on with `rows`, without the sentences that are done; return False without any."""
+        is_dropping = False
         # Rows of a sentence that is done stay until the next look, but nothing comes of them.
-        log_probabilities = live.masked_fill(is_done[:, None], -math.inf).flatten()
-        tokens, parents = following.tokens, following.parents
         if (step + 1) % self.check_every == 0:
-            going = (~is_done).nonzero()[:, 0]
+            going = (~self.groups.is_done).nonzero()[:, 0]
             if len(going) == 0:
                 return False
-            # Rows that move anyway are copied, so dropping costs nothing more.
-            moves = parents is not None or len(going) <= _WORTH_DROPPING * count
-            if len(going) < count and moves:
-                rows = torch.arange(live.numel(), device=going.device).view(count, -1)
-                rows = rows[going].flatten()
-                tokens, log_probabilities = tokens[rows], log_probabilities[rows]
-                self.groups = self.groups[going]
-                parents = rows if parents is None else parents[rows]
-        nodes = self.tree.nodes
-        if parents is not None:
-            nodes = nodes[parents]
-            # What the rows own is not copied when no row moves; an accelerator would have to wait
-            # for the comparison.
-            is_cpu = parents.device.type == "cpu"
-            if not (is_cpu and torch.equal(parents, torch.arange(len(self.tokens)))):
-                self.states = [take(state, parents) for state in self.states]
-                if self.reads is not None:
-                    self.reads = self.reads[parents]
-                if self.coverage is not None and self.is_word is not None:
-                    self.coverage, self.is_word = self.coverage[parents], self.is_word[parents]
-        self.tree.grow(tokens, nodes, log_probabilities)
-        self.tokens, self.log_probabilities = tokens, log_probabilities
+            is_dropping = self._is_worth_dropping(len(going))
+        if is_dropping:
+            self.finished.store(self.groups)
+            index = torch.arange(len(rows.tokens), device=going.device)
+            rows = take(rows, index.view(len(self.groups.numbers), -1)[going].flatten())
+            self.groups = take(self.groups, going)
+        self.tree.grow(rows)
+        before, self.rows = self.rows, rows
+        if self.recorded is not None:
+            if is_dropping:
+                self.recorded.drop(rows, self.groups)
+            return True
+        # What the rows own is not copied when no row moves; elsewhere the look would be a wait.
+        moves = is_dropping or self.select.width > 1
+        if moves and is_read_freely(rows.parents):
+            moves = not torch.equal(rows.parents, torch.arange(len(before.tokens)))
+        if moves:
+            self.states = [take(state, rows.parents) for state in self.states]
         return True
+
+    def _is_worth_dropping(self, going: int) -> bool:
+        """Return whether it pays to go on with `going` sentences alone."""
+        count = len(self.groups.numbers)
+        if self.recorded is not None:
+            return count_padded(going) < count
+        # Rows that move anyway are copied, so dropping costs nothing more.
+        return going < count if self.select.width > 1 else going <= _WORTH_DROPPING * count

@@ -18,19 +18,21 @@ from nmtgrid.text.vocabulary import END
 
 _CHUNK = 128
 """Types among which a largest one is looked for at once."""
+_FEW = 128
+"""Values that are sorted to find the largest: fewer kernels, and no slower."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Continuations:
     """The continuations that a selection picked, for R rows that give R' rows in G groups.
 
-    tokens [R'], their parent rows [R'] (None: every row goes on as itself) and the rows' whole
-    log-probabilities [R'], -inf where a row is dead. What ended: end_parents [G, E] (rows) and
+    tokens [R'], their parent rows [R'] and the rows' whole log-probabilities [R'], -inf where a row
+    is dead. What ended: end_parents [G, E] (rows) and
     end_log_probabilities [G, E], the end symbol included, -inf where there is none.
     """
 
     tokens: Tensor
-    parents: Tensor | None
+    parents: Tensor
     log_probabilities: Tensor
     end_parents: Tensor
     end_log_probabilities: Tensor
@@ -40,15 +42,20 @@ class Select(Protocol):
     """Picks what follows each row."""
 
     width: int
-    """Rows in a group after the first step."""
+    """Rows in a group after the first step; with one, rows stay where they are."""
 
     def choose(
-        self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
+        self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
         """Pick from next-token log-probabilities [R, V] for rows whose tokens sum up to totals [R].
 
-        `groups` [G] are the numbers the groups had at the start; `step` tokens are written.
+        `keys` [G] (int64) tell the groups apart; `step` tokens (perhaps a tensor [1]) are written.
         """
+
+
+def is_read_freely(tensor: Tensor) -> bool:
+    """Return whether reading `tensor` costs nothing; elsewhere the device would be waited for."""
+    return tensor.device.type == "cpu"
 
 
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -56,7 +63,10 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     Among equals the lowest index wins, on every device and whatever stands in the other rows.
     """
-    if values.device.type != "cpu" or count >= values.shape[1]:
+    if values.shape[1] <= _FEW:
+        tops, indices = values.sort(dim=1, descending=True, stable=True)
+        return tops[:, :count], indices[:, :count]
+    if not is_read_freely(values) or count >= values.shape[1]:
         return _topk_by_keys(values, count)
     tops, indices = values.topk(count + 1, dim=1)
     last = tops[:, count - 1]
@@ -100,12 +110,12 @@ def stable_max(values: Tensor) -> tuple[Tensor, Tensor]:
 
 def _continue_rows(token: Tensor, total: Tensor) -> Continuations:
     """Return the continuation of each row by one token, each row a group of its own."""
-    is_end = token == END
+    is_end, rows = token == END, torch.arange(len(token), device=token.device)
     return Continuations(
         token,
-        None,
+        rows,
         total.masked_fill(is_end, -math.inf),
-        torch.arange(len(token), device=token.device)[:, None],
+        rows[:, None],
         total.masked_fill(~is_end, -math.inf)[:, None],
     )
 
@@ -116,7 +126,7 @@ class Greedy:
     width = 1
 
     def choose(
-        self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
+        self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
         """Pick the likeliest token."""
         value, token = stable_max(log_probabilities)
@@ -132,12 +142,10 @@ class Sample:
     """
 
     plan: SearchPlan
-    keys: Tensor
-    """[G] (int64): they tell the groups apart."""
     width = 1
 
     def choose(
-        self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
+        self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
         """Draw by inverting the cumulative distribution."""
         plan = self.plan
@@ -153,7 +161,7 @@ class Sample:
             shares = torch.zeros_like(shares).scatter_(1, token, value)
         # In double precision: in float32 the last of many thousand types would get no share.
         cumulative = shares.double().cumsum(1)
-        threshold = uniform(plan.seed, self.keys[groups], step)[:, None] * cumulative[:, -1:]
+        threshold = uniform(plan.seed, keys, step)[:, None] * cumulative[:, -1:]
         # The first type whose cumulative share is above the threshold; rounding may find none.
         token = (cumulative <= threshold).sum(1).clamp(max=shares.shape[1] - 1)
         value = log_probabilities.gather(1, token[:, None])[:, 0]
@@ -171,10 +179,10 @@ class Beam:
     width: int
 
     def choose(
-        self, log_probabilities: Tensor, totals: Tensor, groups: Tensor, step: int
+        self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
         """Pick the best continuations of each group, all groups at once."""
-        count, rows = len(groups), len(totals)
+        count, rows = len(keys), len(totals)
         # At most one continuation of each row ends, so 2 x width hold enough that go on.
         value, token = stable_topk(
             log_probabilities, min(2 * self.width, log_probabilities.shape[1])
@@ -184,7 +192,7 @@ class Beam:
         # In the first step a group is one row, which may have too few types.
         missing = max(0, 2 * self.width - value.shape[1])
         value = torch.nn.functional.pad(value, (0, missing), value=-math.inf)
-        token = torch.nn.functional.pad(token.view(count, -1), (0, missing))
+        token = torch.nn.functional.pad(token.reshape(count, -1), (0, missing))
         value, index = stable_topk(value, 2 * self.width)
         token = token.gather(1, index)
         first = torch.arange(0, rows, rows // count, device=token.device)[:, None]
@@ -205,9 +213,14 @@ class Beam:
 _STRIDE = 0x9E3779B97F4A7C15
 
 
-def uniform(seed: int, keys: Tensor, step: int) -> Tensor:
+def uniform(seed: int, keys: Tensor, step: int | Tensor) -> Tensor:
     """Return numbers in [0, 1) (float64) that depend on seed, keys [R] and step (splitmix64)."""
-    mixed = _mix(_mix(keys + _signed(seed * _STRIDE)) + _signed(step * _STRIDE))
+    # Products of tensors are modulo 2^64 already.
+    if isinstance(step, Tensor):
+        strides: int | Tensor = step * _signed(_STRIDE)
+    else:
+        strides = _signed(step * _STRIDE)
+    mixed = _mix(_mix(keys + _signed(seed * _STRIDE)) + strides)
     return ((mixed >> 11) & ((1 << 53) - 1)).double() / (1 << 53)
 
 

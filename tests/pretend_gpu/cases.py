@@ -33,6 +33,8 @@ TORCH = torch.__version__
 TYPES = 40
 STEPS = 8
 """Tokens of each translation, the end symbol counted."""
+MORE = 8
+"""Those that a longer translation has beyond them: caches have room, and all looks are counted."""
 SMALL: dict[str, Any] = {
     "depth": 2, "layers": 2, "encoder_depth": 2, "decoder_depth": 2, "size": 32,
     "feed_forward_size": 64, "heads": 4, "embedding_size": 16, "growth": 8,
@@ -135,7 +137,7 @@ def measure(case: Case) -> dict[str, dict[str, float]]:
         (after,) = updater.finish()
         assert math.isfinite(before.loss) and math.isfinite(after.loss)
         refuse(first)
-        figures = {"update": _figures(counts)}
+        figures: dict[str, dict[str, float]] = {"update": {**_figures(counts)}}
         model.eval()
         if any(option.startswith("training.") for option in case.options):
             return figures  # decoding is that of a case before
@@ -152,24 +154,42 @@ def decode(
     model: TranslationModel, beam: int, graphs: Graphs | None = None, *,
     agent: Agent | None = None, halt: Halt | None = None,
 ) -> dict[str, float]:  # fmt: skip
-    """Return the figures of a step, over a search of `STEPS` steps whose shapes are known."""
-    plan = SearchPlan(beam=beam, min_length=STEPS - 1, max_length_a=STEPS - 1.0, max_length_b=0.0)
+    """Return the figures of a step: the mean over `STEPS`, and what one of `MORE` adds.
+
+    Shapes are known: recordings are made in searches before.
+    """
+    short = _counted(model, beam, STEPS, graphs, agent, halt)
+    figures = {name: round(count / STEPS, 2) for name, count in short.items()}
+    if graphs is not None:
+        long = _counted(model, beam, STEPS + MORE, graphs, agent, halt)
+        for name in ("launches", "waits"):
+            figures[f"{name} of a later step"] = round((long[name] - short[name]) / MORE, 2)
+    return figures
+
+
+def _counted(
+    model: TranslationModel, beam: int, steps: int, graphs: Graphs | None, agent: Agent | None,
+    halt: Halt | None,
+) -> dict[str, int]:  # fmt: skip
+    """Return the figures of a search of so many steps."""
+    length = steps - 1
+    plan = SearchPlan(beam=beam, min_length=length, max_length_a=float(length), max_length_b=0.0)
     batch = draw_batch().to(CUDA)
     run = functools.partial(
         search, [model], batch.source, batch.source_lengths, plan, graphs=graphs, agent=agent,
         halt=halt,
     )  # fmt: skip
     with torch.autocast("cuda", torch.bfloat16):
-        # Recordings are made in the searches before: only replays are counted.
+        # Only replays are counted.
         with Device.counting() as first:
             lists = [run() for _ in range(2 if graphs is not None else 1)]
         refuse(first)
         with Device.counting() as counts:
             lists.append(run())
     tokens = [[hypotheses[0].tokens for hypotheses in every] for every in lists]
-    assert all(len(sentence) == STEPS - 1 for sentence in tokens[0])
+    assert all(len(sentence) == length for sentence in tokens[0])
     assert all(later == tokens[0] for later in tokens), "replays compute what steps compute"
-    return {name: round(count / STEPS, 2) for name, count in _figures(counts).items()}
+    return _figures(counts)
 
 
 def count_planted_faults() -> dict[str, int]:
@@ -233,7 +253,7 @@ def try_first_gpu(folder: Path) -> list[str]:
     return faults
 
 
-def _figures(counts: Counts) -> dict[str, float]:
+def _figures(counts: Counts) -> dict[str, int]:
     refuse(counts)
     return {
         "launches": counts.launches.total(), "waits": counts.waits.total(),

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from nmtgrid.search.cuda_graphs import Outputs, StepFn
+from nmtgrid.search.cuda_graphs import Replay
 
 Operation = tuple[Callable[..., Any], Any, dict[str, Any], Any]
 
@@ -36,19 +36,20 @@ class Recordings:
     def __init__(self) -> None:
         self.count = self.replayed = 0
 
-    def __call__(self, step: StepFn) -> StepFn:
-        """Return the replay of `step`, which is run before, as libraries on a GPU need it."""
+    def __call__(self, fn: Callable[[], None], prepare: Callable[[], None]) -> Replay:
+        """Return the replay of `fn`, which is run before, as libraries on a GPU need it."""
         self.count += 1
-        step()
-        step()
+        for _ in range(2):
+            prepare()
+            fn()
+        prepare()
         with torch.no_grad(), _Recorder() as recorder:
-            outputs = step()
+            fn()
 
-        def replay() -> Outputs:
+        def replay() -> None:
             self.replayed += 1
             for operation in recorder.done:
                 _again(*operation)
-            return outputs
 
         return replay
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from benchmarks.timing import Conditions, Memory, apart, facts
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
 from nmtgrid.models import zoo
-from nmtgrid.search.cuda_graphs import Graphs, StepFn
+from nmtgrid.search.cuda_graphs import Graphs, Replay
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.settings import BatchSettings
 
@@ -115,9 +116,9 @@ def test_searches_end_where_they_are_told() -> None:
 
 def test_steps_go_through_graphs() -> None:
     model = shapes.make_model(shapes.settings_of("transformer", QUICK)).eval()
-    recorded: list[StepFn] = []
+    recorded: list[Replay] = []
 
-    def record(fn: StepFn) -> StepFn:
+    def record(fn: Replay, prepare: Callable[[], None]) -> Replay:
         recorded.append(fn)
         return fn
 

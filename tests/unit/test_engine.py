@@ -220,13 +220,13 @@ def test_looking_less_often_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     sources = [[3 + (5 * i + j) % 6 for j in range(1 + i % 4)] for i in range(40)]
     plans = [SearchPlan(), *(SearchPlan(beam, nbest=beam) for beam in (2, 3, 4))]
     often = [search([model], *batch(*sources), plan) for plan in plans]
-    original = engine._Run.advance
+    original = engine.SearchRun.advance
 
-    def advance(run: engine._Run, step: int) -> bool:
+    def advance(run: engine.SearchRun, step: int) -> bool:
         run.check_every = 4
         return original(run, step)
 
-    monkeypatch.setattr(engine._Run, "advance", advance)
+    monkeypatch.setattr(engine.SearchRun, "advance", advance)
     assert often == [search([model], *batch(*sources), plan) for plan in plans]
 
 

@@ -3,6 +3,8 @@
 On a GPU the same searches run from CUDA graphs.
 """
 
+import dataclasses
+import math
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ import torch
 
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
+from nmtgrid.search import beams, engine, select
 from nmtgrid.search import cuda_graphs as graphs_module
 from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import Graphs, Recorder, pad_groups
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import END, PAD
@@ -78,6 +82,9 @@ SOURCES = [[3, 7, 2, 9, 12, 5, 1], [1], [5, 3, 3, 7, 10, 2, 12]]
 @pytest.fixture(autouse=True)
 def _record_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "_EAGER_STEPS", 0)
+    # What is recorded must not look at tensors, as the CPU does otherwise.
+    for module in (beams, engine, select):
+        monkeypatch.setattr(module, "is_read_freely", lambda tensor: False)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
@@ -101,6 +108,39 @@ def test_alignments_and_several_models(name: str) -> None:
     for models in ([model, other], [model, model]):
         expected = search(models, source, sizes, plan, align=True)
         assert_same(search(models, source, sizes, plan, align=True, graphs=graphs), expected)
+
+
+class _Odd:
+    """Rules even tokens out in rows of even length."""
+
+    def apply(
+        self, log_probabilities: torch.Tensor, step: int | torch.Tensor, sentence: torch.Tensor
+    ) -> torch.Tensor:
+        if step % 2 == 0:
+            log_probabilities[:, END + 2 :: 2] = -math.inf
+        return log_probabilities
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)
+def test_constraints_are_recorded_or_nothing_is(plan: SearchPlan) -> None:
+    model, recordings = build("transformer"), Recordings()
+    graphs, plan = Graphs(recordings), dataclasses.replace(plan, min_length=3)
+    # The second prefixes are longer, yet of the same padded width: the same recording serves both.
+    for prefixes in ([[5, 7, 4, 8], [], [9], []], [[], [6, 6, 5, 4, 9], [], [3]]):
+        source, sizes = draw([3, 7, 2, 9])
+        rules = [ForcedPrefix(prefixes, torch.device("cpu"))]
+        expected = search([model], source, sizes, plan, constraints=rules)
+        recorded = search([model], source, sizes, plan, constraints=rules, graphs=graphs)
+        assert_same(recorded, expected)
+        for prefix, hypotheses in zip(prefixes, recorded, strict=True):
+            assert hypotheses[0].tokens[: len(prefix)] == prefix
+    assert recordings.replayed > recordings.count > 0
+    replayed = recordings.replayed
+    expected = search([model], source, sizes, plan, constraints=[_Odd()])
+    assert_same(
+        search([model], source, sizes, plan, constraints=[_Odd()], graphs=graphs), expected
+    )
+    assert recordings.replayed == replayed
 
 
 @pytest.mark.parametrize("name", ["transformer", "pervasive"])
@@ -142,11 +182,11 @@ class _RunsOut:
     def __init__(self) -> None:
         self.calls = 0
 
-    def __call__(self, step: Any) -> Any:
+    def __call__(self, fn: Any, prepare: Any) -> Any:
         self.calls += 1
         if self.calls == 1:
             raise torch.OutOfMemoryError("CUDA out of memory.")
-        return step
+        return fn
 
 
 def test_memory_that_runs_out_costs_the_other_shapes(messages: list[str]) -> None:
@@ -189,7 +229,9 @@ def test_long_translations_and_few_slots(
 
 
 def test_what_cannot_be_recorded_is_computed(messages: list[str]) -> None:
-    def refuse(step: Any) -> Any:
+    def refuse(fn: Any, prepare: Any) -> Any:
+        prepare()
+        fn()
         raise RuntimeError("operation not permitted when stream is capturing\nmore")
 
     model, graphs = build("transformer"), Graphs(refuse)

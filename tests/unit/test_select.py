@@ -33,7 +33,7 @@ def test_greedy_ends_and_goes_on() -> None:
     values = torch.full((2, 5), -9.0)
     values[0, 4], values[1, END] = -0.5, -0.25
     choice = Greedy().choose(values, torch.tensor([-1.0, -2.0]), torch.arange(2), 0)
-    assert choice.parents is None
+    assert choice.parents.tolist() == [0, 1]
     assert choice.tokens.tolist() == [4, END]
     assert choice.log_probabilities.tolist() == [-1.5, -math.inf]
     assert choice.end_log_probabilities.tolist() == [[-math.inf], [-2.25]]
@@ -46,7 +46,6 @@ def test_beam_by_hand() -> None:
     choice = Beam(2).choose(values, torch.tensor([-1.0, -1.2]), torch.tensor([7]), 3)
     # In order: row 1 token 4 (-1.3), row 0 end (-1.5), row 0 token 3 (-2.0), row 1 token 3 (-3.2).
     assert choice.tokens.tolist() == [4, 3]
-    assert choice.parents is not None
     assert choice.parents.tolist() == [1, 0]
     assert choice.log_probabilities.tolist() == pytest.approx([-1.3, -2.0])
     assert choice.end_log_probabilities.tolist()[0][1] == pytest.approx(-1.5)
@@ -75,7 +74,7 @@ SHARES = [0.1, 0.4, 0.05, 0.15, 0.3]
 def _draw(plan: SearchPlan, values: torch.Tensor, count: int = 4000) -> torch.Tensor:
     rows = values.log_softmax(0).expand(count, -1)
     groups = torch.arange(count)
-    choice = Sample(plan, groups).choose(rows, torch.zeros(count), groups, 0)
+    choice = Sample(plan).choose(rows, torch.zeros(count), groups, 0)
     return torch.bincount(choice.tokens, minlength=len(values)) / count
 
 

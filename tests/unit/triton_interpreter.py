@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+
+from benchmarks.gpu_code import compile_ahead
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -42,25 +43,9 @@ def assembly(
 
     Raises AssertionError where it keeps anything in memory for want of registers.
     """
-    import triton
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import ASTSource
-
-    signature = {**types, **dict.fromkeys(constants, "constexpr")}
-    # As tensors of torch are: their addresses are multiples of 16.
-    pointers = [number for number, kind in enumerate(types.values()) if kind.startswith("*")]
-    attributes = {(number,): [["tt.divisibility", 16]] for number in pointers}
-    source = ASTSource(fn=kernel, signature=signature, constexprs=constants, attrs=attributes)
-    target, options = GPUTarget("cuda", capability, 32), {"num_warps": 4, **(options or {})}
-    compiled = triton.compile(source, target=target, options=options)
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as binary:
-        binary.write(compiled.asm["cubin"])
-        binary.flush()
-        tool = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
-        usage = subprocess.check_output([tool, "-res-usage", binary.name], text=True)
-    assert " STACK:0 " in usage and " LOCAL:0 " in usage, usage
-    text: str = compiled.asm["ptx"]
-    return text
+    code = compile_ahead(kernel, types, constants, options or {}, capability)
+    assert code.spilled == 0
+    return code.ptx
 
 
 def run_interpreted(tests: str, project: Path, *more: str) -> str:

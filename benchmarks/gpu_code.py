@@ -1,0 +1,277 @@
+"""What the Triton kernels become on a GPU, and the time of an update on paper: no GPU is needed.
+
+    python -m benchmarks.gpu_code [--lengths FILE] [--out benchmarks/results/gpu-code.json]
+
+compiles every kernel at its default tile ahead of time for compute capabilities 8.0 and 9.0,
+counts registers, spills and machine instructions (Triton brings the tools), and from them computes
+a roofline of one update of Pervasive Attention, N=14, d=256, 11x11. Nothing here is measured on a
+GPU: the assumptions are in the notes of the result.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from benchmarks.shapes import settings_of, training_lengths
+from benchmarks.store import chapter, section
+from benchmarks.timing import Conditions, Row
+from benchmarks.whole_run import epoch_of
+
+CAPABILITIES = (80, 90)
+SIZE, WIDE, DEPTH, ROWS, COLUMNS = 256, 1024, 14, 6, 11
+"""Of the preset `iwslt14-de-en`; of 11 x 11 taps 6 rows are live."""
+BYTES = 2
+"""Of a bfloat16."""
+GPUS = {"H100": (989e12, 67e12, 3.35e12), "H200": (989e12, 67e12, 4.8e12)}
+"""Peak bf16 and fp32 operations, and bytes, a second."""
+GEMM_SHARE, BANDWIDTH_SHARE = 0.6, 0.75
+"""Of the peaks, reached by products and by passes over memory: assumed."""
+WASTE = 1.21
+"""Cells computed for each valid one: strips of 16 positions at the widths of IWSLT'14."""
+GRADIENT_MS = 2.9
+"""Of the convolution's weight gradient on an H100 for 100,000 cells: estimated, not compiled."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Kernel:
+    """A Triton kernel at its default tile: types of arguments, constants, options."""
+
+    name: str
+    function: Any
+    types: dict[str, str]
+    constants: dict[str, Any]
+    options: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """What the compiler made of a kernel for one GPU."""
+
+    ptx: str
+    registers: int
+    spilled: int
+    """Bytes of stack and local memory of a thread."""
+    shared: int
+    """Bytes of a program."""
+    instructions: Counter[str]
+    """Machine instructions by name and width: `FFMA`, `LDG.128`, ..."""
+
+
+def kernels() -> list[Kernel]:
+    """Return every kernel of nmtgrid at its default tile, for the preset's sizes in bf16."""
+    from nmtgrid.layers.kernels import dropout_triton, grid_conv_triton, relu_triton
+
+    conv = grid_conv_triton
+    grids = dict.fromkeys(("offsets", "heights", "widths"), "*i64")
+    taps = {"D": SIZE, "ROWS": ROWS, "COLUMNS": COLUMNS, "LEFT": COLUMNS // 2}
+    tile, warps = _tile(conv.TILE)
+    step_tile, step_warps = _tile(conv.STEP_TILE)
+    relu_tile, relu_warps = _tile(relu_triton.TILE)
+    fused, both = conv.OPTIONS, ("x", "y")
+    found = [
+        Kernel(
+            f"convolution, {way}", conv._convolve_kernel,
+            {**dict.fromkeys(both[:1], "*bf16"), "taps": "*fp32", "y": "*bf16", **grids},
+            {**taps, "REVERSED": way == "input gradient", "PARTS": conv.PARTS, **tile},
+            {**warps, **fused},
+        )
+        for way in ("forward", "input gradient")
+    ]  # fmt: skip
+    found.append(Kernel(
+        "convolution, weight gradient", conv._weight_gradient_kernel,
+        {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **grids, "batch": "i32"},
+        {**taps, "SENTENCES": conv.SENTENCES, **tile}, {**warps, **fused},
+    ))  # fmt: skip
+    strides = ("width", "row_stride", "slot_stride", "cell_stride", "tap_row_step", "tap_step")
+    found.append(Kernel(
+        "convolution, decoding step", conv._step_kernel,
+        {"window": "*bf16", "taps": "*bf16", "y": "*bf16", **dict.fromkeys(strides, "i32")},
+        {**taps, "order": None, "feature_step": 1, "IS_RING": False, **step_tile},
+        {**step_warps, **fused},
+    ))  # fmt: skip
+    numbers = {"count": "i32", "rate": "fp32", "factor": "fp32", "scale": "fp32", "seed": "i64"}
+    for name, function, names in (
+        ("residual and dropout, forward", dropout_triton._add_kernel, ("h", "y", "out")),
+        ("residual and dropout, backward", dropout_triton._gradient_kernel,
+         ("gradient", "of_h", "of_y")),
+    ):  # fmt: skip
+        types = {**dict.fromkeys(names, "*bf16"), **numbers}
+        constants = {"DROPS": True, "BLOCK": dropout_triton.BLOCK}
+        found.append(Kernel(name, function, types, constants, {"num_warps": 4}))
+    pointers = dict.fromkeys(("gradient", "rectified", "of_input"), "*bf16")
+    found.append(Kernel(
+        "rectifier and bias, backward", relu_triton._rectifier_kernel,
+        {**pointers, "sums": "*fp32", "count": "i32"},
+        {"N": WIDE, "STEPS": relu_triton.STEPS, **relu_tile}, relu_warps,
+    ))  # fmt: skip
+    return found
+
+
+def _tile(tile: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the constants of a tile, and its number of warps as an option."""
+    return (
+        {name: size for name, size in tile.items() if name != "num_warps"},
+        {"num_warps": tile["num_warps"]},
+    )
+
+
+def compile_ahead(
+    function: Any,
+    types: dict[str, str],
+    constants: dict[str, Any],
+    options: dict[str, Any],
+    capability: int,
+) -> Compiled:
+    """Compile a kernel for a GPU that need not be there."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    signature = {**types, **dict.fromkeys(constants, "constexpr")}
+    # As tensors of torch are: their addresses are multiples of 16.
+    pointers = [number for number, kind in enumerate(types.values()) if kind.startswith("*")]
+    attributes = {(number,): [["tt.divisibility", 16]] for number in pointers}
+    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
+    target, options = GPUTarget("cuda", capability, 32), {"num_warps": 4, **options}
+    code = triton.compile(source, target=target, options=options)
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as binary:
+        binary.write(code.asm["cubin"])
+        binary.flush()
+        tools = Path(triton.__file__).parent / "backends/nvidia/bin"
+        usage, text = (
+            subprocess.check_output([tools / "cuobjdump", option, binary.name], text=True)
+            for option in ("-res-usage", "-sass")
+        )
+    sizes = {name: int(size) for name, size in re.findall(r"(REG|STACK|LOCAL|SHARED):(\d+)", usage)}
+    return Compiled(
+        code.asm["ptx"], sizes["REG"], sizes["STACK"] + sizes["LOCAL"], sizes["SHARED"],
+        count_instructions(text),
+    )  # fmt: skip
+
+
+def count_instructions(text: str) -> Counter[str]:
+    """Count the instructions of a disassembly: arithmetic by name, global memory by its width."""
+    counts: Counter[str] = Counter()
+    for line in re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", text):
+        name, *parts = line.split(".")
+        if name in ("LDG", "STG"):
+            width = next((part for part in parts if part in ("64", "128")), None)
+            narrow = next((part for part in parts if part in ("U8", "U16", "S16")), "32")
+            counts[f"{name}.{width or narrow}"] += 1
+        else:
+            counts[name] += 1
+    return counts
+
+
+def convolution_share(counts: Counter[str]) -> float:
+    """Return the share of the fp32 peak that loads of the convolution leave, at most 1.
+
+    A multiprocessor does 4 FFMA of a warp in a cycle, and its L1 cache gives a warp 128 bytes in
+    a cycle, so that a load of 16 bytes for each of 32 threads takes 4.
+    """
+    products = counts["FFMA"] / 4
+    loads = 4 * counts["LDG.128"] + 2 * counts["LDG.64"] + counts["LDG.32"] + counts["LDG.U16"]
+    return min(1.0, products / loads)
+
+
+def roofline(gpu: str, cells: float, share: float, *, is_fused: bool) -> Row:
+    """Return the milliseconds of one update of so many valid cells, part by part.
+
+    `share` is what the convolution reaches of the fp32 peak; `is_fused` whether the backward pass
+    of the rectifier also sums the bias's gradient.
+    """
+    bf16, fp32, memory = GPUS[gpu]
+    passes = 1000 * cells * DEPTH / (memory * BANDWIDTH_SHARE)
+    products = 0.0
+    for inputs, outputs in ((SIZE, SIZE), (SIZE, WIDE), (WIDE, SIZE)):
+        work = 1000 * cells * DEPTH * 2 * inputs * outputs / (bf16 * GEMM_SHARE)
+        # Forward, and for the gradients of the input and the weight.
+        products += 3 * max(work, passes * BYTES * (inputs + outputs))
+    grid = BYTES * SIZE
+    wide = BYTES * WIDE
+    both_ways = 2 * 1000 * cells * DEPTH * 2 * ROWS * COLUMNS * SIZE * WASTE
+    bias = 2 * grid + (0 if is_fused else wide)
+    parts = {
+        "products": products,
+        "convolution, both ways": both_ways / (fp32 * share),
+        "its weight gradient": GRADIENT_MS * cells / 1e5,
+        # Two sums in a block, each of three grids, forward and backward.
+        "residual and dropout": passes * 12 * grid,
+        # In fp32: the sum read and written, the block read; backward the gradients.
+        "cumulative sum": passes * (5 + 6) * grid,
+        "rectifier, backward": passes * 3 * wide,
+        "biases": passes * bias,
+        "sums of gradients": passes * 6 * grid,
+    }
+    return {"gpu": gpu, "cells": round(cells), **parts, "sum, ms": sum(parts.values())}
+
+
+def measure(lengths_file: Path | None) -> dict[str, Any]:
+    """Compile all kernels and compute the rooflines."""
+    made, rows = {}, []
+    for kernel in kernels():
+        for capability in CAPABILITIES:
+            code = compile_ahead(
+                kernel.function, kernel.types, kernel.constants, kernel.options, capability
+            )
+            made[kernel.name, capability] = code
+            loads = {name: n for name, n in sorted(code.instructions.items()) if name[1:3] == "DG"}
+            rows.append({
+                "kernel": kernel.name, "capability": capability / 10, "registers": code.registers,
+                "spilled bytes": code.spilled, "shared bytes": code.shared,
+                "FFMA": code.instructions["FFMA"], "loads": _text(loads),
+            })  # fmt: skip
+    lengths, origin = training_lengths(lengths_file)
+    batches = settings_of("pervasive", Conditions()).batches
+    cells = epoch_of(lengths, batches).cells_per_batch
+    share = convolution_share(made["convolution, forward", 90].instructions)
+    lines = [
+        {"kernels": name, **roofline(gpu, cells, part, is_fused=is_fused)}
+        for gpu in GPUS
+        for name, part, is_fused in (
+            ("one strip, separate passes", 264 / 4 / 286, False),
+            ("as they are", share, True),
+        )
+    ]
+    return section(
+        {"lengths": origin, "cells of an update": f"{cells:,.0f}",
+         "share of the fp32 peak": f"{share:.2f}"},
+        {"Compiled ahead of time": rows, "One update on paper, milliseconds": lines},
+        [
+            "Nothing on this page was measured on a GPU. Assumed: products reach "
+            f"{GEMM_SHARE:.0%} of the bf16 peak and passes {BANDWIDTH_SHARE:.0%} of the bandwidth; "
+            f"the convolution is bound by its loads, and computes {WASTE} cells for each valid "
+            f"one; its weight gradient takes {GRADIENT_MS} ms for 100,000 cells.",
+            "`one strip` is the former convolution, with 264 FFMA and 286 cycles of loads a row.",
+        ],
+    )  # fmt: skip
+
+
+def _text(counts: dict[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def main() -> None:
+    """Measure, print, and store as JSON."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--lengths", type=Path, help="source and target length of each pair")
+    parser.add_argument("--out", type=Path, help="JSON file")
+    options = parser.parse_args()
+    os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
+    result = measure(options.lengths)
+    print(chapter("gpu-code", result))
+    if options.out:
+        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    main()
