@@ -133,7 +133,7 @@ def _run(name: str, command: list[str], pairs: float, workers: int) -> Row:
         if done:
             break
         first = max(first, _peak(process.pid))
-        worker = max([worker, *map(_peak, _children(process.pid))])
+        worker = max([worker, *map(_peak, children(process.pid))])
         time.sleep(0.1)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -153,7 +153,8 @@ def _peak(process: int) -> float:
     return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _children(process: int) -> list[int]:
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started and that run."""
     try:
         return [int(child) for task in Path(f"/proc/{process}/task").iterdir()
                 for child in (task / "children").read_text().split()]  # fmt: skip
