@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.decoding_speed import decoding as search_deed
+from benchmarks.decoding_speed import decoding as search_workload
 from benchmarks.kernels import KERNEL, SIZE, convolution, lay_out, library_convolution
 from benchmarks.shapes import (
     affordable,
@@ -125,11 +125,11 @@ def waits(conditions: Conditions, folder: Path) -> None:
     ):
         settings = resolve(Request(arch, preset, objective, changes), objectives)
         updater = make_updater(make_model(settings, conditions.device), settings, conditions)
-        deed = updating(updater, [random_batch([(9, 8), (7, 5)])])
-        deed()
+        workload = updating(updater, [random_batch([(9, 8), (7, 5)])])
+        workload()
         with _warned_of_waits(conditions.device) as caught:
             for _ in range(3):
-                deed()
+                workload()
         lines = [f"{Path(w.filename).name}:{w.lineno}" for w in caught]
         figures[f"{arch} {objective}"] = {"an update": len(lines) / 3, "lines": sorted(set(lines))}
         keep(folder, figures)
@@ -175,8 +175,8 @@ def update(conditions: Conditions, folder: Path) -> None:
         lengths, figures["lengths"] = training_lengths(conditions.lengths)
         batches = real_batches(lengths, affordable(settings, conditions), count)
         updater = make_updater(make_model(settings, conditions.device), settings, conditions)
-        deed = updating(updater, batches)
-        seconds = conditions.clock().best({"": deed})[""]
+        workload = updating(updater, batches)
+        seconds = conditions.clock().best({"": workload})[""]
         tokens = sum(batch.token_count for batch in batches)
         row: Row = {"ms an update": 1000 * seconds / count, "target tokens/s": tokens / seconds}
         figures[arch] = row
@@ -185,7 +185,7 @@ def update(conditions: Conditions, folder: Path) -> None:
         if conditions.device == "cuda":
             kinds = [torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=kinds) as profile:
-            wall = conditions.clock().once(deed)
+            wall = conditions.clock().once(workload)
         events = profile.key_averages()
         name = "self_cpu_time_total" if conditions.device == "cpu" else "self_device_time_total"
         row["busy"] = sum(float(getattr(event, name)) for event in events) / 1e6 / wall
@@ -264,9 +264,9 @@ def decoding(conditions: Conditions, folder: Path) -> None:
         for beam in (1, 5):
             row: Row = {"architecture": arch, "beam": beam}
             for name, is_recorded in (("graphs", True), ("eager", False)):
-                deed = search_deed(model, batches, beam, conditions, is_recorded)
-                row[f"{name}, first pass, s"] = conditions.clock().once(deed)
-                row[f"{name}, second pass, s"] = conditions.clock().once(deed)
+                workload = search_workload(model, batches, beam, conditions, is_recorded)
+                row[f"{name}, first pass, s"] = conditions.clock().once(workload)
+                row[f"{name}, second pass, s"] = conditions.clock().once(workload)
             figures["rows"].append(row)
             keep(folder, figures)
         figures[f"{arch}: equal tokens in fp32"] = _are_equal(model, conditions)

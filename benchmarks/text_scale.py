@@ -42,18 +42,18 @@ def main() -> None:
     parser.add_argument("--merges", type=int, default=8000)
     parser.add_argument("--folder", type=Path, help="Where the large files may lie meanwhile.")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    languages = tuple(given.languages) if given.text else ("qa", "qb")
+    options = parser.parse_args()
+    languages = tuple(options.languages) if options.text else ("qa", "qb")
     rows: list[Row] = []
     print(_line(_HEADINGS), flush=True)
-    for pairs in given.pairs:
-        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            _repeat(_corpus(given.text, languages), languages, Path(folder), pairs)
-            for row in _measure(Path(folder), languages, pairs, given.workers, given.merges):
+    for pairs in options.pairs:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            _repeat(_corpus(options.text, languages), languages, Path(folder), pairs)
+            for row in _measure(Path(folder), languages, pairs, options.workers, options.merges):
                 rows.append(row)
                 print(_line(_cells(row)), flush=True)
-                if given.out:
-                    _store(given.out, rows, languages if given.text else None)
+                if options.out:
+                    _store(options.out, rows, languages if options.text else None)
 
 
 def start(data: str, folder: str) -> None:
