@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nmtgrid.base import console
 from nmtgrid.base.config import to_json
 from nmtgrid.cli.options import write_report
 
-
-class ImportedModel(Protocol):
-    """The facts of a model that was converted."""
-
-    config: Any
-    parameters: int
-    vocabularies: tuple[int, int]
-    notes: list[str]
+if TYPE_CHECKING:
+    from nmtgrid.convert import from_marian
+    from nmtgrid.convert.from_fairseq import model as from_fairseq
 
 
 def report_import(
-    model: ImportedModel,
+    model: from_marian.Imported | from_fairseq.Imported,
     facts: dict[str, Any],
     rows: Iterable[tuple[str, str]],
     out: Path,
