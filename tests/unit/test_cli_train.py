@@ -20,7 +20,6 @@ from nmtgrid.cli.app import main
 from nmtgrid.cli.train.run import parse_seeds
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.data.subwords import SubwordPlan, learn_subwords
-from nmtgrid.models import zoo
 from nmtgrid.models.directory import load_model
 from nmtgrid.training import checkpoint, events, prepare
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot

@@ -90,7 +90,7 @@ def test_killing_a_step_kills_all_that_it_started() -> None:
     with subprocess.Popen([sys.executable, "-c", start]) as process:
         below = _wait(lambda: children(process.pid))
         first_gpu._kill(process.pid)
-    _wait(lambda: all(map(_has_ended, below)))
+    assert _wait(lambda: all(map(_has_ended, below)))
 
 
 def test_a_killed_command_leaves_a_whole_record_and_no_process(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_a_killed_command_leaves_a_whole_record_and_no_process(tmp_path: Path) -
     with subprocess.Popen([*words, "--out", str(tmp_path)], cwd=PROJECT) as process:
         below = _wait(lambda: children(process.pid))
         process.kill()
-    _wait(lambda: all(map(_has_ended, below)))
+    assert _wait(lambda: all(map(_has_ended, below)))
     stored = json.loads((tmp_path / "first-gpu.json").read_text())
     assert {name: step["state"] for name, step in stored["steps"].items()} == {
         "environment": "cut off"
