@@ -55,9 +55,9 @@ BOTH = ("machine", "kernels", "attn2d", "peers")
 """Parts that measure all precisions themselves."""
 
 
-def parts(given: argparse.Namespace) -> dict[str, Part]:
+def parts(options: argparse.Namespace) -> dict[str, Part]:
     """Return what can be measured, by name."""
-    names = given.architectures or zoo.text_architectures()
+    names = options.architectures or zoo.text_architectures()
     return {
         "machine": machine.measure,
         "kernels": kernels.measure,
@@ -67,38 +67,38 @@ def parts(given: argparse.Namespace) -> dict[str, Part]:
         "profile": forms.profile,
         "compiled": forms.compiled,
         "whole": whole_run.measure,
-        "attn2d": functools.partial(attn2d.measure, folder=given.attn2d),
+        "attn2d": functools.partial(attn2d.measure, folder=options.attn2d),
         "peers": functools.partial(
             peers_section.measure,
-            data=given.data,
-            python=given.peers_python,
-            folder=given.out.resolve() / "peers",
+            data=options.data,
+            python=options.peers_python,
+            folder=options.out.resolve() / "peers",
         ),
     }
 
 
-def chosen(given: argparse.Namespace) -> list[str]:
+def chosen(options: argparse.Namespace) -> list[str]:
     """Return the parts that are asked for. Exits with a message for a name that is none."""
-    known = list(parts(given))
-    if given.only:
-        wanted = given.only.split(",")
+    known = list(parts(options))
+    if options.only:
+        wanted = options.only.split(",")
         wrong = [name for name in wanted if name not in known]
         if wrong:
             sys.exit(f"There is no part `{wrong[0]}`: the parts are {', '.join(known)}.")
         return [name for name in known if name in wanted]
-    left_out = {"peers"} if given.device == "cuda" else {"compiled"}
-    if given.data is None:
+    left_out = {"peers"} if options.device == "cuda" else {"compiled"}
+    if options.data is None:
         left_out.add("peers")
     return [name for name in known if name not in left_out]
 
 
-def conditions_of(given: argparse.Namespace) -> list[Conditions]:
+def conditions_of(options: argparse.Namespace) -> list[Conditions]:
     """Return the conditions, one for each precision."""
     common = Conditions(
-        device=given.device, threads=given.threads, runs=1 if given.quick else given.runs,
-        quick=given.quick, lengths=given.lengths,
+        device=options.device, threads=options.threads, runs=1 if options.quick else options.runs,
+        quick=options.quick, lengths=options.lengths,
     )  # fmt: skip
-    wanted = ("bf16", "fp32") if given.precision == "both" else (given.precision,)
+    wanted = ("bf16", "fp32") if options.precision == "both" else (options.precision,)
     return [dataclasses.replace(common, precision=name) for name in wanted]
 
 
@@ -127,18 +127,18 @@ def parser() -> argparse.ArgumentParser:
 
 def main(arguments: list[str] | None = None) -> None:
     """Measure, print and store."""
-    given = parser().parse_args(arguments)
-    given.device = given.device or ("cuda" if given.first_gpu else "cpu")
-    if given.first_gpu:
-        sys.exit(first_gpu.run(given))
-    wanted, known = chosen(given), parts(given)
-    if given.device == "cuda" and not torch.cuda.is_available():
+    options = parser().parse_args(arguments)
+    options.device = options.device or ("cuda" if options.first_gpu else "cpu")
+    if options.first_gpu:
+        sys.exit(first_gpu.run(options))
+    wanted, known = chosen(options), parts(options)
+    if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device on this machine.")
-    name = f"cpu-{given.threads}-thread" if given.device == "cpu" else "cuda"
-    store = Store(given.out, f"quick-{name}" if given.quick else name)
-    torch.set_num_threads(given.threads)
+    name = f"cpu-{options.threads}-thread" if options.device == "cpu" else "cuda"
+    store = Store(options.out, f"quick-{name}" if options.quick else name)
+    torch.set_num_threads(options.threads)
     for part in wanted:
-        every = conditions_of(given)
+        every = conditions_of(options)
         for conditions in every[:1] if part in BOTH else every:
             key = part if part in BOTH else f"{part}, {conditions.precision}"
             found = known[part](conditions)

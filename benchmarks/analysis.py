@@ -55,18 +55,18 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--systems", type=int, default=3)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     rows = []
     print(f"{'command':<12}{'CPU s':>9}{'wall s':>9}{'MiB':>8}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        systems = _write(folder, given.pairs, given.systems)
+        systems = _write(folder, options.pairs, options.systems)
         for command, run in _measure(folder, systems):
-            rows.append({"command": command, "pairs": given.pairs, "systems": given.systems,
+            rows.append({"command": command, "pairs": options.pairs, "systems": options.systems,
                          **run._asdict()})  # fmt: skip
             print(f"{command:<12}{run.cpu:>9.1f}{run.wall:>9.1f}{run.mebibytes:>8.0f}", flush=True)
-    if given.out:
-        given.out.write_text(json.dumps(rows, indent=2) + "\n")
+    if options.out:
+        options.out.write_text(json.dumps(rows, indent=2) + "\n")
 
 
 def _write(folder: Path, pairs: int, systems: int) -> list[str]:

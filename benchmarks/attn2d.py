@@ -26,7 +26,7 @@ from benchmarks.shapes import (
     square_shapes,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Deed, Row, apart, facts
+from benchmarks.timing import Conditions, Row, Workload, apart, facts
 from benchmarks.twins import SMOOTHING, Stepper, fused_loss
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
@@ -61,7 +61,7 @@ def compare(conditions: Conditions, folder: Path) -> tuple[list[Row], list[str]]
     theirs = Stepper(other, lambda held: loss(other, held, SMOOTHING), conditions)
     sides = {"attn2d": theirs, "nmtgrid": ours}
     updates = {
-        f"{name} {precision}": side.deed([batch], precision == "bf16")
+        f"{name} {precision}": side.workload([batch], precision == "bf16")
         for name, side in sides.items()
         for precision in ("fp32", "bf16")
     }
@@ -80,14 +80,14 @@ def time_steps(
     model.eval(), other.eval()
     device = batch.source.device.type
 
-    def within(deed: Deed, bf16: bool) -> Deed:
+    def within(workload: Workload, bf16: bool) -> Workload:
         def run() -> None:
             with torch.autocast(device, torch.bfloat16, enabled=bf16):
-                deed()
+                workload()
 
         return run
 
-    deeds: dict[str, Deed] = {}
+    workloads: dict[str, Workload] = {}
     # An autocast around all: the cast weights are kept until it ends.
     with torch.autocast(device, torch.bfloat16, enabled=False):
         for precision in ("fp32", "bf16"):
@@ -98,9 +98,9 @@ def time_steps(
                 theirs = Steps(other, batch.source)
                 for _ in range(12):
                     theirs()
-            deeds |= {f"attn2d {precision}": within(theirs, bf16)}
-            deeds |= {f"nmtgrid {precision}": within(ours, bf16)}
-        return conditions.clock(8).best(deeds)
+            workloads |= {f"attn2d {precision}": within(theirs, bf16)}
+            workloads |= {f"nmtgrid {precision}": within(ours, bf16)}
+        return conditions.clock(8).best(workloads)
 
 
 def measure(conditions: Conditions, folder: Path | None) -> Section:

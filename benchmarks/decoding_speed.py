@@ -25,7 +25,7 @@ from benchmarks.shapes import (
     training_lengths,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
+from benchmarks.timing import Conditions, Memory, Row, Workload, apart, facts
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.constraints import StaticConstraint
@@ -64,8 +64,8 @@ def decoding(
     beam: int,
     conditions: Conditions,
     is_recorded: bool = True,
-) -> Deed:
-    """Return the deed of translating `batches` of sentences of these lengths."""
+) -> Workload:
+    """Return the workload of translating `batches` of sentences of these lengths."""
     held = []
     for pairs in batches:
         batch = random_batch([(s + 1, t + 1) for s, t in pairs]).to(torch.device(conditions.device))
@@ -75,7 +75,7 @@ def decoding(
     longest = max(int(pairs[:, 1].max()) for pairs in batches)
     plan = SearchPlan(beam=beam, max_length_a=float(longest), max_length_b=0.0)
 
-    def deed() -> None:
+    def workload() -> None:
         for batch, ends in held:
             with conditions.cast():
                 search(
@@ -83,7 +83,7 @@ def decoding(
                     graphs=graphs,
                 )  # fmt: skip
 
-    return deed
+    return workload
 
 
 def batches_of(lengths: Lengths, beam: int, conditions: Conditions) -> list[Lengths]:
@@ -128,8 +128,8 @@ def stepping(
     width: int,
     conditions: Conditions,
     graphs: Graphs | None = None,
-) -> Deed:
-    """Return the deed of one step of greedy search at S = `width`, after 12 steps.
+) -> Workload:
+    """Return the workload of one step of greedy search at S = `width`, after 12 steps.
 
     `graphs` replay it.
     """
@@ -140,12 +140,12 @@ def stepping(
     steps = itertools.count()
 
     @torch.no_grad()
-    def deed() -> None:
+    def workload() -> None:
         run.advance(next(steps))
 
     for _ in range(12):
-        deed()
-    return deed
+        workload()
+    return workload
 
 
 def measure_steps(name: str, conditions: Conditions) -> list[Row]:
@@ -158,12 +158,12 @@ def measure_steps(name: str, conditions: Conditions) -> list[Row]:
         row: Row = {"architecture": name, "rows": rows}
         # One autocast around all steps: the cast weights are then kept.
         with conditions.cast():
-            deeds = {"ms per step": stepping(model, rows, width, conditions)}
+            workloads = {"ms per step": stepping(model, rows, width, conditions)}
             device = torch.device(conditions.device)
             if device.type == "cuda":
                 graphs = Graphs(Recorder(device))
-                deeds["ms as a graph"] = stepping(model, rows, width, conditions, graphs)
-            seconds = conditions.clock(8).best(deeds)
+                workloads["ms as a graph"] = stepping(model, rows, width, conditions, graphs)
+            seconds = conditions.clock(8).best(workloads)
         found.append(row | {title: 1000 * spent for title, spent in seconds.items()})
     return found
 
@@ -181,10 +181,10 @@ def measure_searches(name: str, conditions: Conditions) -> list[Row]:
         cases["true lengths"] = batches_of(lengths, beam, conditions)
         for case, batches in cases.items():
             memory.again()
-            deed = decoding(model, batches, beam, conditions)
-            deed()
+            workload = decoding(model, batches, beam, conditions)
+            workload()
             peak = memory.peak()
-            seconds, ceiling = with_ceiling(conditions.clock(), conditions, {"": deed})
+            seconds, ceiling = with_ceiling(conditions.clock(), conditions, {"": workload})
             row = {
                 "architecture": name, "sentences": case, "beam": beam,
                 "sentences/s": sum(map(len, batches)) / seconds[""],

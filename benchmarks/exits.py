@@ -22,7 +22,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from benchmarks.timing import Clock, Deed, Row, facts
+from benchmarks.timing import Clock, Row, Workload, facts
 from nmtgrid.adaptive.halting import GivenExits
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
@@ -93,7 +93,7 @@ def measure(clock: Clock, size: int, norm: str, exits: str) -> Row:
     lengths = torch.full((SENTENCES,), LENGTH + 1)
     plan = SearchPlan(max_length_a=LENGTH, max_length_b=0, min_length=LENGTH)
 
-    def deed(halt: Halt | None) -> Deed:
+    def workload(halt: Halt | None) -> Workload:
         return lambda: search([model], source, lengths, plan, halt=halt)
 
     @torch.no_grad()
@@ -101,9 +101,9 @@ def measure(clock: Clock, size: int, norm: str, exits: str) -> Row:
         model.begin(source, lengths)
 
     kinds = {kind: draw_exits(kind) for kind in KINDS}
-    deeds: dict[str, Deed] = {"encoder": encode, "all blocks": deed(None)}
-    deeds |= {kind: deed(GivenExits(table)) for kind, table in kinds.items()}
-    seconds = clock.best(deeds)
+    workloads: dict[str, Workload] = {"encoder": encode, "all blocks": workload(None)}
+    workloads |= {kind: workload(GivenExits(table)) for kind, table in kinds.items()}
+    seconds = clock.best(workloads)
     whole, encoder = seconds["all blocks"], seconds["encoder"]
     return {
         "size": size,
@@ -125,14 +125,14 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    torch.set_num_threads(given.threads)
-    clock = Clock("cpu", given.runs)
-    rows = [measure(clock, size, given.norm, given.exits) for size in given.sizes]
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    clock = Clock("cpu", options.runs)
+    rows = [measure(clock, size, options.norm, options.exits) for size in options.sizes]
     text = json.dumps({**facts("cpu"), "rows": rows}, indent=1)
     print(text)
-    if given.out:
-        given.out.write_text(text + "\n", encoding="utf-8")
+    if options.out:
+        options.out.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,21 +3,24 @@
     python -m benchmarks --first-gpu [--minutes 40] [--device cuda] [--out DIR]
 
 Each step runs in a process of its own, which ends when the step's minutes or those of the whole
-are over; what it found is stored at once. The command may be cut off at any time: run again, it
-goes on with the steps that are not `done`. DIR/first-gpu.json has, for each step, its state
-(`done`, `failed` or `out of time`), seconds, figures, what was expected before any GPU had been
-seen, and the end of the output of a step that was not done. docs/gpu.md says how to read it.
+are over; its figures are stored at once. The command may be killed at any time, and the step ends
+with it; run again, it goes on with the steps that are not `done`. DIR/first-gpu.json has, for each
+step, its state (`done`, `failed`, `out of time` or `cut off`), seconds, figures, what was expected
+before any GPU had been seen, and the end of the output of a step that was not done. The figures of
+a step that was cut off are in DIR/first-gpu/STEP/figures.json. See docs/gpu.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -25,6 +28,7 @@ from typing import Any
 import torch
 
 from benchmarks import first_gpu_steps as steps
+from benchmarks.text_scale import children
 from benchmarks.timing import Conditions, facts
 
 STEPS = (
@@ -59,6 +63,8 @@ def run(options: argparse.Namespace) -> int:
         if left <= 0:
             print(f"{step.name}: not begun, {options.minutes:g} minutes are over", flush=True)
             continue
+        record["steps"][step.name] = {"state": "cut off", "expected": step.expected}
+        _store(path, record)
         result = run_step(step, conditions, options.out, min(left, 60 * step.minutes))
         record["steps"][step.name] = result
         _store(path, record)
@@ -78,24 +84,44 @@ def run_step(step: steps.Step, conditions: Conditions, folder: Path, seconds: fl
     with output.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-m", "benchmarks.first_gpu", step.name, order, str(work)],
-            stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=log, stderr=subprocess.STDOUT, start_new_session=True,
         )  # fmt: skip
         try:
             state = "failed" if process.wait(seconds) else "done"
         except subprocess.TimeoutExpired:
             state = "out of time"
         finally:
-            # With all that it started; also when this command is cut off.
             if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                _kill(process.pid)
+            process.communicate()
     result: dict[str, Any] = {"state": state, "seconds": round(time.monotonic() - began, 1)}
     result["expected"] = step.expected
-    # What a step had found when its time was over counts too.
+    # Also those that a step had when its time was over.
     result["figures"] = json.loads(figures.read_text()) if figures.exists() else {}
     if state != "done":
         result["output"] = output.read_text(errors="replace")[-_SHOWN:]
     return result
+
+
+def _kill(process: int) -> None:
+    """Kill a process and all that it started, in whichever session."""
+    with contextlib.suppress(ProcessLookupError):
+        # Stopped first, so that it starts nothing more.
+        os.kill(process, signal.SIGSTOP)
+        _kill_children(process)
+        os.kill(process, signal.SIGKILL)
+
+
+def _kill_children(process: int) -> None:
+    for child in children(process):
+        _kill(child)
+
+
+def _end_with_the_command() -> None:
+    """Wait until the command that started this step ends; then end as well."""
+    os.read(sys.stdin.fileno(), 1)
+    _kill_children(os.getpid())
+    os._exit(1)
 
 
 def _read(path: Path, conditions: Conditions) -> dict[str, Any]:
@@ -129,8 +155,12 @@ def _main() -> None:
     name, order, folder = sys.argv[1:]
     step = next(step for step in STEPS if step.name == name)
     conditions = Conditions(**json.loads(order))
+    threading.Thread(target=_end_with_the_command, daemon=True).start()
     conditions.begin()
-    step.measure(conditions, Path(folder))
+    try:
+        step.measure(conditions, Path(folder))
+    finally:
+        _kill_children(os.getpid())
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.decoding_speed import decoding as search_deed
+from benchmarks.decoding_speed import decoding as search_workload
 from benchmarks.kernels import KERNEL, SIZE, convolution, lay_out, library_convolution
 from benchmarks.shapes import (
     affordable,
@@ -127,11 +127,11 @@ def waits(conditions: Conditions, folder: Path) -> None:
     ):
         settings = resolve(Request(arch, preset, objective, changes), objectives)
         updater = make_updater(make_model(settings, conditions.device), settings, conditions)
-        deed = updating(updater, [random_batch([(9, 8), (7, 5)])])
-        deed()
+        workload = updating(updater, [random_batch([(9, 8), (7, 5)])])
+        workload()
         with _warned_of_waits(conditions.device) as caught:
             for _ in range(3):
-                deed()
+                workload()
         lines = [f"{Path(w.filename).name}:{w.lineno}" for w in caught]
         figures[f"{arch} {objective}"] = {"an update": len(lines) / 3, "lines": sorted(set(lines))}
         keep(folder, figures)
@@ -177,8 +177,8 @@ def update(conditions: Conditions, folder: Path) -> None:
         lengths, figures["lengths"] = training_lengths(conditions.lengths)
         batches = real_batches(lengths, affordable(settings, conditions), count)
         updater = make_updater(make_model(settings, conditions.device), settings, conditions)
-        deed = updating(updater, batches)
-        seconds = conditions.clock().best({"": deed})[""]
+        workload = updating(updater, batches)
+        seconds = conditions.clock().best({"": workload})[""]
         tokens = sum(batch.token_count for batch in batches)
         row: Row = {"ms an update": 1000 * seconds / count, "target tokens/s": tokens / seconds}
         figures[arch] = row
@@ -187,7 +187,7 @@ def update(conditions: Conditions, folder: Path) -> None:
         if conditions.device == "cuda":
             kinds = [torch.profiler.ProfilerActivity.CUDA]
         with torch.profiler.profile(activities=kinds) as profile:
-            wall = conditions.clock().once(deed)
+            wall = conditions.clock().once(workload)
         events = profile.key_averages()
         name = "self_cpu_time_total" if conditions.device == "cpu" else "self_device_time_total"
         row["busy"] = sum(float(getattr(event, name)) for event in events) / 1e6 / wall
@@ -266,9 +266,9 @@ def decoding(conditions: Conditions, folder: Path) -> None:
         for beam in (1, 5):
             row: Row = {"architecture": arch, "beam": beam}
             for name, is_recorded in (("graphs", True), ("eager", False)):
-                deed = search_deed(model, batches, beam, conditions, is_recorded)
-                row[f"{name}, first pass, s"] = conditions.clock().once(deed)
-                row[f"{name}, second pass, s"] = conditions.clock().once(deed)
+                workload = search_workload(model, batches, beam, conditions, is_recorded)
+                row[f"{name}, first pass, s"] = conditions.clock().once(workload)
+                row[f"{name}, second pass, s"] = conditions.clock().once(workload)
             figures["rows"].append(row)
             keep(folder, figures)
         figures[f"{arch}: equal tokens in fp32"] = _are_equal(model, conditions)
@@ -309,32 +309,40 @@ def memory(conditions: Conditions, folder: Path) -> None:
 
 
 def processes(conditions: Conditions, folder: Path) -> None:
-    """Two processes against one, where there are two GPUs."""
+    """Two processes against one: on two GPUs over NCCL, on a CPU over gloo."""
     if conditions.device == "cuda" and torch.cuda.device_count() < 2:
         keep(folder, {"skipped": "there is one GPU alone"})
         return
+    figures: Row = {}
+    data = _toy_data(folder, 60 if conditions.quick else 4000)
+    options = ["train", data, "--arch", "pervasive", "--preset", "toy", "--precision", "fp32",
+               "--device", conditions.device, "--max-updates", 4 if conditions.quick else 50,
+               "--set", "training.log_updates=1", "--set", "training.validate_bleu=false"]
+    for name in ("dropout", "embedding_dropout", "output_dropout"):
+        options += ["--set", f"model.{name}=0"]  # processes draw their own masks
     if conditions.quick:
-        keep(folder, {"skipped": "tests/unit/test_processes.py does it on a CPU"})
-        return
-    data, figures = _toy_data(folder, 4000), {}
-    options = ["--arch", "pervasive", "--preset", "toy", "--precision", "fp32", "--max-updates", 50,
-               "--set", "training.log_updates=1", "--set", "training.validate_bleu=false",
-               "--set", "model.dropout=0"]  # fmt: skip
+        # Batches so small that there are several for each process.
+        options += ["--set", "model.depth=1", "--set", "model.size=8", "--set",
+                    "batches.max_tokens=100"]  # fmt: skip
     losses: dict[str, dict[int, float]] = {}
-    for name, count, more in (
-        ("one", 1, ("--set", "batches.accumulation=2")),
-        ("two", 2, ()),
-        ("two, sharded", 2, ("--set", "training.shard=true")),
+    for name, more in (
+        ("one", ("--set", "batches.accumulation=2")),
+        ("two", ()),
+        ("two, sharded", ("--set", "training.shard=true")),
     ):
         model = folder / name.replace(", ", "-")
         shutil.rmtree(model, ignore_errors=True)
-        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(count)]
-        words = [*launcher, "-m", *_command("train", data, "--out", model, *options, *more)[2:]]
-        done = subprocess.run(words, env={**os.environ, "NCCL_DEBUG": "WARN"}, check=False)
+        words = _command(*options, "--out", model, *more)
+        if name == "one":
+            run(words)
+        else:
+            launcher = [words[0], "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+            os.environ["NCCL_DEBUG"] = "WARN"
+            run([*launcher, *words[1:]])
         losses[name] = dict(_losses(model))
         shared = losses["one"].keys() & losses[name].keys()
         figures[name] = {
-            "code": done.returncode, "updates compared": len(shared),
+            "updates compared": len(shared),
             "largest difference": max(
                 (abs(losses["one"][u] - losses[name][u]) for u in shared), default=None
             ),

@@ -20,7 +20,7 @@ from benchmarks.shapes import (
     square_shapes,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Deed, Row, apart, facts
+from benchmarks.timing import Conditions, Row, Workload, apart, facts
 from benchmarks.training_speed import make_updater, updating
 from nmtgrid.layers.grid.convolution import AllRows
 from nmtgrid.layers.kernels.dropout import residual_dropout
@@ -37,13 +37,13 @@ def profile_update(conditions: Conditions) -> list[Row]:
     settings = settings_of("pervasive", conditions)
     updater = make_updater(make_model(settings, conditions.device), settings, conditions)
     count, size = square_shapes(conditions)[-1]
-    deed = updating(updater, [random_batch([(size, size)] * count)])
-    deed()
+    workload = updating(updater, [random_batch([(size, size)] * count)])
+    workload()
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if conditions.device == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
     with torch.profiler.profile(activities=kinds) as held:
-        conditions.clock().once(deed)
+        conditions.clock().once(workload)
     return busiest(held.key_averages(), conditions.device)
 
 
@@ -78,15 +78,15 @@ def layers(conditions: Conditions) -> dict[str, tuple[Callable[[Tensor], Tensor]
     return found
 
 
-def both_ways(run: Callable[[Tensor], Tensor], x: Tensor, conditions: Conditions) -> Deed:
-    """Return the deed of a layer forward and backward."""
+def both_ways(run: Callable[[Tensor], Tensor], x: Tensor, conditions: Conditions) -> Workload:
+    """Return the workload of a layer forward and backward."""
 
-    def deed() -> None:
+    def workload() -> None:
         with conditions.cast():
             out = run(x)
         out.backward(torch.ones_like(out))
 
-    return deed
+    return workload
 
 
 def compare_forms(conditions: Conditions) -> list[Row]:
@@ -95,16 +95,16 @@ def compare_forms(conditions: Conditions) -> list[Row]:
     rows: list[Row] = []
     for name, (run, x) in layers(conditions).items():
         compiled = torch.compile(run, dynamic=True)
-        deeds = {"eager": both_ways(run, x, conditions),
+        workloads = {"eager": both_ways(run, x, conditions),
                  "compiled": both_ways(compiled, x, conditions)}  # fmt: skip
         began = time.perf_counter()
         try:
-            deeds["compiled"]()
+            workloads["compiled"]()
         except Exception as fault:  # without a compiler on the machine, say so and go on
             rows.append({"layer": name, "fault": str(fault).strip().splitlines()[0]})
             continue
         first = time.perf_counter() - began
-        seconds = conditions.clock(4).best(deeds)
+        seconds = conditions.clock(4).best(workloads)
         rows.append({
             "layer": name, "eager ms": 1000 * seconds["eager"],
             "compiled ms": 1000 * seconds["compiled"],

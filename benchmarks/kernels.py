@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.store import Section, section
-from benchmarks.timing import Clock, Conditions, Deed, Row, apart, facts
+from benchmarks.timing import Clock, Conditions, Row, Workload, apart, facts
 from nmtgrid.layers.kernels.dropout import residual_dropout
 from nmtgrid.layers.kernels.grid_conv import (
     grid_convolution,
@@ -28,8 +28,8 @@ SIZE, KERNEL, TYPES = 256, 11, 6632
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-def learning(forward: Callable[[], Tensor], leaves: list[Tensor], outer: Tensor) -> Deed:
-    """Return the deed of computing a result and the gradients of `leaves`."""
+def learning(forward: Callable[[], Tensor], leaves: list[Tensor], outer: Tensor) -> Workload:
+    """Return the workload of computing a result and the gradients of `leaves`."""
     return lambda: torch.autograd.grad(forward(), leaves, outer)
 
 
@@ -55,7 +55,7 @@ def convolution(clock: Clock, name: str, sentences: int) -> Iterator[Row]:
     flat = torch.randn(layout.cell_count, SIZE, device=clock.device).to(DTYPES[name])
     grid = layout.pad(flat).permute(0, 3, 1, 2).contiguous()
     learned, flat_leaf, grid_leaf = (x.clone().requires_grad_() for x in (weight, flat, grid))
-    deeds: dict[str, Deed] = {
+    workloads: dict[str, Workload] = {
         "forward": lambda: grid_convolution(flat, weight, layout),
         "forward naive": lambda: naive_convolution(grid, weight, is_cell),
         "both ways": learning(
@@ -65,7 +65,7 @@ def convolution(clock: Clock, name: str, sentences: int) -> Iterator[Row]:
             lambda: naive_convolution(grid_leaf, learned, is_cell), [grid_leaf, learned], grid
         ),
     }
-    seconds = clock.best(deeds)
+    seconds = clock.best(workloads)
     work = 2e-9 * layout.cell_count * SIZE * KERNEL * (KERNEL // 2 + 1)
     yield compare("grid convolution", name, seconds, "forward", work)
     yield compare("grid convolution, both ways", name, seconds, "both ways", 3 * work)
@@ -83,8 +83,8 @@ def library_convolution(clock: Clock, name: str, sentences: int, order: torch.me
         return F.conv2d(x, taps, padding=(0, KERNEL // 2), groups=SIZE)
 
     outer = torch.randn_like(forward()).contiguous(memory_format=order)
-    deeds = {"forward": forward, "both ways": learning(forward, [x, taps], outer)}
-    seconds = clock.best(deeds)
+    workloads = {"forward": forward, "both ways": learning(forward, [x, taps], outer)}
+    seconds = clock.best(workloads)
     work = 2e-9 * sentences * 24 * 24 * SIZE * KERNEL * rows
     word = "channels last" if order == torch.channels_last else "channels first"
     return {
@@ -106,13 +106,13 @@ def loss(clock: Clock, name: str, count: int) -> Row:
     bias = torch.zeros(TYPES, device=clock.device, requires_grad=True)
     targets = torch.randint(0, TYPES, (count,), device=clock.device)
     x = torch.randn(count, SIZE, device=clock.device).to(DTYPES[name]).requires_grad_()
-    given, one = (x, weight, bias, targets, None, 0.1), torch.ones((), device=clock.device)
-    deeds = {
-        "loss": learning(lambda: linear_cross_entropy(*given)[0], [x, weight, bias], one),
-        "loss naive": learning(lambda: naive_loss(*given[:4]), [x, weight, bias], one),
+    inputs, one = (x, weight, bias, targets, None, 0.1), torch.ones((), device=clock.device)
+    workloads = {
+        "loss": learning(lambda: linear_cross_entropy(*inputs)[0], [x, weight, bias], one),
+        "loss naive": learning(lambda: naive_loss(*inputs[:4]), [x, weight, bias], one),
     }
     work = 6e-9 * count * SIZE * TYPES
-    return compare("linear cross-entropy", name, clock.best(deeds), "loss", work)
+    return compare("linear cross-entropy", name, clock.best(workloads), "loss", work)
 
 
 def naive_loss(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
@@ -126,11 +126,11 @@ def residual(clock: Clock, name: str, count: int) -> Row:
     """Dropout with a residual sum against the library's, gradients included."""
     drawn = [torch.randn(count, SIZE, device=clock.device).to(DTYPES[name]) for _ in range(3)]
     h, y, outer = drawn[0].requires_grad_(), drawn[1].requires_grad_(), drawn[2]
-    deeds = {
+    workloads = {
         "residual": learning(lambda: residual_dropout(h, y, 0.2, 0.7, True), [h, y], outer),
         "residual naive": learning(lambda: (h + F.dropout(y, 0.2)) * 0.7, [h, y], outer),
     }
-    return compare("residual dropout", name, clock.best(deeds), "residual", 0.0)
+    return compare("residual dropout", name, clock.best(workloads), "residual", 0.0)
 
 
 @torch.inference_mode()
@@ -142,12 +142,12 @@ def step(clock: Clock, name: str, rows: int) -> Row:
     grid = window.permute(0, 3, 1, 2).contiguous()
     prepared = prepare_step_weight(weight, DTYPES[name])
     is_cell = torch.ones(rows, 1, live, width, dtype=torch.bool, device=clock.device)
-    deeds: dict[str, Deed] = {
+    workloads: dict[str, Workload] = {
         "step": lambda: grid_convolution_step(window, prepared),
         "step naive": lambda: naive_convolution(grid, weight, is_cell),
     }
     work = 2e-9 * rows * width * SIZE * live * KERNEL
-    return compare(f"decoding step, {rows} rows", name, clock.best(deeds), "step", work)
+    return compare(f"decoding step, {rows} rows", name, clock.best(workloads), "step", work)
 
 
 def tile(clock: Clock, sentences: int, shape: dict[str, int]) -> Row:
@@ -158,11 +158,11 @@ def tile(clock: Clock, sentences: int, shape: dict[str, int]) -> Row:
     x = torch.randn(layout.cell_count, SIZE, device=clock.device).bfloat16()
     taps = torch.randn(KERNEL // 2 + 1, KERNEL, SIZE, device=clock.device)
     rows, left = (taps.shape[0], taps.shape[1]), KERNEL // 2
-    deeds: dict[str, Deed] = {
+    workloads: dict[str, Workload] = {
         "forward": lambda: convolve_cells(x, taps, layout, left, tile=shape),
         "weight": lambda: weight_gradient(x, x, layout, rows, left, tile=shape),
     }
-    seconds = clock.best(deeds)
+    seconds = clock.best(workloads)
     case = "tile {BLOCK_S} x {BLOCK_D}, {num_warps} warps".format(**shape)
     return {"case": case, "ms": seconds["forward"] * 1e3, "weight_ms": seconds["weight"] * 1e3}
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.store import Section, section
-from benchmarks.timing import Clock, Conditions, Deed, Row, facts
+from benchmarks.timing import Clock, Conditions, Row, Workload, facts
 
 SIZE, WIDE, TYPES = 256, 1024, 6632
 SHAPES = ((SIZE, SIZE), (SIZE, WIDE), (WIDE, SIZE), (SIZE, TYPES))
@@ -16,30 +16,30 @@ CELLS, MANY_CELLS = 9216, 163_584
 """Of a batch of 16, and of 284 sentences of 24 x 24 tokens."""
 
 
-def product(device: str, dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> Deed:
-    """Return the deed of one map of `rows` vectors, its bias included."""
+def product(device: str, dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> Workload:
+    """Return the workload of one map of `rows` vectors, its bias included."""
     x = torch.randn(rows, inputs, device=device).to(dtype)
     weight = torch.randn(outputs, inputs, device=device).to(dtype)
     bias = torch.randn(outputs, device=device).to(dtype)
     return lambda: F.linear(x, weight, bias)
 
 
-def products(conditions: Conditions) -> dict[str, tuple[Deed, float]]:
-    """Return the maps of the base model, each with its GFLOP, to be timed beside other deeds."""
+def products(conditions: Conditions) -> dict[str, tuple[Workload, float]]:
+    """Return the maps of the base model, each with its GFLOP, to be timed beside others."""
     rows = 256 if conditions.quick else MANY_CELLS if conditions.is_large else CELLS
     found = {}
     for inputs, outputs in SHAPES[:3]:
-        deed = product(conditions.device, conditions.dtype, rows, inputs, outputs)
-        found[f"{rows:,} x {inputs} to {outputs}"] = deed, 2e-9 * rows * inputs * outputs
+        workload = product(conditions.device, conditions.dtype, rows, inputs, outputs)
+        found[f"{rows:,} x {inputs} to {outputs}"] = workload, 2e-9 * rows * inputs * outputs
     return found
 
 
 def with_ceiling(
-    clock: Clock, conditions: Conditions, deeds: dict[str, Deed]
+    clock: Clock, conditions: Conditions, workloads: dict[str, Workload]
 ) -> tuple[dict[str, float], float]:
-    """Return the seconds of `deeds`, and the best GFLOP/s of products timed in turn with them."""
+    """Return the seconds of `workloads`, and the best GFLOP/s of products timed beside them."""
     held = products(conditions)
-    seconds = clock.best({**deeds, **{name: deed for name, (deed, _) in held.items()}})
+    seconds = clock.best({**workloads, **{name: workload for name, (workload, _) in held.items()}})
     return seconds, max(work / seconds[name] for name, (_, work) in held.items())
 
 
@@ -53,8 +53,8 @@ def measure(conditions: Conditions) -> Section:
     found = []
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for count, inputs, outputs in cases:
-            deed = product(conditions.device, dtype, count, inputs, outputs)
-            rate = 2e-9 * count * inputs * outputs / clock.best({"": deed})[""]
+            workload = product(conditions.device, dtype, count, inputs, outputs)
+            rate = 2e-9 * count * inputs * outputs / clock.best({"": workload})[""]
             shape = f"{count:,} x {inputs:,} to {outputs:,}"
             found.append({"map": shape, "precision": name, "GFLOP/s": rate})
     copies = [copy(clock, conditions, size) for size in ((1,) if conditions.quick else (64, 1024))]
@@ -66,7 +66,7 @@ def copy(clock: Clock, conditions: Conditions, mebibytes: int) -> Row:
     source = torch.ones(mebibytes * 2**18, device=conditions.device)
     target = torch.empty_like(source)
 
-    def deed() -> Tensor:
+    def workload() -> Tensor:
         return target.copy_(source)
 
-    return {"MiB": mebibytes, "GB/s": 2e-9 * mebibytes * 2**20 / clock.best({"": deed})[""]}
+    return {"MiB": mebibytes, "GB/s": 2e-9 * mebibytes * 2**20 / clock.best({"": workload})[""]}

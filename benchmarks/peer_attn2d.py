@@ -51,9 +51,9 @@ def arguments(module: Any, config: PervasiveConfig) -> argparse.Namespace:
     module.PervasiveModel.add_args(parser)
     networks = importlib.import_module("examples.pervasive.modules").CONVNET_REGISTRY
     networks["resnet"].add_args(parser)
-    given = parser.parse_args([])
-    for name in [name for name, value in vars(given).items() if value is None]:
-        delattr(given, name)
+    options = parser.parse_args([])
+    for name in [name for name, value in vars(options).items() if value is None]:
+        delattr(options, name)
     aggregator = "attn" if config.aggregation == "attention" else config.aggregation
     wanted = dict(
         convnet="resnet", aggregator=aggregator, num_layers=config.depth,
@@ -65,8 +65,8 @@ def arguments(module: Any, config: PervasiveConfig) -> argparse.Namespace:
         share_decoder_input_output_embed=True, left_pad_source=False, left_pad_target=False,
         encoder_embed_path=None, decoder_embed_path=None, memory_efficient=False,
     )  # fmt: skip
-    vars(given).update(wanted)
-    return given
+    vars(options).update(wanted)
+    return options
 
 
 def build(folder: Path, config: PervasiveConfig, types_of: tuple[int, int]) -> nn.Module:

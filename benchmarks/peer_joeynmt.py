@@ -87,8 +87,8 @@ class System:
         self.timed: Timed | None = None
         make = self.data.make_iter
 
-        def make_once(**given: Any) -> Timed:
-            self.timed = self.timed or Timed(make(**given))
+        def make_once(**options: Any) -> Timed:
+            self.timed = self.timed or Timed(make(**options))
             self.timed.seconds = self.seconds
             return self.timed
 

@@ -130,13 +130,13 @@ def commands(seconds: float) -> dict[str, dict[str, Any]]:
 
 
 def measure(workers: dict[str, Worker], rounds: int, seconds: float) -> dict[str, Any]:
-    """Return for each deed and contestant the tokens per second of processor, round by round."""
+    """Return for each workload and contestant the tokens per second of processor by round."""
     found: dict[str, Any] = {}
-    for deed, command in commands(seconds).items():
+    for workload, command in commands(seconds).items():
         rows: dict[str, Any] = {}
         for turn in range(-1, rounds):  # the first round only warms up
             for one in CONTESTANTS:
-                if one.name not in workers or (deed == "train" and not one.trains):
+                if one.name not in workers or (workload == "train" and not one.trains):
                     continue
                 told = {**command, "quantization": one.quantization, "count": one.sentences}
                 if turn < 0:
@@ -148,23 +148,23 @@ def measure(workers: dict[str, Worker], rounds: int, seconds: float) -> dict[str
                     row["share_of_core"].append(answer["cpu"] / answer["wall"])
                 row |= {name: answer[name] for name in ("tokens", "updates") if name in answer}
                 row |= {name: answer[name] for name in ("lines",) if name in answer}
-                print(f"{deed:7} round {turn + 1}  {one.name:17} "
+                print(f"{workload:7} round {turn + 1}  {one.name:17} "
                       f"{answer['tokens'] / answer['cpu']:9,.0f}", file=sys.stderr)  # fmt: skip
-        found[deed] = summarise(deed, rows)
+        found[workload] = summarise(workload, rows)
     return found
 
 
-def summarise(deed: str, rows: dict[str, Any]) -> dict[str, Any]:
+def summarise(workload: str, rows: dict[str, Any]) -> dict[str, Any]:
     """Add medians, our ratio to each, floors, and how many translations are the same as ours."""
     ours = rows["nmtgrid"]
     for name, row in rows.items():
         row["median"] = statistics.median(row["tokens_per_second"])
         pairs = zip(ours["tokens_per_second"], row["tokens_per_second"], strict=True)
         row["ours_to_it"] = statistics.median(mine / its for mine, its in pairs)
-        if (deed, name) in FLOORS:
-            row["floor"] = FLOORS[deed, name]
+        if (workload, name) in FLOORS:
+            row["floor"] = FLOORS[workload, name]
             row["met"] = row["ours_to_it"] >= row["floor"]
-        if deed == "train":
+        if workload == "train":
             row["tokens_per_update"] = row["tokens"] / row.pop("updates")
             del row["tokens"]
         else:
@@ -178,20 +178,20 @@ def summarise(deed: str, rows: dict[str, Any]) -> dict[str, Any]:
 
 def show(found: dict[str, Any]) -> str:
     """Return the table: tokens per second of processor, and in brackets our ratio."""
-    deeds = [name for name in found if name in commands(0)]
-    lines = [" " * 18 + "".join(f"{deed:>22}" for deed in deeds)]
+    workloads = [name for name in found if name in commands(0)]
+    lines = [" " * 18 + "".join(f"{workload:>22}" for workload in workloads)]
     for one in CONTESTANTS:
         cells = []
-        for deed in deeds:
-            row = found[deed].get(one.name)
+        for workload in workloads:
+            row = found[workload].get(one.name)
             cells.append("" if row is None else f"{row['median']:,.0f} ({row['ours_to_it']:.2f}x)")
         if any(cells):
             lines.append(f"{one.name:18}" + "".join(f"{cell:>22}" for cell in cells))
-    for (deed, name), floor in FLOORS.items():
-        row = found.get(deed, {}).get(name)
+    for (workload, name), floor in FLOORS.items():
+        row = found.get(workload, {}).get(name)
         if row is not None:
             met = "met" if row["met"] else "BELOW ITS FLOOR"
-            lines.append(f"{deed} to {name}: {row['ours_to_it']:.2f}x, floor {floor}x: {met}")
+            lines.append(f"{workload} to {name}: {row['ours_to_it']:.2f}x, floor {floor}x: {met}")
     return "\n".join(lines)
 
 
@@ -261,17 +261,17 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=30, help="of processor for that training")
     parser.add_argument("--folder", type=Path, default=Path("runs/peers"), help="for files")
     parser.add_argument("--out", type=Path, help="where to store the figures as JSON")
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    if given.core is not None:
-        os.sched_setaffinity(0, {given.core})
+    if options.core is not None:
+        os.sched_setaffinity(0, {options.core})
     found = contest(
-        given.data, given.peers_python, given.folder.resolve(), given.model,
-        minutes=given.minutes, rounds=given.rounds, seconds=given.seconds,
+        options.data, options.peers_python, options.folder.resolve(), options.model,
+        minutes=options.minutes, rounds=options.rounds, seconds=options.seconds,
     )  # fmt: skip
     print(show(found))
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

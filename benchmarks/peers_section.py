@@ -17,14 +17,14 @@ def measure(conditions: Conditions, data: Path | None, python: str, folder: Path
     found = peers.contest(
         data, python, folder, minutes=minutes, rounds=rounds, seconds=seconds
     )  # fmt: skip
-    deeds = [name for name in peers.commands(0) if name in found]
+    workloads = [name for name in peers.commands(0) if name in found]
     tables = {
-        f"{deed}, tokens per second of processor": [
+        f"{workload}, tokens per second of processor": [
             {"system": name, "tokens/s": row["median"], "nmtgrid is so many times as fast":
              row["ours_to_it"], "floor": row.get("floor")}
-            for name, row in found[deed].items()
+            for name, row in found[workload].items()
         ]
-        for deed in deeds
+        for workload in workloads
     }  # fmt: skip
     versions = ", ".join(f"{name} {version}" for name, version in found["versions"].items())
     return section(facts("cpu"), tables, [f"fp32 where nothing else is said. {versions}."])

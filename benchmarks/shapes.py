@@ -82,17 +82,17 @@ def useful_flops(model: TranslationModel, batches: list[Batch]) -> float:
     )
 
 
-def training_lengths(given: Path | None) -> tuple[Lengths, str]:
+def training_lengths(file: Path | None) -> tuple[Lengths, str]:
     """Return the lengths of IWSLT'14's training pairs in BPE units, and where they come from.
 
-    They are in the file `given`, or in the folder NMTGRID_DATA; else they are drawn so that
+    They are in the file `file`, or in the folder NMTGRID_DATA; else they are drawn so that
     their percentiles (5, 50, 95) are nearly the true ones, (7, 19, 58) and (7, 19, 56).
     """
     folder = os.environ.get("NMTGRID_DATA")
-    path = given
+    path = file
     if path is None and folder:
         path = Path(folder) / "iwslt14.de-en" / "train-bpe-lengths.txt.xz"
-    if path is not None and (given is not None or path.is_file()):
+    if path is not None and (file is not None or path.is_file()):
         found = np.loadtxt(path, dtype=np.int64, ndmin=2)
         return found, f"Lengths: those of the {len(found):,} pairs in {path.name}."
     generator = np.random.default_rng(1)

@@ -79,15 +79,15 @@ def main() -> None:
     parser.add_argument("--arch", default="bilstm")
     parser.add_argument("--preset", default="multi30k")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
+    options = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(1)
-    rows = measure(given.data, given.arch, given.preset)
-    print(f"{given.arch:<24}{'seconds':>9}{'ratio':>7}")
+    rows = measure(options.data, options.arch, options.preset)
+    print(f"{options.arch:<24}{'seconds':>9}{'ratio':>7}")
     for row in rows:
         print(f"{row['loss']:<24}{row['seconds']:>9.3f}{row['ratio']:>7.2f}")
-    if given.out is not None:
-        given.out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    if options.out is not None:
+        options.out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

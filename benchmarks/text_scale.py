@@ -42,18 +42,18 @@ def main() -> None:
     parser.add_argument("--merges", type=int, default=8000)
     parser.add_argument("--folder", type=Path, help="Where the large files may lie meanwhile.")
     parser.add_argument("--out", type=Path)
-    given = parser.parse_args()
-    languages = tuple(given.languages) if given.text else ("qa", "qb")
+    options = parser.parse_args()
+    languages = tuple(options.languages) if options.text else ("qa", "qb")
     rows: list[Row] = []
     print(_line(_HEADINGS), flush=True)
-    for pairs in given.pairs:
-        with tempfile.TemporaryDirectory(dir=given.folder) as folder:
-            _repeat(_corpus(given.text, languages), languages, Path(folder), pairs)
-            for row in _measure(Path(folder), languages, pairs, given.workers, given.merges):
+    for pairs in options.pairs:
+        with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+            _repeat(_corpus(options.text, languages), languages, Path(folder), pairs)
+            for row in _measure(Path(folder), languages, pairs, options.workers, options.merges):
                 rows.append(row)
                 print(_line(_cells(row)), flush=True)
-                if given.out:
-                    _store(given.out, rows, languages if given.text else None)
+                if options.out:
+                    _store(options.out, rows, languages if options.text else None)
 
 
 def start(data: str, folder: str) -> None:
@@ -133,7 +133,7 @@ def _run(name: str, command: list[str], pairs: float, workers: int) -> Row:
         if done:
             break
         first = max(first, _peak(process.pid))
-        worker = max([worker, *map(_peak, _children(process.pid))])
+        worker = max([worker, *map(_peak, children(process.pid))])
         time.sleep(0.1)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -153,7 +153,8 @@ def _peak(process: int) -> float:
     return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def _children(process: int) -> list[int]:
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started and that run."""
     try:
         return [int(child) for task in Path(f"/proc/{process}/task").iterdir()
                 for child in (task / "children").read_text().split()]  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a clock that compares deeds in turn, and the facts of the machine."""
+"""What the benchmarks share: a clock that compares workloads, and the facts of the machine."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import torch
 
 import nmtgrid
 
-Deed = Callable[[], object]
+Workload = Callable[[], object]
 Row = dict[str, Any]
 
 
@@ -66,7 +66,7 @@ class Conditions:
 
 
 class Clock:
-    """Times deeds on one device, in turn, the best of `runs` counting."""
+    """Times workloads on one device, in turn, the best of `runs` counting."""
 
     def __init__(self, device: str, runs: int) -> None:
         self.device, self.runs = torch.device(device), runs
@@ -76,20 +76,20 @@ class Clock:
             torch.cuda.synchronize()
         return time.process_time() if counts_processor(self.device) else time.perf_counter()
 
-    def best(self, deeds: dict[str, Deed]) -> dict[str, float]:
-        """Return the shortest seconds of each deed; the first round does not count."""
-        seconds = dict.fromkeys(deeds, float("inf"))
+    def best(self, workloads: dict[str, Workload]) -> dict[str, float]:
+        """Return the shortest seconds of each workload; the first round does not count."""
+        seconds = dict.fromkeys(workloads, float("inf"))
         for run in range(self.runs + 1):
-            for name, deed in deeds.items():
-                spent = self.once(deed)
+            for name, workload in workloads.items():
+                spent = self.once(workload)
                 if run:
                     seconds[name] = min(seconds[name], spent)
         return seconds
 
-    def once(self, deed: Deed) -> float:
-        """Return the seconds of doing `deed` once."""
+    def once(self, workload: Workload) -> float:
+        """Return the seconds that `workload` takes once."""
         began = self._now()
-        deed()
+        workload()
         return self._now() - began
 
 
@@ -134,11 +134,11 @@ def counts_processor(device: torch.device) -> bool:
     return device.type == "cpu" and torch.get_num_threads() == 1
 
 
-def apart(deed: Callable[..., Any], *given: Any) -> Any:
-    """Return deed(*given), done in a new process that ends with it; `deed` is a module's own."""
+def apart(workload: Callable[..., Any], *arguments: Any) -> Any:
+    """Return workload(*arguments), a module's function, from a process of its own."""
     fresh = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=fresh) as pool:
-        return pool.submit(deed, *given).result()
+        return pool.submit(workload, *arguments).result()
 
 
 def facts(device: str) -> Row:

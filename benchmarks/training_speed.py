@@ -25,7 +25,7 @@ from benchmarks.shapes import (
     useful_flops,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Deed, Memory, Row, apart, facts
+from benchmarks.timing import Conditions, Memory, Row, Workload, apart, facts
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
@@ -43,14 +43,14 @@ def make_updater(model: TranslationModel, settings: RunSettings, conditions: Con
     return Updater(model, objective, optimiser, device, bf16=conditions.bf16, clip_norm=clip_norm)
 
 
-def updating(updater: Updater, batches: Sequence[Batch]) -> Deed:
-    """Return the deed of one update on each of `batches`."""
+def updating(updater: Updater, batches: Sequence[Batch]) -> Workload:
+    """Return the workload of one update on each of `batches`."""
 
-    def deed() -> None:
+    def workload() -> None:
         for batch in batches:
             updater.launch([batch], 1e-6)
 
-    return deed
+    return workload
 
 
 def measure_one(name: str, conditions: Conditions) -> list[Row]:
@@ -70,10 +70,10 @@ def measure_one(name: str, conditions: Conditions) -> list[Row]:
     rows = []
     for case, batches in cases.items():
         memory.again()
-        deed = updating(updater, batches)
-        deed()
+        workload = updating(updater, batches)
+        workload()
         peak = memory.peak()
-        seconds, ceiling = with_ceiling(conditions.clock(), conditions, {case: deed})
+        seconds, ceiling = with_ceiling(conditions.clock(), conditions, {case: workload})
         spent, work = seconds[case], useful_flops(model, batches) / 1e9
         rows.append({
             "architecture": name,

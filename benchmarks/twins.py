@@ -28,7 +28,7 @@ from benchmarks.shapes import (
     useful_flops,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Deed, Row, apart, facts
+from benchmarks.timing import Conditions, Row, Workload, apart, facts
 from nmtgrid.base.config import override
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
@@ -47,8 +47,8 @@ class Stepper:
         self.model, self.loss, self.conditions = model.train(), loss, conditions
         self.optimiser = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
 
-    def deed(self, batches: Sequence[Batch], bf16: bool | None = None) -> Deed:
-        """Return the deed of one update on each batch; `bf16` (None: as the conditions say)."""
+    def workload(self, batches: Sequence[Batch], bf16: bool | None = None) -> Workload:
+        """Return the workload of one update on each batch; `bf16` (None: as the conditions say)."""
         device = torch.device(self.conditions.device)
         held = [batch.to(device) for batch in batches]
         cast: contextlib.AbstractContextManager[object] = self.conditions.cast()
@@ -110,10 +110,10 @@ def compare(conditions: Conditions) -> tuple[list[Row], float]:
     for case, batches in cases(settings, conditions).items():
         wide = [padded(batch) for batch in batches]
         fill = sum(map(cell_count, batches)) / sum(map(cell_count, wide))
-        deeds = {"ours": ours.deed(batches), "naive": theirs.deed(batches)}
+        workloads = {"ours": ours.workload(batches), "naive": theirs.workload(batches)}
         if fill < 1:
-            deeds["padded"] = ours.deed(wide)
-        seconds, ceiling = with_ceiling(conditions.clock(), conditions, deeds)
+            workloads["padded"] = ours.workload(wide)
+        seconds, ceiling = with_ceiling(conditions.clock(), conditions, workloads)
         rate = useful_flops(model, batches) / seconds["ours"] / 1e9
         row = {
             "batches": case,
@@ -122,7 +122,7 @@ def compare(conditions: Conditions) -> tuple[list[Row], float]:
             "of the products' rate": rate / ceiling,
             "times the naive twin": seconds["naive"] / seconds["ours"],
         }
-        if "padded" in deeds:
+        if "padded" in workloads:
             row |= {"1 / fill": 1 / fill, "gain of valid cells": seconds["padded"]
                     / seconds["ours"]}  # fmt: skip
         rows.append(row)

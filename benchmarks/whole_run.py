@@ -119,9 +119,9 @@ def measure_translation(conditions: Conditions) -> list[Row]:
     rows = []
     for beam in (1, BEAM):
         batches = batches_of(lengths, beam, conditions)
-        deed = decoding(model, batches, beam, conditions)
+        workload = decoding(model, batches, beam, conditions)
         share = cells_of(batches) / cells_of([spread_test_set(lengths)])
-        seconds = conditions.clock().best({"": deed})[""]
+        seconds = conditions.clock().best({"": workload})[""]
         rows.append({
             "model": f"pervasive, {settings.preset}", "beam": beam, "sentences": SENTENCES,
             "seconds": seconds / share, "sentences measured": sum(map(len, batches)),

@@ -63,8 +63,8 @@ def machine() -> str:
             return f"{len(names) - 1} x {names[0]}"
     name = platform.machine()
     facts = Path("/proc/cpuinfo")
-    if facts.is_file() and (found := re.search(r"model name\s*: (.+)", facts.read_text())):
-        name = found[1]
+    if facts.is_file() and (match := re.search(r"model name\s*: (.+)", facts.read_text())):
+        name = match[1]
     return f"{name}, {os.cpu_count()} cores, no GPU"
 
 
@@ -80,10 +80,10 @@ def rows_of(path: Path) -> list[Row]:
         values = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SystemExit(f"error: {path} cannot be read as JSON: {error}") from None
-    found = _rows(values)
-    if not found:
+    rows = _rows(values)
+    if not rows:
         raise SystemExit(f"error: {path} holds no rows that this program knows.")
-    return [_flat(row) for row in found]
+    return [_flat(row) for row in rows]
 
 
 def _rows(values: Any) -> list[Row]:
@@ -95,7 +95,7 @@ def _rows(values: Any) -> list[Row]:
     if "fixed" in values and "full" in values:
         return _tuned(values)
     # A page of several sections, or one section under its name.
-    parts = {name: _rows(held) for name, held in values.items() if isinstance(held, dict)}
+    parts = {name: _rows(section) for name, section in values.items() if isinstance(section, dict)}
     parts = {name: rows for name, rows in parts.items() if rows}
     if len(parts) == 1:
         return next(iter(parts.values()))
@@ -116,15 +116,15 @@ def _tuned(values: Mapping[str, Any]) -> list[Row]:
     ] + ([_guarantee(values["calibrated"])] if values.get("calibrated") else [])
 
 
-def _guarantee(held: Mapping[str, Any]) -> Row:
+def _guarantee(facts: Mapping[str, Any]) -> Row:
     """Return the guarantee of the thresholds, and whether it held on the test split."""
-    test = held.get("test") or {}
+    test = facts.get("test") or {}
     return {
-        "decoding": f"guaranteed to lose at most {held['allow_loss']:g} % ({held['risk']})",
-        "confidence": held["confidence"],
-        "certified": held["certified"],
-        "loss_percent": held["loss"],
-        "p_value": held["p_value"],
+        "decoding": f"guaranteed to lose at most {facts['allow_loss']:g} % ({facts['risk']})",
+        "confidence": facts["confidence"],
+        "certified": facts["certified"],
+        "loss_percent": facts["loss"],
+        "p_value": facts["p_value"],
         "test_loss_percent": test.get("loss"),
         "holds_on_test": test.get("holds"),
     }

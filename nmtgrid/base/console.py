@@ -71,8 +71,12 @@ def table(
     rows: Iterable[Sequence[Any]],
     is_right: Sequence[bool] | None = None,
     console: Console = messages,
+    width: int | None = None,
 ) -> None:
-    """Print a table on standard error; numbers stand right, or the columns that `is_right` says."""
+    """Print a table on standard error; numbers stand right, or the columns that `is_right` says.
+
+    `width` limits its columns where it is not written to a terminal.
+    """
     if _only_faults and console is messages:
         return
     content = Table(title=Text(_printable(title), style="table.title"), title_justify="left")
@@ -90,18 +94,21 @@ def table(
     for row in rows:
         # Text, not a string: `[b]` in a cell is no markup.
         content.add_row(*(Text(_format(cell)) for cell in row))
-    # A file or a pipe has no width: there the table is as wide as its content.
+    # A file or a pipe has no width: there the table is as wide as its content, or as `width`.
     if not (console.is_terminal or "COLUMNS" in os.environ):
         quiet = console.quiet
         console = Console(
-            file=console.file, width=_UNBOUNDED, quiet=quiet, soft_wrap=True, highlight=False
-        )
+            file=console.file, width=width or _UNBOUNDED, quiet=quiet, soft_wrap=True,
+            highlight=False,
+        )  # fmt: skip
     console.print(content)
 
 
-def listing(title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+def listing(
+    title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]], width: int | None = None
+) -> None:
     """Print a table on standard output, as the result of a command; the first column is whole."""
-    table(title, headings, rows, console=output)
+    table(title, headings, rows, console=output, width=width)
 
 
 @contextmanager

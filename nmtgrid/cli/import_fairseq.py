@@ -6,8 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from nmtgrid.base import console
-from nmtgrid.base.config import to_json
+from nmtgrid.cli.import_report import report_import
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
@@ -19,7 +18,6 @@ from nmtgrid.cli.options import (
     flag,
     option,
     takes,
-    write_report,
 )
 
 
@@ -77,26 +75,6 @@ def command(arguments: ImportArguments) -> None:
         ),
         arguments.out,
     )
-    rows = [
-        ("theirs", model.fairseq_arch),
-        ("ours", model.arch),
-        ("parameters", f"{model.parameters:,}"),
-        ("source types", f"{model.vocabularies[0]:,}"),
-        ("target types", f"{model.vocabularies[1]:,}"),
-    ]
-    console.table("Converted", ("what", "value"), rows)
-    # What was left out or read otherwise: no fault, but people should know.
-    for note in model.notes:
-        console.say(f"Note: {note}.")
-    console.say(f"`nmtgrid decode {arguments.out}` translates with it.")
-    report = {
-        "theirs": model.fairseq_arch,
-        "arch": model.arch,
-        "model": to_json(model.config),
-        "parameters": model.parameters,
-        "source_types": model.vocabularies[0],
-        "target_types": model.vocabularies[1],
-        "notes": model.notes,
-        "out": str(arguments.out),
-    }
-    write_report(arguments.json, report)
+    facts = {"theirs": model.fairseq_arch, "arch": model.arch}
+    rows = [("theirs", model.fairseq_arch), ("ours", model.arch)]
+    report_import(model, facts, rows, arguments.out, arguments.json)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from nmtgrid.base import console
-from nmtgrid.base.config import to_json
+from nmtgrid.cli.import_report import report_import
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
@@ -17,7 +16,6 @@ from nmtgrid.cli.options import (
     check_outputs,
     option,
     takes,
-    write_report,
 )
 
 
@@ -50,24 +48,6 @@ def command(arguments: ImportArguments) -> None:
     model = import_folder(
         arguments.folder, arguments.out, arguments.source_lang, arguments.target_lang
     )
-    rows = [
-        ("parameters", f"{model.parameters:,}"),
-        ("source types", f"{model.vocabularies[0]:,}"),
-        ("target types", f"{model.vocabularies[1]:,}"),
-        ("beam", f"{model.search['beam']}"),
-    ]
-    console.table("Converted", ("what", "value"), rows)
-    for note in model.notes:
-        console.say(f"Note: {note}.")
-    console.say(f"`nmtgrid decode {arguments.out}` translates with it.")
-    report = {
-        "arch": "transformer",
-        "model": to_json(model.config),
-        "parameters": model.parameters,
-        "source_types": model.vocabularies[0],
-        "target_types": model.vocabularies[1],
-        "search": model.search,
-        "notes": model.notes,
-        "out": str(arguments.out),
-    }
-    write_report(arguments.json, report)
+    facts = {"arch": "transformer", "search": model.search}
+    rows = [("beam", str(model.search["beam"]))]
+    report_import(model, facts, rows, arguments.out, arguments.json)

@@ -25,7 +25,8 @@ from nmtgrid.base.io.workers import chunks, map_ordered, worker_faults
 from nmtgrid.data import directory
 from nmtgrid.data.binarise import Lengths, write_split
 from nmtgrid.data.captioning.dataset import FOLDER, Pictures, PictureSource
-from nmtgrid.text.bpe import Codes, learn
+from nmtgrid.text.bpe import Codes
+from nmtgrid.text.bpe_learning import learn
 from nmtgrid.text.pipeline import Pipeline, Segmenter, TextFacts
 from nmtgrid.text.sentencepiece_model import SentencePieceModel, learn_pieces
 from nmtgrid.text.shards import Block, read_block, split_file, split_lines

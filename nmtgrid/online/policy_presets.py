@@ -21,7 +21,7 @@ from nmtgrid.base.own_code import ADVICE, imported_name
 from nmtgrid.metrics.risk_control import Risk
 from nmtgrid.models.directory import POLICIES, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
-from nmtgrid.online.settings import ALL, KINDS, Setting, SourceText, own_policies, read_policy
+from nmtgrid.online.settings import ALL, KINDS, Setting, SourceText, own_policies, read_setting
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +79,7 @@ class PolicyPreset:
 
     def setting(self) -> Setting:
         """Return the policy's settings. Raises ConfigError where they are not one point."""
-        settings = read_policy(self.policy)
-        if len(settings) != 1:
-            raise ConfigError(f"`{self.policy}` names {len(settings)} settings, not one.")
-        return settings[0]
+        return read_setting(self.policy)
 
     def check(
         self, loaded: LoadedModel, conditions: Conditions, warn: Callable[[str], None]

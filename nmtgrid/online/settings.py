@@ -398,6 +398,17 @@ def _values(text: str, option: str, hint: type, infinite: bool) -> list[Any]:
     return [text]
 
 
+def read_setting(text: str) -> Setting:
+    """Return the setting of a text of `read_policy` that has one value for each."""
+    settings = read_policy(text)
+    if len(settings) > 1:
+        raise ConfigError(
+            f"`{text}` names {len(settings)} settings, not one: a reading policy must have one "
+            f"value for each setting here, as in `{settings[0].text}`."
+        )
+    return settings[0]
+
+
 def read_settings(
     k: str | None,
     thresholds: str | None,

@@ -11,7 +11,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
 from nmtgrid.online.retranslation import PrefixPolicy
-from nmtgrid.online.settings import Setting, read_policy
+from nmtgrid.online.settings import Setting, read_setting
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.api import Agent
 from nmtgrid.search.translate import Translator
@@ -49,13 +49,7 @@ def simultaneous(
         agent = Setting("wait-k", k).make(finish_reading)
     elif isinstance(policy, str):
         (text,), presets = expand([policy], [first.folder])
-        settings = read_policy(text)
-        if len(settings) > 1:
-            raise ConfigError(
-                f"`{policy}` names {len(settings)} settings, not one: give one value for each, as "
-                f"in `{settings[0].text}`."
-            )
-        agent = settings[0].make(finish_reading)
+        agent = read_setting(text).make(finish_reading)
     else:
         agent = policy
     conditions = Conditions(finish_reading=finish_reading, ensemble=len(model.models) > 1)

@@ -21,7 +21,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, expand
-from nmtgrid.online.settings import KINDS, Setting, own_policies, policy_settings, read_policy
+from nmtgrid.online.settings import KINDS, Setting, own_policies, policy_settings, read_setting
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.long_sources import SourceLimits
@@ -217,10 +217,4 @@ def _one_setting(text: str, folders: Iterable[Path]) -> Setting:
         # A name alone is a sweep for `online-eval`; here it is the policy with its usual values.
         usual = policy_settings(name)[0]
         text = f"{name} {usual.name}={usual.default}"
-    settings = read_policy(expand([text], list(folders))[0][0])
-    if len(settings) != 1:
-        raise ConfigError(
-            f"A reading policy must have one value for each setting, but `{text}` names "
-            f"{len(settings)}."
-        )
-    return settings[0]
+    return read_setting(expand([text], list(folders))[0][0])

@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 
 from subword_nmt.apply_bpe import BPE, check_vocab_and_split
-from subword_nmt.learn_bpe import get_pair_statistics, prune_stats, update_pair_statistics
 
-from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import write_text
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.base.subword_marks import JOINER as JOINER
@@ -27,7 +27,6 @@ WORD_END = "</w>"
 _JOINED = re.compile(rf"{JOINER}( |$)")
 LONGEST_WORD = 1000
 _LARGEST_CACHE = 200_000
-_LEAST_COUNT = 2
 
 
 class Codes:
@@ -107,6 +106,13 @@ class Codes:
             subwords.extend(segments)
         return subwords
 
+    def remember(self, words: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Keep the segmentation of words that are known with their symbols, up to a limit."""
+        for word, (*first, last) in islice(words, _LARGEST_CACHE):
+            if len(word) <= LONGEST_WORD:
+                last = last.removesuffix(WORD_END)
+                self._cache[word] = [*(symbol + JOINER for symbol in first), last]
+
     def symbols(self, word: str) -> tuple[str, ...]:
         """Return what the merges of `word` begin with: its characters and the mark of its end."""
         if self._bpe.version == (0, 1):
@@ -130,93 +136,6 @@ class Codes:
             segments, self._bpe.bpe_codes_reverse, vocabulary, JOINER
         )
         return [*(segment + JOINER for segment in first), last]
-
-
-def learn(
-    word_counts: Mapping[str, int], merges: int, report: Callable[[int], None] | None = None
-) -> Codes:
-    """Return up to `merges` merge operations learned from the words' counts.
-
-    `report` is called with the number of merges so far. There are fewer than `merges` when no
-    pair is left that occurs twice. Raises ConfigError when there is nothing to learn.
-    """
-    if merges < 1:
-        raise ConfigError(f"`--merges` must be at least 1, but is {merges}.")
-    if not any(len(word) > 1 for word in word_counts):
-        raise ConfigError(
-            "There is nothing to learn merges from: no word has two characters.",
-            "Check the training text, or use `--words`.",
-        )
-    learned = _learn(word_counts, merges, report or (lambda done: None))
-    if not learned:
-        raise ConfigError(
-            "There is nothing to learn merges from: no two characters stand together twice.",
-            "Give more training text, or use `--words`.",
-        )
-    return Codes(learned)
-
-
-def _learn(word_counts: Mapping[str, int], merges: int, report: Callable[[int], None]) -> list[str]:
-    """Return the merges that subword-nmt's `learn_bpe` finds, by its own steps.
-
-    Two of them are done otherwise, several times faster (benchmarks/text_scale.py): the most
-    frequent pair is the greatest of those with the largest count, and a pair is merged without
-    joining the word to a text.
-    """
-    words = {(*word[:-1], f"{word[-1]}</w>"): count for word, count in word_counts.items()}
-    ranked = sorted(words.items(), key=lambda item: item[1], reverse=True)
-    counts, words_of_pair = get_pair_statistics(ranked)
-    full_counts = counts.copy()
-    # Rare pairs are kept in `full_counts` only, until the others have become as rare.
-    threshold = max(counts.values()) / 10
-    learned: list[str] = []
-    for number in range(merges):
-        pair = _most_frequent(counts)
-        if pair is None or (number and counts[pair] < threshold):
-            prune_stats(counts, full_counts, threshold)
-            counts = full_counts.copy()
-            pair = _most_frequent(counts)
-            assert pair is not None
-            threshold = counts[pair] * number / (number + 10000.0)
-            prune_stats(counts, full_counts, threshold)
-        if counts[pair] < _LEAST_COUNT:
-            break
-        learned.append(" ".join(pair))
-        changes = _merge(pair, ranked, words_of_pair[pair])
-        update_pair_statistics(pair, changes, counts, words_of_pair)
-        counts[pair] = 0
-        if number % 100 == 0:
-            prune_stats(counts, full_counts, threshold)
-        report(len(learned))
-    return learned
-
-
-def _merge(
-    pair: tuple[str, str], words: list[tuple[tuple[str, ...], int]], occurrences: Mapping[int, int]
-) -> list[tuple[int, tuple[str, ...], tuple[str, ...], int]]:
-    """Merge `pair` in the words in which it occurs; return (index, new, old, count) of each."""
-    first, second = pair
-    changes = []
-    for index, times in occurrences.items():
-        if times < 1:
-            continue
-        old, count = words[index]
-        new: list[str] = []
-        for symbol in old:
-            # A merged symbol is never one of the two: it is longer than either.
-            if symbol == second and new and new[-1] == first:
-                new[-1] = first + second
-            else:
-                new.append(symbol)
-        words[index] = tuple(new), count
-        changes.append((index, tuple(new), old, count))
-    return changes
-
-
-def _most_frequent(counts: Mapping[tuple[str, str], int]) -> tuple[str, str] | None:
-    """Return the pair with the largest count, of several the greatest; None where there is none."""
-    largest = max(counts.values(), default=None)
-    return max((pair for pair, count in counts.items() if count == largest), default=None)
 
 
 def word_parts(word: str) -> list[str]:

@@ -28,7 +28,8 @@ from nmtgrid.base.io.text import open_writer, read_lines
 from nmtgrid.base.io.workers import chunks, map_ordered
 from nmtgrid.data.subwords import WordCounts, count_units, merge_counts, most_frequent
 from nmtgrid.text import shards
-from nmtgrid.text.bpe import Codes, learn, remove_bpe
+from nmtgrid.text.bpe import Codes, remove_bpe
+from nmtgrid.text.bpe_learning import learn
 from nmtgrid.text.cleaning import Cleaner, Filters, PairShard
 from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalWords, stream_words
 from nmtgrid.text.moses import Moses
@@ -107,6 +108,14 @@ def test_undo_of_cut_sentences_and_very_long_words() -> None:
     assert units[-1] == "low"
 
 
+def _merges_of_subword_nmt(counts: dict[str, int], merges: int) -> list[str]:
+    written = io.StringIO()
+    listed = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
+    with contextlib.redirect_stderr(io.StringIO()):
+        learn_bpe(listed, written, merges, is_dict=True)
+    return written.getvalue().splitlines()[1:]
+
+
 def test_merges_are_those_of_subword_nmt() -> None:
     """Its own program, on words whose pairs come often and seldom, overlap and tie."""
     draw = random.Random(8)
@@ -115,14 +124,29 @@ def test_merges_are_those_of_subword_nmt() -> None:
         "".join(draw.choices(letters, k=draw.randint(1, 9))): 1 + int(draw.paretovariate(0.8))
         for _ in range(1500)
     }
-    written = io.StringIO()
-    listed = io.StringIO("".join(f"{word} {count}\n" for word, count in counts.items()))
-    with contextlib.redirect_stderr(io.StringIO()):
-        learn_bpe(listed, written, 900, is_dict=True)
     seen: list[int] = []
     codes = learn(counts, 900, seen.append)
-    assert codes.merges == written.getvalue().splitlines()[1:]
-    assert len(codes) > 500 and seen == list(range(1, len(codes) + 1))
+    assert codes.merges == _merges_of_subword_nmt(counts, 900)
+    assert len(codes) > 500 and seen == sorted(set(seen)) and seen[-1] == len(codes)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_merges_of_words_that_tie_and_repeat_themselves(seed: int) -> None:
+    """Runs of one letter and of several, beside each other; small counts, so that most tie."""
+    draw = random.Random(seed)
+    letters = "abcd𝄞"[: draw.randint(1, 5)]
+
+    def word() -> str:
+        parts = ("".join(draw.choices(letters, k=draw.randint(1, 3))) for _ in range(4))
+        return "".join(part * draw.randint(0, 5) for part in parts)
+
+    counts = {word() or "a": draw.randint(1, 4) for _ in range(draw.randint(2, 60))}
+    counts |= {"aa": 2}
+    merges = draw.choice([1, 7, 40, 200])
+    codes = learn(counts, merges)
+    assert codes.merges == _merges_of_subword_nmt(counts, merges)
+    # The segmentation that learning leaves behind is that of the merges.
+    assert codes.segment(counts) == Codes(codes.merges).segment(counts)
 
 
 def test_filters_at_their_edges() -> None:

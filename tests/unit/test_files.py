@@ -22,7 +22,8 @@ from nmtgrid.base.io.atomic import is_stream
 from nmtgrid.base.io.text import Meter, find_text, open_writer, read_lines
 from nmtgrid.data import directory
 from nmtgrid.data.build import TextPlan, preprocess_files
-from nmtgrid.text.bpe import Codes, learn
+from nmtgrid.text.bpe import Codes
+from nmtgrid.text.bpe_learning import learn
 from nmtgrid.text.cleaning import Filters
 from nmtgrid.text.vocabulary import Vocabulary
 from tests.conftest import PROJECT

@@ -14,15 +14,17 @@ import struct
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy
 from numpy.typing import NDArray
-from torch import Tensor
 
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.atomic import atomic_file, damaged_error, refuse_stream, storage_error
 from nmtgrid.base.io.records import Count, Record, convert, parse_json
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # The header's entry that holds the checksum.
 CHECKSUM = "nmtgrid.sha256"

@@ -27,7 +27,7 @@ from nmtgrid.metrics.latency import Unit, latency, seconds_per_token
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, expand
-from nmtgrid.online.settings import Setting, read_policy, read_settings
+from nmtgrid.online.settings import Setting, read_setting, read_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace
@@ -63,20 +63,14 @@ def _setting(arguments: DecodeArguments) -> Setting:
         if value is None:
             continue
         try:
-            if option == "--k":
-                settings += read_settings(value, None, None)
-            else:
-                settings += read_policy(expand([value], [arguments.model])[0][0])
+            if option == "--policy":
+                settings.append(read_setting(expand([value], [arguments.model])[0][0]))
+                continue
+            settings += read_settings(value, None, None)
         except ConfigError as error:
             faults += error.faults
-            continue
         if len(settings) > 1:
-            faults.append(
-                f"`{option}` must be one number with `--stream`, but is `{value}`."
-                if option == "--k"
-                else f"`--policy` must have one value for each setting with `--stream`, but names "
-                f"{len(settings)}: {', '.join(setting.title for setting in settings[:3])} ..."
-            )
+            faults.append(f"`--k` must be one number with `--stream`, but is `{value}`.")
     if arguments.threshold is not None:
         settings.append(Setting("threshold", arguments.threshold))
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import operator
 from typing import Any
@@ -109,7 +110,8 @@ def print_list(
 
     On standard output, or `aside`, on standard error.
     """
-    print_table = console.table if aside else console.listing
+    # Meanings are sentences.
+    print_table = functools.partial(console.table if aside else console.listing, width=100)
     trained = objectives.get("likelihood" if objective is None else objective)
     registry = zoo.architectures()
     kinds = [registry.get(name) for name in ([arch] if arch else registry)]

@@ -12,18 +12,19 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from nmtgrid.base.errors import DataError, InputError, StorageError
 from nmtgrid.base.io.arrays import ArrayFile, Entry, map_named, read_header
 from nmtgrid.base.io.records import convert, parse_json
 from nmtgrid.data.captioning.coco import list_names
 from nmtgrid.text.vocabulary import PAD
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Number types, and as what numpy holds them: it has no bfloat16, whose bits are kept.
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -265,6 +266,8 @@ class Pictures:
 
 def collate_pictures(pictures: Sequence[NDArray[numpy.float32]]) -> tuple[Tensor, Tensor]:
     """Return sources [B, S, F], zero on padding, and how many regions each has [B]."""
+    import torch  # not at the top: `bpe learn` has no use for it
+
     lengths = [len(features) for features in pictures]
     source = torch.zeros(len(pictures), max(lengths), pictures[0].shape[1])
     for row, features in enumerate(pictures):
@@ -274,6 +277,8 @@ def collate_pictures(pictures: Sequence[NDArray[numpy.float32]]) -> tuple[Tensor
 
 def collate_references(references: Sequence[Sequence[Sequence[int]]]) -> Tensor:
     """Return all references of each picture as ids [B, K, L], `<pad>` where there is none."""
+    import torch  # not at the top: `bpe learn` has no use for it
+
     most = max(map(len, references))
     longest = max((len(tokens) for captions in references for tokens in captions), default=0)
     ids = torch.full((len(references), most, longest), PAD)

@@ -1,0 +1,169 @@
+"""Learning BPE: nmtgrid beside `tokenizers` (Hugging Face) and subword-nmt, on the same text.
+
+    python -m benchmarks.bpe_learning --data DATA [DATA ...] --merges 8000 [...] --out FILE
+
+DATA are dataset directories of `nmtgrid preprocess`. Processor seconds of one thread, in turn, the
+best of --rounds rounds: from the two training files to the merges, in one process; and the whole
+command, `nmtgrid bpe learn` beside a program that trains `tokenizers` and encodes the training
+files. The merges of subword-nmt, which are to be the same, are learned once, unless --quick is
+set. --out stores JSON.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import datetime
+import importlib
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from nmtgrid.data import directory
+from nmtgrid.text.bpe import Codes
+from nmtgrid.text.bpe_learning import learn
+
+Row = dict[str, Any]
+_HEADINGS = ("text", "merges", "nmtgrid", "tokenizers", "ratio", "command", "program", "ratio",
+             "subword-nmt", "shared with tokenizers")  # fmt: skip
+_PROGRAM = (
+    "import sys; from benchmarks.bpe_learning import encode_with_tokenizers as run; "
+    "run(int(sys.argv[1]), sys.argv[2:])"
+)
+
+
+def main() -> None:
+    """Measure, print a row for each dataset, and store all."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("--data", type=Path, nargs="+", required=True)
+    parser.add_argument("--merges", type=int, nargs="+", required=True, help="one for each DATA")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--quick", action="store_true", help="without subword-nmt")
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    os.environ["RAYON_NUM_THREADS"] = "1"
+    rows: list[Row] = []
+    print(_line(_HEADINGS), flush=True)
+    for data, merges in zip(options.data, options.merges, strict=True):
+        rows.append(measure(data, merges, options.rounds, quick=options.quick))
+        print(_line(_cells(rows[-1])), flush=True)
+        if options.out:
+            _store(options.out, rows)
+
+
+def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
+    """Return the seconds of all programs on a dataset. Exits if two learn different merges."""
+    text = directory.read(data)["text"]
+    files = [str(data / f"text/train.{text[side]}") for side in ("source_lang", "target_lang")]
+    size = merges + _alphabet(files)
+    seconds: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        began = time.process_time()
+        codes = learn(_count(files), merges)
+        ours = time.process_time()
+        tokenizer = _train_tokenizers(files, size)
+        seconds.setdefault("nmtgrid", []).append(ours - began)
+        seconds.setdefault("tokenizers", []).append(time.process_time() - ours)
+        command = [*_nmtgrid(data), "--overwrite", "--merges", str(merges)]
+        seconds.setdefault("command", []).append(_seconds(command))
+        program = [sys.executable, "-c", _PROGRAM, str(size), *files]
+        seconds.setdefault("program", []).append(_seconds(program))
+    theirs = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
+    row: Row = {"text": data.name, "merges": len(codes), "tokenizers merges": len(theirs)}
+    row |= {name: min(times) for name, times in seconds.items()}
+    row["shared with tokenizers"] = len(set(codes.merges) & set(theirs)) / len(codes)
+    if Codes.load(data / "bpe.codes").merges != codes.merges:
+        sys.exit(f"{data}: the command and the function learned different merges.")
+    if not quick:
+        row["subword-nmt"], merges_of_subword_nmt = _subword_nmt(files, merges)
+        if merges_of_subword_nmt != codes.merges:
+            sys.exit(f"{data}: subword-nmt learned different merges.")
+    return row
+
+
+def encode_with_tokenizers(size: int, files: list[str]) -> None:
+    """Train on the files and encode them: what `bpe learn` does, with `tokenizers`."""
+    tokenizer = _train_tokenizers(files, size)
+    for file in files:
+        tokenizer.encode_batch(Path(file).read_text("utf-8").split("\n"))
+
+
+def _nmtgrid(data: Path) -> list[str]:
+    return [sys.executable, "-m", "nmtgrid", "bpe", "learn", str(data)]
+
+
+def _train_tokenizers(files: list[str], size: int) -> Any:
+    package = importlib.import_module("tokenizers")
+    tokenizer = package.Tokenizer(package.models.BPE(end_of_word_suffix="</w>"))
+    tokenizer.pre_tokenizer = package.pre_tokenizers.WhitespaceSplit()
+    trainer = package.trainers.BpeTrainer(
+        vocab_size=size, end_of_word_suffix="</w>", show_progress=False
+    )
+    tokenizer.train(files, trainer)
+    return tokenizer
+
+
+def _alphabet(files: list[str]) -> int:
+    """Return the number of types that `tokenizers` has before the first merge."""
+    tokenizer = _train_tokenizers(files, 1)
+    return len(tokenizer.get_vocab())
+
+
+def _count(files: list[str]) -> Counter[str]:
+    counts: Counter[str] = Counter()
+    for file in files:
+        counts.update(Path(file).read_text("utf-8").split())
+    return counts
+
+
+def _subword_nmt(files: list[str], merges: int) -> tuple[float, list[str]]:
+    written = io.StringIO()
+    began = time.process_time()
+    words = "".join(f"{word} {count}\n" for word, count in _count(files).items())
+    with contextlib.redirect_stderr(io.StringIO()):
+        learn_bpe = importlib.import_module("subword_nmt.learn_bpe").learn_bpe
+        learn_bpe(io.StringIO(words), written, merges, is_dict=True)
+    return time.process_time() - began, written.getvalue().splitlines()[1:]
+
+
+def _seconds(command: list[str]) -> float:
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        sys.exit(f"{' '.join(command)} failed")
+    return usage.ru_utime + usage.ru_stime
+
+
+def _cells(row: Row) -> list[str]:
+    slow = f"{row['subword-nmt']:.1f}" if "subword-nmt" in row else ""
+    return [
+        row["text"], f"{row['merges']:,}", f"{row['nmtgrid']:.2f}", f"{row['tokenizers']:.2f}",
+        f"{row['nmtgrid'] / row['tokenizers']:.2f}", f"{row['command']:.2f}",
+        f"{row['program']:.2f}", f"{row['command'] / row['program']:.2f}", slow,
+        f"{row['shared with tokenizers']:.1%}",
+    ]  # fmt: skip
+
+
+def _line(cells: Any) -> str:
+    return "| " + " | ".join(cells) + " |"
+
+
+def _store(path: Path, rows: list[Row]) -> None:
+    facts = {
+        "machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0],
+        "python": platform.python_version(), "date": datetime.date.today().isoformat(),
+        "tokenizers": importlib.import_module("tokenizers").__version__,
+    }  # fmt: skip
+    path.write_text(json.dumps({**facts, "runs": rows}, indent=2) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
