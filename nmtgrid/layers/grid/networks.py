@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.layers.grid.convolution import Cells, DepthwiseConvolution
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
-from nmtgrid.layers.kernels.linear import linear_relu
+from nmtgrid.layers.kernels.linear import Projection, feed_forward
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.probes import ProbePoint
 
@@ -70,13 +70,12 @@ class FeedForward(nn.Module):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]; `cells` is there because all layers are called alike."""
-        narrowed: Tensor = self.narrow(linear_relu(self.widen, features))
-        return narrowed
+        return feed_forward(self.widen, self.narrow, features)
 
 
-def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
+def xavier_linear(input_size: int, output_size: int) -> Projection:
     """Return a linear layer with Xavier-uniform weights and a zero bias."""
-    layer = nn.Linear(input_size, output_size)
+    layer = Projection(input_size, output_size)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
