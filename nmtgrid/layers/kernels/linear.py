@@ -95,12 +95,10 @@ class _Linear(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs, gradient = ctx.needs_input_grad, gradient.contiguous()
-        of_map = MapGradient(weight, has_weight=needs[1], has_bias=needs[2])
-        of_x = torch.empty_like(x) if needs[0] else None
-        for part, rows, of_rows in chunks(gradient, x, of_x):
+        of_map = _MapGradient(weight, has_weight=needs[1], has_bias=needs[2])
+        for part, rows in _chunks(gradient, x):
             of_map.add(part, rows)
-            multiply(part, weight, of_rows)
-        of_x = None if of_x is None else of_x.to(ctx.dtypes[0])
+        of_x = product(gradient, weight.t()).to(ctx.dtypes[0]) if needs[0] else None
         return of_x, *of_map.sums(*ctx.dtypes[1:])
 
 
@@ -108,27 +106,14 @@ CHUNK = 2**22
 """Bytes of a chunk of a backward pass: what one product has written, the next has in a cache."""
 
 
-def chunks(*tensors: Tensor | None) -> Iterator[tuple[Any, ...]]:
-    """Yield some rows of all contiguous `tensors` [..., N] at a time, [m, N]; None stays None."""
-    flat = [None if tensor is None else tensor.view(-1, tensor.shape[-1]) for tensor in tensors]
-    size = sum(x.shape[1] * x.element_size() for x in flat if x is not None)
-    rows = max(256, CHUNK // size)
-    count = max(len(x) for x in flat if x is not None)
-    for start in range(0, count, rows):
-        yield tuple(None if x is None else x[start : start + rows] for x in flat)
+def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield some rows of all contiguous `tensors` [..., N] at a time, [m, N]."""
+    flat = [tensor.view(-1, tensor.shape[-1]) for tensor in tensors]
+    rows = max(256, CHUNK // sum(x.shape[1] * x.element_size() for x in flat))
+    yield from zip(*(x.split(rows) for x in flat), strict=True)
 
 
-def multiply(gradient: Tensor, weight: Tensor, of_x: Tensor | None) -> None:
-    """Write gradient [m, N] times weight [N, K] into `of_x` [m, K], if it is wanted."""
-    if of_x is None:
-        return
-    if _uses_onednn(gradient, weight) and gradient.dtype is torch.float32:
-        of_x.copy_(product(gradient, weight.t()))
-    else:
-        torch.mm(gradient, weight, out=of_x)
-
-
-class MapGradient:
+class _MapGradient:
     """The gradient of a map's weight [N, K] and bias [N], summed over chunks in float32."""
 
     def __init__(self, weight: Tensor, *, has_weight: bool = True, has_bias: bool = True) -> None:
@@ -196,18 +181,18 @@ class _FeedForward(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         x, hidden, widen, narrow = ctx.saved_tensors
         needs, dtypes = ctx.needs_input_grad, ctx.dtypes
-        of_widen = MapGradient(widen, has_weight=needs[1], has_bias=needs[2])
-        of_narrow = MapGradient(narrow, has_weight=needs[3], has_bias=needs[4])
-        of_x = torch.empty_like(x) if needs[0] else None
-        for part, rows, inner, of_rows in chunks(gradient.contiguous(), x, hidden, of_x):
+        of_widen = _MapGradient(widen, has_weight=needs[1], has_bias=needs[2])
+        of_narrow = _MapGradient(narrow, has_weight=needs[3], has_bias=needs[4])
+        of_x = torch.empty_like(x)
+        for part, rows, inner, of_rows in _chunks(gradient.contiguous(), x, hidden, of_x):
             of_narrow.add(part, inner)
             of_inner = product(part, narrow.t())
             # The output says where the rectifier was open: the input need not be kept.
             torch.ops.aten.threshold_backward.grad_input(of_inner, inner, 0, grad_input=of_inner)
             of_widen.add(of_inner, rows)
-            multiply(of_inner, widen, of_rows)
-        of_x = None if of_x is None else of_x.to(dtypes[0])
-        return of_x, *of_widen.sums(*dtypes[1:3]), *of_narrow.sums(*dtypes[3:])
+            if needs[0]:
+                of_rows.copy_(product(of_inner, widen.t()))
+        return of_x.to(dtypes[0]) if needs[0] else None, *of_widen.sums(*dtypes[1:3]), *of_narrow.sums(*dtypes[3:])
 
 
 def _is_watched(module: nn.Module) -> bool:
