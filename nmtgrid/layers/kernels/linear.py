@@ -1,8 +1,9 @@
 """Linear layers by the fastest product that torch has for the device.
 
-On a CPU of another maker than Intel, torch's default fp32 product (MKL) is slower than oneDNN's,
-which `linear` and `product` call instead: `machine` in benchmarks/results/cpu-1-thread.md gives the
-rates. On a GPU `linear_relu` has the product itself write what is rectified: a grid's inner
+On a CPU of another maker than Intel, torch's default fp32 product (MKL) takes twice as long as
+oneDNN's, which `linear`, `product` and `feed_forward` call instead: `machine` in
+benchmarks/results/cpu-1-thread.md gives the rates. In bf16 oneDNN's operator spares a copy of the
+bias. Gradients of weights are summed over chunks of rows, which stay in the cache. On a GPU `linear_relu` has the product itself write what is rectified: a grid's inner
 features are four times as wide as its cells, so a pass over them alone takes a fifth of the
 product's time.
 """
@@ -56,8 +57,8 @@ def product(
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
         weight = weight.contiguous()  # oneDNN multiplies a slice hundreds of times more slowly
     activation = "relu" if rectify else "none"
-    result = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
-    return result
+    fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
+    return fused
 
 
 def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
@@ -83,12 +84,11 @@ def _has_derivative(x: Tensor, weight: Tensor) -> bool:
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        factors = _converted(working_dtype(x), x, weight, bias)
-        factors[0] = factors[0].contiguous()
-        ctx.save_for_backward(*factors[:2])
-        ctx.dtypes = [None if given is None else given.dtype for given in (x, weight, bias)]
+        ctx.dtypes, dtype = _dtypes(x, weight, bias), working_dtype(x)
+        x, weight = x.to(dtype).contiguous(), weight.to(dtype)
+        ctx.save_for_backward(x, weight)
         with torch.autocast("cpu", enabled=False):
-            return product(*factors)
+            return product(x, weight, None if bias is None else bias.to(dtype))
 
     @staticmethod
     @once_differentiable
@@ -138,8 +138,8 @@ class _MapGradient:
         )
 
 
-def _converted(dtype: torch.dtype, *tensors: Tensor | None) -> list[Tensor | None]:
-    return [None if tensor is None else tensor.to(dtype) for tensor in tensors]
+def _dtypes(*tensors: Tensor | None) -> list[torch.dtype | None]:
+    return [None if tensor is None else tensor.dtype for tensor in tensors]
 
 
 def _is_slowed_by_mkl() -> bool:
@@ -167,14 +167,22 @@ def feed_forward(widen: nn.Linear, narrow: nn.Linear, x: Tensor) -> Tensor:
 
 class _FeedForward(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, *maps: Tensor | None) -> Tensor:
-        ctx.dtypes = [None if given is None else given.dtype for given in (x, *maps)]
-        x, widen, widen_bias, narrow, narrow_bias = _converted(working_dtype(x), x, *maps)
-        x = x.contiguous()
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        widen: Tensor,
+        widen_bias: Tensor | None,
+        narrow: Tensor,
+        narrow_bias: Tensor | None,
+    ) -> Tensor:
+        ctx.dtypes = _dtypes(x, widen, widen_bias, narrow, narrow_bias)
+        dtype = working_dtype(x)
+        x, widen, narrow = x.to(dtype).contiguous(), widen.to(dtype), narrow.to(dtype)
+        biases = [None if bias is None else bias.to(dtype) for bias in (widen_bias, narrow_bias)]
         with torch.autocast("cpu", enabled=False):
-            hidden = product(x, widen, widen_bias, rectify=True)
+            hidden = product(x, widen, biases[0], rectify=True)
             ctx.save_for_backward(x, hidden, widen, narrow)
-            return product(hidden, narrow, narrow_bias)
+            return product(hidden, narrow, biases[1])
 
     @staticmethod
     @once_differentiable
