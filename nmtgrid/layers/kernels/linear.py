@@ -3,9 +3,9 @@
 On a CPU of another maker than Intel, torch's default fp32 product (MKL) takes twice as long as
 oneDNN's, which `linear`, `product` and `feed_forward` call instead: `machine` in
 benchmarks/results/cpu-1-thread.md gives the rates. In bf16 oneDNN's operator spares a copy of the
-bias. Gradients of weights are summed over chunks of rows, which stay in the cache. On a GPU `linear_relu` has the product itself write what is rectified: a grid's inner
-features are four times as wide as its cells, so a pass over them alone takes a fifth of the
-product's time.
+bias. Gradients of weights are summed over chunks of rows, which stay in the cache. On a GPU
+`linear_relu` has the product itself write what is rectified: a grid's inner features are four times
+as wide as its cells, so a pass over them alone takes a fifth of the product's time.
 """
 
 from __future__ import annotations
@@ -200,7 +200,8 @@ class _FeedForward(torch.autograd.Function):
             of_widen.add(of_inner, rows)
             if needs[0]:
                 of_rows.copy_(product(of_inner, widen.t()))
-        return of_x.to(dtypes[0]) if needs[0] else None, *of_widen.sums(*dtypes[1:3]), *of_narrow.sums(*dtypes[3:])
+        of_maps = *of_widen.sums(*dtypes[1:3]), *of_narrow.sums(*dtypes[3:])
+        return of_x.to(dtypes[0]) if needs[0] else None, *of_maps
 
 
 def _is_watched(module: nn.Module) -> bool:
