@@ -33,6 +33,23 @@ def free_memory() -> None:
             ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
+def keep_memory() -> None:
+    """Let the C library keep what is freed, until `free_memory` (glibc only; else nothing).
+
+    By default it returns the end of its heap after each update, and the next one has the system
+    write zeros into all those pages again.
+    """
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL("libc.so.6")
+            for option, size in _MALLOC_OPTIONS.items():
+                library.mallopt(option, size)
+
+
+_MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 2**25}
+"""M_TRIM_THRESHOLD, and M_MMAP_THRESHOLD, which glibc itself raises no further than that."""
+
+
 def is_out_of_memory(fault: BaseException) -> bool:
     """Return whether `fault` says that memory ran out, on any device."""
     if isinstance(fault, (torch.OutOfMemoryError, MemoryError)):

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.devices import is_intel, is_out_of_memory
+from nmtgrid.base.devices import is_intel, is_out_of_memory, keep_memory
 from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models import zoo
@@ -219,6 +219,8 @@ class Updater:
         self.processes = processes
         self.weights = weights or Weights(model, objective)
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
+        if device.type == "cpu":
+            keep_memory()
         # The smallest size that did not fit: with it memory does not run out again at every update.
         self.too_many_cells = math.inf
         self._parameters = [p for p in model.parameters() if p.requires_grad]

@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.layers.kernels.linear import Projection
+
 Aggregation = Literal["max", "average", "attention", "gated-max", "max-attention"]
 
 LOWEST = -1e30
@@ -68,7 +70,7 @@ class GatedMaxPooling(MaxPooling):
 
     def __init__(self, size: int) -> None:
         super().__init__(size)
-        self.gate = nn.Linear(size, 2 * size)
+        self.gate = Projection(size, 2 * size)
         nn.init.xavier_uniform_(self.gate.weight)
         nn.init.zeros_(self.gate.bias)
 

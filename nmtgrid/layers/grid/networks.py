@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.layers.grid.convolution import Cells, DepthwiseConvolution
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
-from nmtgrid.layers.kernels.linear import linear_relu
+from nmtgrid.layers.kernels.linear import Projection, apply, feed_forward
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.probes import ProbePoint
 
@@ -70,13 +71,12 @@ class FeedForward(nn.Module):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]; `cells` is there because all layers are called alike."""
-        narrowed: Tensor = self.narrow(linear_relu(self.widen, features))
-        return narrowed
+        return feed_forward(self.widen, self.narrow, features)
 
 
-def xavier_linear(input_size: int, output_size: int) -> nn.Linear:
+def xavier_linear(input_size: int, output_size: int) -> Projection:
     """Return a linear layer with Xavier-uniform weights and a zero bias."""
-    layer = nn.Linear(input_size, output_size)
+    layer = Projection(input_size, output_size)
     nn.init.xavier_uniform_(layer.weight)
     nn.init.zeros_(layer.bias)
     return layer
@@ -195,15 +195,32 @@ class ResidualCumulativeNetwork(GridNetwork):
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         every = 1 if self.plan.accumulate == "layers" else 2
         features = self.states[0](features)
-        total, terms = _widened(features), 1
+        terms = [features]
         for n, state in enumerate(self.states[1:]):
             features = state(self.run_layer(n, cells, features))
             # "blocks": behind the feed-forward layer alone, which is every second one.
             if (n + 1) % every == 0:
-                total, terms = total + features, terms + 1
+                terms.append(features)
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
-        scale: float = terms**-power
-        return (total * scale).to(features.dtype)
+        return apply(_ScaledSum, len(terms) ** -power, *terms)
+
+
+class _ScaledSum(torch.autograd.Function):
+    """The sum of tensors of one type, in fp32 at least, times a factor."""
+
+    @staticmethod
+    def forward(ctx: Any, scale: float, *terms: Tensor) -> Tensor:
+        ctx.scale, ctx.count = scale, len(terms)
+        total = terms[0].to(torch.promote_types(terms[0].dtype, torch.float32), copy=True)
+        for term in terms[1:]:
+            total += term
+        return (total * scale).to(terms[0].dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        # One gradient for all terms: autograd would convert it for each of them.
+        return None, *[gradient * ctx.scale] * ctx.count
 
 
 class ResidualGatedNetwork(GridNetwork):

@@ -107,9 +107,13 @@ def _weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, left: int, right
     of_taps = taps.new_zeros(taps.shape, dtype=torch.float32)
     step = max(1, PIECE_CELLS // (height * grid.shape[2]))
     for start in range(0, batch, step):
-        image = grid[start : start + step].flatten(0, 1).permute(2, 0, 1).unsqueeze(0)
+        # Batched before it is permuted: otherwise torch would not see that channels are last.
+        image = grid[start : start + step].flatten(0, 1).unsqueeze(0).permute(0, 3, 1, 2)
         kernel = below[start : start + step].flatten(0, 1)
-        kernel = kernel[: len(kernel) - gap].permute(2, 0, 1).unsqueeze(1)
+        kernel = kernel[: len(kernel) - gap]
+        # torch transposes matrices faster than tensors.
+        shape = (width, 1, *kernel.shape[:2])
+        kernel = kernel.flatten(0, 1).t().contiguous().view(shape)
         # [1, D, rows, columns]: each output position of the tall image is one tap.
         of_taps += F.conv2d(image, kernel, padding=(0, side), groups=width)[0].permute(1, 2, 0)
     return of_taps

@@ -1,14 +1,16 @@
 """Linear layers by the fastest product that torch has for the device.
 
-On a CPU of another maker than Intel, torch's default fp32 product (MKL) is slower than oneDNN's,
-which `linear` and `product` call instead: `machine` in benchmarks/results/cpu-1-thread.md gives the
-rates. On a GPU `linear_relu` has the product itself write what is rectified: a grid's inner
-features are four times as wide as its cells, so a pass over them alone takes a fifth of the
-product's time.
+On a CPU of another maker than Intel, torch's default fp32 product (MKL) takes twice as long as
+oneDNN's, which `linear`, `product` and `feed_forward` call instead: `machine` in
+benchmarks/results/cpu-1-thread.md gives the rates. In bf16 oneDNN's operator spares a copy of the
+bias. Gradients of weights are summed over chunks of rows, which stay in the cache. On a GPU
+`linear_relu` has the product itself write what is rectified: a grid's inner features are four times
+as wide as its cells, so a pass over them alone takes a fifth of the product's time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -36,73 +38,192 @@ def working_dtype(x: Tensor) -> torch.dtype:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weight^T + bias [..., N], for x [..., K], weight [N, K] and bias [N]."""
-    if not _uses_onednn(x, weight):
-        return F.linear(x, weight, bias)
-    # oneDNN's operator has no derivative of its own; the Function costs time only with gradients.
     if not torch.is_grad_enabled():
         return product(x, weight, bias)
+    # oneDNN's operator has no derivative of its own; the Function costs time only with gradients.
+    if not _has_derivative(x, weight):
+        return F.linear(x, weight, bias)
     return apply(_Linear, x, weight, bias)
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Return the same without a gradient, for factors with any strides."""
-    if not _uses_onednn(x, weight):
-        return F.linear(x, weight, bias)
+def product(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bool = False
+) -> Tensor:
+    """Return the same without a gradient, for factors with any strides; `rectify`: its ReLU."""
+    # In bf16 `F.linear` takes oneDNN by itself, but first copies a bias into every row.
+    is_narrow = x.dtype is torch.bfloat16 and bias is None
+    if is_narrow or not _uses_onednn(x, weight):
+        result = F.linear(x, weight, bias)
+        return result.relu_() if rectify else result
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
         weight = weight.contiguous()  # oneDNN multiplies a slice hundreds of times more slowly
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    return result
+    activation = "relu" if rectify else "none"
+    fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
+    return fused
 
 
 def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
-    # In bf16 torch takes oneDNN by itself, and autocast must see `F.linear` to convert.
+    # Under autocast `F.linear` converts, and keeps what it has converted.
     return (
-        x.dtype is torch.float32
-        and weight.dtype is torch.float32
+        _IS_FASTER.get(x.dtype, False)
+        and weight.dtype is x.dtype
         and x.device.type == "cpu"
         and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
-        and _IS_FASTER
         and not torch.compiler.is_compiling()
     )
+
+
+def _has_derivative(x: Tensor, weight: Tensor) -> bool:
+    """Return whether the Functions below take x and weight, in the type that autocast says."""
+    if x.device.type != "cpu" or x.dim() < 2 or not x.numel():
+        return False
+    if torch.compiler.is_compiling():
+        return False
+    if not _IS_FASTER.get(working_dtype(x), False):
+        return False
+    return x.dtype is weight.dtype or torch.is_autocast_enabled("cpu")
 
 
 class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.dtypes, dtype = _dtypes(x, weight, bias), working_dtype(x)
+        x, weight = x.to(dtype).contiguous(), weight.to(dtype)
         ctx.save_for_backward(x, weight)
-        ctx.has_bias = bias is not None
-        return product(x, weight, bias)
+        with torch.autocast("cpu", enabled=False):
+            return product(x, weight, None if bias is None else bias.to(dtype))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
-        flat, needs = gradient.flatten(0, -2), ctx.needs_input_grad
+        needs, gradient = ctx.needs_input_grad, gradient.contiguous()
+        of_map = _MapGradient(weight, has_weight=needs[1], has_bias=needs[2])
+        for part, rows in _chunks(gradient, x):
+            of_map.add(part, rows)
+        of_x = product(gradient, weight.t()).to(ctx.dtypes[0]) if needs[0] else None
+        return of_x, *of_map.sums(*ctx.dtypes[1:])
+
+
+CHUNK = 2**22
+"""Bytes of a chunk of a backward pass: what one product has written, the next has in a cache."""
+
+
+def _chunks(*tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Yield some rows of all contiguous `tensors` [..., N] at a time, [m, N]."""
+    flat = [tensor.view(-1, tensor.shape[-1]) for tensor in tensors]
+    rows = max(256, CHUNK // sum(x.shape[1] * x.element_size() for x in flat))
+    yield from zip(*(x.split(rows) for x in flat), strict=True)
+
+
+class _MapGradient:
+    """The gradient of a map's weight [N, K] and bias [N], summed over chunks in float32."""
+
+    def __init__(self, weight: Tensor, *, has_weight: bool = True, has_bias: bool = True) -> None:
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        self._of_weight = weight.new_zeros(weight.shape, dtype=wide) if has_weight else None
+        self._of_bias = weight.new_zeros(len(weight), dtype=wide) if has_bias else None
+
+    def add(self, gradient: Tensor, x: Tensor) -> None:
+        """Add the share of rows x [m, K] with the gradient [m, N] of the map's output."""
+        if self._of_weight is not None:
+            self._of_weight += product(gradient.t(), x.t())
+        if self._of_bias is not None:
+            self._of_bias += gradient.sum(0)
+
+    def sums(
+        self, of_weight: torch.dtype, of_bias: torch.dtype | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return both in these types; None where there is none."""
         return (
-            product(gradient, weight.t()) if needs[0] else None,
-            product(flat.t(), x.flatten(0, -2).t()) if needs[1] else None,
-            flat.sum(0) if ctx.has_bias and needs[2] else None,
+            None if self._of_weight is None else self._of_weight.to(of_weight),
+            None if self._of_bias is None else self._of_bias.to(of_bias),
         )
+
+
+def _dtypes(*tensors: Tensor | None) -> list[torch.dtype | None]:
+    return [None if tensor is None else tensor.dtype for tensor in tensors]
 
 
 def _is_slowed_by_mkl() -> bool:
     return torch.backends.mkl.is_available() and not is_intel()
 
 
-_IS_FASTER = (
-    torch.backends.mkldnn.is_available()
-    and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    and _is_slowed_by_mkl()
+_HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(
+    torch.ops.mkldnn, "_linear_pointwise"
 )
+_IS_FASTER = {
+    torch.float32: _HAS_ONEDNN and _is_slowed_by_mkl(),
+    torch.bfloat16: _HAS_ONEDNN and torch.cpu._is_avx512_bf16_supported(),
+}
+"""Types in which oneDNN's own operator is faster than `F.linear`."""
+
+
+def feed_forward(widen: nn.Linear, narrow: nn.Linear, x: Tensor) -> Tensor:
+    """Return narrow(relu(widen(x))) [..., N], for x [..., K]."""
+    is_watched = _is_watched(widen) or _is_watched(narrow)
+    if is_watched or not torch.is_grad_enabled() or not _has_derivative(x, widen.weight):
+        narrowed: Tensor = narrow(linear_relu(widen, x))
+        return narrowed
+    return apply(_FeedForward, x, widen.weight, widen.bias, narrow.weight, narrow.bias)
+
+
+class _FeedForward(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        widen: Tensor,
+        widen_bias: Tensor | None,
+        narrow: Tensor,
+        narrow_bias: Tensor | None,
+    ) -> Tensor:
+        ctx.dtypes = _dtypes(x, widen, widen_bias, narrow, narrow_bias)
+        dtype = working_dtype(x)
+        x, widen, narrow = x.to(dtype).contiguous(), widen.to(dtype), narrow.to(dtype)
+        biases = [None if bias is None else bias.to(dtype) for bias in (widen_bias, narrow_bias)]
+        with torch.autocast("cpu", enabled=False):
+            hidden = product(x, widen, biases[0], rectify=True)
+            ctx.save_for_backward(x, hidden, widen, narrow)
+            return product(hidden, narrow, biases[1])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        x, hidden, widen, narrow = ctx.saved_tensors
+        needs, dtypes = ctx.needs_input_grad, ctx.dtypes
+        of_widen = _MapGradient(widen, has_weight=needs[1], has_bias=needs[2])
+        of_narrow = _MapGradient(narrow, has_weight=needs[3], has_bias=needs[4])
+        of_x = torch.empty_like(x)
+        for part, rows, inner, of_rows in _chunks(gradient.contiguous(), x, hidden, of_x):
+            of_narrow.add(part, inner)
+            of_inner = product(part, narrow.t())
+            # The output says where the rectifier was open: the input need not be kept.
+            torch.ops.aten.threshold_backward.grad_input(of_inner, inner, 0, grad_input=of_inner)
+            of_widen.add(of_inner, rows)
+            if needs[0]:
+                of_rows.copy_(product(of_inner, widen.t()))
+        of_maps = *of_widen.sums(*dtypes[1:3]), *of_narrow.sums(*dtypes[3:])
+        return of_x.to(dtypes[0]) if needs[0] else None, *of_maps
+
+
+def _is_watched(module: nn.Module) -> bool:
+    # Fused products call no modules, so hooks on these would see nothing.
+    return bool(module._forward_hooks or module._forward_pre_hooks)
+
+
+class Projection(nn.Linear):
+    """A linear layer whose product takes the fastest way in its type."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
 
 
 def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:
     """Return relu(module(x)) [..., N], for x [..., K]."""
-    # The fused product calls no module, so hooks on it would see nothing.
-    is_watched = bool(module._forward_hooks or module._forward_pre_hooks)
     is_plain = x.device.type != "cuda" or torch.compiler.is_compiling()
-    if is_plain or is_watched or module.bias is None:
+    if is_plain or _is_watched(module) or module.bias is None:
         return torch.relu_(module(x))
     dtype = working_dtype(x)
     return apply(LinearReLU, x.to(dtype), module.weight.to(dtype), module.bias.to(dtype))
