@@ -55,7 +55,7 @@ class Contestant:
     @property
     def trains(self) -> bool:
         """Whether the system can train."""
-        return self.worker != "ctranslate2"
+        return self.worker != "ctranslate2" and self.quantization == "float32"
 
 
 CONTESTANTS = (
@@ -65,6 +65,7 @@ CONTESTANTS = (
     Contestant("ctranslate2", "ctranslate2"),
     Contestant("ctranslate2 int8", "ctranslate2", "int8"),
     Contestant("nmtgrid bf16", "nmtgrid", bf16=True),
+    Contestant("nmtgrid int8", "nmtgrid", "int8"),
 )
 
 
@@ -105,9 +106,12 @@ def start(task: dict[str, Any], python: str, folder: Path) -> dict[str, Worker]:
     """Return the contestants' workers; say which are missing."""
     workers: dict[str, Worker] = {}
     for one in CONTESTANTS:
-        alike = [other for other in CONTESTANTS if other.worker == one.worker]
-        if one.worker == "ctranslate2" and alike[0].name in workers:
-            workers[one.name] = workers[alike[0].name]
+        alike = next(
+            other.name for other in CONTESTANTS
+            if (other.worker, other.bf16) == (one.worker, one.bf16)
+        )  # fmt: skip
+        if alike in workers:
+            workers[one.name] = workers[alike]
             continue
         chosen = sys.executable if one.worker in ("nmtgrid", "ctranslate2") else python
         log = folder / f"{one.name.replace(' ', '-')}.log"

@@ -35,25 +35,47 @@ def working_dtype(x: Tensor) -> torch.dtype:
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return x weight^T + bias [..., N], for x [..., K], weight [N, K] and bias [N]."""
-    if not _uses_onednn(x, weight):
-        return F.linear(x, weight, bias)
     # oneDNN's operator has no derivative of its own; the Function costs time only with gradients.
     if not torch.is_grad_enabled():
         return product(x, weight, bias)
+    if not _uses_onednn(x, weight):
+        return F.linear(x, weight, bias)
     return apply(_Linear, x, weight, bias)
+
+
+class Projection(nn.Linear):
+    """A linear layer whose product takes the fastest way in its type."""
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> Projection:
+        """Return the projection that shares the parameters of `layer`."""
+        projection = cls(layer.in_features, layer.out_features, device="meta")
+        projection.weight, projection.bias = layer.weight, layer.bias
+        return projection.train(layer.training)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return the same without a gradient, for factors with any strides."""
+    packed = getattr(weight, "packed", None)  # see packed_weights.py
+    if packed is not None and _is_plain_fp32(x, weight):
+        result: Tensor = packed.product(x, weight, bias)
+        return result
     if not _uses_onednn(x, weight):
         return F.linear(x, weight, bias)
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
         weight = weight.contiguous()  # oneDNN multiplies a slice hundreds of times more slowly
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+    result = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
     return result
 
 
 def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
+    return _IS_FASTER and _is_plain_fp32(x, weight)
+
+
+def _is_plain_fp32(x: Tensor, weight: Tensor) -> bool:
     # In bf16 torch takes oneDNN by itself, and autocast must see `F.linear` to convert.
     return (
         x.dtype is torch.float32
@@ -61,7 +83,6 @@ def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
         and x.device.type == "cpu"
         and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
-        and _IS_FASTER
     )
 
 
@@ -93,6 +114,11 @@ _IS_FASTER = (
     and hasattr(torch.ops.mkldnn, "_linear_pointwise")
     and _is_slowed_by_mkl()
 )
+
+
+def packs_fp32() -> bool:
+    """Return whether fp32 products on this machine's CPU gain by packed weights."""
+    return _IS_FASTER and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
 def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:

@@ -17,16 +17,9 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.attention import attend, attention_weights
 from nmtgrid.layers.kernels.dropout import dropout
-from nmtgrid.layers.kernels.linear import linear
+from nmtgrid.layers.kernels.linear import Projection, linear
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.kv_cache import KVCache
-
-
-class Projection(nn.Linear):
-    """A linear layer whose product takes the fastest way in its type (see kernels/linear.py)."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias)
 
 
 def inward_projection(size: int, parts: int) -> Projection:
