@@ -19,6 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -133,10 +134,14 @@ def commands(seconds: float) -> dict[str, dict[str, Any]]:
     }
 
 
-def measure(workers: dict[str, Worker], rounds: int, seconds: float) -> dict[str, Any]:
+def measure(
+    workers: dict[str, Worker], rounds: int, seconds: float, only: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return for each deed and contestant the tokens per second of processor, round by round."""
     found: dict[str, Any] = {}
     for deed, command in commands(seconds).items():
+        if only and deed not in only:
+            continue
         rows: dict[str, Any] = {}
         for turn in range(-1, rounds):  # the first round only warms up
             for one in CONTESTANTS:
@@ -237,14 +242,14 @@ def check_same(task: dict[str, Any], loaded: LoadedModel, dataset: Dataset) -> N
 
 def contest(
     data: Path, python: str, folder: Path, model: Path | None = None, *,
-    minutes: float = 30, rounds: int = 3, seconds: float = 12,
+    minutes: float = 30, rounds: int = 3, seconds: float = 12, only: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Prepare, measure all in turn, and return the figures with what they depend on."""
     task = prepare(data.resolve(), folder, model and model.resolve(), minutes)
     workers = start(task, python, folder)
     try:
         versions = {name: worker.greeting["version"] for name, worker in workers.items()}
-        found = measure(workers, rounds, seconds)
+        found = measure(workers, rounds, seconds, only)
     finally:
         for worker in set(workers.values()):
             worker.close()
@@ -260,6 +265,9 @@ def main() -> None:
     parser.add_argument("--peers-python", default=sys.executable)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12, help="of a round of training")
+    parser.add_argument(
+        "--only", action="append", choices=tuple(commands(0)), help="a part; may be repeated"
+    )
     parser.add_argument("--core", type=int, help="pin all work to this core")
     parser.add_argument("--model", type=Path, help="the common weights; else they are trained")
     parser.add_argument("--minutes", type=float, default=30, help="of processor for that training")
@@ -271,7 +279,7 @@ def main() -> None:
         os.sched_setaffinity(0, {given.core})
     found = contest(
         given.data, given.peers_python, given.folder.resolve(), given.model,
-        minutes=given.minutes, rounds=given.rounds, seconds=given.seconds,
+        minutes=given.minutes, rounds=given.rounds, seconds=given.seconds, only=given.only or (),
     )  # fmt: skip
     print(show(found))
     if given.out:

@@ -229,7 +229,7 @@ class Translator:
         if precision == "auto":
             types = len(self.pipeline.source_vocabulary)
             ratios = measure(self.models, self.plan, types)
-            self.speedups, precision = {**ratios}, choose(ratios)
+            self.speedups, precision = dict(ratios.items()), choose(ratios)
         self.precision: Precision = precision
         self.bf16 = precision == "bf16"
         """Whether searches run under autocast; on most CPUs the models' products round instead."""
