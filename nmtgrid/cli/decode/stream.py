@@ -30,7 +30,6 @@ from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_policy, read_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
-from nmtgrid.search.precision import check_stream_precision
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import check_ensemble, default_plan
 from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces, stream_words
@@ -122,7 +121,6 @@ def translate_stream(arguments: DecodeArguments) -> None:
     An interruption leaves the traces and the report of the lines that have ended. Raises
     ConfigError, before anything is read, where the model cannot do what is asked.
     """
-    check_stream_precision(arguments.precision)
     setting = _setting(arguments) if _policies(arguments) else _setting_of_training(arguments)
     agent = setting.make(arguments.finish_reading)
     device = find_device(arguments.device)
