@@ -42,7 +42,7 @@ def translators(folder: Path, beam: int) -> dict[str, Translator]:
         loaded = load_model(folder)
         translator = Translator([loaded], precision=precision).with_search(beam=beam)
         if name == UNPACKED:
-            translator.models = [loaded.model]
+            translator.models = [loaded.model]  # not the packed copy
         made[name] = translator
     return made
 

@@ -1,7 +1,7 @@
 """The precision of a search on a CPU: as it is asked for, or the fastest in a short measurement.
 
-On a CPU bf16 and int8 are of weights and products alone: what lies between the products stays in
-fp32 (layers/kernels/packed_weights.py). Called by translate.py.
+On a CPU int8 is of weights and products alone, and so is bf16 in models without convolutions: what
+lies between the products stays in fp32 (layers/kernels/packed_weights.py). Called by translate.py.
 """
 
 from __future__ import annotations
@@ -71,9 +71,12 @@ def prepare(
     models: Sequence[TranslationModel], precision: Packing
 ) -> tuple[list[TranslationModel], bool]:
     """Return models on a CPU for decoding with `precision`, and whether they need autocast too."""
-    # A processor without products of its own for bf16 rounds by autocast, as a GPU does.
-    packed = [with_packed_weights(model, precision) for model in models]
-    return packed, precision == "bf16" and not can_pack("bf16")
+    # Convolutions gain by bf16 too, and so does what lies between them: autocast, as on a GPU.
+    # In the many small steps of the others it costs more time than it saves.
+    kernels = any(parameter.dim() > 2 for model in models for parameter in model.parameters())
+    if precision == "bf16" and (kernels or not can_pack("bf16")):
+        return list(models), True
+    return [with_packed_weights(model, precision) for model in models], False
 
 
 def measure(
@@ -84,7 +87,7 @@ def measure(
     The search is of random words of `types`, as wide as `plan` has it; all precisions take turns.
     """
     kinds: list[Packing] = ["fp32", *[kind for kind in _REDUCED if can_pack(kind)]]
-    prepared = {kind: prepare(models, kind)[0] for kind in kinds}
+    prepared = {kind: prepare(models, kind) for kind in kinds}
     source = _source(models[0], types)
     lengths = torch.full((_SENTENCES,), _WORDS)
     short = SearchPlan(
@@ -93,8 +96,10 @@ def measure(
     seconds = dict.fromkeys(kinds, float("inf"))
     for _ in range(ROUNDS):
         for kind in kinds:
+            members, needs_autocast = prepared[kind]
             start = time.perf_counter()
-            engine.search(prepared[kind], source, lengths, short)
+            with torch.autocast("cpu", torch.bfloat16, enabled=needs_autocast):
+                engine.search(members, source, lengths, short)
             seconds[kind] = min(seconds[kind], time.perf_counter() - start)
     return {kind: seconds["fp32"] / spent for kind, spent in seconds.items()}
 

@@ -232,7 +232,7 @@ class Translator:
             self.speedups, precision = dict(ratios.items()), choose(ratios)
         self.precision: Precision = precision
         self.bf16 = precision == "bf16"
-        """Whether searches run under autocast; on most CPUs the models' products round instead."""
+        """Whether searches run under autocast; elsewhere the models' products round instead."""
         if self.device.type == "cpu":
             self.models, self.bf16 = prepare(self.models, precision)
 

@@ -17,6 +17,7 @@ from nmtgrid.cli.decode.run import format_precision
 from nmtgrid.layers.kernels import packed_weights
 from nmtgrid.layers.kernels.linear import linear, product
 from nmtgrid.layers.kernels.packed_weights import PackedWeight, can_pack, with_packed_weights
+from nmtgrid.models import zoo
 from nmtgrid.models.api import Verified
 from nmtgrid.search import precision
 from nmtgrid.search.api import SearchPlan
@@ -106,6 +107,14 @@ def test_a_copy_shares_its_memory_and_leaves_the_model_alone(kind: Any) -> None:
     ours, theirs = search([copied, copied], *arguments), search([model, model], *arguments)
     for mine, other in zip(ours, theirs, strict=True):
         assert mine[0].score == pytest.approx(other[0].score, abs=0.5)
+
+
+@needs_bf16
+def test_convolutions_are_in_bf16_too() -> None:
+    grid = zoo.build("pervasive", "toy", source_vocab_size=12, target_vocab_size=11).eval()
+    assert prepare([grid], "bf16") == ([grid], True), "by autocast"
+    (packed,), needs_autocast = prepare([tiny()], "bf16")
+    assert hasattr(packed.classifier().weight, "packed") and not needs_autocast
 
 
 def test_without_such_products_the_model_stays_and_bf16_is_by_autocast(
