@@ -10,10 +10,12 @@ from benchmarks.peer_worker import Task, Until
 from nmtgrid import __version__
 from nmtgrid.data.batches import BatchPlan, DataCursor, collate
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.layers.kernels.packed_weights import Packing
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import load_model
 from nmtgrid.search import engine
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.precision import prepare
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
@@ -57,7 +59,11 @@ class System:
             0, 0, 1,
         )  # fmt: skip
         self.walk = plan.walk(DataCursor.begin())
-        self.decoding = load_model(task["model"]).model
+        model = load_model(task["model"]).model
+        precisions: dict[str, Packing] = {
+            "float32": "bf16" if self.bf16 else "fp32", "int8": "int8",
+        }  # fmt: skip
+        self.decoding = {name: prepare([model], kind) for name, kind in precisions.items()}
         lines = Path(task["test"]["source"]).read_text(encoding="utf-8").splitlines()
         self.sources = [line.split() for line in lines]
 
@@ -81,12 +87,13 @@ class System:
         found: list[list[str]] = [[] for _ in sources]
         each = self.task["sentences"]
         plan = SearchPlan(beam=beam)
+        models, needs_autocast = self.decoding[quantization]
         for first in range(0, len(order), each):
             places = order[first : first + each]
             chosen = [sources[place] for place in places]
             batch = collate(chosen, [[]] * len(chosen))
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
-                some = engine.search([self.decoding], batch.source, batch.source_lengths, plan)
+            with torch.autocast("cpu", torch.bfloat16, enabled=needs_autocast):
+                some = engine.search(models, batch.source, batch.source_lengths, plan)
             for place, hypotheses in zip(places, some, strict=True):
                 found[place] = write(hypotheses[0].tokens)
         return found

@@ -19,6 +19,7 @@ import shutil
 import statistics
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ class Contestant:
     @property
     def trains(self) -> bool:
         """Whether the system can train."""
-        return self.worker != "ctranslate2"
+        return self.worker != "ctranslate2" and self.quantization == "float32"
 
 
 CONTESTANTS = (
@@ -65,6 +66,7 @@ CONTESTANTS = (
     Contestant("ctranslate2", "ctranslate2"),
     Contestant("ctranslate2 int8", "ctranslate2", "int8"),
     Contestant("nmtgrid bf16", "nmtgrid", bf16=True),
+    Contestant("nmtgrid int8", "nmtgrid", "int8"),
 )
 
 
@@ -105,9 +107,12 @@ def start(task: dict[str, Any], python: str, folder: Path) -> dict[str, Worker]:
     """Return the contestants' workers; say which are missing."""
     workers: dict[str, Worker] = {}
     for one in CONTESTANTS:
-        alike = [other for other in CONTESTANTS if other.worker == one.worker]
-        if one.worker == "ctranslate2" and alike[0].name in workers:
-            workers[one.name] = workers[alike[0].name]
+        alike = next(
+            other.name for other in CONTESTANTS
+            if (other.worker, other.bf16) == (one.worker, one.bf16)
+        )  # fmt: skip
+        if alike in workers:
+            workers[one.name] = workers[alike]
             continue
         chosen = sys.executable if one.worker in ("nmtgrid", "ctranslate2") else python
         log = folder / f"{one.name.replace(' ', '-')}.log"
@@ -129,10 +134,14 @@ def commands(seconds: float) -> dict[str, dict[str, Any]]:
     }
 
 
-def measure(workers: dict[str, Worker], rounds: int, seconds: float) -> dict[str, Any]:
-    """Return for each workload and contestant the tokens per second of processor by round."""
+def measure(
+    workers: dict[str, Worker], rounds: int, seconds: float, only: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Return each contestant's tokens per processor second, by workload and round."""
     found: dict[str, Any] = {}
     for workload, command in commands(seconds).items():
+        if only and workload not in only:
+            continue
         rows: dict[str, Any] = {}
         for turn in range(-1, rounds):  # the first round only warms up
             for one in CONTESTANTS:
@@ -233,14 +242,14 @@ def check_same(task: dict[str, Any], loaded: LoadedModel, dataset: Dataset) -> N
 
 def contest(
     data: Path, python: str, folder: Path, model: Path | None = None, *,
-    minutes: float = 30, rounds: int = 3, seconds: float = 12,
+    minutes: float = 30, rounds: int = 3, seconds: float = 12, only: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Prepare, measure all in turn, and return the figures with what they depend on."""
     task = prepare(data.resolve(), folder, model and model.resolve(), minutes)
     workers = start(task, python, folder)
     try:
         versions = {name: worker.greeting["version"] for name, worker in workers.items()}
-        found = measure(workers, rounds, seconds)
+        found = measure(workers, rounds, seconds, only)
     finally:
         for worker in set(workers.values()):
             worker.close()
@@ -256,6 +265,9 @@ def main() -> None:
     parser.add_argument("--peers-python", default=sys.executable)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=12, help="of a round of training")
+    parser.add_argument(
+        "--only", action="append", choices=tuple(commands(0)), help="a part; may be repeated"
+    )
     parser.add_argument("--core", type=int, help="pin all work to this core")
     parser.add_argument("--model", type=Path, help="the common weights; else they are trained")
     parser.add_argument("--minutes", type=float, default=30, help="of processor for that training")
@@ -268,6 +280,7 @@ def main() -> None:
     found = contest(
         options.data, options.peers_python, options.folder.resolve(), options.model,
         minutes=options.minutes, rounds=options.rounds, seconds=options.seconds,
+        only=options.only or (),
     )  # fmt: skip
     print(show(found))
     if options.out:

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["fp32", "bf16"]
+DecodePrecisionName = Literal["fp32", "bf16", "int8", "auto"]
 WeightsName = Literal["best", "last", "average"]
 
 Device = Annotated[
@@ -59,6 +60,14 @@ Device = Annotated[
 ]
 Precision = Annotated[
     PrecisionName, typer.Option("--precision", help="`bf16` may be faster, especially on a GPU.")
+]
+DecodePrecision = Annotated[
+    DecodePrecisionName,
+    typer.Option(
+        "--precision",
+        help="Of products. `bf16` may be faster, on a CPU also `int8`; `auto` (CPU) measures them "
+        "and takes the fastest.",
+    ),
 ]
 Weights = Annotated[WeightsName, typer.Option("--weights", help="Weights of MODEL to use.")]
 Ensemble = Annotated[

@@ -14,6 +14,7 @@ from nmtgrid.online.retranslation import PrefixPolicy
 from nmtgrid.online.settings import Setting, read_setting
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.api import Agent
+from nmtgrid.search.precision import check_stream_precision
 from nmtgrid.search.translate import Translator
 
 
@@ -55,6 +56,7 @@ def simultaneous(
     conditions = Conditions(finish_reading=finish_reading, ensemble=len(model.models) > 1)
     for preset in presets:
         preset.check(first, conditions, model.warn)
+    check_stream_precision(model.precision)
     # The model's own width and penalties are for whole sentences: no word is taken back here.
     plan = dataclasses.replace(model.plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
     translator = StreamTranslator(

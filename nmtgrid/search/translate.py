@@ -45,6 +45,7 @@ from nmtgrid.search.long_sources import (
     split,
     untrained_length_warning,
 )
+from nmtgrid.search.precision import Precision, check_precision, choose, measure, prepare
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import END, UNKNOWN
 
@@ -59,7 +60,6 @@ _MOST_PIECES = 1 << 16
 _SHOWN = 40
 """Characters of a wrong argument that an error message shows."""
 Item = TypeVar("Item")
-Precision = Literal["fp32", "bf16"]
 
 
 def check_text(model: TranslationModel) -> None:
@@ -198,8 +198,9 @@ class Translator:
         """`plan` defaults to the first model's settings.
 
         `warn` gets messages on long lines (None: they are Python warnings), `halt` says where
-        tokens leave the decoder early (None: nowhere). Raises ConfigError for faulty plans,
-        ModelError when the models' vocabularies differ.
+        tokens leave the decoder early (None: nowhere). With `precision` auto the fastest one is
+        chosen in a short measurement. Raises ConfigError for faulty plans and for a precision that
+        the device does not have, ModelError when the models' vocabularies differ.
         """
         check_ensemble(loaded)
         self.loaded = loaded[0]
@@ -209,7 +210,7 @@ class Translator:
         self.options = TranslationOptions() if options is None else options
         check_config(self.plan)
         check_config(self.options)
-        self.device, self.bf16 = torch.device(device), precision == "bf16"
+        self.device = torch.device(device)
         self.warn = warn or (lambda text: warnings.warn(text, stacklevel=2))
         self.models = [member.model.to(self.device).eval() for member in loaded]
         self.halt = halt
@@ -222,6 +223,18 @@ class Translator:
         self._turn = contextlib.nullcontext() if self.graphs is None else threading.Lock()
         # Unknown words are replaced along the alignment, so the models must have one.
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
+        check_precision(precision, self.device, halt)
+        self.speedups: dict[str, float] = {}
+        """How many times faster than in fp32 a search was with each precision, if measured."""
+        if precision == "auto":
+            types = len(self.pipeline.source_vocabulary)
+            ratios = measure(self.models, self.plan, types)
+            self.speedups, precision = dict(ratios.items()), choose(ratios)
+        self.precision: Precision = precision
+        self.bf16 = precision == "bf16"
+        """Whether searches run under autocast; elsewhere the models' products round instead."""
+        if self.device.type == "cpu":
+            self.models, self.bf16 = prepare(self.models, precision)
 
     def with_search(self, **search: Any) -> Translator:
         """Return a translator with other settings of the search (beam=5, nbest=3, ...).
@@ -549,7 +562,8 @@ def load(
     if options is not None and not isinstance(options, TranslationOptions):
         raise TypeError(f"options must be TranslationOptions, but are {_short(options)}.")
     if precision not in get_args(Precision):
-        raise ConfigError(f"precision must be 'fp32' or 'bf16', but is {_short(precision)}.")
+        names = ", ".join(map(repr, get_args(Precision)))
+        raise ConfigError(f"precision must be one of {names}, but is {_short(precision)}.")
     import_files(imports)
     torch_device = find_device(device)
     loaded = [load_model(path, torch_device, weights) for path in (folder, *more)]

@@ -77,6 +77,7 @@ class Models:
         self._device, self._precision, self._max_source = device, precision, max_source
         self._warn = warn
         self.loaded = {name: load_model(path, device, weights) for name, path in folders.items()}
+        self._translators: dict[Path, Translator] = {}
         for loaded in self.loaded.values():
             check_text(loaded.model)
         # With the names of policies alone, their files having been run.
@@ -121,15 +122,17 @@ class Models:
     def translator(self, name: str) -> tuple[Translator, bool]:
         """Return what translates whole sentences, and whether it aligns. Raises ConfigError."""
         loaded = self._model(name or next(iter(self.loaded)))
-        options = TranslationOptions(max_source=self._max_source)
-        return Translator(
-            [loaded],
-            default_plan(loaded),
-            options,
-            device=self._device,
-            precision=self._precision,
-            warn=self._warn,
-        ), loaded.model.traits.aligns
+        # Made once: its weights are packed by its first search.
+        if loaded.folder not in self._translators:
+            self._translators[loaded.folder] = Translator(
+                [loaded],
+                default_plan(loaded),
+                TranslationOptions(max_source=self._max_source),
+                device=self._device,
+                precision=self._precision,
+                warn=self._warn,
+            )
+        return self._translators[loaded.folder], loaded.model.traits.aligns
 
     def usual_policy(self, name: str) -> str:
         """Return the policy that a model reads by unless a request names one."""

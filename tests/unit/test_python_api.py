@@ -124,7 +124,7 @@ def test_wrong_arguments(
     [
         ({"device": None}, TypeError, "device must be a name"),
         ({"device": "tpu"}, nmtgrid.NmtgridError, "tpu"),
-        ({"precision": "fp16"}, ConfigError, "precision must be 'fp32' or 'bf16'"),
+        ({"precision": "fp16"}, ConfigError, "one of 'fp32', 'bf16', 'int8', 'auto', but is"),
         ({"weights": "worst"}, nmtgrid.NmtgridError, "no weights called `worst`"),
         ({"options": {"window": 3}}, TypeError, "options must be TranslationOptions"),
         ({"warn": True}, TypeError, "warn must be a function"),

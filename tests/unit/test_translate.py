@@ -40,13 +40,14 @@ def test_lines_come_back_in_order_and_empty_ones_stay_empty() -> None:
 
 
 def test_batches_hold_at_most_the_tokens_asked_for() -> None:
-    loaded = copier(WORDS)
-    translator(loaded, batch_tokens=20).translate(["a " * n for n in (1, 9, 3, 3, 2, 30, 4)])
-    assert isinstance(loaded.model, CopyModel)
-    for rows, width in loaded.model.batches:
+    system = translator(copier(WORDS), batch_tokens=20)
+    system.translate(["a " * n for n in (1, 9, 3, 3, 2, 30, 4)])
+    (model,) = system.models
+    assert isinstance(model, CopyModel)
+    for rows, width in model.batches:
         assert rows * width <= 20 or rows == 1
-    assert sum(rows for rows, _ in loaded.model.batches) == 7
-    assert len(loaded.model.batches) < 7
+    assert sum(rows for rows, _ in model.batches) == 7
+    assert len(model.batches) < 7
 
 
 def test_windows_are_read_only_when_needed() -> None:

@@ -37,8 +37,10 @@ def command(arguments: DecodeArguments) -> None:
         if arguments.nbest == 1:
             arguments = dataclasses.replace(arguments, nbest=None)
         from nmtgrid.cli.decode.stream import faults_of_stream, translate_stream
+        from nmtgrid.search.precision import check_stream_precision
 
         check_rules(arguments, STREAM_RULES, faults_of_stream(arguments))
+        check_stream_precision(arguments.precision)
         check_outputs(
             {"--stream": standard, "--traces": arguments.traces, "--json": arguments.json},
             {"INPUT": source},

@@ -12,12 +12,12 @@ from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     CommandArguments,
     Config,
+    DecodePrecision,
     Device,
     Ensemble,
     Excludes,
     JsonFile,
     Overrides,
-    Precision,
     Requires,
     Weights,
     argument,
@@ -106,7 +106,7 @@ class DecodeArguments(CommandArguments):
         "--finish-reading", "Streams: forbid the end symbol before the whole source is read."
     )
     changes: Overrides = None
-    precision: Precision = "fp32"
+    precision: DecodePrecision = "fp32"
     device: Device = "auto"
     json: JsonFile = None
     config: Config = None

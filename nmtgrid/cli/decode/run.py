@@ -92,12 +92,25 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     (check_pictures if has_pictures else check_text)(translator.models[0])
     if translator.features:
         check_rules(arguments, PICTURE_RULES)
+    if translator.speedups:
+        console.say(format_precision(translator.precision, translator.speedups))
     if (k := trained_k(arguments.model)) is not None:
         console.say(
             f"note: this model was trained with wait-{k}, but reads the whole source here; with "
             "`--stream` it reads as it was trained."
         )
     return translator
+
+
+def format_precision(precision: str, speedups: Mapping[str, float]) -> str:
+    """Return the line that says which precision was chosen, and what was measured."""
+    others = [
+        f"{kind} {ratio:.1f}" for kind, ratio in speedups.items() if kind not in (precision, "fp32")
+    ]
+    beside = f" ({', '.join(others)} times)" if others else ""
+    if precision == "fp32":
+        return f"precision: fp32, as nothing else is clearly faster here{beside}."
+    return f"precision: {precision}, {speedups[precision]:.1f} times faster than fp32{beside}."
 
 
 def _explicit_fields(

@@ -46,27 +46,44 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     return apply(_Linear, x, weight, bias)
 
 
+class Projection(nn.Linear):
+    """A linear layer whose product takes the fastest way in its type."""
+
+    @classmethod
+    def of(cls, layer: nn.Linear) -> Projection:
+        """Return the projection that shares the parameters of `layer`."""
+        projection = cls(layer.in_features, layer.out_features, device="meta")
+        projection.weight, projection.bias = layer.weight, layer.bias
+        return projection.train(layer.training)
+
+    def forward(self, input: Tensor) -> Tensor:
+        return linear(input, self.weight, self.bias)
+
+
 def product(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, *, rectify: bool = False
 ) -> Tensor:
     """Return the same without a gradient, for factors with any strides; `rectify`: its ReLU."""
+    packed = getattr(weight, "packed", None)  # see packed_weights.py
+    if packed is not None and x.dtype is torch.float32 and _is_plain(x, weight):
+        result: Tensor = packed.product(x, weight, bias)
+        return result.relu_() if rectify else result
+    is_faster = _IS_FASTER.get(x.dtype, False) and _is_plain(x, weight)
     # In bf16 `F.linear` takes oneDNN by itself, but first copies a bias into every row.
-    is_narrow = x.dtype is torch.bfloat16 and bias is None
-    if is_narrow or not _uses_onednn(x, weight):
+    if not is_faster or (x.dtype is torch.bfloat16 and bias is None):
         result = F.linear(x, weight, bias)
         return result.relu_() if rectify else result
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
         weight = weight.contiguous()  # oneDNN multiplies a slice hundreds of times more slowly
     activation = "relu" if rectify else "none"
-    fused: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
-    return fused
+    result = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
+    return result
 
 
-def _uses_onednn(x: Tensor, weight: Tensor) -> bool:
+def _is_plain(x: Tensor, weight: Tensor) -> bool:
     # Under autocast `F.linear` converts, and keeps what it has converted.
     return (
-        _IS_FASTER.get(x.dtype, False)
-        and weight.dtype is x.dtype
+        weight.dtype is x.dtype
         and x.device.type == "cpu"
         and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
@@ -213,11 +230,11 @@ def _is_watched(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks)
 
 
-class Projection(nn.Linear):
-    """A linear layer whose product takes the fastest way in its type."""
-
-    def forward(self, input: Tensor) -> Tensor:
-        return linear(input, self.weight, self.bias)
+def packs_fp32() -> bool:
+    """Return whether fp32 products on this machine's CPU gain by packed weights."""
+    return _IS_FASTER[torch.float32] and hasattr(
+        torch.ops.mkldnn, "_reorder_linear_weight"
+    )
 
 
 def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:

@@ -1,0 +1,116 @@
+"""Weights of a CPU's matrix products in the layout that its library computes with, in 32, 16 or 8
+bits.
+
+The library otherwise rearranges a weight in each product, and a step of decoding multiplies few
+rows: benchmarks/cpu_decoding.py measures searches with each precision. `with_packed_weights` copies
+a model for decoding; `product` (linear.py) multiplies by what it has attached to the weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import warnings
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from nmtgrid.layers.kernels.linear import Projection, packs_fp32
+
+Packing = Literal["fp32", "bf16", "int8"]
+Model = TypeVar("Model", bound=nn.Module)
+
+
+class PackedWeight:
+    """A weight [N, K] and its bias [N], packed at the first product and after they have changed.
+
+    Products take fp32 and return fp32. In bf16 both factors are rounded to 8 bits of mantissa. In
+    int8 each row of the weight has a scale of its own, and what is multiplied by it one scale for
+    all rows together, so that results depend on the rows that are computed at once.
+    """
+
+    def __init__(self, packing: Packing) -> None:
+        self.packing = packing
+        self._of: tuple[Any, ...] = ()
+        self._packed: Any = None
+
+    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return x weight^T + bias [..., N] for x [..., K] in fp32, without a gradient."""
+        # Whoever writes into the weight, by whichever name, changes its version.
+        of = weight._version, weight.data_ptr(), None if bias is None else bias._version, id(bias)
+        if of != self._of:
+            self._packed, self._of = _pack(weight.detach(), bias, self.packing), of
+        packed = self._packed
+        if self.packing == "int8":
+            result: Tensor = torch.ops.quantized.linear_dynamic(x, packed, not _has_vnni())
+            return result
+        if self.packing == "fp32":
+            return _pointwise(x, packed, bias)
+        return _pointwise(x.bfloat16(), *packed).float()
+
+
+def _pointwise(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return result
+
+
+def _pack(weight: Tensor, bias: Tensor | None, packing: Packing) -> Any:
+    bias = None if bias is None else bias.detach()
+    if packing == "fp32":
+        return torch.ops.mkldnn._reorder_linear_weight(weight)
+    if packing == "bf16":
+        packed = torch.ops.mkldnn._reorder_linear_weight(weight.bfloat16())
+        return packed, None if bias is None else bias.bfloat16()
+    # A row of zeros has the scale of rounding errors, so that nothing is divided by zero.
+    scales = (weight.abs().amax(1) / 127).clamp(min=torch.finfo(weight.dtype).eps)
+    zeros = torch.zeros(len(weight), dtype=torch.long)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tensors that torch will move to another package
+        rounded = torch.quantize_per_channel(weight, scales.double(), zeros, 0, torch.qint8)
+        return torch.ops.quantized.linear_prepack(rounded, bias)
+
+
+@functools.cache
+def _has_vnni() -> bool:
+    """Return whether sums of 8-bit products cannot overflow; else inputs get 7 bits."""
+    is_supported = getattr(torch.cpu, "_is_vnni_supported", None)
+    return bool(is_supported and is_supported())
+
+
+@functools.cache
+def can_pack(packing: Packing) -> bool:
+    """Return whether this torch has products with such weights for this processor."""
+    if packing == "fp32":
+        return packs_fp32()
+    try:
+        # These operators are not of torch's public interface: they are tried, not assumed.
+        weight, x = torch.eye(32), torch.ones(2, 32)
+        result = PackedWeight(packing).product(x, weight, torch.ones(32))
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return False
+    is_fast = packing == "int8" or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return is_fast and bool((result - 2).abs().max() < 0.1)
+
+
+def with_packed_weights(model: Model, packing: Packing) -> Model:
+    """Return a copy of `model` on a CPU for decoding, whose products take packed weights.
+
+    The copy shares the memory of all parameters and buffers; it is the same model in fp32 where
+    this processor gains nothing by packing. Derivatives are those of the weights as they are.
+    """
+    if not can_pack(packing):
+        return model
+    memo: dict[int, Any] = {id(buffer): buffer for buffer in model.buffers()}
+    for parameter in model.parameters():
+        shared = nn.Parameter(parameter.detach(), requires_grad=parameter.requires_grad)
+        if parameter.dim() == 2 and parameter.dtype is torch.float32:
+            shared.packed = PackedWeight(packing)  # type: ignore[attr-defined]
+        memo[id(parameter)] = shared
+    copied = copy.deepcopy(model, memo)
+    for parent in list(copied.modules()):
+        for name, child in list(parent.named_children()):
+            # Only torch's own layer, whose product is known.
+            if type(child) is nn.Linear:
+                setattr(parent, name, Projection.of(child))
+    return copied
