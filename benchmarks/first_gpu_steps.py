@@ -138,7 +138,7 @@ def waits(conditions: Conditions, folder: Path) -> None:
 
 
 def convolutions(conditions: Conditions, folder: Path) -> None:
-    """The grid convolution with one and with two strips, and the library's beside it."""
+    """The grid convolution with one to three strips, and the library's beside it."""
     clock, sentences = conditions.clock(2), 2 if conditions.quick else 284
     figures: Row = {"rows": []}
     if conditions.device == "cuda":
@@ -149,7 +149,7 @@ def convolutions(conditions: Conditions, folder: Path) -> None:
         taps = torch.randn(KERNEL // 2 + 1, KERNEL, SIZE, device=clock.device)
         shape, left = (taps.shape[0], taps.shape[1]), KERNEL // 2
         default = grid_conv_triton.PARTS
-        for parts in (1, 2):
+        for parts in (1, 2, 3):
             grid_conv_triton.PARTS = parts
             seconds = clock.best({
                 "forward": lambda: grid_conv_triton.convolve_cells(x, taps, layout, left),

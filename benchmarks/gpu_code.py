@@ -21,7 +21,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shapes import settings_of, training_lengths
+from benchmarks.shapes import Lengths, settings_of, training_lengths
 from benchmarks.store import chapter, section
 from benchmarks.timing import Conditions, Row
 from benchmarks.whole_run import epoch_of
@@ -35,8 +35,8 @@ GPUS = {"H100": (989e12, 67e12, 3.35e12), "H200": (989e12, 67e12, 4.8e12)}
 """Peak bf16 and fp32 operations, and bytes, a second."""
 GEMM_SHARE, BANDWIDTH_SHARE = 0.6, 0.75
 """Of the peaks, reached by products and by passes over memory: assumed."""
-WASTE = 1.21
-"""Cells computed for each valid one: strips of 16 positions at the widths of IWSLT'14."""
+FORMER_SHARE = 264 / 4 / 286
+"""Of the fp32 peak, left by the loads of the convolution with one strip of 16 positions."""
 GRADIENT_MS = 2.9
 """Of the convolution's weight gradient on an H100 for 100,000 cells: estimated, not compiled."""
 
@@ -163,7 +163,7 @@ def count_instructions(text: str) -> Counter[str]:
     counts: Counter[str] = Counter()
     for line in re.findall(r"/\*[0-9a-f]{4,}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_.]*)", text):
         name, *parts = line.split(".")
-        if name in ("LDG", "STG"):
+        if name in ("LDG", "STG", "LDS", "STS"):
             width = next((part for part in parts if part in ("64", "128")), None)
             narrow = next((part for part in parts if part in ("U8", "U16", "S16")), "32")
             counts[f"{name}.{width or narrow}"] += 1
@@ -176,18 +176,29 @@ def convolution_share(counts: Counter[str]) -> float:
     """Return the share of the fp32 peak that loads of the convolution leave, at most 1.
 
     A multiprocessor does 4 FFMA of a warp in a cycle, and its L1 cache gives a warp 128 bytes in
-    a cycle, so that a load of 16 bytes for each of 32 threads takes 4.
+    a cycle, shared memory included, so that a load of 16 bytes for each of 32 threads takes 4.
     """
     products = counts["FFMA"] / 4
-    loads = 4 * counts["LDG.128"] + 2 * counts["LDG.64"] + counts["LDG.32"] + counts["LDG.U16"]
+    loads = sum(
+        cycles * counts[f"{name}.{width}"]
+        for name in ("LDG", "LDS")
+        for width, cycles in (("128", 4), ("64", 2), ("32", 1), ("U16", 1))
+    )
     return min(1.0, products / loads)
+
+
+def computed_cells(lengths: Lengths, positions: int) -> float:
+    """Return the cells that programs of so many positions compute for each valid one."""
+    source, target = lengths[:, 0] + 1, lengths[:, 1] + 1
+    strips = -(-source // positions) * positions
+    return float((strips * target).sum() / (source * target).sum())
 
 
 def roofline(gpu: str, cells: float, share: float, *, is_fused: bool) -> Row:
     """Return the milliseconds of one update of so many valid cells, part by part.
 
-    `share` is what the convolution reaches of the fp32 peak; `is_fused` whether the backward pass
-    of the rectifier also sums the bias's gradient.
+    `share` is what the convolution reaches of the fp32 peak on valid cells; `is_fused` whether the
+    backward pass of the rectifier also sums the bias's gradient.
     """
     bf16, fp32, memory = GPUS[gpu]
     passes = 1000 * cells * DEPTH / (memory * BANDWIDTH_SHARE)
@@ -198,7 +209,7 @@ def roofline(gpu: str, cells: float, share: float, *, is_fused: bool) -> Row:
         products += 3 * max(work, passes * BYTES * (inputs + outputs))
     grid = BYTES * SIZE
     wide = BYTES * WIDE
-    both_ways = 2 * 1000 * cells * DEPTH * 2 * ROWS * COLUMNS * SIZE * WASTE
+    both_ways = 2 * 1000 * cells * DEPTH * 2 * ROWS * COLUMNS * SIZE
     bias = 2 * grid + (0 if is_fused else wide)
     parts = {
         "products": products,
@@ -224,34 +235,40 @@ def measure(lengths_file: Path | None) -> dict[str, Any]:
                 kernel.function, kernel.types, kernel.constants, kernel.options, capability
             )
             made[kernel.name, capability] = code
-            loads = {name: n for name, n in sorted(code.instructions.items()) if name[1:3] == "DG"}
+            counts = sorted(code.instructions.items())
+            loads = {name: number for name, number in counts if name.startswith("LD")}
             rows.append({
-                "kernel": kernel.name, "capability": capability / 10, "registers": code.registers,
+                "kernel": kernel.name, "capability": f"{capability / 10:.1f}",
+                "registers": code.registers,
                 "spilled bytes": code.spilled, "shared bytes": code.shared,
                 "FFMA": code.instructions["FFMA"], "loads": _text(loads),
             })  # fmt: skip
     lengths, origin = training_lengths(lengths_file)
     batches = settings_of("pervasive", Conditions()).batches
     cells = epoch_of(lengths, batches).cells_per_batch
+    from nmtgrid.layers.kernels.grid_conv_triton import PARTS, TILE
+
     share = convolution_share(made["convolution, forward", 90].instructions)
+    share /= computed_cells(lengths, PARTS * TILE["BLOCK_S"])
+    former = FORMER_SHARE / computed_cells(lengths, 16)
     lines = [
         {"kernels": name, **roofline(gpu, cells, part, is_fused=is_fused)}
         for gpu in GPUS
         for name, part, is_fused in (
-            ("one strip, separate passes", 264 / 4 / 286, False),
-            ("as they are", share, True),
+            ("one strip, separate passes", former, False), ("as they are", share, True)
         )
-    ]
+    ]  # fmt: skip
     return section(
         {"lengths": origin, "cells of an update": f"{cells:,.0f}",
-         "share of the fp32 peak": f"{share:.2f}"},
+         "share of the fp32 peak": f"{share:.2f}, formerly {former:.2f}"},
         {"Compiled ahead of time": rows, "One update on paper, milliseconds": lines},
         [
             "Nothing on this page was measured on a GPU. Assumed: products reach "
             f"{GEMM_SHARE:.0%} of the bf16 peak and passes {BANDWIDTH_SHARE:.0%} of the bandwidth; "
-            f"the convolution is bound by its loads, and computes {WASTE} cells for each valid "
-            f"one; its weight gradient takes {GRADIENT_MS} ms for 100,000 cells.",
-            "`one strip` is the former convolution, with 264 FFMA and 286 cycles of loads a row.",
+            "the convolution is bound by its loads, cells computed beyond a sentence's end "
+            f"included; its weight gradient takes {GRADIENT_MS} ms for 100,000 cells.",
+            "`one strip` is the former convolution: 264 FFMA and 286 cycles of loads a row, strips "
+            "of 16 positions.",
         ],
     )  # fmt: skip
 

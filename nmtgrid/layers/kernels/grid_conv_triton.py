@@ -18,9 +18,9 @@ from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.layout import GridLayout
 
-PARTS = 2
+PARTS = 3
 """Strips of one program of the convolution: each tap is loaded once for all of them."""
-TILE: dict[str, int] = {"BLOCK_S": 16, "BLOCK_D": 32, "num_warps": 4}
+TILE: dict[str, int] = {"BLOCK_S": 8, "BLOCK_D": 64, "num_warps": 4}
 """Source positions of a strip, features, and warps; `benchmarks/kernels.py` sweeps."""
 OPTIONS = {"enable_fp_fusion": True}
 """Of the compiler: without fused multiply-adds, a default to come, arithmetic doubles."""
@@ -33,8 +33,9 @@ SENTENCES = 4
 # One program walks down neighbouring strips of one grid. It reads each input row once for each
 # column of the kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate
 # through registers. The input gradient is the same walk upwards. Loads of taps bound the speed of
-# one strip: a thread has four features of a position, so 16 bytes serve 4 multiplications. With two
-# strips they serve 8; for three there are not enough registers.
+# one strip: a thread has four features of a position, so 16 bytes serve 4 multiplications. With
+# three strips they serve 12; for four there are not enough registers. Short strips waste less at the
+# ends of sentences.
 @triton.jit
 def _convolve_kernel(
     x, taps, y, offsets, heights, widths,
