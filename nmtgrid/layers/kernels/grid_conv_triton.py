@@ -34,8 +34,8 @@ SENTENCES = 4
 # column of the kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate
 # through registers. The input gradient is the same walk upwards. Loads of taps bound the speed of
 # one strip: a thread has four features of a position, so 16 bytes serve 4 multiplications. With
-# three strips they serve 12; for four there are not enough registers. Short strips waste less at the
-# ends of sentences.
+# three strips they serve 12; for four there are not enough registers. Short strips waste less at
+# the ends of sentences.
 @triton.jit
 def _convolve_kernel(
     x, taps, y, offsets, heights, widths,

@@ -1,0 +1,62 @@
+"""benchmarks/gpu_code.py: instructions, shares of a peak, and a roofline by hand."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from benchmarks import gpu_code
+
+
+def test_instructions_are_counted_by_name_and_width() -> None:
+    text = """
+        /*0000*/                   LDC R1, c[0x0][0x28] ;
+        /*0010*/              @!P0 LDG.E.128.CONSTANT R4, desc[UR4][R2.64] ;
+        /*0020*/               @P1 LDG.E.64 R8, desc[UR4][R2.64+0x10] ;
+        /*0030*/                   LDG.E.U16 R8, desc[UR4][R2.64] ;
+        /*0040*/                   LDS.128 R8, [R3] ;
+        /*0050*/                   FFMA R5, R4, R8, R5 ;
+        /*0060*/                   FFMA R6, R4, R8, R6 ;
+        /*0070*/              @UP0 STG.E R6, desc[UR4][R2.64] ;
+    """
+    counts = gpu_code.count_instructions(text)
+    assert counts == {
+        "LDC": 1, "LDG.128": 1, "LDG.64": 1, "LDG.U16": 1, "LDS.128": 1, "FFMA": 2, "STG.32": 1,
+    }  # fmt: skip
+
+
+def test_loads_bound_the_convolution() -> None:
+    # 66 cycles of products against 66 x 4 + 11 x 2 of loads: 0.23.
+    counts = Counter({"FFMA": 264, "LDG.128": 66, "LDG.64": 11})
+    assert gpu_code.convolution_share(counts) == pytest.approx(66 / 286)
+    assert gpu_code.convolution_share(Counter({"FFMA": 800, "LDG.32": 10})) == 1.0
+
+
+def test_cells_beyond_the_end_are_counted() -> None:
+    # Pairs of 8 x 3 and 9 x 1 cells with end symbols; programs of 8 positions: 8 x 3 and 16 x 1.
+    lengths = np.array([[7, 2], [8, 0]])
+    assert gpu_code.computed_cells(lengths, 8) == pytest.approx((24 + 16) / (24 + 9))
+
+
+def test_the_roofline_is_the_sum_of_its_parts() -> None:
+    slow = gpu_code.roofline("H100", 1e5, 0.25, is_fused=False)
+    fast = gpu_code.roofline("H100", 1e5, 0.5, is_fused=True)
+    # Two passes of 66 multiply-adds for 256 features, 14 blocks, a quarter of 67 TFLOP/s.
+    work = 2 * 1e5 * 14 * 2 * 66 * 256
+    assert slow["convolution, both ways"] == pytest.approx(1000 * work / (0.25 * 67e12))
+    assert fast["convolution, both ways"] == pytest.approx(slow["convolution, both ways"] / 2)
+    # What the fused pass spares: one reading of 1,024 features.
+    spared = 1000 * 1e5 * 14 * 2 * 1024 / (0.75 * 3.35e12)
+    assert slow["biases"] - fast["biases"] == pytest.approx(spared)
+    parts = [value for name, value in slow.items() if name not in ("gpu", "cells", "sum, ms")]
+    assert slow["sum, ms"] == pytest.approx(sum(parts))
+    # The products: limited by the bytes of their inputs and outputs or by arithmetic.
+    work, moved = 6e5 * 14 * 2 * 256 * 256, 3e5 * 14 * 2 * 512
+    assert slow["products"] > 1000 * max(work / 2 / 593.4e12, moved / 2.5125e12)
+
+
+def test_every_kernel_is_compiled() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    names = {kernel.function.fn.__name__ for kernel in gpu_code.kernels()}
+    assert {"_convolve_kernel", "_weight_gradient_kernel", "_step_kernel", "_add_kernel",
+            "_gradient_kernel", "_rectifier_kernel"} <= names  # fmt: skip
