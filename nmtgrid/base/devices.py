@@ -36,8 +36,8 @@ def free_memory() -> None:
 def keep_memory() -> None:
     """Let the C library keep what is freed, until `free_memory` (glibc only; else nothing).
 
-    By default it returns the end of its heap after each update, and the next one has the system
-    write zeros into all those pages again.
+    By default it returns the end of its heap after each update of a training or step of a search,
+    and for the next one the system has to write zeros into all those pages again.
     """
     if sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):

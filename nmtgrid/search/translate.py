@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
-from nmtgrid.base.devices import find_device, free_memory
+from nmtgrid.base.devices import find_device, free_memory, keep_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.base.own_code import import_files
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
@@ -224,6 +224,8 @@ class Translator:
         # Unknown words are replaced along the alignment, so the models must have one.
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
         check_precision(precision, self.device, halt)
+        if self.device.type == "cpu":
+            keep_memory()  # the steps of a search free and ask for much of it
         self.speedups: dict[str, float] = {}
         """How many times faster than in fp32 a search was with each precision, if measured."""
         if precision == "auto":
