@@ -311,7 +311,7 @@ class TrainingSettings:
             )
         if self.optimiser in ("muon", "nesterov") and self.shard:
             faults.append(
-                f"`training.optimiser` {self.optimiser} cannot move the shards of matrices that "
+                f"`training.optimiser={self.optimiser}` cannot update the shards of matrices that "
                 "`training.shard` makes: set adamw or adam, or `training.shard=false`."
             )
         if self.seed >= 2**63:

@@ -167,7 +167,7 @@ def test_products_through_onednn_equal_the_library(
 ) -> None:
     if is_faster and not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this torch has no such product")
-    monkeypatch.setattr(products, "_IS_FASTER", is_faster)
+    monkeypatch.setitem(products._IS_FASTER, torch.float32, is_faster)
     x, weight = torch.randn(*shape, requires_grad=True), torch.randn(7, 6, requires_grad=True)
     bias = torch.randn(7, requires_grad=True) if has_bias else None
     parts: list[Tensor] = [x, weight] if bias is None else [x, weight, bias]
