@@ -100,15 +100,15 @@ def main() -> None:
     find_device("cpu")  # it bounds torch's caches, as in `decode`
     split = Dataset.open(options.data).split("test")
     lines, references = split.raw_source(), split.raw_target()
-    found: dict[str, Any] = {**facts("cpu"), "rounds": options.rounds, "rows": []}
+    report: dict[str, Any] = {**facts("cpu"), "rounds": options.rounds, "rows": []}
     for folder in options.models:
         for beam in options.beams:
             rows = measure(folder, beam, lines, references, options.rounds)
-            found["rows"] += rows
+            report["rows"] += rows
             for row in rows:
                 print(json.dumps(row), flush=True)
             if options.out:
-                options.out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+                options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -76,23 +76,23 @@ def kernels() -> list[Kernel]:
     tile, warps = _tile(conv.TILE)
     step_tile, step_warps = _tile(conv.STEP_TILE)
     relu_tile, relu_warps = _tile(relu_triton.TILE)
-    fused, both = conv.OPTIONS, ("x", "y")
-    found = [
+    fused = conv.OPTIONS
+    result = [
         Kernel(
             f"convolution, {way}", conv._convolve_kernel,
-            {**dict.fromkeys(both[:1], "*bf16"), "taps": "*fp32", "y": "*bf16", **grids},
+            {"x": "*bf16", "taps": "*fp32", "y": "*bf16", **grids},
             {**taps, "REVERSED": way == "input gradient", "PARTS": conv.PARTS, **tile},
             {**warps, **fused},
         )
         for way in ("forward", "input gradient")
     ]  # fmt: skip
-    found.append(Kernel(
+    result.append(Kernel(
         "convolution, weight gradient", conv._weight_gradient_kernel,
         {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **grids, "batch": "i32"},
         {**taps, "SENTENCES": conv.SENTENCES, **tile}, {**warps, **fused},
     ))  # fmt: skip
     strides = ("width", "row_stride", "slot_stride", "cell_stride", "tap_row_step", "tap_step")
-    found.append(Kernel(
+    result.append(Kernel(
         "convolution, decoding step", conv._step_kernel,
         {"window": "*bf16", "taps": "*bf16", "y": "*bf16", **dict.fromkeys(strides, "i32")},
         {**taps, "order": None, "feature_step": 1, "IS_RING": False, **step_tile},
@@ -106,14 +106,14 @@ def kernels() -> list[Kernel]:
     ):  # fmt: skip
         types = {**dict.fromkeys(names, "*bf16"), **numbers}
         constants = {"DROPS": True, "BLOCK": dropout_triton.BLOCK}
-        found.append(Kernel(name, function, types, constants, {"num_warps": 4}))
+        result.append(Kernel(name, function, types, constants, {"num_warps": 4}))
     pointers = dict.fromkeys(("gradient", "rectified", "of_input"), "*bf16")
-    found.append(Kernel(
+    result.append(Kernel(
         "rectifier and bias, backward", relu_triton._rectifier_kernel,
         {**pointers, "sums": "*fp32", "count": "i32"},
         {"N": WIDE, "STEPS": relu_triton.STEPS, **relu_tile}, relu_warps,
     ))  # fmt: skip
-    return found
+    return result
 
 
 def _tile(tile: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:

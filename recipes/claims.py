@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from recipes.results import Record, Row, find, markdown
+from recipes.results import Record, Row, find, gain_of, markdown
 
 INTRODUCTION = """\
 # Claims of the thesis: what we could and could not reproduce
@@ -92,17 +92,12 @@ def _above(*losses: str) -> Callable[[Sequence[Row]], str]:
     """Return what tells how far the named losses lie above maximum likelihood, in BLEU."""
 
     def figures(rows: Sequence[Row]) -> str:
-        gains = (f"{name} {_gain(find(rows, loss=name))}" for name in losses)
+        gains = (f"{name} {gain_of(find(rows, loss=name))}" for name in losses)
         return "BLEU above maximum likelihood of the same seed, mean and deviation over three: " + (
             ", ".join(gains)
         )
 
     return figures
-
-
-def _gain(row: Row) -> str:
-    gain = row["above_mle"]
-    return f"{gain['mean']:+.1f} ± {gain['standard_deviation']:.1f}"
 
 
 def _lazy(rows: Sequence[Row]) -> str:

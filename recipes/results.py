@@ -193,6 +193,12 @@ def find(rows: Sequence[Row], **values: Any) -> Row:
     return row
 
 
+def gain_of(row: Row) -> str:
+    """Return how far a row's loss lies above maximum likelihood, in BLEU."""
+    gain = row["above_mle"]
+    return f"{gain['mean']:+.1f} ± {gain['standard_deviation']:.1f}"
+
+
 def columns(rows: Sequence[Row]) -> list[str]:
     """Return the columns that have a value somewhere, of those that a page shows."""
     return [

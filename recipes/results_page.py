@@ -24,6 +24,7 @@ from recipes.results import (
     Row,
     columns,
     find,
+    gain_of,
     markdown,
     read,
     shown,
@@ -102,25 +103,20 @@ def _one_model(rows: Sequence[Row]) -> str:
     )
 
 
-def _gain(row: Row) -> str:
-    gain = row["above_mle"]
-    return f"{gain['mean']:+.1f} ± {gain['standard_deviation']:.1f}"
-
-
 def _smoothing(rows: Sequence[Row]) -> str:
     both, twice = find(rows, loss="both-bleu-batch"), find(rows, loss="twice")
     cost = both["minutes_per_epoch"] / find(rows, loss="mle")["minutes_per_epoch"]
     return (
-        f"token and sequence level with BLEU {_gain(both)} BLEU over maximum likelihood, at "
-        f"{cost:.1f} times the time per epoch; a second pass without smoothing {_gain(twice)}"
+        f"token and sequence level with BLEU {gain_of(both)} BLEU over maximum likelihood, at "
+        f"{cost:.1f} times the time per epoch; a second pass without smoothing {gain_of(twice)}"
     )
 
 
 def _sequence_level(rows: Sequence[Row]) -> str:
     sequence = find(rows, loss="seq-hamming-batch")
     twice = [row for row in rows if row["loss"] == "twice"]
-    more = f"; a second pass without smoothing {_gain(twice[0])}" if twice else ""
-    return f"sequence level (Hamming, batch) {_gain(sequence)} BLEU over maximum likelihood{more}"
+    more = f"; a second pass without smoothing {gain_of(twice[0])}" if twice else ""
+    return f"sequence level (Hamming, batch) {gain_of(sequence)} BLEU over maximum likelihood{more}"
 
 
 def _policies(rows: Sequence[Row]) -> str:
