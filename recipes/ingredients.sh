@@ -4,12 +4,12 @@
 #
 #   bash recipes/ingredients.sh                    Pervasive Attention on Multi30k, one seed
 #   ARCH=transformer SEEDS="1 2 3" bash recipes/ingredients.sh
-#   STEPS="muon:training.optimiser=muon,training.learning_rate=0.008 ema:training.ema_decay=0.99" bash ...
+#   STEPS="muon:training.optimiser=muon,training.learning_rate=0.008 last:training.average=5" bash ...
 #   bash recipes/ingredients.sh --dry-run          only prints the commands
 #
 # The table has validation loss, tokens per second and test BLEU of each step, mean and deviation over the seeds,
 # and the p-values of a paired bootstrap against the step before, one for each seed. The first step, `base`,
-# is PRESET (multi30k) without anything; then STEPS, name:setting=value,...: Muon (at RATE, 0.008),
+# is PRESET (multi30k) with AdamW; then STEPS, name:setting=value,...: Muon (at RATE, 0.004),
 # BPE-dropout, R-Drop over the second half. All have the same processor time, so
 # an ingredient must pay for its slower updates. Device hours: MINUTES for each step and seed; by default
 # two, of one CPU core.
@@ -22,7 +22,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
-MUON="muon:training.optimiser=muon,training.learning_rate=${RATE:-0.008}"
+MUON="muon:training.optimiser=muon,training.learning_rate=${RATE:-0.004}"
 if [ "$SMALL" = 1 ]; then
     ON="${ON:-toy}" STEPS="${STEPS:-$MUON}"
 fi
@@ -53,8 +53,8 @@ step() {
     translate "$model" test "$BEAM"
 }
 
-names=(base) settings=()
-for seed in $SEEDS; do beside "$HERE/base-seed$seed.log" step base "$seed"; done
+names=(base) settings=(training.optimiser=adamw)
+for seed in $SEEDS; do beside "$HERE/base-seed$seed.log" step base "$seed" "${settings[@]}"; done
 for text in $STEPS; do
     names+=("${text%%:*}")
     IFS=, read -r -a more <<<"${text#*:}"
