@@ -1,8 +1,9 @@
 """Tables and figures of recipes/pervasive.sh, from what its commands left.
 
 python recipes/pervasive_table.py scores NAME=MODEL... --seeds "1 2 3" --out PREFIX
-    A row for each NAME: parameters, perplexity and BLEU, mean and standard deviation of the model
-    directories MODEL-seedN, from `done.json`, every `SPLIT-beamB.json` and `SPLIT-forced.json`.
+    A row for each NAME: parameters, length of the training, perplexity and BLEU, mean and standard
+    deviation of the model directories MODEL-seedN, from `done.json`, every `SPLIT-beamB.json` and
+    `SPLIT-forced.json`.
 python recipes/pervasive_table.py grid K,N=MODEL... --seeds "1" --out PREFIX
     The same for kernels K and depths N, with a picture: BLEU along the depth, a line a kernel.
 python recipes/pervasive_table.py plans NAME=FILE... --out PREFIX
@@ -26,6 +27,7 @@ import argparse
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from nmtgrid.metrics.quality import shown, spread
@@ -37,7 +39,8 @@ SPLITS = ("valid", "test")
 def scores(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
     """Return a row for each name: means and deviations over the seeds."""
     return [
-        {"model": name} | _scores([Path(f"{model}-seed{seed}") for seed in seeds])
+        {"model": name, "seeds": " ".join(seeds)}
+        | _scores([Path(f"{model}-seed{seed}") for seed in seeds])
         for name, model in named.items()
     ]
 
@@ -53,7 +56,14 @@ def grid(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
 
 
 def _scores(models: Sequence[Path]) -> Row:
-    row: Row = {"parameters": _read(models[0] / "done.json")["parameters"]}
+    runs = [_read(model / "done.json") for model in models]
+    # Means over the seeds: updates, passes over the data, minutes by the run's clock.
+    row: Row = {"parameters": runs[0]["parameters"]} | {
+        name: round(mean(run[name] for run in runs)) for name in ("updates", "epochs", "minutes")
+    }
+    losses = [run["valid_nll"] for run in runs]
+    if None not in losses:
+        row["valid_nll"] = spread(losses)  # nats per token
     for split in SPLITS:
         if (models[0] / f"{split}-forced.json").is_file():
             row[f"{split}_perplexity"] = spread(

@@ -215,7 +215,7 @@ QUESTIONS = (
         (
             Answer("zoo-multi30k", "Multi30k De-En, equal processor time", _zoo),
             Answer(
-                "one-model-muon-bpe-multi30k",
+                "one-model-muon-004-multi30k",
                 "Multi30k De-En, Pervasive Attention, 118 minutes of one core, Muon",
                 _one_model,
             ),
