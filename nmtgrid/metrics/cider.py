@@ -111,8 +111,8 @@ class Cider:
     def _vector(self, tokens: Tokens) -> _Vector:
         """Return the weights of a caption's n-grams, eq. (1) of the paper.
 
-        Departs: counts are not divided by the number of n-grams, as in the authors' code. The
-        cosine does not depend on it; the clipping of CIDEr-D does.
+        Departs: Eq. (1) divides counts by the number of n-grams. Like the authors' code, this does
+        not; it makes no difference to the cosine, but it does to the clipping of CIDEr-D.
         """
         document_counts = self.frequencies.counts
         weights: dict[Gram, float] = {}

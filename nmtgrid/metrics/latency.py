@@ -273,10 +273,10 @@ class _Block:
         return _average(self._lags(self.longest), unread)
 
     def cw(self) -> Numbers:
-        """Return the consecutive wait: reads for each run of reads (0 where nothing is read).
+        """Return the consecutive wait: source words per READ run (0 if nothing is read).
 
-        Departs: the text has the mean of z_t - z_{t-1} over all t, which is z_|y| / |y| for every
-        path; here writes that are not preceded by a read do not count.
+        Departs: The text averages z_t - z_{t-1} over all t, which is z_|y| / |y| for every path.
+        Here only writes that follow a read are counted.
         """
         runs = (self._increments() > 0).sum(1)
         last = numpy.where(self.written, self.z, 0).max(1)

@@ -31,31 +31,31 @@ class BiLSTMConfig:
     decoder_depth: int = 2
     """Layers of the decoder."""
     size: int = 256
-    """Features of each direction of the encoder, of which a unidirectional one has one."""
+    """Size of the encoder's state in each direction."""
     encoder: Literal["bidirectional", "unidirectional"] = "bidirectional"
-    """Whether the encoder reads backwards too."""
+    """Whether the encoder reads the source in both directions or from left to right only."""
     decoder_size: int | None = None
-    """Features of the decoder; none: `size`."""
+    """Size of the decoder's state; none: `size`."""
     embedding_size: int | None = None
-    """Features of an embedding; none: `size`."""
+    """Size of an embedding; none: `size`."""
     input_feeding: bool = True
-    """Whether the decoder reads the output that predicted the last token, beside that token."""
+    """Whether the decoder also reads its previous output vector (input feeding)."""
     initial: Literal["mapped", "zero"] = "mapped"
-    """Where the decoder's first states come from: maps of the encoder's last ones, shared by all
-    layers, or zero."""
+    """Initial states of the decoder: a linear map of the encoder's final states, shared by all
+    layers (`mapped`), or zeros."""
     output_bias: bool = False
     """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
-    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
+    """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
     dropout: float = 0.3
-    """On what the LSTM of each layer puts out."""
+    """Dropout on the output of each LSTM layer."""
     embedding_dropout: float = 0.3
-    """On embeddings."""
+    """Dropout on embeddings."""
     output_dropout: float = 0.3
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
 
     @property
     def both_ways(self) -> bool:

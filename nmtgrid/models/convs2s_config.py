@@ -32,55 +32,58 @@ MOST_POSITIONS = 65536
 
 @dataclasses.dataclass(frozen=True)
 class ConvS2SConfig:
-    """What a ConvS2S model is built from; the defaults are the thesis' baseline (section 3.3.1).
+    """Configuration of ConvS2S; the defaults are those of the thesis' baseline (section 3.3.1).
 
-    Departs: section 2.6.2 has dropout on the outputs of the convolutions, before the gates. Here it
+    Departs: Section 2.6.2 has dropout on the outputs of the convolutions, before the gates. Here it
     is on their inputs and before the classifier, as in Gehring et al. (2017), whose published
-    system the tables compare with.
+    system is in the tables.
     """
 
     encoder_depth: int = 16
     """Layers of the encoder."""
     decoder_depth: int = 16
-    """Layers of the decoder, each with an attention."""
+    """Layers of the decoder, each with its own attention."""
     size: int = 256
     """Channels of a layer."""
     embedding_size: int = 256
-    """Features of an embedding."""
+    """Size of an embedding."""
     output_size: int | None = None
-    """Features that the classifier reads; none: as many as an embedding has."""
+    """Size of the classifier's input; none: `embedding_size`."""
     kernel: int = 3
-    """Tokens that a filter spans (odd)."""
+    """Width of a filter in tokens (odd)."""
     positions: Positions = "learned"
-    """Added to the embeddings of both sides."""
+    """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
+    with fairseq's or Marian's order of sines and cosines, or learned."""
     max_positions: int = 1024
-    """Learned positions of each side; the last one serves all places beyond."""
+    """Number of learned positions per side; all later positions share the last one."""
     residual: Literal["convolution", "layer"] = "convolution"
-    """What a decoder layer's residual sum spans: the convolution alone, as Eq. (2.36) and Gehring
-    et al. (2017) print it, or the attention too, as their published system does."""
+    """What the residual connection of a decoder layer skips: the convolution alone, as printed in
+    Eq. (2.36) and by Gehring et al. (2017), or also the attention, as in their published system."""
     attention_scale: Literal["none", "size"] = "none"
-    """What divides the products of queries and keys: nothing, or sqrt(d) as in Eq. (2.13)."""
+    """Divisor of attention scores: none, or sqrt(d) as in Eq. (2.13)."""
     length_scale: bool = True
-    """Whether what the attention reads is scaled by sqrt(|x|) (Gehring et al., 2017)."""
+    """Whether the output of the attention is scaled by sqrt(|x|) (Gehring et al., 2017)."""
     gradient_scale: bool = True
-    """Whether the gradient into the encoder is divided by twice the number of attentions."""
+    """Whether the gradient into the encoder is divided by twice the number of attentions (Gehring
+    et al., 2017)."""
     weight_norm: bool = True
-    """Whether filters and maps are parametrised by direction and length."""
+    """Whether filters and linear maps have weight normalisation."""
     output_bias: bool = True
     """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
-    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
+    """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
     alignment: Literal["average", "last"] = "average"
-    """Which decoder layers' attention counts as the alignment."""
+    """Decoder layers whose attention is reported as the alignment: the average of all, or the
+    last."""
     dropout: float = 0.3
-    """On the inputs of the convolutions."""
+    """Dropout on the inputs of the convolutions."""
     embedding_dropout: float = 0.3
-    """On embeddings."""
+    """Dropout on embeddings."""
     output_dropout: float = 0.3
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
 
     @property
     def classified(self) -> int:

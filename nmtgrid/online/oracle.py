@@ -93,15 +93,16 @@ def oracle_paths(
     delay_weight: float = 0.0,
     cost: ReadingCost = "delay",
 ) -> Tensor:
-    """Return the paths z* [B, T] of least cost; where writing is no dearer, they write.
+    """Return the paths z* [B, T] of least cost; between equal costs they write.
 
     `delay_weight` is the thesis' lambda. "delay" adds `lambda z_t / |x|` for each write, a penalty
-    on average proportion, and is optimal. "printed" is the thesis' recursion to the letter, an
-    ablation: every first token is written with one read, and lambda has next to no effect.
-    Positions beyond |y| have the whole source. Eq. (4.38)-(4.42).
+    on average proportion, and finds the optimum. "printed" is the recursion exactly as printed, for
+    an ablation: every first token is written with one read, and lambda has almost no effect. Beyond
+    |y| the whole source is read. Eq. (4.38)-(4.42).
 
-    Departs: "delay" has another reading cost, `R_tj = lambda (|y| - t) / |x|`, and a row 0, in
-    which the first token's reads are chosen.
+    Departs: As printed, the reading cost is the same for every path, and the boundary conditions
+    contradict each other. "delay" has the cost `R_tj = lambda (|y| - t) / |x|`, and a row 0 in
+    which the reads before the first token are chosen.
 
     Raises ConfigError for a weight that is negative or not finite.
     """
@@ -128,18 +129,19 @@ def binary_search_paths(
     search_from: int,
     search_to: int,
 ) -> Tensor:
-    """Return paths z* [B, T], for costs -log p(y_t) and likeliest types [B, T, S] at every cell.
+    """Return paths z* [B, T], for costs -log p(y_t) and most likely types [B, T, S] at every cell.
 
-    The labels of BS-SiMT (Guo et al., ACL 2023), by the rule of the authors' code. Token t (from 0)
-    is searched for between l = `search_from` and r = `search_to` source tokens, to both of which
-    floor(t |x| / |y|) is added; |x| at most. With m = floor((l + r) / 2), the left half is kept if
-    the token gains no less by reading up to m than beyond, p(m) - p(l) >= p(r) - p(m), or nothing
-    by reading up to r, p(l) >= p(r); else the right half. Of two neighbours it is the left one if
-    the model predicts the same type at both. So where p rises in one step the search ends at it.
-    Positions beyond |y| have the whole source.
+    The labels of BS-SiMT (Guo et al., ACL 2023), by the rule of the authors' code. The reads of
+    token t (from 0) are searched between l = `search_from` and r = `search_to`, both increased by
+    floor(t |x| / |y|) and at most |x|. With m = floor((l + r) / 2), the left half is kept if
+    reading up to m improves the token no less than reading on, p(m) - p(l) >= p(r) - p(m), or if
+    reading up to r does not improve it, p(l) >= p(r); otherwise the right half. Between two
+    neighbours the left one is taken if the model predicts the same type at both. If p rises in one
+    step, the search ends at it. Beyond |y| the whole source is read.
 
-    Departs: where the number of reads would fall, it stays. The authors' code does so for the agent
-    only, and trains the translation model at the position where the search ended.
+    Departs: Where the search would lower the number of reads, this keeps that of the previous
+    token. The authors' code does so only for the labels of the reader, and trains the translation
+    model where the search ended.
     """
     size = write_costs.shape[1]
     probabilities = write_costs.double().neg().exp()

@@ -30,9 +30,12 @@ Area = Literal["grid", "path"]
 
 
 def read_probabilities(paths: Tensor, source_lengths: Tensor, columns: int) -> Tensor:
-    """Return rho [B, T, columns] of agents that follow paths [B, T]: 1 left of them, 0 elsewhere.
+    """Return rho [B, T, columns] of policies that follow paths [B, T]: 1 left of them, 0 elsewhere.
 
-    Eq. (4.26). Departs: row t decides about writing token t + 1, where the print has t.
+    Eq. (4.26).
+
+    Departs: The print uses the path of token t in the row that decides about token t + 1, one step
+    late. Here that row uses the path of token t + 1.
     """
     reads = torch.arange(1, columns + 1, device=paths.device)
     return (reads < torch.minimum(paths, source_lengths[:, None])[..., None]).float()
@@ -43,8 +46,9 @@ def path_log_probabilities(
 ) -> Tensor:
     """Return log p(z | x, y) [B] of paths [B, T]. Eq. (4.12).
 
-    Departs: the first token's reads count too, from a start with one token read, and the last
-    column always writes; with that the probabilities of all paths sum to 1.
+    Departs: As printed, the reads before the first write do not count, and there is a READ in the
+    last column. Here a path starts with one token read, its first write counts, and the last column
+    always writes, so that the probabilities of all paths sum to 1.
     """
     return _scores(logits, paths, source_lengths, target_lengths, "path").sum((1, 2))
 
@@ -56,12 +60,13 @@ def agent_loss(
     target_lengths: Tensor,
     area: Area = "grid",
 ) -> Tensor:
-    """Return the agent's loss, a sum over the cells of all sentences, for the oracle's paths.
+    """Return the reader's loss for the oracle's paths, a sum over the cells of all sentences.
 
-    "grid": read left of the path, write on it and right of it, at every cell (Eq. 4.44, 4.46);
-    "path": only at the states that the path visits (Eq. 4.43).
+    "grid": at every cell, with READ left of the path and WRITE on it and right of it (Eq. 4.44,
+    4.46); "path": only at the cells that the path visits (Eq. 4.43).
 
-    Departs: as `path_log_probabilities`.
+    Departs: The first write counts, and nothing is decided in the last column, as in
+    `path_log_probabilities`.
     """
     return -_scores(logits, paths, source_lengths, target_lengths, area).sum()
 
@@ -164,11 +169,11 @@ class Policy(Agent):
     """
 
     floor: int = 0
-    """Never reads less than wait-k of this k (0: no floor)."""
+    """Always reads at least as much as wait-k with this k (0: no minimum)."""
     cap: int = 0
-    """Never reads more than wait-k of this k, whatever it sees (0: no cap)."""
+    """Never reads more than wait-k with this k (0: no maximum)."""
     finish_reading: bool = False
-    """No translation ends before its source has been read whole (appendix C)."""
+    """The end symbol is written only after the whole source has been read (appendix C)."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError with what is wrong with the values."""
@@ -240,7 +245,7 @@ class Threshold(Policy):
     """Reads on while the model's probability of reading is at least `threshold`."""
 
     threshold: float = 0.5
-    """Probability of reading from which on it reads; lower reads more."""
+    """Reads while the probability of a READ is at least this; lower reads more."""
 
     @property
     def wants_reading(self) -> bool:
@@ -268,7 +273,7 @@ class Confidence(Policy):
     """Writes once the likeliest token has at least the probability `threshold`."""
 
     threshold: float = 0.5
-    """Probability of the likeliest token; higher reads more."""
+    """Minimum probability of the most likely token; higher reads more."""
 
     def faults(self) -> list[str]:
         return [*super().faults(), *_outside_unit("threshold", self.threshold)]
@@ -282,7 +287,7 @@ class Entropy(Policy):
     """Writes once the entropy of the next token is at most `most`."""
 
     most: float = 1.5
-    """Entropy in nats; lower reads more."""
+    """Maximum entropy in nats; lower reads more."""
 
     def faults(self) -> list[str]:
         faults = super().faults()
@@ -298,13 +303,16 @@ class Entropy(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class AlignAtt(Policy):
-    """Writes unless the proposed token attends most to one of the last source tokens.
+    """Writes unless the next token attends most to one of the latest source tokens.
 
-    Papi et al. (2023), "AlignAtt". Departs: speech frames are source tokens here.
+    Papi et al. (2023), "AlignAtt".
+
+    Departs: The paper is about speech; its frames are source tokens here.
     """
 
     last: int = 1
-    """How many source tokens, of those read, count as the last; more reads more."""
+    """Number of latest source tokens to which the next token must not be aligned; higher reads
+    more."""
 
     @property
     def wants_alignment(self) -> bool:
@@ -320,16 +328,17 @@ class AlignAtt(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class EDAtt(Policy):
-    """Writes while the proposed token's attention to the last source tokens is below `mass`.
+    """Writes while the next token's attention to the latest source tokens is below `mass`.
 
-    Papi et al. (2023), "Attention as a guide for simultaneous speech translation". Departs: speech
-    frames are source tokens here.
+    Papi et al. (2023), "Attention as a guide for simultaneous speech translation".
+
+    Departs: The paper is about speech; its frames are source tokens here.
     """
 
     mass: float = 0.3
-    """Share of the attention that the last tokens must not reach; lower reads more."""
+    """Share of attention on the latest source tokens that must not be reached; lower reads more."""
     last: int = 2
-    """How many source tokens, of those read, count as the last."""
+    """Number of latest source tokens."""
 
     @property
     def wants_alignment(self) -> bool:
@@ -357,7 +366,7 @@ class Monotonic(Policy):
     """
 
     threshold: float = 0.5
-    """Selection probability from which on a head chooses; higher reads more."""
+    """Minimum selection probability at which a head stops; higher reads more."""
 
     @property
     def wants_readiness(self) -> Readiness:
@@ -384,7 +393,8 @@ class ITST(Policy):
     """
 
     delta: float = 0.5
-    """Information that the next token has to receive; training makes 1 of all; more reads more."""
+    """Information that the next token must have received, of about 1 in total; higher reads
+    more."""
 
     @property
     def wants_readiness(self) -> Readiness:
@@ -407,7 +417,7 @@ class WaitInfo(Policy):
     """
 
     k: float = 3
-    """Information that the source read has to be ahead, about that of as many tokens."""
+    """Information by which the source must be ahead of the target; a token has about 1."""
 
     @property
     def wants_readiness(self) -> Readiness:
@@ -439,9 +449,11 @@ def _below_one(name: str, value: int) -> list[str]:
 
 
 class AlongPaths(Agent):
-    """Follows given paths [B, T], then the whole source: algorithm 1, not for streams.
+    """Follows given paths [B, T], then reads the whole source: algorithm 1, not for streams.
 
-    Departs: the print counts `t` after it has taken z_t, and says nothing of |y| and beyond.
+    Departs: Algorithm 1 increments t too late, after it has taken z_t, and does not define
+    positions beyond |y|. Here token t is written with z_t reads, and the whole source is read
+    beyond |y|.
     """
 
     finish_reading = False

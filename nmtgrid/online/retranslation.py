@@ -51,13 +51,12 @@ class PrefixPolicy:
     """What all policies that translate prefixes share; reads do not count the end symbol here."""
 
     stride: int = 1
-    """Source tokens from one prefix that is translated to the next."""
+    """Source tokens between two prefixes that are translated."""
     floor: int = 0
-    """Never reads less than wait-k of this k (0: no floor): no token is written before so many
-    source tokens, and one more for each token before it."""
+    """Always reads at least as much as wait-k with this k (0: no minimum)."""
     end_of_prefix: bool = True
-    """A prefix is translated as a whole sentence, with the end symbol; without it, it needs a
-    prefix-safe model."""
+    """Whether a prefix is translated with an end symbol, like a whole sentence; `false` needs a
+    model with a causal encoder."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError with what is wrong with the values."""
@@ -98,10 +97,10 @@ class CommitPolicy(PrefixPolicy):
     """
 
     cap: int = 0
-    """Never reads more than wait-k of this k (0: no cap), if the prefix of so many tokens is
-    translated and its translation long enough."""
+    """Never reads more than wait-k with this k (0: no maximum), provided that the prefix of this
+    length is translated and its translation is long enough."""
     n: float
-    """How much a policy waits for; infinity is offline."""
+    """How long the policy waits; infinity reads the whole source."""
     finish_reading: ClassVar[bool] = True
 
     @property
@@ -132,7 +131,8 @@ class LocalAgreement(CommitPolicy):
     """Writes what the translations of n successive prefixes agree on (LocalAgreement-n)."""
 
     n: float = 2
-    """Successive prefixes; 1 writes each translation whole, infinity is offline."""
+    """Successive prefixes whose translations must agree; 1 writes each translation as a whole,
+    infinity reads the whole source."""
 
     @property
     def memory(self) -> float:
@@ -155,7 +155,7 @@ class HoldN(CommitPolicy):
     """Writes all but the last n tokens of each translation (hold-n)."""
 
     n: float = 3
-    """Tokens at the end of a translation that are not written; infinity is offline."""
+    """Last tokens of a translation that are not written; infinity reads the whole source."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
@@ -171,7 +171,7 @@ class Retranslation(PrefixPolicy):
     """Shows the translation of each prefix, translated anew, and revises what it has shown."""
 
     mask: float = 0
-    """Tokens at the end of a prefix's translation that are not shown; infinity is offline."""
+    """Last tokens of a prefix's translation that are not shown; infinity reads the whole source."""
 
     @property
     def is_offline(self) -> bool:

@@ -42,19 +42,18 @@ from nmtgrid.training.settings import RunSettings, SmoothingSettings
 class Smoothed:
     """An objective whose targets are smoothed in training. Eq. (E.12) to (E.14), (E.16).
 
-    The token level turns each target into a mixture; the sequence level adds drawn sentences, as
-    batches of their own, whose sources are encoded once together with the true sentences', or,
-    lazily, as further targets at the predictions of the true prefix. Both together are (E.14).
-    `nll` is the truth's, unless `alpha` is 1 and nothing but drawn sentences is seen; `changed`
-    tells which share of tokens a drawn sentence has changed, each counting its weight, and
-    `effective`, where they are weighed, how many of them count (the inverse of the weights' sum of
-    squares). Validation is not smoothed.
+    The token level turns each target into a mixture. The sequence level adds sampled sentences: as
+    batches of their own that share the encoded source, or, if lazy, as further targets of the
+    predictions from the reference prefix. Both together are (E.14). `nll` is that of the
+    references, unless `alpha` is 1 and only sampled sentences are seen. `changed` is the weighted
+    share of tokens replaced in a sampled sentence, and `effective` the effective number of samples
+    (the inverse of the sum of squared weights). Validation is not smoothed.
 
-    Departs: the mean over L sentences instead of their sum in (E.7). Unless `rescale` is off, u is
-    the loss of reward in units of one substitution, and the sentences at a distance share the
-    weight of a single one: r is `exp(-u / temperature)` times the probability of such substitutes,
-    instead of `exp(reward / temperature)`; Hamming distances then have the probability `C(n, d)
-    exp(-d / temperature)`.
+    Departs: Eq. (E.7) sums over the L sampled sentences; here it is their mean, so that alpha is a
+    proportion. In Eq. (E.5) each sentence at a given distance has the full weight of that distance,
+    which leaves the reference little weight if the vocabulary is large. Unless `rescale` is off,
+    they share the weight of a single one: Hamming distance d has the probability `C(n, d) exp(-d /
+    temperature)` up to normalisation, and other rewards are measured in units of one substitution.
     """
 
     base: Objective

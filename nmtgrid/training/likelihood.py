@@ -127,7 +127,7 @@ class LikelihoodSettings:
     """Settings of maximum likelihood."""
 
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""

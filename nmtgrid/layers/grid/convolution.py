@@ -33,11 +33,13 @@ from nmtgrid.layers.static_cache import RingIndex, StaticPosition
 
 
 class DepthwiseConvolution(nn.Module):
-    """A depthwise k_y x k_x convolution, causal in the target (and in the source, if asked).
+    """A depthwise k_y x k_x convolution, causal in the target and, if requested, in the source.
 
-    The parameter has the printed shape [k_y, k_x, D], as the published parameter counts do; the
-    taps that Eq. (3.2) masks are zero and are never read. Departs: 3.2 as printed would also mask
-    the current row.
+    The parameter has the printed shape [k_y, k_x, D], as in the published parameter counts; the
+    weights that Eq. (3.2) masks are zero and unused.
+
+    Departs: The mask of Eq. (3.2) as printed also removes the current row. Here the current row is
+    kept, since it holds the source and the previous target word.
     """
 
     vector_parameters = ("weight",)

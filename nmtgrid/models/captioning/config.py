@@ -16,18 +16,18 @@ class CaptionConfig:
     """The options of both captioning models."""
 
     size: int = 512
-    """Features of a state."""
+    """Size of a state."""
     embedding_size: int | None = None
-    """Features of an embedding; none: `size`."""
+    """Size of an embedding; none: `size`."""
     tie: Literal["none", "target"] = "none"
-    """Matrices that are one: none, or the embeddings and the classifier, through a map where their
-    sizes differ."""
+    """Shared weight matrices: `none`; or `target`, the embeddings and the classifier, with a linear
+    map in between if their sizes differ."""
     output_bias: bool = True
     """Whether the classifier has a bias."""
     embedding_dropout: float = 0.0
-    """On embeddings."""
+    """Dropout on embeddings."""
     output_dropout: float = 0.3
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
 
     @property
     def embedded(self) -> int:
@@ -57,9 +57,9 @@ class CaptionLSTMConfig(CaptionConfig):
     depth: int = 1
     """Layers of the LSTM."""
     picture: Literal["input", "state"] = "input"
-    """How it is seen: as the first input, or as the first states."""
+    """How the model sees the picture: as its first input, or as its initial states."""
     dropout: float = 0.0
-    """Between layers."""
+    """Dropout between layers."""
 
     def faults(self) -> list[str]:
         return [
@@ -75,7 +75,7 @@ class CaptionTopDownConfig(CaptionConfig):
     """Two LSTMs with attention over regions between them (Anderson et al., 2018)."""
 
     attention_size: int | None = None
-    """Features in which regions are compared with the state."""
+    """Size of the hidden layer that scores regions against the state; none: `size`."""
 
     @property
     def compared(self) -> int:

@@ -41,72 +41,76 @@ class PervasiveConfig:
     """
 
     depth: int = 14
-    """N, blocks of the network over the grid: 2N layers."""
+    """N, the number of blocks of the network over the grid, with two layers each."""
     size: int = 256
-    """d, features of a cell."""
+    """d, features per cell."""
     embedding_size: int | None = None
-    """Features of an embedding; none: `size`."""
+    """Size of an embedding; none: `size`."""
     feed_forward_size: int = 1024
-    """d_FF, features between the two maps of a block."""
+    """d_FF, size of the hidden layer of a block."""
     target_kernel: int = 11
-    """Cells that a filter spans along the target (odd), those to come counted, which it never
-    sees."""
+    """Height of a filter along the target (odd), including the rows that the causal mask
+    removes."""
     source_kernel: int = 11
-    """Cells that a filter spans along the source (odd)."""
+    """Width of a filter along the source (odd)."""
     source_causal: bool = False
-    """Whether no filter sees to the right, so that the model can go online (section 4.3.2)."""
+    """Whether filters are also causal along the source, as simultaneous translation requires
+    (section 4.3.2)."""
     online_features: Literal["cell", "row", "grid"] = "row"
-    """What a prediction is made of (fig. 4.4): the row of cells so far, aggregated; the last cell
-    alone, whatever `aggregation` says; or the grid, all cells of this row and those above,
-    aggregated as one."""
+    """Features of a prediction (fig. 4.4): `row`, the aggregated cells of the current row up to the
+    last word read; `cell`, the last of these cells without aggregation; `grid`, the aggregated
+    cells of the current and all earlier rows."""
     reader: Literal["none", "own", "shared"] = "none"
-    """What decides when to read on: `own`, the thesis' network over a grid of its own (4.4.2), or
-    `shared`, which reads the translation network's cells, at next to no cost."""
+    """Network that estimates the probability of a READ: `own`, a second network over a grid of its
+    own, as in the thesis (section 4.4.2); `shared`, a classifier on the cells of the translation
+    network, which costs little."""
     reader_depth: int = 0
-    """Blocks of a reader of its own; 0: as many as the translation network has."""
+    """Blocks of the network of `reader=own`; 0: as many as the translation network."""
     reader_detached: bool = False
-    """Whether a shared reader's gradient stays out of the translation network."""
+    """With `reader=shared`: whether the reader's gradient stops before the translation network."""
     skip: Skip = "residual-cumulative"
-    """How layers are connected (section 3.2.4, table 3.4)."""
+    """Skip connections between layers (section 3.2.4, table 3.4)."""
     aggregation: Aggregation = "attention"
-    """From a row of cells to one vector (section 3.2.5, table 3.5)."""
+    """How a row of cells is reduced to one vector (section 3.2.5, table 3.5)."""
     attention_activation: Literal["none", "tanh"] = "none"
-    """Between the two maps by which cells are scored: nothing, as printed, or tanh."""
+    """Activation between the two linear maps that score cells for attention: none, as printed, or
+    tanh."""
     accumulate: Accumulate = "blocks"
-    """What residual-cumulative sums up: all 2N + 1 layers' outputs, as printed, or one for each
-    block."""
+    """Terms of the sum of `residual-cumulative`: the outputs of all 2N + 1 layers, as printed, or
+    one per block."""
     accumulate_scale: AccumulateScale = "count"
-    """What that sum is divided by: the square root of its number of terms, as printed, or that
-    number."""
+    """Divisor of that sum: the square root of its number of terms, as printed, or the number
+    itself."""
     growth: int = 48
-    """g, features that a layer adds (skip dense)."""
+    """g, features that each layer adds (`skip=dense`)."""
     bottleneck: int = 4
-    """The layer's 1 x 1 map makes so many times g features (skip dense)."""
+    """Output size of a layer's 1 x 1 convolution, in multiples of g (`skip=dense`)."""
     dense_norm: bool = True
-    """Whether a dense layer normalises what it reads."""
+    """Whether a layer normalises its input (`skip=dense`)."""
     positions: Positions = "sinusoidal"
-    """Added to the embeddings of both sides."""
+    """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
+    with fairseq's or Marian's order of sines and cosines, or learned."""
     scale_embeddings: bool = True
     """Whether embeddings are multiplied by the square root of their size."""
     grid_bias: bool = True
-    """Whether the first cells have a bias."""
+    """Whether a bias is added to the input cells of the grid."""
     output_map: bool = False
-    """Whether a map stands before the classifier even where sizes agree without one."""
+    """Whether there is a linear map before the classifier even if the sizes do not require one."""
     output_bias: bool = True
     """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
-    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
+    """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
     dropout: float = 0.2
-    """On what each layer adds."""
+    """Dropout on the output of each layer, before the skip connection."""
     embedding_dropout: float = 0.2
-    """On embeddings: a row or a column of the grid has one mask."""
+    """Dropout on embeddings; all cells of a row or column of the grid share one mask."""
     output_dropout: float = 0.2
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
     checkpoint_activations: bool = False
-    """Whether layers are computed again in the backward pass: less memory, more time."""
+    """Whether activations are recomputed in the backward pass: less memory, more time."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""

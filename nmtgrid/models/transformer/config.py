@@ -50,73 +50,76 @@ class TransformerConfig:
     decoder_depth: int = 6
     """Blocks of the decoder."""
     size: int = 512
-    """d, features of a state; a multiple of `heads`."""
+    """d, size of a state; a multiple of `heads`."""
     encoder_size: int = 0
-    """Features of the encoder's states, if not `size` (0)."""
+    """Size of the encoder's states; 0: `size`."""
     feed_forward_size: int = 2048
-    """d_FF, features between the two maps of a block."""
+    """d_FF, size of the hidden layer of a block."""
     heads: int = 8
     """Heads of each attention."""
     norm: Norm = "post"
-    """`post` normalises after each sum, as printed (2.42); `pre` before each sub-layer, and once
-    behind each stack."""
+    """Layer normalisation: `post`, after each residual sum, as printed in Eq. (2.42); `pre`, before
+    each sub-layer and once after each stack."""
     activation: Activation = "relu"
-    """Between the two maps of a block; `swish` is x times the logistic function of x."""
+    """Activation of the feed-forward layers; `swish(x)` is x times the logistic function of x."""
     encoder: Encoder = "bidirectional"
-    """What a source state sees: all that has been read (4.16: every prefix is encoded anew, so a
-    limited read is costly), itself and what precedes it (4.17), or the last `window` tokens
-    (4.18)."""
+    """What each source state sees: `bidirectional`, all source tokens read so far (4.16), which
+    requires encoding every prefix anew and is slow in simultaneous translation; `unidirectional`,
+    itself and the tokens before it (4.17); `window`, the last `window` tokens (4.18)."""
     window: int = 7
-    """Tokens that a source state of encoder `window` sees, itself included."""
+    """With `encoder=window`: tokens that a source state sees, including its own."""
     source_marker: SourceMarker = "end"
-    """How the source ends or begins (appendix C): `end`, as it comes, with its end symbol; `none`,
-    without (an empty source keeps it, for there must be something to read), and translations are as
-    long as their sources; `begin`, with `<s>` before it too; `add-zero`, with a pair of a zero key
-    and a zero value before it in the decoder's attention over the source. Reads count the tokens of
-    the source as it comes whatever the marker: `<s>` and the zero pair are there before the first
-    READ, and without an end symbol its READ shows nothing new."""
+    """Symbols around the source (appendix C). `end`: the end symbol after it. `none`: no symbols,
+    except in an empty source; translations have as many tokens as their sources. `begin`: `<s>`
+    before it and the end symbol after it. `add-zero`: like `end`, with a zero key and a zero value
+    at the front of the decoder's attention over the source. `<s>` and the zero pair are visible
+    before the first READ and do not count as reads; with `none`, reading the end symbol still
+    counts but shows nothing new."""
     transparent: bool = False
-    """Whether each decoder block has its own mixture of all encoder blocks' states."""
+    """Transparent attention: whether each decoder block attends to its own weighted sum of the
+    states of all encoder blocks."""
     transparent_dropout: float = 0.1
-    """On the scores of those mixtures."""
+    """Dropout on the weights of those sums, before the softmax."""
     positions: Positions = "sinusoidal"
-    """Added to the embeddings of both sides; `sinusoidal-halves` are fairseq's."""
+    """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
+    with fairseq's or Marian's order of sines and cosines, or learned."""
     max_positions: int = 1024
-    """Learned positions of each side; the last one serves all places beyond."""
+    """Number of learned positions per side; all later positions share the last one."""
     scale_embeddings: bool = True
     """Whether embeddings are multiplied by the square root of their size."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
-    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
+    """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
     output_bias: bool = False
     """Whether the classifier has a bias."""
     exits: Exits = "none"
-    """A classifier behind every decoder block (5.3): the same one, or one for each, of which the
-    last is the model's own, tied or not; with `norm` pre a norm stands before each, shared or not
-    likewise."""
+    """Output classifiers after every decoder block (section 5.3): `tied`, one for all; `separate`,
+    one per exit, the last being the model's own. With `norm=pre` a normalisation precedes each
+    classifier, shared or separate in the same way."""
     halting: Halting = "none"
-    """The network that says when to exit: from the mean source state (5.11), from the first block's
-    state (5.19), or from each block's (5.20); it reads what the classifiers read."""
+    """Exit predictor: from the mean source state (5.11), from the state of the first block (5.19),
+    or from the state of each block (5.20). Its input is that of the classifiers."""
     alignment: Literal["last", "mean"] = "last"
-    """Whose attention over the source is the by-product alignment: the last decoder block's or the
-    mean of all."""
+    """Attention that is reported as the alignment: of the last decoder block, or the mean of
+    all."""
     reader: Literal["none", "transport", "information", "monotonic"] = "none"
-    """What says how ready the model is to write: see `models.api.Readiness`."""
+    """Mechanism that estimates whether the model is ready to write: information transport (ITST),
+    information per token (Wait-info) or monotonic heads (MMA)."""
     selection_bias: float = 0.0
-    """Reader `monotonic`: what the bias of its selection energies begins as; lower reads more."""
+    """With `reader=monotonic`: initial bias of the selection energies; a lower bias reads more."""
     selection_noise: float = 1.0
-    """Reader `monotonic`: standard deviation of the noise on its energies in training, which makes
-    selection probabilities keep away from one half."""
+    """With `reader=monotonic`: standard deviation of the noise added to selection energies in
+    training, which moves selection probabilities away from one half."""
     dropout: float = 0.1
-    """On what each sub-layer adds."""
+    """Dropout on the output of each sub-layer."""
     embedding_dropout: float = 0.1
-    """On embeddings."""
+    """Dropout on embeddings."""
     attention_dropout: float = 0.0
-    """On the weights of attention."""
+    """Dropout on attention weights."""
     activation_dropout: float = 0.0
-    """Between the two maps of a feed-forward layer."""
+    """Dropout on the hidden layer of feed-forward layers."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""

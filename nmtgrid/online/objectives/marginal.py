@@ -83,13 +83,15 @@ class MarginalSettings:
     """Settings of training on the marginal over all paths."""
 
     delay_weight: float = 0.0
-    """Lambda, the price of delay, in nats for each token written with |x| reads; `dynamic`'s."""
+    """Lambda, the cost of delay, in nats for each token written after the whole source has been
+    read; as in `dynamic`."""
     offline: float = 0.0
-    """Weight of the likelihood with the whole source read, beside the marginal."""
+    """Weight of an additional loss: the likelihood given the whole source."""
     validate_threshold: float = 0.5
-    """The agent's threshold in validation, for translations and for the loss."""
+    """Threshold of the reader in validation, for translations and for the loss."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types, at each cell in proportion to its posterior."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary; each cell counts in
+    proportion to its posterior."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""

@@ -29,13 +29,14 @@ class WaitInfoSettings:
     """Settings of training the information of tokens."""
 
     whole_source_updates: int = 4000
-    """So many updates see the whole source; then sampled K limit it."""
+    """Number of first updates with the whole source, before sampled values of K limit it."""
     sum_weight: float = 0.3
-    """Weight of sums of information that are not the mean length of both sides."""
+    """Weight of the loss on the sums of information of both sides, which should equal the mean of
+    both lengths."""
     validate_k: float = 3
-    """The K of validation, for translations and for the loss."""
+    """K in validation, for translations and for the loss."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -47,16 +48,18 @@ class WaitInfoSettings:
 
 
 class InformationLikelihood:
-    """Likelihood with the source limited by sampled K, plus the price of sums of information.
+    """Likelihood with the source limited by a sampled K, plus a loss on sums of information.
 
-    A target token sees the source tokens that it takes to have K more information than the target
-    tokens before it, K drawn from [1..|x|] (Zhang, Guo and Feng, 2022, "Wait-info Policy"). The
-    sums of both sides' information are brought to the mean of both lengths, end symbols left out.
-    In validation K is `validate_k`, and weights are chosen by the likelihood plus that price.
+    A target token sees the source tokens that it needs to have K more information than the target
+    tokens before it, with K sampled from [1..|x|] (Zhang, Guo and Feng, 2022, "Wait-info Policy").
+    The loss brings the sums of information of both sides to the mean of both lengths, without end
+    symbols. In validation K is `validate_k`, and the best weights are chosen by the sum of
+    likelihood and this loss.
 
-    Departs: in the authors' code (github.com/ictnlp/Wait-info) all sentences of a batch have one
-    K, drawn up to the length of the longest; the begin symbol is among the target's tokens instead
-    of the last one; and a token sees at least one source token more than wait-1 does.
+    Departs: In the authors' code (github.com/ictnlp/Wait-info) all sentences of a batch share one
+    K, sampled up to the longest length; the target's information includes the begin symbol instead
+    of the last token; and a token sees at least one source token more than with wait-1. Here each
+    sentence has its own K, and information counts real tokens only.
     """
 
     def __init__(self, settings: WaitInfoSettings) -> None:
