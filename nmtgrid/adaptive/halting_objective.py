@@ -274,7 +274,7 @@ def family_of(model: ExitModel) -> Family:
 
 EXITS_HALTING = ObjectiveKind(
     "exits-halting",
-    "early exits: a decoder with an exit predictor, which learns where to stop from an oracle",
+    "early exits: a decoder and an exit predictor, which learns from an oracle when to exit",
     HaltingSettings,
     CompoundLoss,
     takes_samples=False,

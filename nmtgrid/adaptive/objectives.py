@@ -275,13 +275,13 @@ def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) 
 
 EXITS_ALIGNED = ObjectiveKind(
     "exits-aligned",
-    "early exits: the likelihood at every exit, all tokens leaving at one depth",
+    "early exits: the likelihood at every exit, with the same exit for all tokens",
     AlignedSettings,
     Aligned,
 )
 EXITS_MIXED = ObjectiveKind(
     "exits-mixed",
-    "early exits: along exits drawn anew for each token",
+    "early exits: the likelihood along exits sampled for each token",
     MixedSettings,
     Mixed,
 )

@@ -28,7 +28,7 @@ LARGEST_DEPTH = 30
 
 @dataclasses.dataclass(frozen=True)
 class ConvRNNConfig:
-    """What a convolution-to-recurrent model is built from."""
+    """Configuration of the convolution-to-recurrent model."""
 
     form: Literal["phrase", "sentence"] = "phrase"
     """`sentence` encodes the source as one vector (figure 7.1), `phrase` as several, mapped by a
@@ -89,17 +89,17 @@ CONVRNN = (
     toy(model(size=128, encoder_depth=2, cell="lstm") | dropout_rates(0.1), 0.004, 1500),
     Preset(
         "multi30k",
-        "Multi30k De-En, thirty minutes of one CPU core; an LSTM where 2013 had a plain network",
+        "Multi30k De-En, thirty minutes of one CPU core, with an LSTM instead of a plain network",
         _SMALL,
     ),
     Preset(
         "multi30k-sentence",
-        "the same through one vector for a sentence (figure 7.1), with a plain recurrent network",
+        "the multi30k preset with one vector per sentence (figure 7.1) and a plain network",
         _SMALL | model(form="sentence", cell="plain", encoder_depth=4, merge=4),
     ),
     Preset(
         "iwslt14-de-en",
-        "IWSLT'14 De-En; the chapter gives no figures, these sizes are those of the thesis",
+        "IWSLT'14 De-En; the chapter has no sizes, so these are those of the thesis",
         model(cell="lstm", size=256, encoder_depth=3)
         | _DROPOUT
         | training(learning_rate=0.001, schedule="inverse-sqrt", warmup_updates=4000)

@@ -154,25 +154,25 @@ CONVS2S = (
     Preset("multi30k", "Multi30k De-En, thirty minutes of one CPU core", _SMALL),
     Preset(
         "iwslt14-de-en",
-        "table 3.7: 16+16 layers of width 3, dropout 0.3, trained as Gehring et al. (2017) do",
+        "table 3.7: 16+16 layers, kernels of 3, dropout 0.3, trained as in Gehring et al. (2017)",
         _PUBLISHED_TRAINING,
         (8848, 6632),
         19.5e6,
     ),
     Preset(
         "iwslt14-de-en-conll",
-        "CoNLL table 3, first version: 16+12 layers. Its 21M and 22M fit a classifier of its own",
+        "CoNLL table 3, first version: 16+12 layers, with a separate classifier (from its count)",
         _CONLL,
         (12000, 8800),
         21e6,
     ),
     Preset(
-        "iwslt14-en-de-conll", "CoNLL table 3, the other direction", _CONLL, (8800, 12000), 22e6
+        "iwslt14-en-de-conll", "as iwslt14-de-en-conll", _CONLL, (8800, 12000), 22e6
     ),
     Preset(
         "wmt16-en-ro",
-        "table 3.11 (Gehring et al., 2017): 20+20 layers of 512; its 111.5M fit 35K types a side "
-        "(the table says 40K) and a classifier tied to the target embeddings",
+        "table 3.11 (Gehring et al., 2017): 20+20 layers of 512. The table says 40K types, but its "
+        "count agrees with 35K on each side and a tied classifier",
         _PUBLISHED_TRAINING
         | model(encoder_depth=20, decoder_depth=20, size=512, embedding_size=512)
         | dropout_rates(0.2)

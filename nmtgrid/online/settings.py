@@ -59,19 +59,19 @@ KINDS: dict[str, PolicyKind] = {
     kind.name: kind
     for kind in (
         PolicyKind(
-            "wait-k", "reads k source tokens, then one for each that it writes",
+            "wait-k", "reads k source tokens first, then one after each write",
             "k", "1,3,5,7,9", "WaitK", "k",
         ),
         PolicyKind(
-            "threshold", "asks the model's reader, which some objectives train",
+            "threshold", "reads while the reader trained with the model makes a READ likely",
             "threshold", "0.1..0.9:0.2", "Threshold", "τ", "agent",
         ),
         PolicyKind(
-            "oracle", "the cheapest path through the costs of the reference, for each lambda",
+            "oracle", "follows the path of least cost for the reference, given the delay weight",
             "lambda", "0,0.5,1,2", "", "λ",
         ),
         PolicyKind(
-            "confidence", "writes once the likeliest token is likely enough",
+            "confidence", "writes once the most likely token is likely enough",
             "threshold", "0.2,0.4,0.6,0.8,0.9", "Confidence", "p",
         ),
         PolicyKind(
@@ -79,11 +79,11 @@ KINDS: dict[str, PolicyKind] = {
             "most", "0.5,1,1.5,2,3", "Entropy", "H",
         ),
         PolicyKind(
-            "alignatt", "writes unless the next token attends most to the last source tokens",
+            "alignatt", "writes unless the next token attends most to the latest source tokens",
             "last", "1,2,3,4,6", "AlignAtt", "f",
         ),
         PolicyKind(
-            "edatt", "writes while the next token's attention to the last source tokens is small",
+            "edatt", "writes while the next token attends little to the latest source tokens",
             "mass", "0.05,0.1,0.2,0.4,0.6", "EDAtt", "α",
         ),
         PolicyKind(

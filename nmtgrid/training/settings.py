@@ -40,7 +40,7 @@ def outside(settings: Any, group: str, span: str, *names: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class TokenSmoothing:
-    """Settings of the token level: a token's target is spread over those that are like it."""
+    """Token-level smoothing: part of a token's target goes to similar tokens."""
 
     alpha: float = 0.0
     """Share of the target distribution that goes to similar tokens; 0: none. Eq. (E.13)."""
@@ -71,7 +71,7 @@ class TokenSmoothing:
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSmoothing:
-    """Settings of the sequence level: sentences near the true one are drawn and count too."""
+    """Sequence-level smoothing: the loss includes sampled sentences close to the reference."""
 
     alpha: float = 0.0
     """Share of the loss that is computed on sampled sentences; 0: none. Eq. (E.12)."""
@@ -123,7 +123,7 @@ class SequenceSmoothing:
 
 @dataclasses.dataclass(frozen=True)
 class SmoothingSettings:
-    """Settings of loss smoothing; nothing is smoothed unless one of them says so."""
+    """Loss smoothing (appendix E); off by default."""
 
     token: TokenSmoothing = dataclasses.field(default_factory=TokenSmoothing)
     sequence: SequenceSmoothing = dataclasses.field(default_factory=SequenceSmoothing)
@@ -177,10 +177,10 @@ RunClock = Literal["wall", "processor"]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """How the weights are moved, when the run is checked and saved, and when it ends.
+    """Optimisation, validation, checkpoints and the end of a run.
 
-    A zero switches a limit, an interval, clipping, decay or averaging off. Minutes are those of
-    the whole run, validation and saving included, carried over when it is resumed.
+    0 switches off a limit, an interval, gradient clipping, decay or averaging. Minutes are those of
+    the whole run, including validation and saving, and continue to count when it is resumed.
     """
 
     optimiser: Optimiser = "adamw"
@@ -346,7 +346,7 @@ class TrainingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class BatchSettings:
-    """What makes a batch; an update takes `accumulation` of them."""
+    """How sentence pairs are grouped into batches; an update takes `accumulation` batches."""
 
     max_tokens: int = 4000
     """Maximum target tokens per batch, including padding and end symbols."""

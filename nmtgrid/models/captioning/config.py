@@ -13,7 +13,7 @@ LARGEST_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class CaptionConfig:
-    """The options of both captioning models."""
+    """The settings that both captioning models share."""
 
     size: int = 512
     """Size of a state."""
@@ -49,10 +49,7 @@ class CaptionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CaptionLSTMConfig(CaptionConfig):
-    """An LSTM that sees the picture once (Vinyals et al., 2015).
-
-    `picture` says how: as the first input, or as the first states.
-    """
+    """Configuration of an LSTM that sees the picture once (Vinyals et al., 2015)."""
 
     depth: int = 1
     """Layers of the LSTM."""
@@ -72,7 +69,7 @@ class CaptionLSTMConfig(CaptionConfig):
 
 @dataclasses.dataclass(frozen=True)
 class CaptionTopDownConfig(CaptionConfig):
-    """Two LSTMs with attention over regions between them (Anderson et al., 2018)."""
+    """Configuration of two LSTMs with attention over regions (Anderson et al., 2018)."""
 
     attention_size: int | None = None
     """Size of the hidden layer that scores regions against the state; none: `size`."""
@@ -113,8 +110,7 @@ CAPTION_LSTM = (
     ),
     Preset(
         "mscoco",
-        "table E.1 without attention: the sizes of Vinyals et al. (2015), an LSTM and embeddings "
-        "of 512",
+        "table E.1 without attention: an LSTM and embeddings of 512, as in Vinyals et al. (2015)",
         _MSCOCO | model(size=512, output_dropout=0.3),
         _TYPES,
     ),
@@ -128,8 +124,8 @@ CAPTION_TOP_DOWN = (
     ),
     Preset(
         "mscoco",
-        "table E.1 with attention: the sizes of Anderson et al. (2018), LSTMs and embeddings of "
-        "1000, attention of 512",
+        "table E.1 with attention: LSTMs and embeddings of 1000, attention of 512, as in Anderson "
+        "et al. (2018)",
         _MSCOCO | model(size=1000, attention_size=512, output_dropout=0.3),
         _TYPES,
     ),

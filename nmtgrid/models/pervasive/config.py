@@ -35,9 +35,9 @@ from nmtgrid.models.presets import (
 
 @dataclasses.dataclass(frozen=True)
 class PervasiveConfig:
-    """What a Pervasive Attention model is built from; the defaults are the thesis' base model.
+    """Configuration of Pervasive Attention; the defaults are the base model of the thesis.
 
-    The `printed` preset follows the text, the others what the published checkpoint does.
+    The `printed` preset follows the text, all others the published checkpoint.
     """
 
     depth: int = 14
@@ -209,19 +209,19 @@ PERVASIVE = (
     Preset("multi30k-hour", "Multi30k De-En, an hour on two CPU cores: N=8, d=128, 5x5", _HOUR),
     Preset(
         "iwslt14-de-en-small",
-        "IWSLT'14 De-En on two CPU cores: the multi30k-hour model, as long as --max-minutes says",
+        "IWSLT'14 De-En on two CPU cores: the multi30k-hour model; set --max-minutes",
         _HOUR | model(target_kernel=7, source_kernel=7) | dropout_rates(0.1),
     ),
     Preset(
         "iwslt14-de-en",
-        "table 3.7: N=14, 11x11, cumulative, attention, as the published checkpoint",
+        "table 3.7: N=14, 11x11, residual-cumulative, attention, as in the published checkpoint",
         _IWSLT14,
         _IWSLT14_TYPES,
         12.9e6,
     ),
     Preset(
         "iwslt14-de-en-printed",
-        "table 3.7 by the text alone: no positions, no scaling, every layer accumulated",
+        "table 3.7 exactly as printed: no positions, no scaling, every layer accumulated",
         _PRINTED,
         _IWSLT14_TYPES,
         12.9e6,
@@ -239,14 +239,14 @@ PERVASIVE = (
     _table("attention", "table 3.5", 12.9e6, aggregation="attention"),
     Preset(
         "iwslt15-en-vi",
-        "table 3.8: words, N=14, 11x11, cumulative, attention",
+        "table 3.8: N=14, 11x11, residual-cumulative, attention, on words",
         _PUBLISHED_TRAINING,
         (17192, 7710),
         15.2e6,
     ),
     Preset(
         "wmt16-en-ro",
-        "table 3.8: 35K joint types, the three matrices tied",
+        "table 3.8: joint vocabulary of 35K, all embeddings shared",
         _PUBLISHED_TRAINING
         | model(tie="all")
         | training(learning_rate=0.001)
@@ -257,8 +257,8 @@ PERVASIVE = (
     ),
     Preset(
         "wmt15-de-en",
-        "table 3.8: d=512, d_FF=2048, N=16, 32K joint types, the three matrices tied. "
-        "With embeddings of size d the count would be 55.7M; 296 gives the published 49.0M",
+        "table 3.8: d=512, d_FF=2048, N=16, joint vocabulary of 32K, all embeddings shared. "
+        "Embeddings of 296 are an assumption; those of size d would give 55.7M parameters",
         _PUBLISHED_TRAINING
         | model(depth=16, size=512, embedding_size=296, feed_forward_size=2048, tie="all")
         | training(learning_rate=0.0015, warmup_updates=2000)

@@ -34,7 +34,7 @@ from nmtgrid.models.presets import (
 
 @dataclasses.dataclass(frozen=True)
 class PervasiveDensenetConfig:
-    """What a densely connected Pervasive Attention is built from; defaults: CoNLL table 1, Max."""
+    """Configuration of Pervasive Attention on a DenseNet; defaults: CoNLL table 1, Max."""
 
     depth: int = 24
     """L, the number of layers."""

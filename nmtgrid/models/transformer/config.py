@@ -43,7 +43,7 @@ _RATES = (
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """What a Transformer is built from; the defaults are the base model of section 2.6.3."""
+    """Configuration of the Transformer; the defaults are the base model of section 2.6.3."""
 
     encoder_depth: int = 6
     """Blocks of the encoder."""
@@ -283,12 +283,12 @@ TRANSFORMER = (
     _TOY,
     Preset(
         "toy-transparent",
-        "the same with transparent attention over 12 encoder blocks of 96 features",
+        "the toy preset with transparent attention over 12 encoder blocks, d=96",
         _TOY.settings | model(encoder_depth=12, size=96, transparent=True),
     ),
     Preset(
         "toy-exits",
-        "the toy preset with six pre-norm decoder blocks and an exit behind each",
+        "the toy preset with six pre-norm decoder blocks, each with an exit",
         _TOY.settings
         | model(decoder_depth=6, norm="pre", exits="tied")
         | training(learning_rate=0.002),
@@ -306,12 +306,12 @@ TRANSFORMER = (
     ),
     Preset(
         "multi30k-deep",
-        "the same depth post-norm and without transparent attention (recipes/transparent.sh)",
+        "multi30k-transparent without transparent attention, post-norm (recipes/transparent.sh)",
         _CORE | _dropped(0.1) | model(norm="post", encoder_depth=12),
     ),
     Preset(
         "multi30k-exits",
-        "the multi30k preset with six decoder blocks and an exit behind each",
+        "the multi30k preset with six decoder blocks, each with an exit",
         _CORE | _dropped(0.3) | model(decoder_depth=6, exits="tied"),
     ),
     Preset(
@@ -323,22 +323,23 @@ TRANSFORMER = (
     ),
     Preset(
         "iwslt14-de-en-exits",
-        "section 5.4.1: small with an encoder of 512 features and six output classifiers",
+        "section 5.4.1: small, with an encoder of d=512 and a separate classifier for each exit",
         _EXITS_DE_EN,
         (8800, 6600),
     ),
     Preset(
         "iwslt14-de-en-v1",
-        "CoNLL table 3, joint BPE (published: 46M); d_FF 1024 and untied matrices fit its counts",
+        "CoNLL table 3, joint BPE (published: 46M). d_FF=1024 without weight sharing is an "
+        "assumption, which agrees with the published counts",
         _CONLL,
         (12000, 8800),
     ),
     Preset(
-        "iwslt14-de-en-v2", "CoNLL table 3, a BPE for each language", _CONLL, (13300, 13800), 52e6
+        "iwslt14-de-en-v2", "CoNLL table 3, separate BPE", _CONLL, (13300, 13800), 52e6
     ),
     Preset(
         "iwslt14-de-en-base",
-        "CoNLL paper, first version: base with untied matrices, maximum likelihood",
+        "CoNLL paper, first version: base without weight sharing or label smoothing",
         _CONLL
         | _dropped(0.2)
         | model(feed_forward_size=2048, heads=8)
@@ -350,55 +351,55 @@ TRANSFORMER = (
     ),
     Preset(
         "iwslt15-en-vi",
-        "table 3.8: small, words",
+        "table 3.8: small, on words",
         _PUBLISHED_TRAINING | _SMALL | _dropped(0.2),
         (17192, 7710),
     ),
     Preset(
         "iwslt15-en-vi-base",
-        "table 3.8: base with d_FF=1024, words",
+        "table 3.8: base with d_FF=1024, on words",
         _PUBLISHED_TRAINING | _dropped(0.3) | model(feed_forward_size=1024),
         (17192, 7710),
         44.2e6,
     ),
     Preset(
         "wmt16-en-ro",
-        "table 3.8: small, 35K joint types, the three matrices tied",
+        "table 3.8: small, joint vocabulary of 35K, all embeddings shared",
         _EN_RO | _SMALL,
         (35000, 35000),
         20.0e6,
     ),
-    Preset("wmt16-en-ro-base", "table 3.8: base, likewise", _EN_RO, (35000, 35000), 62.0e6),
+    Preset("wmt16-en-ro-base", "as wmt16-en-ro: base", _EN_RO, (35000, 35000), 62.0e6),
     Preset(
         "wmt15-de-en",
-        "table 3.8: base, 32K joint types, the three matrices tied",
+        "table 3.8: base, joint vocabulary of 32K, all embeddings shared",
         _DE_EN,
         (32000, 32000),
         60.5e6,
     ),
     Preset(
-        "wmt15-de-en-small", "table 3.8: small, likewise", _DE_EN | _SMALL, (32000, 32000), 19.3e6
+        "wmt15-de-en-small", "as wmt15-de-en: small", _DE_EN | _SMALL, (32000, 32000), 19.3e6
     ),
-    Preset("wmt15-de-en-big", "section 4.5: big, likewise", _DE_EN | _BIG, (32000, 32000)),
+    Preset("wmt15-de-en-big", "section 4.5: as wmt15-de-en, big", _DE_EN | _BIG, (32000, 32000)),
     Preset(
         "wmt14-en-fr",
-        "chapter 5 without exits: big, 44K joint types, the three matrices tied",
+        "chapter 5 without exits: big, joint vocabulary of 44K, all embeddings shared",
         _EN_FR | _BIG,
         (44000, 44000),
     ),
     Preset(
         "wmt14-en-fr-exits",
-        "section 5.4.1: the same with an exit behind every decoder block, classifiers tied too",
+        "section 5.4.1: wmt14-en-fr with an exit after each decoder block, one shared classifier",
         _EN_FR | _BIG | model(exits="tied"),
         (44000, 44000),
     ),
-    Preset("wmt14-en-fr-base", "base in the same set-up", _EN_FR, (44000, 44000)),
+    Preset("wmt14-en-fr-base", "as wmt14-en-fr: base", _EN_FR, (44000, 44000)),
     *(
         Preset(
             f"wmt14-en-de-{kind}{depth}",
-            f"poster, {'transparent attention' if kind else 'baseline'}, {depth} encoder blocks; "
-            "d_FF 3072, 37K types a side, tied classifier: the only choice found that explains the "
-            "four counts",
+            f"poster, {'transparent attention' if kind else 'baseline'}, {depth} encoder blocks. "
+            "d_FF=3072, vocabularies of 37K and a tied classifier are assumptions, which agree "
+            "with the four published counts",
             _EN_DE | model(feed_forward_size=3072, encoder_depth=depth, transparent=bool(kind)),
             (37000, 37000),
             count,
@@ -408,7 +409,8 @@ TRANSFORMER = (
     ),
     Preset(
         "wmt14-en-de-big",
-        "poster, baseline, big; d_FF 8192 and three matrices of 32K types explain the count",
+        "poster, baseline, big. d_FF=8192 and vocabularies of 32K without weight sharing are "
+        "assumptions, which agree with the published count",
         _EN_DE | _BIG | _dropped(0.3) | model(feed_forward_size=8192, tie="none"),
         (32000, 32000),
         375e6,

@@ -29,7 +29,7 @@ from nmtgrid.training.settings import outside
 
 @dataclasses.dataclass(frozen=True)
 class DivergenceSettings:
-    """Settings of training a reader on the divergence from the future."""
+    """Settings of training a reader on divergences from the prediction with the whole source."""
 
     measure: Measure = "kl"
     """Divergence between the prediction with the source read so far and the prediction with the
@@ -163,7 +163,7 @@ def _evaluation(model: TranslationModel) -> Iterator[None]:
 
 DIVERGENCE = ObjectiveKind(
     "divergence",
-    "online: a model with a reader, which learns how far predictions are from the whole source's",
+    "online: a reader that learns how far predictions are from those with the whole source",
     DivergenceSettings,
     Divergence,
     takes_samples=False,

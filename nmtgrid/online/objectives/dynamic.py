@@ -40,7 +40,7 @@ from nmtgrid.training.settings import outside
 
 @dataclasses.dataclass(frozen=True)
 class DynamicSettings:
-    """Settings of training a dynamic agent."""
+    """Settings of training a reader on an oracle's paths."""
 
     delay_weight: float = 0.0
     """Lambda, the oracle's cost of delay, in nats for each token written after the whole source has
@@ -212,7 +212,7 @@ def along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
 
 DYNAMIC = ObjectiveKind(
     "dynamic",
-    "online: a model with a reader, which learns when to read from an oracle",
+    "online: a reader that learns from an oracle when to read",
     DynamicSettings,
     Dynamic,
     takes_samples=False,

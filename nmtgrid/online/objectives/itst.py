@@ -152,7 +152,7 @@ class TransportLikelihood:
 
 ITST = ObjectiveKind(
     "itst",
-    "online: a Transformer with information transport, its source limited by a falling threshold",
+    "online: a Transformer with information transport (ITST), under a decreasing threshold",
     ITSTSettings,
     TransportLikelihood,
     takes_samples=False,

@@ -80,7 +80,7 @@ _NO_SHARE = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class MarginalSettings:
-    """Settings of training on the marginal over all paths."""
+    """Settings of training on the marginal likelihood over all paths."""
 
     delay_weight: float = 0.0
     """Lambda, the cost of delay, in nats for each token written after the whole source has been
@@ -173,7 +173,7 @@ class Marginal:
 
 MARGINAL = ObjectiveKind(
     "marginal",
-    "online: a model with a reader, by the likelihood summed over all READ/WRITE paths",
+    "online: a model and its reader, by the likelihood summed over all READ/WRITE paths",
     MarginalSettings,
     Marginal,
     takes_samples=False,

@@ -120,7 +120,7 @@ class MonotonicLikelihood:
 
 MMA = ObjectiveKind(
     "mma",
-    "online: a Transformer with monotonic heads, by expected alignments and a price of delay",
+    "online: a Transformer with monotonic heads (MMA), by expected alignments and delays",
     MMASettings,
     MonotonicLikelihood,
     takes_samples=False,

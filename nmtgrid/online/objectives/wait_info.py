@@ -26,7 +26,7 @@ from nmtgrid.training.settings import outside
 
 @dataclasses.dataclass(frozen=True)
 class WaitInfoSettings:
-    """Settings of training the information of tokens."""
+    """Settings of training a Wait-info model."""
 
     whole_source_updates: int = 4000
     """Number of first updates with the whole source, before sampled values of K limit it."""
@@ -107,7 +107,7 @@ class InformationLikelihood:
 
 WAIT_INFO = ObjectiveKind(
     "wait-info",
-    "online: a Transformer whose tokens have information, the source K ahead of the target",
+    "online: a Transformer with information per token; the source is ahead by a sampled K",
     WaitInfoSettings,
     InformationLikelihood,
     takes_samples=False,

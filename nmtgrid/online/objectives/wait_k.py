@@ -140,7 +140,7 @@ class SampledWaitK(_Online[SampledSettings]):
 
 @dataclasses.dataclass(frozen=True)
 class AreaSettings:
-    """Settings of training on all cells on a wait-k path and right of it."""
+    """Settings of training on all cells of a wait-k path and to the right of it."""
 
     k: int = 1
     """k of the wait-k path that bounds the area."""
@@ -227,13 +227,13 @@ WAIT_K = ObjectiveKind(
 )
 WAIT_K_SAMPLED = ObjectiveKind(
     "wait-k-sampled",
-    "online: along wait-k paths whose k is drawn anew for each sentence",
+    "online: maximum likelihood along wait-k paths, with k sampled for each sentence",
     SampledSettings,
     SampledWaitK,
 )
 WAIT_K_AREA = ObjectiveKind(
     "wait-k-area",
-    "online: at all cells of the grid on a wait-k path and right of it",
+    "online: maximum likelihood at all cells of a wait-k path and to the right of it",
     AreaSettings,
     WaitKArea,
 )
