@@ -33,8 +33,7 @@ def equations() -> str:
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()
         for name, text in docstrings(path):
-            for cited in _CITED.findall(text):
-                numbers = " ".join(cited.split())
+            for numbers in dict.fromkeys(" ".join(cited.split()) for cited in _CITED.findall(text)):
                 chapter, _, rest = numbers[1:].partition(".")
                 order = (chapter, int(re.match(r"\d+", rest)[0]))  # type: ignore[index]
                 outer = name.partition(".")[0]

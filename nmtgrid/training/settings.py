@@ -48,7 +48,8 @@ class TokenSmoothing:
     """Tau: a higher temperature spreads this share more widely; in units of cosine similarity. Eq.
     (E.10)."""
     rarity: float = 0.0
-    """Beta: penalty of candidates that are as frequent as the reference token. Eq. (E.11)."""
+    """Beta: penalty of candidates as frequent as the reference token, which promotes rare tokens.
+    Eq. (E.11)."""
     neighbours: int = 0
     """Number of most similar types kept for each token; 0: all, as in Eq. (E.10)."""
     vectors: str = "own"
