@@ -98,7 +98,7 @@ def with_options(
     """
     if file.is_model and settings is None:
         raise InputError(
-            "it is the `config.json` of a model, which only `train` takes.",
+            "this is the `config.json` of a model, which only `train` accepts.",
             "Give a file in TOML.",
             path=file.path,
         )
@@ -108,7 +108,9 @@ def with_options(
         key = name.replace("-", "_")
         option = options.get(key)
         if key in barred:
-            faults.append(f"`{name}` is given on the command line alone.")
+            faults.append(
+                f"`{name}` can only be given on the command line: remove it from the file."
+            )
         elif option is None or (settings is not None and _is_setting(key, value, settings)):
             if settings is None:
                 faults.append(f"`{name}`: there is no such option. {nearest(key, options)}")

@@ -81,7 +81,7 @@ def _arguments(command: str) -> type[CommandArguments]:
     }
     if command not in kinds:
         raise ConfigError(
-            f"`{shortened(command)}` reads no `--config`.",
+            f"`{shortened(command)}` has no option `--config`.",
             nearest(command, kinds) or f"Name one of {', '.join(kinds)}.",
         )
     return kinds[command]

@@ -549,7 +549,9 @@ def check_outputs(
         key = STANDARD if str(path) == STANDARD else os.path.realpath(path)
         # Pipes and devices, such as /dev/null, may take several outputs.
         if key in options and not (key != STANDARD and is_stream(path)):
-            faults.append(f"`{name} {path}` is what `{options[key]}` names: give another file.")
+            faults.append(
+                f"`{name} {path}` is also the file of `{options[key]}`: give another file."
+            )
         options[key] = name
     if faults:
         raise ConfigError(faults)
@@ -611,12 +613,12 @@ def check_same_text(translator: Translator, dataset: Dataset) -> None:
         raise DataError(
             f"The model translates {model.source_lang}-{model.target_lang}, but {dataset.path} "
             f"is {data.source_lang}-{data.target_lang}.",
-            "Use a dataset of the same direction.",
+            "Use a dataset with the same languages.",
         )
     for name in ("tokenize", "lowercase"):
         if getattr(model, name) != getattr(data, name):
             console.warn(
-                f"{dataset.path} has {name}={getattr(data, name)}, but the model's text "
+                f"{dataset.path} has {name}={getattr(data, name)}, but the model was trained with "
                 f"{name}={getattr(model, name)}: scores compare differently prepared texts."
             )
 

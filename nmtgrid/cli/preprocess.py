@@ -147,7 +147,7 @@ def command(arguments: PreprocessArguments) -> None:
             if name != "train" and len(values) > 1:
                 option = f"--{name}" if name in ("valid", "test") else f"--test {name}="
                 faults.append(
-                    f"`{option}` is given {len(values)} times: name one file, or a number of "
+                    f"`{option}` is given {len(values)} times: give one file, or one number of "
                     "pictures."
                 )
         check_rules(arguments, PICTURE_RULES, faults, f"{_HELP}.")
@@ -155,7 +155,10 @@ def command(arguments: PreprocessArguments) -> None:
     else:
         languages = arguments.source_lang or "qa", arguments.target_lang or "qb"
         if arguments.toy is not None and languages != ("qa", "qb"):
-            faults.append("The toy corpus goes from `qa` to `qb`: leave the languages out.")
+            faults.append(
+                "The toy corpus has the languages `qa` and `qb`: leave out `--source-lang` and "
+                "`--target-lang`."
+            )
         check_rules(arguments, TEXT_RULES, faults)
         build, show = _preprocess_text, _print_text
     check_outputs({"--json": arguments.json})
@@ -174,7 +177,7 @@ def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:
         match = _NAMED_TEST.fullmatch(text)
         name, prefix = match.groups() if match else ("test", text)
         if name in ("train", "valid"):
-            raise ConfigError(f"`--test {text}`: a test cannot be called `{name}`.")
+            raise ConfigError(f"`--test {text}`: a test set cannot be named `{name}`.")
         files.setdefault(name, []).append(prefix)
     return files
 
@@ -293,7 +296,8 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
             if not has_rules(language):
                 console.warn(
                     f"Moses has no rules for `{language}`: abbreviations and apostrophes are "
-                    "treated as in English. With a tokenizer of your own, give `--tokenize none`."
+                    "treated as in English. If you use another tokeniser, tokenise the text first "
+                    "and give `--tokenize none`."
                 )
     # Of a side once, whichever splits it is of.
     sides = {lang for split in splits.values() for lang in split.get("unsegmented", ())}
@@ -323,7 +327,7 @@ def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
     if notes.get("restval"):
         console.say(
             f"{notes['restval']:,} pictures of Karpathy's split `restval` were left out; "
-            "`--restval` puts them into training."
+            "`--restval` adds them to the training data."
         )
     if "valid" not in splits:
         console.warn("there are no validation pictures; give `--valid FILE` or `--valid N`.")

@@ -164,8 +164,8 @@ def check(arguments: AdaptiveTuneArguments) -> None:
     faults = []
     if arguments.test_split == arguments.split:
         faults.append(
-            f"`--split` and `--test-split` are both `{arguments.split}`: what is tuned on says "
-            "nothing about new sentences."
+            f"`--split` and `--test-split` are both `{arguments.split}`: thresholds must be tested "
+            "on other sentences than those they were tuned on. Name another split."
         )
     # Written this way round to refuse NaN too, for which every comparison is false.
     if not _LEAST_BUDGET <= arguments.budget < math.inf:
@@ -173,7 +173,9 @@ def check(arguments: AdaptiveTuneArguments) -> None:
             f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {arguments.budget:g}."
         )
     if arguments.only == "fixed" and arguments.allow_loss is not None:
-        faults.append("`--only fixed` tunes nothing: leave out one of `--only` and `--allow-loss`.")
+        faults.append(
+            "`--only fixed` tunes nothing, so `--allow-loss` has no effect: leave out one of them."
+        )
     # Checked here and not by the parser, so that one message names all faults.
     names = ("samples", "finalists", "candidates", "beam", "batch", "repeats", "sentences")
     faults += [

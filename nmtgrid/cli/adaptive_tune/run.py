@@ -384,7 +384,10 @@ def _load(
             continue
         name = label or folder_name(path)
         if name in names:
-            faults.append(f"Two baselines are called `{name}`: name one by `NAME=MODEL`.")
+            faults.append(
+                f"Two baselines have the name `{name}`: give one of them another name, as in "
+                "`other=MODEL`."
+            )
         names.add(name)
         others.append(System(name, other.model))
     if faults:

@@ -214,8 +214,8 @@ def _show(report: Report) -> None:
     if lost := report.lost():
         console.warn(
             f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "
-            "that kept to it when replayed left it when decoded. Decode more of each "
-            "(`--finalists`), or set other budgets (`--budget`)."
+            "that met it in the replay exceeded it in decoding. Decode more of them "
+            "(`--finalists`), or choose other budgets (`--budget`)."
         )
     if report.calibrated is not None and report.calibrated["certified"]:
         print_certified(report.calibrated)

@@ -145,6 +145,6 @@ def warn_of_little(learned_from: int) -> None:
     """Tell people when the aligner had little to learn from."""
     if learned_from < LEAST_PAIRS:
         console.warn(
-            f"alignments were learned from {learned_from:,} pairs alone: give more text with "
+            f"alignments were learned from only {learned_from:,} pairs: give more text with "
             "`--train SOURCE TARGET`, or links with `--alignments FILE`."
         )

@@ -108,7 +108,7 @@ def buckets(arguments: BucketsArguments) -> None:
         arguments.bootstrap,
     )
     if evaluation.source is None and not arguments.by and difficulty is None:
-        console.say("Buckets by length ratio too: give `--source FILE`.")
+        console.say("For buckets by length ratio as well, give `--source FILE`.")
     arguments.show(section)
 
 
@@ -131,13 +131,15 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
         if name in by and not arguments.has_source
     ]
     if "difficulty" in by and arguments.difficulty is None:
-        faults.append("`--by difficulty` takes the difficulty of each line: `--difficulty FILE`.")
+        faults.append(
+            "`--by difficulty` needs the difficulty of each line: give `--difficulty FILE`."
+        )
     if "difficulty" not in by and arguments.difficulty is not None:
         faults.append("`--difficulty` has no effect: add `--by difficulty`.")
     if by == ["sentence-bleu"] and metric:
         faults.append("`--by sentence-bleu` shows shares of sentences: leave out `--metric`.")
     if arguments.edges is not None and len(set(by)) > 1:
-        faults.append("`--edges` are of one property: give one `--by`.")
+        faults.append("`--edges` applies to a single property: give one `--by`.")
     bounds, wrong = read_edges(arguments.edges, "10,20,30")
     faults += wrong
     if faults:
@@ -189,7 +191,7 @@ def compare(arguments: CompareArguments) -> None:
     systems = arguments.systems
     arguments.check_files(systems, arguments.train)
     if len(systems) < 2 and (arguments.bootstrap or arguments.randomisation):
-        raise ConfigError("A test compares systems: give two or more.")
+        raise ConfigError("A significance test compares systems: give two or more.")
     from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section
     from nmtgrid.analysis.quality.words import frequencies_in
     from nmtgrid.analysis.systems import read_text
@@ -261,7 +263,8 @@ def difficulty(arguments: DifficultyArguments) -> None:
     check_outputs(outputs, inputs)
     if links is not None and train is not None:
         raise ConfigError(
-            "`--train` has no effect where `--alignments` gives the links: leave one out."
+            "`--train` has no effect, because `--alignments` gives the links: leave one of them "
+            "out."
         )
     bounds, faults = read_edges(arguments.edges, "1,2,4")
     if faults:

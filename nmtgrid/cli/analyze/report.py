@@ -180,13 +180,16 @@ def _faults(arguments: ReportArguments) -> list[str]:
     systems = [split_label(text)[1] for text in arguments.systems or []]
     others = arguments.latency, arguments.depth, arguments.curves, arguments.activations
     if not systems and not any(others):
-        faults.append("There is nothing to report on: name translations, NAME=FILE.")
+        faults.append("There is nothing to report on: give translations, as in NAME=FILE.")
     if arguments.out.suffix.lower() not in (".html", ".htm"):
-        faults.append(f"`--out {arguments.out}` is a page: end it in .html.")
+        faults.append(f"`--out {arguments.out}` must be a page: give a name that ends in .html.")
     if systems and arguments.train is not None and not (arguments.source or arguments.data):
         from nmtgrid.analysis.systems import is_traces
 
         # Traces have sources of their own.
         if not any(map(is_traces, systems)):
-            faults.append("`--train` is to learn links from the source by: add `--source FILE`.")
+            faults.append(
+                "`--train` needs the source, from which alignments are learned: add `--source "
+                "FILE`."
+            )
     return faults + line_faults(arguments.line or [])

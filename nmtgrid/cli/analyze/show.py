@@ -149,7 +149,8 @@ def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]
             check_suffix(out)
         elif out.exists() and not out.is_dir():
             raise ConfigError(
-                f"`--out {out}` is a file and no folder.", "Give a folder or a picture."
+                f"`--out {out}` is a file, not a folder.",
+                "Give a folder, or a file name that ends in .png or .svg."
             )
         folder = out.parent if is_file(out) else out
         above = next(parent for parent in (folder, *folder.parents) if parent.exists())

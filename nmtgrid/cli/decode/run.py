@@ -96,8 +96,8 @@ def make_translator(arguments: DecodeArguments) -> Translator:
         console.say(format_precision(translator.precision, translator.speedups))
     if (k := trained_k(arguments.model)) is not None:
         console.say(
-            f"note: this model was trained with wait-{k}, but reads the whole source here; with "
-            "`--stream` it reads as it was trained."
+            f"note: this model was trained with wait-{k}, but `decode` reads the whole source "
+            "first; `--stream` reads as in training."
         )
     return translator
 
@@ -142,7 +142,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
     elif sys.stdin is not None and sys.stdin.isatty():
         # Whoever types sees each translation before the next line.
         translator.options = dataclasses.replace(translator.options, window=1)
-        console.say("Write a sentence on each line; Ctrl-D ends.")
+        console.say("Type one sentence per line; Ctrl-D ends.")
     # Filled while lines are read, and complete when all are.
     notes: Counter[str] = Counter()
     prefixes = None if arguments.prefix is None else _read_prefixes(arguments.prefix, total)
@@ -216,7 +216,7 @@ def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str
     files = FeatureFiles([path])
     if files.size != translator.features:
         raise DataError(
-            f"{path} has {files.size:,} features of a region, but the model knows "
+            f"{path} has {files.size:,} features per region, but the model expects "
             f"{translator.features:,}.",
             "Extract the features that the model was trained on.",
         )

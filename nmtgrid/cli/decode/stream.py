@@ -92,7 +92,7 @@ def _setting_of_training(arguments: DecodeArguments) -> Setting:
     """Return the k that the model was trained with, and say so."""
     k = trained_k(arguments.model)
     assert k is not None
-    console.say(f"note: this model was trained with wait-{k}, so it reads with `--k {k}`.")
+    console.say(f"note: this model was trained with wait-{k}, so `--k {k}` is used.")
     return Setting("wait-k", k)
 
 
@@ -129,7 +129,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
     check_config(plan)
     if plan.beam > 1 or plan.sample or plan.coverage_penalty:
-        raise ConfigError("A stream is decoded greedily: change nothing but lengths by `--set`.")
+        raise ConfigError("Streams are decoded greedily: with `--set`, change only length limits.")
     halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
     translator = StreamTranslator(
         [model.model for model in loaded],
@@ -192,8 +192,8 @@ class _Line:
         words = self.stream.read(word)
         if count == 1 < len(self.stream.pieces):
             console.warn(
-                f"long-line: line {self.number} has more than {self._limits.whole:,} source "
-                "units and is translated in pieces."
+                f"long-line: line {self.number} has more than {self._limits.whole:,} source units "
+                "and is translated in segments."
             )
         return self._grow(words)
 

@@ -145,8 +145,8 @@ def _keep(
     assert system.calibrated is not None
     if setting.policy not in KINDS:
         console.say(
-            "note: your own policy is code, which a model directory cannot store: the setting is "
-            "not stored."
+            "note: the setting is not stored, because your own policy is code and model "
+            "directories contain none."
         )
         return None
     loaded = system.loaded

@@ -163,7 +163,10 @@ class Files:
             self._names = {systems[0].name: "."}
         # An empty name or `..` would write into the shared folder itself or above it.
         if len(set(self._names.values())) < len(systems) or {"", ".."} & {*self._names.values()}:
-            raise ConfigError("Two models would share a folder: name them by `NAME=MODEL`.")
+            raise ConfigError(
+                "Two models would use the same folder: give one of them another name, as in "
+                "`other=MODEL`."
+            )
         for folder in (arguments.out, arguments.simuleval):
             for name in self._names.values() if folder is not None else ():
                 make_folder(Path(str(folder), name))

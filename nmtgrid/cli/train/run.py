@@ -318,7 +318,7 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
 def _print_finished(event: events.Finished) -> None:
     text = f"Finished at update {event.update:,} after {event.minutes:.1f} minutes: {event.reason}."
     if event.best_nll is None:
-        console.say(f"{text} There was no validation: model.safetensors holds the last weights.")
+        console.say(f"{text} There was no validation: model.safetensors contains the last weights.")
         return
     weights = {
         "last": "",

@@ -16,8 +16,7 @@ def import_tensorboard() -> ModuleType:
         from torch.utils import tensorboard
     except ImportError as fault:
         raise ConfigError(
-            f"`--tensorboard` writes events with the package tensorboard, which is not installed "
-            f"here ({fault}).",
+            f"`--tensorboard` needs the package tensorboard, which is not installed ({fault}).",
             "`pip install tensorboard` (or `pip install nmtgrid[tensorboard]`), or leave the "
             "option out: `metrics.jsonl` has the same figures.",
         ) from fault
