@@ -131,9 +131,9 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
             raise ConfigError(f"`--exit`: {fault}") from fault
     elif halting == "none":
         raise ConfigError(
-            "This model has no exit predictor, so it cannot tell by itself where to stop.",
-            "Name an exit, tune thresholds (`nmtgrid adaptive-tune`), or fine-tune it with "
-            "`--set model.halting=geometric --objective exits-halting`.",
+            "This model has no exit predictor, so it cannot decide where to exit.",
+            "Give a fixed exit, tune thresholds (`nmtgrid adaptive-tune`), or fine-tune the model "
+            "with `--set model.halting=geometric --objective exits-halting`.",
         )
     else:
         halt = halt_by(halting, (0.5,) * (model.traits.num_exits - 1))

@@ -32,7 +32,7 @@ class FixedExit:
     def __post_init__(self) -> None:
         """Raise ConfigError for an exit below 1."""
         if self.number < 1:
-            raise ConfigError(f"Exits are numbered from 1, but the exit given is {self.number}.")
+            raise ConfigError(f"Exits are numbered from 1, but {self.number} is given.")
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True from the exit's own block on."""
@@ -132,8 +132,8 @@ def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
     count = with_exits(model).traits.num_exits
     if isinstance(halt, FixedExit) and halt.number > count:
         raise ConfigError(
-            f"Exit {halt.number} is beyond the decoder's {count} blocks.",
-            f"Name an exit from 1 to {count}.",
+            f"Exit {halt.number} does not exist: the decoder has {count} blocks.",
+            f"Give an exit from 1 to {count}.",
         )
     if isinstance(halt, RandomExit) and halt.count != count:
         raise ConfigError(
@@ -142,7 +142,7 @@ def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
     if isinstance(halt, Thresholds) and len(halt.values) != count - 1:
         raise ConfigError(
             f"{len(halt.values)} thresholds are given, but a decoder of {count} blocks needs "
-            f"{count - 1}, one after each block but the last.",
+            f"{count - 1}, one after each block except the last.",
             "Tune them on this model: `nmtgrid adaptive-tune`.",
         )
     if halt.needs not in ("nothing", "confidence", model.traits.halting):
@@ -154,6 +154,6 @@ def no_predictor(model: TranslationModel, mechanism: str) -> ConfigError:
     halting = model.traits.halting
     state = "has no exit predictor" if halting == "none" else f"predicts exits by `{halting}`"
     return ConfigError(
-        f"This model {state}; it cannot stop by `{mechanism}`.",
+        f"This model {state}; it cannot exit by `{mechanism}`.",
         f"Fine-tune it with `--set model.halting={mechanism} --objective exits-halting`.",
     )

@@ -184,8 +184,8 @@ def read_samples(
         warn(f"long-line: longer than {longest:,} source units and cut: line {lines}.")
     if not any(sample.source and sample.reference.strip() for sample in samples):
         raise DataError(
-            f"The split `{split.name}` has no sentence with a reference to compare with.",
-            "Thresholds are tuned on a split with translations on its target side.",
+            f"The split `{split.name}` has no sentence with a reference.",
+            "Thresholds must be tuned on a split with reference translations.",
         )
     return samples
 

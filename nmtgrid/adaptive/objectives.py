@@ -86,7 +86,7 @@ class _WithoutPredictor:
             raise ConfigError(
                 f"The model has an exit predictor (`model.halting={halting}`), which this "
                 "objective would not train.",
-                "Train with `--set model.halting=none`, or take `--objective exits-halting`, which "
+                "Train with `--set model.halting=none`, or use `--objective exits-halting`, which "
                 "trains the predictor too.",
             )
 

@@ -74,7 +74,7 @@ def record(
         advance(len(batch))
     if not parts:
         raise ConfigError(
-            "There is no sentence to choose thresholds on: sentences without a source do not "
+            "There are too few sentences to choose thresholds on: those without a source do not "
             "count, and a guarantee uses half of the others.",
             "Give more sentences (`--sentences`, `--split`).",
         )

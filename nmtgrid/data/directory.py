@@ -189,12 +189,12 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
     if not os.path.lexists(path):
         return
     if not path.is_dir():
-        raise DataError(f"{path} is there already and is not a folder.", "Choose another `--out`.")
+        raise DataError(f"{path} exists and is not a folder.", "Choose another `--out`.")
     if not any(path.iterdir()):
         return
     if not overwrite:
         raise DataError(
-            f"The folder {path} is there already.",
+            f"The folder {path} exists already.",
             "Choose another `--out`, or replace a dataset with `--overwrite`.",
         )
     try:
@@ -212,7 +212,7 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
         # Hidden files are our own temporary ones.
         if name not in files and not entry.is_dir() and not entry.name.startswith("."):
             raise DataError(
-                f"{entry} is no part of the dataset {path}, and would be lost with it.",
+                f"{entry} is not part of the dataset {path}, and would be deleted with it.",
                 "Move it elsewhere, or choose another `--out`.",
             )
 

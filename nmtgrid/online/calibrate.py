@@ -78,16 +78,17 @@ def refused_candidates(settings: Sequence[Setting]) -> list[str]:
     policies = {setting.policy for setting in settings}
     if "oracle" in policies:
         faults.append(
-            "The oracle needs the reference, so that no guarantee for it holds for new sentences."
+            "The oracle needs the reference, so it gives no guarantee for new sentences."
         )
     if any(KINDS.get(policy) is KINDS["re-translation"] for policy in policies):
         faults.append(
-            "`re-translation` revises what it shows until that is the offline translation: its "
-            "loss is 0, whatever was shown before, and there is nothing to guarantee."
+            "The final output of `re-translation` is always the offline translation, so its loss "
+            "is 0 and needs no guarantee."
         )
     if settings and all(setting.is_offline for setting in settings):
         faults.append(
-            "All settings read the whole source first, which is what the others are compared with."
+            "All settings read the whole source first: they are the offline translation that "
+            "others are compared with."
         )
     return faults
 

@@ -42,7 +42,7 @@ class ClockedDecoder(OnlineDecoder):
     def _check(self, model: TranslationModel, setting: Setting) -> None:
         """Raise ConfigError where a model cannot follow a policy in a stream."""
         if setting.policy == "oracle":
-            raise ConfigError("The oracle needs the reference, which no stream has.")
+            raise ConfigError("The oracle needs the reference, which is unknown in a stream.")
         if self.translator.plan.beam > 1 and not setting.translates_prefixes:
             raise ConfigError(
                 f"A stream of `{setting.policy}` is decoded greedily: it has no beam "

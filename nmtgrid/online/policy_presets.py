@@ -72,7 +72,7 @@ class PolicyPreset:
         # A model directory holds nothing that can run code, and no path to it.
         if self.policy.partition(" ")[0] not in KINDS:
             raise ConfigError(
-                f"`{self.policy}` is none of the policies that have a name.",
+                f"`{self.policy}` is not a named policy.",
                 f"There are {', '.join(KINDS)}.",
             )
         self.setting()
@@ -91,8 +91,9 @@ class PolicyPreset:
         POLICY_FILE.check_weights(self, loaded, warn)
         if differences := conditions.differences(self.conditions):
             warn(
-                f"`{self.name}` in {loaded.folder / POLICIES} was calibrated otherwise: "
-                f"{', '.join(differences)}. What is guaranteed of its loss does not hold here."
+                f"`{self.name}` in {loaded.folder / POLICIES} was calibrated under other "
+                f"conditions: {', '.join(differences)}. The guarantee on its loss does not hold "
+                "here."
             )
 
 
@@ -128,17 +129,18 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
         if name not in stored:
             # In the problem itself: whoever collects faults leaves out advice.
             raise ConfigError(
-                f"There is no reading policy `{name}`, nor is one kept under this name. "
+                f"There is no reading policy `{name}`, and none is stored under this name. "
                 f"{nearest(name, [*KINDS, *stored, *own_policies()])} {ADVICE}"
             )
         faults = []
         if len(folders) > 1:
             faults.append(
-                f"`{name}` is kept in one model's directory, but several models are named."
+                f"`{name}` is stored in one model's directory, but several models are given."
             )
         if changes:
             faults.append(
-                f"`{name}` stands for `{stored[name].policy}`, and takes no settings: change those."
+                f"`{name}` is the stored setting `{stored[name].policy}` and takes no further "
+                "settings: to change them, write the policy in full."
             )
         if faults:
             raise ConfigError(faults)

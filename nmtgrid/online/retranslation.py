@@ -325,8 +325,8 @@ class PrefixDecoder:
                 )
         if plan.sample:
             raise ConfigError(
-                "Translations of prefixes are searched for, not drawn: what is drawn would change "
-                "from one prefix to the next.",
+                "Translations of prefixes cannot be sampled, because samples would change from one "
+                "prefix to the next.",
                 "Set `search.sample` to false.",
             )
         # What a prefix without its end symbol is searched with.
@@ -467,9 +467,8 @@ class PrefixStream(Written):
         """Take what `PrefixDecoder` takes. Raises ConfigError as it does, and for revisions."""
         if not isinstance(policy, CommitPolicy):
             raise ConfigError(
-                "Re-translation revises what it has shown, so it cannot write to a stream, which "
-                "only grows.",
-                "Take LocalAgreement or hold-n; `online-eval` measures re-translation.",
+                "Re-translation revises what it has shown, which a stream cannot.",
+                "Use LocalAgreement or hold-n; `online-eval` evaluates re-translation.",
             )
         super().__init__(policy, plan)
         self._decoder = PrefixDecoder(

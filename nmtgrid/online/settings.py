@@ -258,8 +258,9 @@ def _own_class(name: str) -> Any:
     chosen = own[name]
     if chosen.decide is Policy.decide and chosen.next_reads is Policy.next_reads:
         raise ConfigError(
-            f"The reading policy `{name}` decides nothing.",
-            "Give it a method `decide(self, proposal)` that returns a tensor [R] of bools: write.",
+            f"The reading policy `{name}` has no method `decide`.",
+            "Add `decide(self, proposal)`, which returns a tensor [R] of bools: True where a row "
+            "writes.",
         )
     return chosen
 
@@ -284,7 +285,7 @@ def read_policy(text: str) -> list[Setting]:
     for word in changes:
         key, equals, values = word.partition("=")
         if key in fields and not equals:
-            faults.append(f"`{name} {key}` lacks a value: write `{key}=...`.")
+            faults.append(f"`{name} {key}` has no value: write `{key}=...`.")
             continue
         if key not in fields:
             known = nearest(key, fields) or f"It has {', '.join(fields)}."
@@ -403,8 +404,8 @@ def read_setting(text: str) -> Setting:
     settings = read_policy(text)
     if len(settings) > 1:
         raise ConfigError(
-            f"`{text}` names {len(settings)} settings, not one: a reading policy must have one "
-            f"value for each setting here, as in `{settings[0].text}`."
+            f"`{text}` gives {len(settings)} settings: here a reading policy must have one value "
+            f"for each setting, as in `{settings[0].text}`."
         )
     return settings[0]
 

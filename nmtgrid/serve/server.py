@@ -185,8 +185,9 @@ class Server(ThreadingHTTPServer):
             super().__init__((host, port), Handler)
         except OSError as fault:
             raise ConfigError(
-                f"`--host {host} --port {port}` cannot be listened to: {fault.strerror or fault}.",
-                "Another program may use the port: name another one, or 0 for any.",
+                f"The server cannot listen on `--host {host} --port {port}`: "
+                f"{fault.strerror or fault}.",
+                "Another program may use the port: give another port, or 0 for any free one.",
             ) from fault
 
     def server_bind(self) -> None:
@@ -514,5 +515,5 @@ def read_examples(lines: Iterator[str], most: int = 8) -> list[str]:
     """Return the first lines that are not empty. Raises InputError where there is none."""
     examples = [text for line in lines if (text := " ".join(line.split()))][:most]
     if not examples:
-        raise InputError("there is no sentence to try.")
+        raise InputError("the file has no sentences.")
     return examples

@@ -158,7 +158,7 @@ class Checkpoints:
     def _damaged(self, problem: str) -> StorageError:
         return StorageError(
             problem,
-            f"Restore a copy of {self.existing()[-1]}, or start a new run from the weights by "
+            f"Restore a copy of {self.existing()[-1]}, or start a new run from the weights with "
             f"`--init {self.model_folder}` and another `--out`.",
         )
 

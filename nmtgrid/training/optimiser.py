@@ -102,7 +102,8 @@ def make_optimiser(model: TranslationModel, settings: TrainingSettings) -> torch
     hidden = model.hidden_matrices() if settings.optimiser == "muon" else []
     if settings.optimiser == "muon" and not hidden:
         raise ConfigError(
-            "`training.optimiser=muon` moves hidden matrices, and this model has none.",
+            "`training.optimiser=muon` updates hidden matrices, but this model has none: use "
+            "`adamw`.",
             "Set it to adamw.",
         )
     moved = set(hidden)

@@ -64,8 +64,8 @@ class TokenSmoothing:
         faults += outside(self, "smoothing.token", "a number from 0 on", "rarity")
         if self.neighbours < 0 or self.neighbours == 1:
             faults.append(
-                "`smoothing.token.neighbours` must be 0, or 2 or more (the nearest to a token is "
-                f"itself), but is {self.neighbours}."
+                "`smoothing.token.neighbours` must be 0, or at least 2 (a token is its own nearest "
+                f"neighbour), but is {self.neighbours}."
             )
         return faults
 
@@ -111,12 +111,12 @@ class SequenceSmoothing:
             return faults
         if self.reward != "hamming" and self.samples == 1:
             faults.append(
-                f"`{group}.reward={self.reward}` weighs the sentences that are drawn against each "
+                f"`{group}.reward={self.reward}` weights several sampled sentences against each "
                 f"other: set `{group}.samples` to 2 or more."
             )
         if self.substitutes == "similar" and self.vocabulary != "all":
             faults.append(
-                f"`{group}.substitutes=similar` draws from all types: leave `{group}.vocabulary` "
+                f"`{group}.substitutes=similar` samples from all types: leave `{group}.vocabulary` "
                 "at `all`."
             )
         return faults
@@ -161,7 +161,8 @@ class SmoothingSettings:
         if sequence.alpha and sequence.reward == "hamming" and is_changed:
             notes.append(
                 "`smoothing.sequence.proposal_temperature` has no effect with the reward "
-                "`hamming`, from which sentences are drawn themselves: its `temperature` counts."
+                "`hamming`, whose sentences are sampled directly: set "
+                "`smoothing.sequence.temperature`."
             )
         return notes
 
@@ -297,8 +298,8 @@ class TrainingSettings:
         faults += outside(self, group, "at least 0 and below 1", "r_drop_from", "validate_share")
         if not 0 <= self.final_learning_rate <= 1:
             faults.append(
-                "`training.final_learning_rate` is a part of learning_rate: it must be from 0 "
-                f"to 1, but is {self.final_learning_rate}."
+                "`training.final_learning_rate` is a fraction of `training.learning_rate`: it must "
+                f"be from 0 to 1, but is {self.final_learning_rate}."
             )
         rates = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
         faults += outside(self, group, "a number from 0 on", *rates, "decay_threshold")
@@ -319,8 +320,8 @@ class TrainingSettings:
             )
         if self.optimiser in ("muon", "nesterov") and self.shard:
             faults.append(
-                f"`training.optimiser={self.optimiser}` cannot update the shards of matrices that "
-                "`training.shard` makes: set adamw or adam, or `training.shard=false`."
+                f"`training.optimiser={self.optimiser}` does not support `training.shard`: use "
+                "`adamw` or `adam`, or set `training.shard=false`."
             )
         if self.seed >= 2**63:
             faults.append(f"`training.seed` must be below 2^63, but is {self.seed}.")
@@ -410,8 +411,8 @@ class RunSettings:
         label_smoothing: float = getattr(self.objective, "label_smoothing", 0.0)
         if self.smoothing.is_on and label_smoothing:
             notes.append(
-                "`objective.label_smoothing` spreads targets evenly beside what `smoothing` does: "
-                "set it to 0 for the losses of appendix E."
+                "`objective.label_smoothing` also smooths targets, in addition to `smoothing`: set "
+                "it to 0 for the losses of appendix E."
             )
         training = self.training
         if training.r_drop_from and not training.r_drop:

@@ -215,16 +215,16 @@ class Trainer:
         advice = "Resume it with its original dataset."
         if state.pairs != self._data_facts["pairs"]:
             raise DataError(
-                f"The run was started on {state.pairs:,} usable training pairs, but there are "
-                f"{self._data_facts['pairs']:,} now.", advice,
+                f"The run was started on {state.pairs:,} usable training pairs, but now there are "
+                f"{self._data_facts['pairs']:,}.", advice,
             )  # fmt: skip
         if state.lengths not in (None, self._data_facts["lengths"]):
-            raise DataError("The run was started on as many, but other training pairs.", advice)
+            raise DataError("The run was started on other training pairs.", advice)
         try:
             self.weights.load(snapshot.weights)
         except RuntimeError as fault:
             raise ModelError(
-                f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
+                f"The saved weights do not match the model of {self.checkpoints.model_folder}: its "
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
         # As many batches an update as before, redistributed over however many processes there are.
@@ -252,8 +252,8 @@ class Trainer:
             if old != getattr(now, name)
         )
         self.notes.append(
-            f"The learning rate of update {progress.update + 1:,} would have been {rates[0]:.3g} "
-            f"under the settings that the run had, and is {rates[1]:.3g} now ({changed})."
+            f"The learning rate of update {progress.update + 1:,} is {rates[1]:.3g} with the new "
+            f"settings ({changed}); with the previous ones it would have been {rates[0]:.3g}."
         )
 
     def _restore(self, state: RunState, progress: Progress, tensors: dict[str, Tensor]) -> None:

@@ -160,8 +160,8 @@ def check_watch(settings: RunSettings) -> None:
 
 def _no_stages(architecture: str) -> ConfigError:
     return ConfigError(
-        "`training.watch_gradients` measures gradients between layers, but the architecture "
-        f"`{architecture}` names no such points.",
+        "`training.watch_gradients` needs named points between layers, which the architecture "
+        f"`{architecture}` does not define.",
         "Set it to 0, or choose another architecture.",
     )
 
@@ -360,8 +360,9 @@ class Updater:
                 if len(microbatch) == 1:
                     width, height = microbatch.source.shape[1], microbatch.target_input.shape[1]
                     raise DeviceError(
-                        f"Training pair {int(microbatch.indices[0]) + 1} alone ({width} source and "
-                        f"{height} target tokens) does not fit into memory.",
+                        f"Training pair {int(microbatch.indices[0]) + 1} ({width} source and "
+                        f"{height} target tokens) does not fit into memory, even as a batch of its "
+                        "own.",
                         "Set a smaller `batches.max_length`, a smaller model, or "
                         "`--set model.checkpoint_activations=true`.",
                     ) from fault

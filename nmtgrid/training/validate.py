@@ -95,7 +95,7 @@ class SplitValidator:
             # A loss of zero would make the first weights the best ones for good.
             raise DataError(
                 f"No pair of the split `{split.name}` has text on both sides.",
-                "Make the dataset with validation text that has, or without any.",
+                "Make the dataset with other validation text, or without any.",
             )
         rank, count = self.processes.rank, self.processes.count
         self._batches = cut_by_length(*lengths, filled, *limits)[rank::count]

@@ -118,7 +118,7 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
         ((slow, short), "short.jsonl: it has 9 lines"),
         ((slow, fast, "--alignments", home / "gold"), "There are 2 systems, but 1 files"),
         ((slow, "--alignments", home / "gold"), "it has 200 lines, but there are 20"),
-        ((slow, "--attention"), "There is no alignment in the traces"),
+        ((slow, "--attention"), "The traces contain no alignments"),
         ((slow, "--attention", "--alignments", home / "gold"), "exclude each other"),
         ((slow, "--line", "3"), "say where"),
         ((slow, "--line", "99", "--out", tmp_path), "no line 99"),
@@ -288,7 +288,7 @@ def test_scores_on_a_dataset_are_those_of_decode(
         (["--split", "test", "-r", text], "`--split` names a part of a dataset"),
         ([], "`--reference FILE` is missing"),
         (["--data", data, "--split", "tset"], "Did you mean `test`?"),
-        (["--data", data, "--split", "train"], "The raw text of `train` is not kept"),
+        (["--data", data, "--split", "train"], "The raw text of `train` is not stored"),
         (["--data", tmp_path], "is not a dataset"),
     ):
         assert words in refused("analyze", "compare", text, *options)

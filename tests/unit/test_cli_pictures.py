@@ -174,7 +174,7 @@ def test_features_that_the_model_does_not_know(
     path, out = tmp_path / "f.safetensors", tmp_path / "out"
     decode = ["decode", home / "caption-top-down"]
     save_tensors(path, {"a": torch.ones(2, 5)})
-    assert "has 5 features of a region, but the model knows 64" in refused(*decode, path)
+    assert "has 5 features per region, but the model expects 64" in refused(*decode, path)
     save_tensors(path, {"a": torch.ones(2, SIZE), "b": torch.full((1, SIZE), torch.nan)})
     assert "the picture `b` are not all finite" in refused(*decode, path, "--out", out)
     assert not out.exists()

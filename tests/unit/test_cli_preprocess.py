@@ -107,7 +107,7 @@ def test_other_vocabularies_are_told(texts: Path, capsys: pytest.CaptureFixture[
         capsys.readouterr()
         assert main([*learn, merges, "--overwrite"]) == 0
         shown = " ".join(capsys.readouterr().err.split())
-        assert ("other vocabularies were in" in shown) == is_warned
+        assert ("had other vocabularies" in shown) == is_warned
     before = contents(texts / "data")
     assert main([*learn, "2"]) == 2 and contents(texts / "data") == before
     assert "has vocabularies already. Replace them by `--overwrite`" in " ".join(

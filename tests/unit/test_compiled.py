@@ -58,7 +58,7 @@ def test_losses_are_those_of_the_uncompiled_model(
     ("arch", "training", "message"),
     [
         ("pervasive", {}, "`pervasive` has no parts"),
-        ("transformer", {"shard": True}, "whole weights"),
+        ("transformer", {"shard": True}, "exclude each other"),
         ("transformer", {}, r"C\+\+ compiler"),
     ],
 )

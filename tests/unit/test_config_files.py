@@ -254,7 +254,7 @@ def test_a_models_configuration_trains_such_a_model(
     assert "`--preset iwslt14-de-en` would change nothing" in message
     message = refused(*plan, "--arch", "bilstm")
     assert f"the model of {path} is `transformer`" in message and "model.heads" not in message
-    assert "only `train` takes" in refused("decode", tiny_model, "--config", path)
+    assert "only `train` accepts" in refused("decode", tiny_model, "--config", path)
 
 
 def test_other_commands_take_their_options_from_files(tmp_path: Path) -> None:
@@ -336,7 +336,7 @@ def test_a_resumed_run_knows_its_data(
     for name in ("data", "sha256"):
         del values[name]
     (out / "config.json").write_text(json.dumps(values))
-    assert train(*resume) == 2 and "does not say where its data are" in messages[-1]
+    assert train(*resume) == 2 and "does not record where its data are" in messages[-1]
 
 
 def test_the_files_of_the_documentation_are_good(project: Path, tmp_path: Path) -> None:

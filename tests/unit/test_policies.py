@@ -271,7 +271,7 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
     for text, message in (
         ("Margn", "no reading policy `Margn`.*`Margin`.*--import FILE"),
         ("Other", "no reading policy `Other`"),
-        ("Mute", "decides nothing"),
+        ("Mute", "has no method `decide`"),
     ):
         with pytest.raises(ConfigError, match=f"(?s){message}"):
             read_policy(text)

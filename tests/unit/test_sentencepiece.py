@@ -192,7 +192,7 @@ def test_altered_models_are_noticed(data: Path, tmp_path: Path) -> None:
         (("--method", "bpe", "--model", "x"), "`--model` is for SentencePiece"),
         (("--words", "--method", "sentencepiece"), "`--method` has no effect with `--words`"),
         (("--model", "x", "--pieces", "9"), "`--pieces` has no effect with `--model`"),
-        (("--model", "x", "--model", "y", "--joint"), "`--joint` shares the units"),
+        (("--model", "x", "--model", "y", "--joint"), "`--joint` uses the same subwords"),
         (("--model", "x", "--separate"), "`--separate` needs `--model` twice"),
         (("--model", "nothing.model", "--overwrite"), "nothing.model"),
     ],

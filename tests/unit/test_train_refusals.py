@@ -36,7 +36,7 @@ def test_overwrite_spares_other_peoples_files(
     (out / name).write_text("theirs")
     before = contents(out)
     assert train(data, "--out", out, "--overwrite", "--max-updates", 1, *SMALL) == 2
-    assert "something else than a model of ours" in messages[-1]
+    assert "other files than those of a model" in messages[-1]
     assert contents(out) == before
 
 
@@ -151,7 +151,7 @@ def test_a_model_with_transparent_attention_alone_has_dropout_there(
     options = ["--arch", "transformer", "--dry-run", "--set", "training.r_drop=1"]
     options += ["--set", "model.dropout=0", "--set", "model.embedding_dropout=0"]
     assert train(data, *options) == 2
-    assert "the model has none" in messages[-1] and "transparent" not in messages[-1]
+    assert "the model has no dropout" in messages[-1] and "transparent" not in messages[-1]
     assert train(data, *options, "--set", "model.transparent=true") == 0
 
 

@@ -79,7 +79,9 @@ class DynamicSettings:
         if self.search_to < self.search_from:
             faults.append("`objective.search_to` must be at least `objective.search_from`.")
         if self.labels == "binary-search" and self.cost == "printed":
-            faults.append("`objective.cost` is the oracle's: a binary search has no use for it.")
+            faults.append(
+                "`objective.cost` applies to the oracle, not to the binary search: leave it out."
+            )
         return [
             *faults,
             *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
@@ -186,8 +188,8 @@ def check_grid(model: TranslationModel, objective: str, *, needs_reader: bool) -
     """Raise ConfigError for a model without predictions at every cell, or without a reader."""
     if not model.traits.every_cell:
         raise ConfigError(
-            f"`{objective}` needs predictions at every cell of the grid, which this "
-            f"`{model.architecture}` does not make.",
+            f"`{objective}` needs predictions at every cell of the grid, which "
+            f"`{model.architecture}` does not have.",
             "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own`.",
         )
     if needs_reader and not model.traits.reads:

@@ -179,8 +179,8 @@ class WaitKArea(_Online[AreaSettings]):
         super().check(model)
         if not model.traits.every_cell:
             raise ConfigError(
-                f"`wait-k-area` trains predictions at every cell of the grid, but what a "
-                f"`{model.architecture}` predicts at a cell depends on the path that led there.",
+                "`wait-k-area` trains predictions at every cell of the grid, but a prediction of "
+                f"`{model.architecture}` depends on the path to the cell.",
                 "Use `--objective wait-k-sampled`, or train a `pervasive`.",
             )
 
