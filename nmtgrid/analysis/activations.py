@@ -68,8 +68,9 @@ def select_points(
     if not patterns:
         if not points:
             raise ConfigError(
-                f"The architecture `{model.architecture}` of `{name}` names no points.",
-                "Name parts of it with `--point`.",
+                f"The architecture `{model.architecture}` of `{name}` does not define probe "
+                "points.",
+                "Give names of its modules with `--point`.",
             )
         return points
     parts = {part: ProbePoint(module, "inside") for part, module in model.named_modules() if part}
@@ -222,7 +223,7 @@ def profile(
             target_tokens += int(batch.target_lengths.sum())
     measured = watch.activations()
     if patterns and not measured:
-        raise ConfigError(f"Nothing passes the points that are asked for in `{name}`.")
+        raise ConfigError(f"`{name}` has no activations at the requested points.")
     return Profile(name, model.architecture, len(indices), source_tokens, target_tokens, measured)
 
 

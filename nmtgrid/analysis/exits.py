@@ -116,7 +116,7 @@ def exits_of_traces(
         raise InputError("it is empty.", _ADVICE, path=path)
     written = [trace for trace in traces if trace.log_probabilities]
     if not any(trace.exits for trace in written):
-        raise InputError("there are no exits in it.", _ADVICE, path=path)
+        raise InputError("the file contains no exits.", _ADVICE, path=path)
     for trace in written:
         if trace.exits is None:
             raise InputError(

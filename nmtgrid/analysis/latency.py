@@ -138,7 +138,7 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
     systems = {result.system for result in results}
     if len(systems) > 1:
         raise InputError(
-            f"it has {len(systems)} systems, which cannot all be called `{name}`.",
+            f"it has {len(systems)} systems, which cannot all be named `{name}`.",
             "Leave the name out.",
             path=path,
         )
@@ -239,7 +239,7 @@ def latency_section(
         unit, convention = "word", "simuleval"
         if not any(math.isfinite(result.latency(metric, unit, convention)) for result in results):
             raise ConfigError(
-                "These evaluations say nothing about the time of computation.",
+                "These evaluations have no measured times.",
                 "Evaluate with `nmtgrid online-eval --clock`.",
             )
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]

@@ -110,7 +110,7 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
         for line, trace in enumerate(traces, start=1):
             if trace.reads is None and trace.target:
                 raise InputError(
-                    "there are no `reads` in it: nobody knows when what was written.",
+                    "it has no `reads`, which tell when each token was written.",
                     "Write traces with `nmtgrid decode --stream --traces FILE`.",
                     path=path,
                     line=line,

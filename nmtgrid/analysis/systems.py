@@ -40,10 +40,10 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
         if label is None and name in twice and path.parent.name:
             name = f"{path.parent.name}/{name}"
         if name in named:
-            faults.append(f"Two systems are called `{name}`: {named[name]} and {path}.")
+            faults.append(f"Two systems have the name `{name}`: {named[name]} and {path}.")
         named[name] = path
     if faults:
-        raise ConfigError(faults, "Name them apart: NAME=FILE.")
+        raise ConfigError(faults, "Give them different names, as in NAME=FILE.")
     return named
 
 
@@ -78,7 +78,7 @@ def read_text(path: Path) -> list[str]:
     """Return the lines of a text file. Raises InputError for a file without any."""
     lines = list(read_lines(path))
     if not lines:
-        raise InputError("it is empty.", "Give a file with a line for each sentence.", path=path)
+        raise InputError("it is empty.", "Give a file with one line per sentence.", path=path)
     return lines
 
 
@@ -91,14 +91,14 @@ def read_translations(path: Path) -> list[str]:
         # A line left out would shift all that follow against the reference.
         if trace.line != line:
             raise InputError(
-                f"the trace of line {trace.line} stands where that of line {line} belongs.",
+                f"the trace of line {trace.line} is in the place of line {line}.",
                 "Give the whole file, as `nmtgrid decode --traces FILE` wrote it.",
                 path=path,
                 line=line,
             )
         lines.append(trace.text)
     if not lines:
-        raise InputError("it is empty.", "Give a file with a trace for each sentence.", path=path)
+        raise InputError("it is empty.", "Give a file with one trace per sentence.", path=path)
     return lines
 
 

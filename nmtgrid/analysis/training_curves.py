@@ -108,8 +108,8 @@ class Run:
         """
         if any(row.get("tokens") is None for row in self.training):
             raise InputError(
-                "it does not count target tokens: an earlier version wrote it.",
-                "Draw `--against minutes` or `--against updates`.", path=self.path,
+                "it has no counts of target tokens: an earlier version wrote it.",
+                "Use `--against minutes` or `--against updates`.", path=self.path,
             )  # fmt: skip
         # Validations come between the lines that count tokens.
         seen = numpy.cumsum([0, *(row["tokens"] for row in self.training)])
@@ -169,7 +169,7 @@ def read_run(path: Path, name: str) -> Run:
     if not every:
         why = f" {notes[0]}" if notes else ""
         raise InputError(
-            f"there is no line of a training run in it.{why}",
+            f"the file has no line of a training run.{why}",
             "Name a model directory, or the `metrics.jsonl` of one.", path=path,
         )  # fmt: skip
     return Run(
@@ -457,8 +457,7 @@ def check_drawable(count: int) -> None:
     """Raise ConfigError for more runs than lines can be told apart."""
     if count > MOST_LINES:
         raise ConfigError(
-            f"More than {MOST_LINES} lines in one diagram cannot be told apart, but {count} "
-            "models are given.",
+            f"At most {MOST_LINES} curves fit into one diagram, but {count} models are given.",
             "Draw fewer at a time.",
         )
 

@@ -188,7 +188,7 @@ def check_alike(results: Sequence[TuningResult]) -> None:
     if len(splits) > 1:
         raise ConfigError(
             f"These tunings report different splits: {', '.join(splits)}.",
-            "Compare what was measured on the same sentences.",
+            "Compare tunings on the same sentences.",
         )
     faults = []
     for key, title in _SETTINGS.items():
@@ -201,7 +201,7 @@ def check_alike(results: Sequence[TuningResult]) -> None:
             listed = ", ".join(f"{value} (`{name}`)" for value, name in names.items())
             faults.append(f"These tunings differ in their {title}: {listed}.")
     if faults:
-        raise ConfigError(faults, "Compare what was tuned and measured alike.")
+        raise ConfigError(faults, "Compare tunings with the same settings.")
 
 
 def exit_curves(results: Sequence[TuningResult], *, seconds: bool) -> list[TradeoffCurve]:

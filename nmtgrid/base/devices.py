@@ -101,12 +101,12 @@ def find_device(name: str) -> torch.device:
         raise DeviceError(f"There is no device `{name}`.", "Use `auto`, `cpu` or `cuda`.")
     if device.type == "cuda" and not count:
         raise DeviceError(
-            f"The device `{name}` was asked for, but torch finds no CUDA device on this machine.",
+            f"The device `{name}` is not available: torch finds no CUDA device on this machine.",
             "Use `cpu` or `auto` (the default).",
         )
     if (device.index or 0) >= max(count, 1):
         raise DeviceError(
-            f"The device `{name}` was asked for, but there are only {count} (from 0).",
+            f"The device `{name}` is not available: there are only {count} (from 0).",
             "Give a smaller number.",
         )
     # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a

@@ -93,5 +93,5 @@ def _failed(path: Path, error: Exception) -> ConfigError:
     where = f"{path}:{line}" if line else str(path)
     return ConfigError(
         f"{where}: this file failed: {type(error).__name__}: {error}",
-        "It is Python, and runs as a part of nmtgrid.",
+        "The file is executed as Python code: correct the error in it.",
     )

@@ -172,7 +172,7 @@ def import_folder(
     values = read_json(path)
     if not isinstance(values, dict) or values.get("model_type") != "marian":
         raise ModelError(
-            f"{path} is not of a Marian model (`model_type`).",
+            f"{path} does not belong to a Marian model (`model_type`).",
             "Folders of transformers' `MarianMTModel` can be imported.",
         )
     config = convert_file(path, values, _Config)
@@ -221,17 +221,17 @@ def _check_files(folder: Path) -> None:
     if not folder.is_dir():
         raise ModelError(
             f"There is no folder {folder}.",
-            "Name one that has `config.json` and the weights. nmtgrid downloads nothing: fetch a "
-            "model of the hub before, by `hf download NAME --local-dir FOLDER`.",
+            "Give a folder with `config.json` and the weights. nmtgrid downloads nothing: first "
+            "fetch a model of the hub with `hf download NAME --local-dir FOLDER`.",
         )
     names = ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm")
     missing = [name for name in names if not (folder / name).is_file()]
     if missing == [WEIGHTS]:
         if (folder / "pytorch_model.bin").is_file():
             raise ModelError(
-                f"{folder} has its weights in `pytorch_model.bin` alone, a pickle, which could run "
-                "code on whoever reads it.",
-                f"Convert it where you trust it: {_CONVERT.format(folder)}",
+                f"{folder} has its weights only in `pytorch_model.bin`, a pickle, which can "
+                "execute code when it is read.",
+                f"Convert it in an environment where you trust it: {_CONVERT.format(folder)}",
             )
         if (folder / f"{WEIGHTS}.index.json").is_file():
             raise ModelError(
@@ -256,25 +256,25 @@ def _config_faults(config: _Config) -> list[str]:
     if config.activation_function not in _ACTIVATIONS:
         names = ", ".join(f"`{name}`" for name in _ACTIVATIONS)
         faults.append(
-            f"`activation_function` is `{config.activation_function[:60]}`; ours are {names}."
+            f"`activation_function` is `{config.activation_function[:60]}`; nmtgrid has {names}."
         )
     if config.encoder_attention_heads != config.decoder_attention_heads:
         faults.append(
             f"`encoder_attention_heads` is {config.encoder_attention_heads}, "
-            f"`decoder_attention_heads` {config.decoder_attention_heads}: both sides have as many "
-            "heads (`model.heads`)."
+            f"`decoder_attention_heads` {config.decoder_attention_heads}: both sides must have the "
+            "same number of heads (`model.heads`)."
         )
     for name in _OFF:
         if getattr(config, name):
             faults.append(
-                f"`{name}` is on, but `MarianMTModel` normalises after each sum whatever it says, "
-                "so that it is not known which model this is."
+                f"`{name}` is set, but `MarianMTModel` ignores it and always normalises after the "
+                "residual sum: the file does not tell which model was trained."
             )
     types = config.decoder_vocab_size or config.vocab_size
     if config.share_encoder_decoder_embeddings and types != config.vocab_size:
         faults.append(
             f"`decoder_vocab_size` is {types:,}, `vocab_size` {config.vocab_size:,}, but "
-            "`share_encoder_decoder_embeddings` says that both sides have one matrix."
+            "`share_encoder_decoder_embeddings` shares one matrix between both sides."
         )
     return faults
 
@@ -294,7 +294,7 @@ def _read_types(folder: Path, config: _Config, separate: bool) -> tuple[_Types, 
         raise ModelError(
             f"{path}: `</s>` has the id {target.rows[END]}, but `eos_token_id` of `config.json` is "
             f"{config.eos_token_id}.",
-            "Do the two files belong together?",
+            "The two files may belong to different models.",
         )
     if separate is False and source.vocabulary.types != target.vocabulary.types:
         raise ModelError(f"{path} does not fit both sides of the model.")
@@ -441,13 +441,14 @@ def _search(
             notes.append(f"`{name}` of transformers' search has no counterpart here")
     if record.bad_words_ids != [[config.pad_token_id]]:
         notes.append(
-            "`bad_words_ids` is not the padding alone: transformers may write other tokens"
+            "`bad_words_ids` contains more than the padding, and transformers may write other "
+            "tokens"
         )
     if record.forced_eos_token_id not in (config.eos_token_id, [config.eos_token_id]):
-        notes.append("without `forced_eos_token_id` transformers cuts at the greatest length")
+        notes.append("without `forced_eos_token_id` transformers truncates at the maximum length")
     penalty = record.length_penalty
     if penalty < 0:
-        notes.append(f"`length_penalty` is {penalty}, which is taken for 0")
+        notes.append(f"`length_penalty` is {penalty}, which is replaced by 0")
     # Both count the start and the end symbol.
     longest = min(record.max_length or config.max_position_embeddings, 1_000_000)
     return {

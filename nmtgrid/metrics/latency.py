@@ -223,7 +223,7 @@ def own_latency(
     if math.isinf(value):
         raise ConfigError(
             f"The latency metric `{name}` is infinite at {where}.",
-            "Return NaN where a sentence has no such latency: no average counts that.",
+            "Return NaN for sentences without such a latency; averages exclude them.",
         )
     return value
 

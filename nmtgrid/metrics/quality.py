@@ -139,7 +139,7 @@ def _check_counts(hypotheses: Sequence[str], references: Sequence[Any]) -> None:
             "Line n of one must translate line n of the other.",
         )
     if not hypotheses:
-        raise InputError("There is no sentence to score.")
+        raise InputError("There are no sentences to score.")
 
 
 def tokenizer(tokenize: str = "13a", lowercase: bool = False) -> Callable[[str], list[str]]:

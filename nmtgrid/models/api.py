@@ -587,9 +587,8 @@ class TranslationModel(nn.Module):
     def refusal(self) -> ConfigError:
         """Return the error for limited reads asked of a model that must see the whole source."""
         return ConfigError(
-            f"This `{self.architecture}` reads its source in both directions, so it cannot "
-            "translate simultaneously: what it knows of a token changes with every token that "
-            "follows.",
+            f"`{self.architecture}` reads its source in both directions, so it cannot translate "
+            "simultaneously: every new source token changes its encoding of the earlier ones.",
             "Train a `transformer`, or a `pervasive` with `--set model.source_causal=true`. To "
             "decode, the policies `local-agreement` and `hold-n` work with any model.",
         )
@@ -597,7 +596,7 @@ class TranslationModel(nn.Module):
     def no_reader(self) -> ConfigError:
         """Return the error for decisions asked of a model that has no reader."""
         return ConfigError(
-            f"This `{self.architecture}` has no reader: it cannot say when to read on.",
+            f"This `{self.architecture}` has no reader, which decides when to read.",
             "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own` and "
             "`--objective dynamic`.",
         )
@@ -605,7 +604,8 @@ class TranslationModel(nn.Module):
     def no_mechanism(self, readiness: Readiness) -> ConfigError:
         """Return the error for a policy that reads by a mechanism which the model lacks."""
         return ConfigError(
-            f"This `{self.architecture}` does not read by `{readiness}`, as the policy does.",
+            f"This `{self.architecture}` does not have the reading mechanism `{readiness}`, which "
+            "the policy needs.",
             f"Train a `transformer` with `--set model.reader={readiness}`.",
         )
 

@@ -100,7 +100,7 @@ class ConvS2SConfig:
         # A tied classifier reads vectors as wide as an embedding.
         if self.tie != "none" and self.output_size not in (None, self.embedding_size):
             faults.append(
-                f"`model.tie` {self.tie} makes the classifier of the embeddings, so "
+                f"`model.tie` {self.tie} shares the embeddings with the classifier, so "
                 "`model.output_size` must be none or `model.embedding_size` "
                 f"({self.embedding_size}), but is {self.output_size}."
             )

@@ -213,7 +213,7 @@ def load_model(
                 raise ModelError(
                     f"{folder}: the {side} vocabulary has {len(vocabulary):,} types, but the model "
                     f"was built for {expected:,}.",
-                    "The folder mixes parts of two models; restore its own vocabularies.",
+                    "The folder mixes files of two models: restore its own vocabularies.",
                 )
         path = weights_file(folder, weights)
         sizes = config.source_vocab_size, config.target_vocab_size
@@ -223,7 +223,7 @@ def load_model(
             model = meta_model(make)
         except (RuntimeError, OverflowError, TypeError) as fault:
             raise ModelError(
-                f"{folder / 'config.json'} asks for a model that no machine can hold.",
+                f"{folder / 'config.json'} describes a model that is too large for any machine.",
                 "Restore a copy.",
             ) from fault
         # Before memory is taken: the file's tensors have to be those that the settings ask for.
@@ -294,8 +294,8 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
         for name in others:
             if not tensors[name].equal(tensors[first]):
                 raise ModelError(
-                    f"{path} does not fit the model: `{first}` and `{name}` are one tensor of the "
-                    "model, but differ there.",
+                    f"{path} does not fit the model: `{first}` and `{name}` are shared by the "
+                    "model, but differ in the file.",
                     "Use the settings that the weights were trained with.",
                 )
     is_meta = any(tensor.is_meta for tensor in expected.values())
@@ -319,7 +319,7 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
     for name, tensor in expected.items():
         if name in shapes and shapes[name] != list(tensor.shape):
             shape = list(tensor.shape)
-            faults.append(f"`{name}` has shape {shapes[name]} where the model wants {shape}")
+            faults.append(f"`{name}` has shape {shapes[name]}, but the model needs {shape}")
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ModelError(
@@ -336,8 +336,8 @@ def _check_values(
         if tensor.dtype not in _WEIGHT_TYPES:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{path} does not fit the model: `{name}` has the type {kind}, which no weights "
-                "have.",
+                f"{path} does not fit the model: `{name}` has the type {kind}, which weights "
+                "cannot have.",
                 f"Use {', '.join(str(kind).removeprefix('torch.') for kind in _WEIGHT_TYPES)}.",
             )
         # As the model will hold it: a large float64 is infinite in float32. The extremes take one

@@ -125,7 +125,7 @@ class SettingsFile(Generic[Kind]):
         self.load(folder)
         if not os.access(folder, os.W_OK):
             raise StorageError(
-                f"{folder} may only be read: no settings can be kept in it.",
+                f"{folder} is read-only: no settings can be stored in it.",
                 "Add `--no-keep`, or tune a copy of the model.",
             )
 
@@ -142,11 +142,11 @@ class SettingsFile(Generic[Kind]):
         if preset.weights is not None and preset.weights != loaded.weights:
             raise ConfigError(
                 f"`{preset.name}` in {path} was tuned on the weights `{preset.weights}`, but "
-                f"`{loaded.weights}` are to decode.",
+                f"`{loaded.weights}` are used.",
                 f"Decode with `--weights {preset.weights}`, or tune {self.parts} for these: "
                 f"`{self.command} --weights {loaded.weights}`.",
             )
         warn(
-            f"`{preset.name}` in {path} was tuned on other weights than those that decode now: its "
-            f"{self.parts} may not fit them. Tune again: `{self.command}`."
+            f"`{preset.name}` in {path} was tuned on other weights than the current ones: its "
+            f"{self.parts} may not suit them. Tune again: `{self.command}`."
         )

@@ -70,7 +70,7 @@ class Codes:
             merges.append(" ".join(fields))
         if not merges:
             raise InputError(
-                "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path
+                "the file contains no merges.", "Is this a codes file of subword-nmt?", path=path
             )
         # Lists of units with their counts have two fields a line as well.
         if not header and all(merge.rpartition(" ")[2].isdecimal() for merge in merges):

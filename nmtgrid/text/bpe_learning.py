@@ -83,7 +83,7 @@ def learn(
         report(len(learned))
     if not learned:
         raise ConfigError(
-            "There is nothing to learn merges from: no two characters stand together twice.",
+            "There is nothing to learn merges from: no two characters are adjacent twice.",
             "Give more training text, or use `--words`.",
         )
     codes = Codes(learned)

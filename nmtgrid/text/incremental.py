@@ -125,7 +125,8 @@ class _WordSplitter:
         if problem:
             raise InputError(
                 f"{problem}.",
-                "Is this text? Convert it to UTF-8, with spaces between words, a sentence a line.",
+                "Is this text? Convert it to UTF-8, with spaces between words and one sentence per "
+                "line.",
                 path=self._name,
                 line=self.line,
             )

@@ -122,7 +122,7 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
         ((slow, "--attention", "--alignments", home / "gold"), "exclude each other"),
         ((slow, "--line", "3"), "say where"),
         ((slow, "--line", "99", "--out", tmp_path), "no line 99"),
-        ((slow, slow), "Two systems are called `slow`"),
+        ((slow, slow), "Two systems have the name `slow`"),
         ((home / "source",), "this is not a trace"),
     ):
         assert message in refused("analyze", "paths", *command)
@@ -327,7 +327,7 @@ def test_files_at_fault(name: str, files: Path, refused: Callable[..., str]) -> 
     for systems, words in (
         (["one", "short"], "short:4: it has 3 lines, but"),
         (["empty"], "empty"),
-        (["one", "one"], "Two systems are called `one`"),
+        (["one", "one"], "Two systems have the name `one`"),
         (["one", "reference"], "is the reference"),
         (["nowhere"], "no such file"),
         (["one", "--json", "one"], "is what"),

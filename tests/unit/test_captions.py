@@ -102,9 +102,9 @@ def _changed(index: int, without: str = "", sentence: Any = None) -> dict[str, A
         (_changed(1, "", {"raw": "half \ud83d"}), "surrogate pair at column"),
         (_changed(1, "", {"raw": "a", "tokens": ["\udc00"]}), "surrogate pair at column"),
         ({"images": [{"id": "\ud83d"}], "annotations": []}, "surrogate pair at column"),
-        ({"images": [*KARPATHY["images"], KARPATHY["images"][0]]}, "`9` stands twice"),
+        ({"images": [*KARPATHY["images"], KARPATHY["images"][0]]}, "`9` occurs twice"),
         ({"images": [{"file_name": "x"}], "annotations": []}, r"`images\[0\]\.id` is missing"),
-        ({"images": [{"id": 1}, {"id": 1}], "annotations": []}, "`1` stands twice"),
+        ({"images": [{"id": 1}, {"id": 1}], "annotations": []}, "`1` occurs twice"),
         ({"images": [{"id": 1}], "annotations": [{"image_id": 1}]}, r"annotations\[0\]\.caption"),
         (
             coco({1: []}) | {"annotations": [{"image_id": 2, "caption": "x"}]},
@@ -163,7 +163,7 @@ def test_bits_of_bfloat16_and_sizes_of_features() -> None:
     good = numpy.ones((2, 3), numpy.float32)
     assert check_size(good, 3) is good
     for bad in (good[:, :2], good[0], good[:0]):
-        with pytest.raises(DataError, match="knows 3 features"):
+        with pytest.raises(DataError, match="expects 3 features"):
             check_size(bad, 3)
 
 
@@ -287,7 +287,7 @@ def test_training_has_captions_and_validation_pictures(tmp_path: Path) -> None:
     part = whole.select(torch.tensor([0])).to(torch.device("cpu"))
     assert part.references is not None and part.references.equal(whole.references)
     for read in (valid.raw_source, valid.tokenized_source, lambda: valid.source(0)):
-        with pytest.raises(DataError, match="are pictures, not text"):
+        with pytest.raises(DataError, match="pictures as sources, not text"):
             read()
 
 
@@ -414,11 +414,11 @@ def test_a_manifest_that_speaks_of_other_sources(tmp_path: Path) -> None:
     ("tensors", "words"),
     [
         ({"features": torch.ones(6)}, "lacks"),
-        ({"features": torch.ones(6), "offsets": [0, 3], "captions": [0, 1]}, "make no sense"),
-        ({"features": torch.ones(6), "offsets": [0, 2], "captions": [0, 0]}, "make no sense"),
+        ({"features": torch.ones(6), "offsets": [0, 3], "captions": [0, 1]}, "are inconsistent"),
+        ({"features": torch.ones(6), "offsets": [0, 2], "captions": [0, 0]}, "are inconsistent"),
         (
             {"features": torch.ones(12), "offsets": FALLING, "captions": [0, 1, 2, 3]},
-            "make no sense",
+            "are inconsistent",
         ),
         ({"features": torch.ones(6).half(), "offsets": [0, 2], "captions": [0, 1]}, "type F32"),
     ],
@@ -528,7 +528,7 @@ def test_reported_costs() -> None:
 
 def test_what_is_refused() -> None:
     for arch in ("caption-lstm", "caption-top-down"):
-        with pytest.raises(ConfigError, match="4 special symbols: 4 leave none"):
+        with pytest.raises(ConfigError, match="4 special symbols: a size of 4 leaves none"):
             zoo.build(arch, source_vocab_size=4, target_vocab_size=V)
     model = build_model("caption-top-down")
     batch = batch_for(model, (3,), (4,))

@@ -232,7 +232,7 @@ def test_whole_sentences_of_a_wait_k_model(
     for name in ("wait-2", "model"):
         assert main(["decode", str(home / name), str(tmp_path / "in"), "--device", "cpu"]) == 0
         shown = " ".join(capsys.readouterr().err.split())
-        assert ("trained with wait-2, but reads the whole source" in shown) == (name == "wait-2")
+        assert ("`decode` reads the whole source" in shown) == (name == "wait-2")
 
 
 def test_options_of_streams_alone(home: Path, refused: Callable[..., str]) -> None:

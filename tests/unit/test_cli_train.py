@@ -413,7 +413,7 @@ def test_overwrite_spares_what_is_no_model(tmp_path: Path, data: Path) -> None:
     config = tmp_path / "config.json"
     config.write_text('{"model_type": "bert"}')
     for folder in (data, tmp_path):
-        with pytest.raises(ModelError, match="something else"):
+        with pytest.raises(ModelError, match="other files"):
             check_folder(folder, overwrite=True)
     for ours in ('{"arch": "pervasive"}', '{"torn'):
         config.write_text(ours)

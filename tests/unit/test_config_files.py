@@ -253,7 +253,7 @@ def test_a_models_configuration_trains_such_a_model(
     message = refused(*plan, "--preset", "iwslt14-de-en")
     assert "`--preset iwslt14-de-en` would change nothing" in message
     message = refused(*plan, "--arch", "bilstm")
-    assert f"the model of {path} is `transformer`" in message and "model.heads" not in message
+    assert f"{path} has a model of the architecture `transformer`" in message and "model.heads" not in message
     assert "only `train` accepts" in refused("decode", tiny_model, "--config", path)
 
 
@@ -326,7 +326,7 @@ def test_a_resumed_run_knows_its_data(
     data.rename(moved)
     resume = ["--out", out, "--resume", "--max-updates", 3]
     assert train(*resume) == 2
-    assert f"were in {data}, which is not there" in messages[-1] and "DATA" in messages[-1]
+    assert f"were in {data}, which does not exist" in messages[-1] and "DATA" in messages[-1]
     assert train(moved, *resume) == 0 and train(*resume) == 0
     # What may not change on the way is refused, as on the command line.
     assert train(*resume, "--config", written(tmp_path, "[model]\nsize = 4\n")) == 2

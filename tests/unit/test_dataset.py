@@ -206,7 +206,7 @@ def test_existing_folders(tmp_path: Path) -> None:
     preprocess_files(PLAN, prefixes, out)
     (other / "thesis.tex").mkdir(parents=True)
     for folder, words, overwrite in (
-        (out, "there already", False),
+        (out, "exists already", False),
         (other, "not a dataset", True),
         (tmp_path / "train.de", "not a folder", True),
     ):
@@ -499,7 +499,7 @@ def test_lengths_do_not_depend_on_how_much_is_read_at_once(
         falling = numpy.array([0, 5, 2, 7])
         with pytest.raises(StorageError, match="offsets are inconsistent"):
             dataset._checked_lengths(folder, arrays["source.tokens"], falling, "source", 9)
-        with pytest.raises(StorageError, match="ids beyond 6"):
+        with pytest.raises(StorageError, match="ids above 6"):
             tokens, offsets = arrays["source.tokens"], arrays["source.offsets"]
             dataset._checked_lengths(folder, tokens, offsets, "source", 7)
 

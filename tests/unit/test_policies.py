@@ -139,7 +139,7 @@ def test_what_is_said_of_a_setting() -> None:
     [
         ("confidenc", "(?s)no reading policy `confidenc`.*`confidence`"),
         ("confidence treshold=0.5", "has no setting `treshold`.*`threshold`"),
-        ("confidence threshold", "`confidence threshold` lacks a value"),
+        ("confidence threshold", "`confidence threshold` has no value"),
         ("confidence threshold=0.5,0.5", "0.5 stands there twice"),
         ("confidence threshold=x", "`x` is not a number"),
         ("confidence threshold=1.5", "`confidence`: `threshold` must be above 0 and below 1"),

@@ -106,7 +106,7 @@ def test_nbest_scores_alignments_and_prefixes(model: Translator) -> None:
         (lambda m: nmtgrid.simultaneous(m, NUMBER), TypeError, "policy must be a text .* is 3"),
         (lambda m: nmtgrid.simultaneous(m, ""), ConfigError, "needs a name"),
         (lambda m: nmtgrid.simultaneous(m, "wait"), ConfigError, "no reading policy `wait`"),
-        (lambda m: nmtgrid.simultaneous(m, "wait-k"), ConfigError, "names 5 settings, not one"),
+        (lambda m: nmtgrid.simultaneous(m, "wait-k"), ConfigError, "gives 5 settings"),
         (lambda m: nmtgrid.simultaneous(m, "threshold threshold=0.5"), ConfigError, "reader"),
         (lambda m: nmtgrid.load(NOTHING), TypeError, "by its path, not by None"),
         (lambda m: nmtgrid.load("no/such"), nmtgrid.NmtgridError, "no model directory no/such"),

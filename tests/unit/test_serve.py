@@ -294,7 +294,7 @@ POLICIES = [
     ("grid", "confidnce", "", "Did you mean `confidence`"),
     ("grid", "threshold threshold=0.5", "", "no reader"),
     ("grid", "oracle", "", "--oracle"),
-    ("grid", "re-translation mask=1", "", "only grows"),
+    ("grid", "re-translation mask=1", "", "a stream cannot"),
     ("grid", "mma threshold=0.5", "", "monotonic"),
     ("grid", "../own.py:Always", "", "no reading policy"),
     ("grid", "wait-k k=1", "2", "one exit"),

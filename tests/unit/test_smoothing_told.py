@@ -124,7 +124,7 @@ def test_vectors_that_are_not_there(
     command = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, *TOKENS, *plan]
     assert main([*command, "--set", "smoothing.token.vectors=nowhere"]) == 2
     message = " ".join(capfd.readouterr().err.split())
-    assert "there is no file and no model directory nowhere" in message
+    assert "nowhere is neither a file nor a model directory" in message
 
 
 def test_a_plan_tells_of_drawn_sentences(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -133,7 +133,7 @@ def test_a_plan_tells_of_drawn_sentences(data: Path, capfd: pytest.CaptureFixtur
         assert main(["train", str(data), *more, "-"]) == 0
         message = capfd.readouterr()
         assert json.loads(message.out)["drawn_sentences_per_pair"] == count
-        assert ("draws 2 more for each" in " ".join(message.err.split())) == bool(count)
+        assert ("samples 2 more sentences for each" in " ".join(message.err.split())) == bool(count)
 
 
 class _Nothing:

@@ -59,7 +59,7 @@ def test_two_matrices_are_not_loaded_into_one(
     all_tied = ["--set", "model.tie=all"]
     assert train(data, "--out", tied, "--init", apart, "--max-updates", 1, *SMALL, *all_tied) == 2
     assert (
-        "are one tensor of the model, but differ there" in messages[-1]
+        "are shared by the model, but differ in the file" in messages[-1]
         and "embedding" in messages[-1]
     )
     assert not tied.exists()

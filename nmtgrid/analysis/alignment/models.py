@@ -97,7 +97,7 @@ def _read(
     averages = total.averages()
     if averages is None:
         raise InputError(
-            "there is no alignment in it.",
+            "the file contains no alignments.",
             "Run `nmtgrid decode --traces FILE` with a model that aligns.",
             path=path,
         )

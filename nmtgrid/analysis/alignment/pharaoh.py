@@ -175,8 +175,8 @@ def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: in
                 raise InputError(
                     f"the link `{text}` points outside the sentence: its {side} has "
                     + (f"{length} words, 0 to {length - 1}." if length else "no words."),
-                    "Words are what spaces separate, counted from 0, source first; "
-                    "is it of another text, or target first?",
+                    "Words are separated by spaces and counted from 0, source first. Do the links "
+                    "belong to another text, or is the target first?",
                     path=path,
                     line=number,
                 )

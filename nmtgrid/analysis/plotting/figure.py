@@ -96,7 +96,7 @@ class MissingLetters(UserWarning):
 def check_suffix(path: Path) -> None:
     """Raise ConfigError unless `path` ends in .png or .svg."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"Pictures are .png or .svg, but `{path.name}` is asked for.")
+        raise ConfigError(f"Figures must be .png or .svg files, not `{path.name}`.")
 
 
 @contextlib.contextmanager

@@ -159,7 +159,7 @@ def values(
             raise ConfigError("Difficulty is not known.", "Give it with `--difficulty FILE`.")
         return numpy.asarray(difficulty, float)
     if evaluation.source is None:
-        raise ConfigError(f"The {NAMES[by]} takes the source.", "Give it with `--source FILE`.")
+        raise ConfigError(f"The {NAMES[by]} needs the source.", "Give it with `--source FILE`.")
     if by == "source-length":
         return evaluation.source.lengths
     with numpy.errstate(divide="ignore", invalid="ignore"):
@@ -187,7 +187,7 @@ def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
         except ValueError:
             raise InputError(
                 f"`{line.strip()[:40]}` is no number.",
-                "Give a number a line; `nan` where there is none.",
+                "Give one number per line; `nan` if there is none.",
                 path=path,
                 line=number,
             ) from None

@@ -248,7 +248,7 @@ def read_evaluation(
     if source is not None and os.path.realpath(reference) == os.path.realpath(source):
         faults.append(f"{source} is given as source and as reference.")
     if faults:
-        raise ConfigError(faults, "Give translations as systems.")
+        raise ConfigError(faults, "Give translations as arguments.")
     if corpus is None:
         # A pipe has a number for a name.
         corpus = "" if is_stream(reference) else reference.name
@@ -276,7 +276,7 @@ def evaluate_split(
     dataset = Dataset.open(data)
     if dataset.pictures is not None:
         raise ConfigError(
-            f"The captions in {data} have several references each, which analyses do not take.",
+            f"The captions in {data} have several references each, but analyses need one.",
             "Give one reference for each with `--reference FILE`.",
         )
     pairs, moses = dataset.split(split), dataset.pipeline.target.moses

@@ -167,7 +167,8 @@ def remove_folder(path: Path) -> None:
 
 def _warn_of_leftover(path: Path, fault: OSError) -> None:
     warnings.warn(
-        f"{path} is left over and could not be removed: {reason(fault)}. Remove it yourself.",
+        f"{path} is a leftover temporary file that could not be removed: {reason(fault)}. Remove "
+        "it yourself.",
         stacklevel=3,
     )
 
@@ -239,7 +240,7 @@ def storage_error(path: Path, fault: OSError, action: str = "written") -> Storag
     if fault.errno in _FULL:
         return StorageError(
             f"{path} could not be written: the disk is full.",
-            "Free some space and run the same command again; what stood there before is unharmed.",
+            "Free some space and run the same command again; the previous file is unharmed.",
         )
     # The system reports a missing folder and a missing file by the same number.
     if fault.errno == errno.ENOENT and not path.parent.is_dir():

@@ -68,7 +68,7 @@ class FolderLock:
                 raise
             raise StorageError(
                 f"The folder {folder} cannot be written: {reason(fault)}.",
-                "Mend that, or choose another folder.",
+                "Correct this, or choose another folder.",
             ) from fault
 
     def __enter__(self) -> FolderLock:
@@ -131,7 +131,7 @@ class FolderLock:
     def _left(self, record: dict[str, Any] | None) -> StorageError:
         return StorageError(
             f"The folder {self.folder} is in use: {_describe(record)} writes into it, or was "
-            "killed. This file system has no locks that would tell.",
+            "killed. This file system does not tell which.",
             f"Wait until that has ended, or, if it no longer runs, remove {self.path}.",
         )
 

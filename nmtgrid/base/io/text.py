@@ -206,7 +206,7 @@ def read_line(file: IO[bytes], path: str | Path, number: int) -> bytes:
     if len(raw) > LONGEST_LINE:
         raise InputError(
             f"the line has more than {LONGEST_LINE >> 20} MiB.",
-            "Is this text? Break it into lines, one for each sentence.",
+            "Is this text? Split it into lines of one sentence each.",
             path=path,
             line=number,
         )
@@ -296,7 +296,7 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
     files = [path for path in paths if path.is_file()]
     if len(files) > 1:
         raise InputError(
-            f"both {files[0].name} and {files[1].name} are there.",
+            f"both {files[0].name} and {files[1].name} exist.",
             "Move one of them away, so that it is clear which one is meant.",
             path=prefix,
         )
@@ -310,8 +310,8 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
                     if name and p.name.startswith(name + "."))  # fmt: skip
     if not others and Path(prefix).is_dir():
         raise InputError(
-            "this is a folder, not the beginning of a file's name.",
-            f"Name the files without their language: `{Path(prefix, 'train')}` for "
+            "this is a folder, not a prefix of file names.",
+            f"Give the names of the files without their language: `{Path(prefix, 'train')}` for "
             f"`train.{language}`.",
             path=prefix or ".",
         )

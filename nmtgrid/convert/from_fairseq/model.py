@@ -194,7 +194,7 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
     ):
         faults.append(
             f"{text.source_dictionary} and {text.target_dictionary} differ, but both sides of the "
-            "model share their embeddings: give the one dictionary twice."
+            "model share their embeddings: give the same dictionary twice."
         )
     return faults
 
@@ -212,7 +212,7 @@ def build_model(plan: Plan, checkpoint: Weights, pipeline: Pipeline) -> Translat
     shapes = outline.state_dict()
     # A fault of our plan, which users cannot mend: it should not look like theirs.
     if set(plan.recipes) != set(shapes):
-        raise ModelError(f"{path}: the plan of `{plan.arch}` is not that of its tensors.")
+        raise ModelError(f"{path}: its tensors are not those of `{plan.arch}`.")
     faults = mismatched_shapes(plan, checkpoint, shapes)
     if faults:
         raise ConfigError([f"{path}:", *faults[:10]], "Its options and its weights do not agree.")
@@ -220,7 +220,7 @@ def build_model(plan: Plan, checkpoint: Weights, pipeline: Pipeline) -> Translat
     if size > checkpoint.max_bytes:
         raise ModelError(
             f"{path}: its model would take {size:,} bytes, far more than the weights stored there.",
-            "Fetch or make it again: one tensor may be stored under many names.",
+            "Download or create it again: one tensor may be stored under many names.",
         )
     model = zoo.from_config(plan.arch, plan.config, *sizes)
     model.load_state_dict(convert_tensors(plan, checkpoint))

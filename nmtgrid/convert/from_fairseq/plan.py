@@ -62,7 +62,7 @@ class Options:
             return value
         problem = "is missing from its options" if value is None else f"is `{str(value)[:100]}`"
         self.faults.append(
-            f"`{option_name(name)}` {problem}: a whole number from 1 to {largest:,} is wanted."
+            f"`{option_name(name)}` {problem}: it must be a whole number from 1 to {largest:,}."
         )
         return 1
 
@@ -71,7 +71,9 @@ class Options:
         value = self.get(name, default)
         if isinstance(value, (int, float)) and 0.0 <= value < 1.0:
             return float(value)
-        self.faults.append(f"`{option_name(name)} {str(value)[:100]}` is no rate from 0 up to 1.")
+        self.faults.append(
+            f"`{option_name(name)} {str(value)[:100]}` is not a rate from 0 to below 1."
+        )
         return default
 
     def refuse(self, name: str, why: str) -> None:
@@ -149,9 +151,8 @@ def read_options(checkpoint: Checkpoint) -> Options:
         return Options(values)
     kind = next((value.name for value in (args, table) if isinstance(value, Inert)), "nothing")
     raise ModelError(
-        f"{checkpoint.path} holds no options that can be read (`args` or `cfg`; there is "
-        f"{kind[:80]}).",
-        "Load and save it once with a version of fairseq that keeps `cfg` as plain values.",
+        f"{checkpoint.path} has no readable options (`args` or `cfg`; there is {kind[:80]}).",
+        "Load and save it once with a version of fairseq that stores `cfg` as plain values.",
     )
 
 
@@ -252,14 +253,14 @@ class Plan:
         if k < _READ_ALL:
             self.objective = {"objective_name": "wait-k", "objective": {"k": k}}
             self.notes.append(
-                f"trained with wait-{k}: `decode --stream` and `online-eval` stay {k} source units "
-                "behind, unless `--k` says otherwise"
+                f"trained with wait-{k}, the default of `decode --stream` and `online-eval` (`--k` "
+                "changes it)"
             )
 
     def trained_for_every_k(self, objective_name: str, **objective: int) -> None:
         """Enter that the model was trained for many k, from `k` on or for all."""
         self.objective = {"objective_name": objective_name, "objective": objective}
-        self.notes.append("trained with wait-k for many k: choose one by `--k`")
+        self.notes.append("trained with wait-k for many k: choose one with `--k`")
 
 
 def copied(name: str) -> Recipe:
@@ -314,7 +315,8 @@ def unmatched_tensors(plan: Plan, checkpoint: Weights) -> list[str]:
                 or not checkpoint.load(copy).equal(checkpoint.load(original))
             ):
                 faults.append(
-                    f"`{copy}` and `{original}` should be one matrix by the options, but differ."
+                    f"`{copy}` and `{original}` should be shared according to the options, but "
+                    "differ."
                 )
     return faults
 
@@ -340,7 +342,7 @@ def mismatched_shapes(
             continue
         expected = list(parameters[name].shape)
         if shape != expected:
-            faults.append(f"{sources} give {shape} where the options want {expected}.")
+            faults.append(f"{sources} give {shape}, but the options require {expected}.")
     return faults
 
 

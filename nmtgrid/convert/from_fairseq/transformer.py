@@ -113,7 +113,7 @@ def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False)
         return import_plan
     if min(inner) < max(inner):
         import_plan.notes.append(
-            f"feed-forward maps of {min(inner)} features are filled up to {max(inner)} with zeros"
+            f"feed-forward layers of size {min(inner)} are padded to {max(inner)} with zeros"
         )
     import_plan.recipes = _recipes(config, inner, checkpoint)
     return import_plan

@@ -45,8 +45,8 @@ class CaptionModel(TranslationModel):
         self.feature_size = source_vocab_size - len(SPECIALS)
         if self.feature_size < 1:
             raise ConfigError(
-                f"A `{self.architecture}` counts the features of a region as source types, after "
-                f"{len(SPECIALS)} special symbols: {source_vocab_size} leave none.",
+                f"`{self.architecture}` counts the features of a region as source types, after "
+                f"{len(SPECIALS)} special symbols: a size of {source_vocab_size} leaves none.",
                 "For F features give `--source-vocab-size` F + 4.",
             )
         self.target_embedding = Embedding(
@@ -102,8 +102,8 @@ class CaptionModel(TranslationModel):
     def refusal(self) -> ConfigError:
         """Return the error for limited reads: a picture is there at once."""
         return ConfigError(
-            f"A `{self.architecture}` cannot caption simultaneously: the regions of a picture "
-            "have no order in which they could be read one by one.",
+            f"`{self.architecture}` cannot caption simultaneously, because the regions of a "
+            "picture have no order.",
             "For online translation train a `transformer` or `pervasive` on text.",
         )
 

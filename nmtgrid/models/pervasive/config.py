@@ -124,13 +124,13 @@ class PervasiveConfig:
         # Faults are collected rather than raised one by one: a user sees all of them at once.
         if self.reader_depth < 0:
             faults.append(
-                "`model.reader_depth` must be at least 1, or 0 for that of the translation "
+                "`model.reader_depth` must be at least 1, or 0 for the depth of the translation "
                 f"network, but is {self.reader_depth}."
             )
         if self.reader != "none" and not self.source_causal:
             faults.append(
-                f"`model.reader={self.reader}` needs `model.source_causal=true`: a reader knows "
-                "only what has been read."
+                f"`model.reader={self.reader}` needs `model.source_causal=true`, because a reader "
+                "must not see unread source tokens."
             )
         return faults
 

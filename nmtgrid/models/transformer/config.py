@@ -133,7 +133,7 @@ class TransformerConfig:
         faults += self._encoder_faults()
         if self.halting != "none" and self.exits == "none":
             faults.append(
-                f"`model.halting` is {self.halting}, but there is no exit to choose: set "
+                f"`model.halting` is {self.halting}, but the model has a single exit: set "
                 "`model.exits=tied` (or separate)."
             )
         # The exit of the only block would be the model's own output.
@@ -153,15 +153,15 @@ class TransformerConfig:
         faults = []
         if self.reader == "transport" and self.encoder == "bidirectional":
             faults.append(
-                "`model.reader` transport adds up what each source token transports, but with "
-                "`model.encoder` bidirectional each READ changes what the tokens before it do: set "
-                "`model.encoder=unidirectional` (or window)."
+                "`model.reader` transport sums what each source token transports, but with "
+                "`model.encoder` bidirectional each READ changes the encoding of earlier tokens: "
+                "set `model.encoder=unidirectional` (or window)."
             )
         if self.reader in ("transport", "information") and self.exits != "none":
             faults.append(
-                f"`model.reader` {self.reader} is for policies that look at what would be written, "
-                f"with all decoder blocks, but with `model.exits` {self.exits} tokens leave before "
-                "some of them: leave one of the two settings away."
+                f"`model.reader` {self.reader} is for policies that inspect predictions of all "
+                f"decoder blocks, but with `model.exits` {self.exits} tokens exit before the last "
+                "one: leave out one of the two settings."
             )
         return faults
 
@@ -170,15 +170,15 @@ class TransformerConfig:
         if self.encoder == "bidirectional":
             faults.append(
                 "`model.reader` monotonic chooses source positions while the source is read, but "
-                "with `model.encoder` bidirectional each READ changes what stands at them, and in "
-                "training they would show what follows: set `model.encoder=unidirectional` (or "
-                "window)."
+                "with `model.encoder` bidirectional each READ changes the encoding of earlier "
+                "positions, and in training they would contain later ones: set "
+                "`model.encoder=unidirectional` (or window)."
             )
         if self.exits != "none":
             faults.append(
-                "`model.reader` monotonic writes once the heads of every decoder block have "
-                f"chosen a source position, but with `model.exits` {self.exits} a token leaves "
-                "before some blocks have: leave one of them away."
+                "`model.reader` monotonic writes once the heads of every decoder block have chosen "
+                f"a source position, but with `model.exits` {self.exits} tokens exit before some "
+                "blocks have: leave out one of the two settings."
             )
         if not math.isfinite(self.selection_bias):
             faults.append(f"`model.selection_bias` must be a number, but is {self.selection_bias}.")
@@ -200,8 +200,9 @@ class TransformerConfig:
             )
         if self.tie == "all" and self.source_size != self.size:
             faults.append(
-                "`model.tie` all shares one matrix between both sides, so `model.encoder_size` "
-                f"must be 0 or `model.size` ({self.size}), but is {self.encoder_size}."
+                "`model.tie` all shares one matrix between source and target, so "
+                f"`model.encoder_size` must be 0 or `model.size` ({self.size}), but is "
+                f"{self.encoder_size}."
             )
         return faults
 
