@@ -1,4 +1,4 @@
-"""What early exit saves and costs: quality, average exit, FLOPs (appendix B) and seconds.
+"""The quality and cost of early exits: BLEU, average exit, FLOPs (appendix B) and seconds.
 
 Systems decode the same samples batch by batch in turn, so that noise of the machine hits all alike.
 """

@@ -1,4 +1,4 @@
-"""Choosing thresholds of early exit: traces of every exit, their replay, and what is decoded.
+"""Tuning early-exit thresholds: traces of all exits, their replay, and decoding with the best.
 
 One teacher-forced pass records, for every token, each exit's prediction and confidence; `replay`
 then evaluates thousands of threshold vectors on these traces without decoding again. What differs

@@ -1,4 +1,4 @@
-"""Where tokens left a decoder of many exits: how it depends on position, confidence and length.
+"""Exits of tokens: how they depend on position, confidence and sentence length.
 
 Figures 5.9 to 5.13, from traces of `nmtgrid decode --exit ... --traces FILE`; `analyze exits` and
 the report show the section. The end symbol is a token here: it has an exit too, and is written at

@@ -1,4 +1,4 @@
-"""One page with everything: the sections of all analyses as a self-contained HTML file.
+"""The HTML report: the sections of all analyses in one self-contained file.
 
 `sections` makes what there is material for, `page` lays it out. The page asks nothing of a network
 and runs no script: figures stand in it as SVG with real text, in colours that follow the reader's

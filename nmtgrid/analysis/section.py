@@ -1,4 +1,4 @@
-"""What an analysis comes to: text, tables, pictures and JSON; and results read from a file.
+"""The result of an analysis: text, tables, figures and JSON; and reading results from a file.
 
 `nmtgrid analyze` prints and draws a `Section`, and the report lays sections out on a page.
 """

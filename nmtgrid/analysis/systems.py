@@ -1,4 +1,4 @@
-"""The translations to look into: plain text of any system, or traces of `nmtgrid decode`."""
+"""The translations to analyse: plain text of any system, or traces of `nmtgrid decode`."""
 
 from __future__ import annotations
 

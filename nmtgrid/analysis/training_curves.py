@@ -1,4 +1,4 @@
-"""Trainings read from their logs: their table, and a picture for each kind of curve.
+"""Training curves read from logs: a table, and a figure for each kind of curve.
 
 A log is the `metrics.jsonl` of a model directory, a JSON object a line (`training.meters`). A
 damaged line is left out and noted: a log of days should still be of use. `nmtgrid analyze curves`

@@ -1,4 +1,4 @@
-"""Tunings of early exit as a section: BLEU against average exit, operations and time.
+"""Results of early-exit tuning as a section: BLEU against average exit, operations and time.
 
 Chapter 5 of the thesis; the results are those that `nmtgrid adaptive-tune --out` writes.
 """

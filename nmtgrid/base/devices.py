@@ -1,4 +1,4 @@
-"""Devices: which one a name means, whether its memory ran out, who made it, its random states."""
+"""Devices: finding one by name, free memory, out-of-memory errors, vendors, random states."""
 
 from __future__ import annotations
 

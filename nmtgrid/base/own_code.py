@@ -1,4 +1,4 @@
-"""Python files of the user: `--import FILE` runs them, and what they define is known by its name.
+"""User-defined Python files: `--import FILE` runs them and makes their definitions known.
 
 Architectures and objectives are registered by the file itself (`zoo.register`, `objectives.add`);
 reading policies and latency metrics are looked up here, by the names of classes and functions.

@@ -1,4 +1,4 @@
-"""The command `nmtgrid`: puts the subcommands together and turns faults into messages.
+"""The command `nmtgrid`: assembles the subcommands and turns errors into messages.
 
 A subcommand's file is imported only when it is called or listed, and none of them imports torch
 before it works, so that `--help`, `--version` and shell completion answer at once.

@@ -1,4 +1,4 @@
-"""Options that a configuration file gives (`--config`): keys, types, and who wins.
+"""Options from a configuration file (`--config`): keys, types and precedence.
 
 Keys are the long names of options, with `-` or `_`. What stands on the command line wins.
 """

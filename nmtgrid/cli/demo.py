@@ -1,4 +1,4 @@
-"""`nmtgrid demo`: a page on this machine that shows how models read and write, and its service."""
+"""`nmtgrid demo`: a local web page that shows how models read and write, and its HTTP interface."""
 
 from __future__ import annotations
 

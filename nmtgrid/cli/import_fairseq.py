@@ -1,4 +1,4 @@
-"""`nmtgrid import-fairseq`: takes over a model that was trained with fairseq."""
+"""`nmtgrid import-fairseq`: converts a model that was trained with fairseq."""
 
 from __future__ import annotations
 

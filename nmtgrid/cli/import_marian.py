@@ -1,4 +1,4 @@
-"""`nmtgrid import-marian`: takes over a model of transformers' `MarianMTModel`."""
+"""`nmtgrid import-marian`: converts a `MarianMTModel` of Hugging Face transformers."""
 
 from __future__ import annotations
 

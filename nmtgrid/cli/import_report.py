@@ -1,4 +1,4 @@
-"""What `import-marian` and `import-fairseq` print and store of a converted model."""
+"""The common output of `import-marian` and `import-fairseq`: table, notes and JSON report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the subcommands share: option types, commands with one record of arguments, their checks.
+"""What the subcommands share: option types, dataclasses of arguments, rules, common checks.
 
 A command declares a frozen dataclass of its arguments, whose fields are annotated as Typer's
 parameters are, a table of rules on which of them go together, and a function:

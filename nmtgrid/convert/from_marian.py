@@ -1,4 +1,4 @@
-"""Imports a folder of transformers' `MarianMTModel`, such as those of OPUS-MT, as a Transformer.
+"""Converts a directory of transformers' `MarianMTModel`, such as OPUS-MT, to a Transformer.
 
 Weights are safetensors, the rest is JSON and two models of SentencePiece; nothing of it is run.
 Called by `nmtgrid import-marian`.

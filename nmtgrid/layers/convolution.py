@@ -1,4 +1,4 @@
-"""Convolutions over sentences: the gated ones of ConvS2S, and those that build phrases.
+"""Convolutions over sentences: the gated ones of ConvS2S, and those of the convrnn encoder.
 
 Gated convolutions with weight normalisation are Eq. (2.32)-(2.34) (models/convs2s.py). Phrase
 convolutions merge neighbours and so shorten a row, their reverse lengthens it, and `Resample`

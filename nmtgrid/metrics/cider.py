@@ -1,4 +1,4 @@
-"""CIDEr: how much a caption says what people agree on (Vedantam et al., 2015).
+"""CIDEr: agreement of a caption with several references (Vedantam et al., 2015).
 
 N-grams of orders 1 to 4 count by how often a caption has them and how few pictures' references have
 them (tf-idf); the score is the mean cosine between the caption and each of its references, times

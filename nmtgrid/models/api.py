@@ -1,4 +1,4 @@
-"""The interface of every architecture, which is all that search, training and analysis know of it.
+"""The interface of every architecture, the only one that search, training and analysis use.
 
 `Traits` say what a model can do; `PredictionSites` which predictions are computed (with limited
 reads, section 4.3; at an exit, section 5.2); `TranslationModel` has the teacher-forced pass of

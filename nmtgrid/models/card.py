@@ -1,4 +1,4 @@
-"""The model card: `README.md` of a model directory, made of what `card.json` and the model know.
+"""The model card: `README.md` of a model directory, written from `card.json` and the model.
 
 `train` and the imports write it, `decode --data DATA --card` enters scores. Whoever edits it keeps
 the licence (`license:` in its head) and all that stands below the mark at its end.

@@ -1,4 +1,4 @@
-"""A model directory: all that is needed to translate raw text, and nothing that can run code.
+"""Model directories: everything needed to translate raw text, and nothing executable.
 
 `config.json` says what built the model, `model.safetensors` holds the best weights
 (`last.safetensors`, `average.safetensors` others), and the text pipeline stands beside them.

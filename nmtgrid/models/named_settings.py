@@ -1,4 +1,4 @@
-"""Settings under names in a model's directory, chosen for some of its weights: saved and checked.
+"""Named settings in a model directory, chosen for particular weights: stored and checked.
 
     {"format": 1, "settings": {"fast": {..., "weights": "best", "checksum": "whole:.."}}}
 

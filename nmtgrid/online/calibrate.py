@@ -1,4 +1,4 @@
-"""Reading policies with a statistical guarantee: the least latency whose loss keeps a bound.
+"""Reading policies with a statistical guarantee: the least latency with a bounded loss.
 
 The loss is against offline translation by the same model, which reads the whole source first. Half
 of the sentences order the settings, the other half tests them (metrics/risk_control.py).

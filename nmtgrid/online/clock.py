@@ -1,4 +1,4 @@
-"""Online decoding against the clock: each sentence alone, as a stream, with seconds of work.
+"""Online decoding with timing: each sentence as a stream, with seconds of computation.
 
 What is written, and after how many reads, is what `OnlineDecoder` writes in batches; streams take
 words (online/stream.py), so that the time has the text's processing in it.

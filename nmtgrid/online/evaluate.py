@@ -1,4 +1,4 @@
-"""Online evaluation: sentences of a split are decoded along settings of a policy and scored.
+"""Online evaluation: the sentences of a split are decoded with each policy setting and scored.
 
 `read_sentences` yields sources as a stream would bring them, `OnlineDecoder` decodes them in
 batches along wait-k, a threshold or the oracle's paths, and `measure` scores the outcome: BLEU, and

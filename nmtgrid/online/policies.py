@@ -1,4 +1,4 @@
-"""READ/WRITE policies: wait-k, given paths, the model's reader, and what looks at predictions.
+"""READ/WRITE policies: wait-k, given paths, the reader, and policies that inspect predictions.
 
 A policy implements `search.api.Agent`. Wait-k and given paths (chapter 4) know before a prediction
 how much to read; `Threshold` asks the model's reader (section 4.4); `Confidence`, `Entropy`,

@@ -1,4 +1,4 @@
-"""Published curves of quality against latency, for plots beside one's own.
+"""Published curves of BLEU against latency, to plot next to one's own.
 
 Test sets; greedy decoding; BLEU on tokenised text (`multi-bleu`), lower-cased where it says so; AL
 by the hypothesis' length, in source tokens: those of BPE, or words where the corpus has no BPE.

@@ -1,4 +1,4 @@
-"""Policies that translate source prefixes anew: LocalAgreement, hold-n and re-translation.
+"""Policies that retranslate source prefixes: LocalAgreement, hold-n and re-translation.
 
 Any model goes online so, bi-directional ones too: whenever the source has grown, the prefix is
 translated by an offline search (search/engine.py, of any beam). `LocalAgreement` and `HoldN`

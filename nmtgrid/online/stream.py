@@ -1,4 +1,4 @@
-"""Streaming decoding: sentences translated while they arrive, by a prefix-safe model and an agent.
+"""Streaming decoding: translates sentences while they arrive, with a prefix-safe model.
 
 `TokenStream` works on ids, greedily; `Stream` on words; `StreamTranslator` begins them. The command
 line (`nmtgrid stream`) and the SimulEval agent use it.

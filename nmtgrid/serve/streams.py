@@ -1,4 +1,4 @@
-"""Streams of visitors: each has its own state, its number and size are bounded.
+"""Streams of the clients of `nmtgrid demo`: one state each, bounded in number and size.
 
 `Streams` opens, finds and drops them; one thread does all of the models' work, a word of a stream
 at a time, so that nobody waits for another's whole text. What happens are events, typed records

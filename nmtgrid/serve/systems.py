@@ -1,4 +1,4 @@
-"""Systems that translate a stream: a model, a reading policy and an early exit, by their names.
+"""Systems that translate a stream, by the names of a model, a reading policy and an exit.
 
 `Models` loads the model directories that the operator named, says what each can do, and makes
 translators of what a request asks for. A request names policies, never files.

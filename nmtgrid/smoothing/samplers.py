@@ -1,4 +1,4 @@
-"""Sentences near the true one: drawn by their Hamming distance from it (section E.2.1).
+"""Sampling sentences near the reference, by their Hamming distance (section E.2.1).
 
 Drawing is stratified: a distance d, then d positions, then a substitute for each. With n tokens
 that may change, m substitutes for each, and a reward of `-cost * d`, the distribution (E.5) gives a

@@ -1,4 +1,4 @@
-"""Word vectors of the target types, whose cosines measure similarity (section E.2.2).
+"""Word vectors of target types, for their cosine similarity (section E.2.2).
 
 Learnt from the training targets, read from a file of word2vec or GloVe, or taken from a model.
 """

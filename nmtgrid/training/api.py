@@ -1,4 +1,4 @@
-"""Interface of training objectives: a batch in, a loss out, which is a sum over prediction sites.
+"""The interface of training objectives: from a batch to a loss, a sum over prediction sites.
 
 The trainer divides the gradient once, by the number of target tokens of the whole update, so that
 micro-batches of any size add up to exactly one large batch.

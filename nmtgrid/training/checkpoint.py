@@ -1,4 +1,4 @@
-"""Saved states of a run: each a numbered folder that appears whole or not at all.
+"""Checkpoints of a run: numbered folders that are written completely or not at all.
 
 `checkpoints/000012/` holds `last.safetensors` (the weights), `model.safetensors` (the best ones so
 far), `training.safetensors` (moments, running average, random states) and `training.json`

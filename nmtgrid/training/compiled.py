@@ -1,4 +1,4 @@
-"""`training.compile`: parts of a model compiled by torch, where they are the same for all shapes.
+"""`training.compile`: torch.compile for parts of a model, with dynamic shapes.
 
 Called by the command `train` and by prepare.py.
 """

@@ -1,4 +1,4 @@
-"""The processes of a run under torchrun: what they share, sum and send each other.
+"""The processes of a run under torchrun: shared facts, sums and messages.
 
 `Processes` of one process alone does all of it without torch.distributed. Payloads go over the CPU
 (gloo), gradients over NCCL on GPUs. Called by the command `train` and by the loop of trainer.py.

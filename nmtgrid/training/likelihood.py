@@ -1,4 +1,4 @@
-"""The form of every translation objective, and maximum likelihood, its plainest case.
+"""Maximum likelihood, and the parts that all translation objectives are built from.
 
 A loss is a sum over sites of weight x cross-entropy(target distribution, prediction). Which sites
 there are, what each one's weight is and how far its target is smoothed make the objective. The

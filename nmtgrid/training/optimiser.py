@@ -1,4 +1,4 @@
-"""Optimisers, and schedules of their learning rate, Eq. (2.31) among them.
+"""Optimisers and learning-rate schedules, among them Eq. (2.31).
 
 Called by trainer.py, which saves the moments, and by benchmarks that set up updates themselves.
 """

@@ -1,4 +1,4 @@
-"""From a request to a trainer: settings, checks, data, model, objective, and the model directory.
+"""Preparation of a run: settings, checks, data, model, objective, and the model directory.
 
 Called by the command `train`; recipes and benchmarks that set up runs themselves resolve settings.
 """

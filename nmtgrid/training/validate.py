@@ -1,4 +1,4 @@
-"""Validation, and which weights are best: the last ones, their running average or a mean.
+"""Validation, and the choice of the best weights: the last ones, their average or a mean.
 
 All candidates are scored on the validation split; the lowest loss wins, or the objective's own
 criterion. Called by trainer.py.

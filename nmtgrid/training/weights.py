@@ -1,4 +1,4 @@
-"""The weights of a model: whole in every process, or sharded over the processes.
+"""The weights of a model: complete in every process, or sharded over processes.
 
 Whole is what models of this field need. Shards (`training.shard`) are for those that do not fit:
 the weights, their gradients and the optimiser's moments are spread over the processes by torch's

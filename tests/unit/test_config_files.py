@@ -253,7 +253,8 @@ def test_a_models_configuration_trains_such_a_model(
     message = refused(*plan, "--preset", "iwslt14-de-en")
     assert "`--preset iwslt14-de-en` would change nothing" in message
     message = refused(*plan, "--arch", "bilstm")
-    assert f"{path} has a model of the architecture `transformer`" in message and "model.heads" not in message
+    architecture = f"{path} has a model of the architecture `transformer`"
+    assert architecture in message and "model.heads" not in message
     assert "only `train` accepts" in refused("decode", tiny_model, "--config", path)
 
 

@@ -1,4 +1,4 @@
-"""Word alignments of sentence pairs: from a Pharaoh file, or learned by the own aligner.
+"""Word alignments of sentence pairs: read from a Pharaoh file, or learned by an IBM-2 aligner.
 
 The aligner is IBM model 2 with a prior that favours the diagonal, as fast-align's (Dyer et al.
 2013): EM in both directions over blocks of pairs of one shape, all words of a block at once; then

@@ -1,4 +1,4 @@
-"""Soft alignments of traces: how sharp they are, what they cover, and links between words."""
+"""Soft alignments in traces: sharpness, coverage, and links between words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bars in groups, and distributions of whole numbers around zero: one colour for each system."""
+"""Grouped bars and histograms of integers around zero: one colour per system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The style that all pictures share, and how they are written: .png, or .svg with real text.
+"""The style of all figures, and writing them as .png, or as .svg with text as text.
 
 matplotlib is imported here alone. A picture is drawn within `new_picture`, which applies the style
 to this figure only: importing this module changes none of matplotlib's settings.

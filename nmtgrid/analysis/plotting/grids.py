@@ -1,4 +1,4 @@
-"""Grids of source and target: heat maps of alignments, READ/WRITE paths; several side by side."""
+"""Source-target grids: heat maps of alignments and READ/WRITE paths, several side by side."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lines: over time (and maps over time), and quality against cost, a curve for each system."""
+"""Line plots: curves and maps over time, and quality against cost, one curve per system."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quality in buckets of sentences: by length, by ratio of lengths, by difficulty, by quality."""
+"""Quality in buckets of sentences: by length, length ratio, difficulty or sentence BLEU."""
 
 from __future__ import annotations
 

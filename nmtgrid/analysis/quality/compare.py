@@ -1,4 +1,4 @@
-"""Systems compared with the first on one page: scores and tests, words, n-grams, sentences.
+"""Comparison of systems with the first one: scores and tests, words, n-grams, sentences.
 
 Scores and tests are sacreBLEU's, the rest is compare-mt's (`words`). `nmtgrid analyze compare` and
 the report show the section.

@@ -1,4 +1,4 @@
-"""How hard pairs are to translate while the source is still coming: the lagging of their path.
+"""Difficulty of sentence pairs for simultaneous translation: the lagging that they require.
 
 The reference path reads, before each target word, up to the last source word aligned with it; its
 average lagging AL is the pair's difficulty (section 4.5.6.1).

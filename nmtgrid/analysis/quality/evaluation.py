@@ -1,4 +1,4 @@
-"""Systems against one reference, counted once: what buckets, lengths and comparisons are made of.
+"""Statistics of systems against one reference, shared by buckets, lengths and comparisons.
 
 evaluation = read_evaluation(["NAME=FILE"], reference, source, "13a")
 section = buckets_section(evaluation)

@@ -1,4 +1,4 @@
-"""How long translations are: hypothesis length minus reference length, sentence by sentence."""
+"""Length differences: hypothesis length minus reference length, sentence by sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Atomic writes: a file appears whole or not at all; JSON files with checksums.
+"""Atomic writes: a file is written completely or not at all; JSON files with checksums.
 
 A file is written under a temporary name in its folder, flushed to the disk and renamed. Everything
 that nmtgrid writes goes through `atomic_file`.

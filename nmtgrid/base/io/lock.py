@@ -1,4 +1,4 @@
-"""Exclusive locks: a folder that one process writes into is closed to every other one.
+"""Exclusive locks: while one process writes into a folder, all others are refused.
 
 The lock is a file that names its holder. The system releases it when the holder ends in whatever
 way; a file that a killed process left behind then means nothing. Where the file system has no

@@ -1,4 +1,4 @@
-"""JSON that is read: decoded, and checked against the types and ranges of a record.
+"""Reading JSON: decoded, and checked against the types and ranges of a record.
 
 The only module that imports msgspec. A record is a dataclass, or a `Record` where only the reader
 sees it; their fields are annotated with the ranges below, and a `__post_init__` raises ValueError

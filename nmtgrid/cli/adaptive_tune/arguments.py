@@ -1,4 +1,4 @@
-"""The arguments of `nmtgrid adaptive-tune`, and which of them go together."""
+"""The arguments of `nmtgrid adaptive-tune`, and the rules on combining them."""
 
 from __future__ import annotations
 

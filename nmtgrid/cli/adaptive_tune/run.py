@@ -1,4 +1,4 @@
-"""What `nmtgrid adaptive-tune` does: record, replay, decode the finalists, measure, keep, draw."""
+"""Runs `nmtgrid adaptive-tune`: traces, replay, decoding of finalists, timing, storage, figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nmtgrid adaptive-tune` shows and writes: a table, the results as JSON, and a picture.
+"""Output of `nmtgrid adaptive-tune`: a table, the results as JSON, and a figure.
 
 `Report` gathers the rows of a tuning, which `write` shows, writes and draws; `draw_results` lays
 tunings done before side by side in one table and picture (`--results`).

@@ -1,4 +1,4 @@
-"""What models did beside translating: `nmtgrid analyze activations`, `curves` and `latency`."""
+"""Analyses of models themselves: `nmtgrid analyze activations`, `curves` and `latency`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands of `nmtgrid analyze` share: their options, and how a section is shown."""
+"""The common part of `nmtgrid analyze`: shared options, and printing and writing a section."""
 
 from __future__ import annotations
 

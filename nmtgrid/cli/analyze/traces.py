@@ -1,4 +1,4 @@
-"""What traces of `nmtgrid decode` tell: `nmtgrid analyze alignments`, `exits` and `paths`."""
+"""Analyses of traces of `nmtgrid decode`: `analyze alignments`, `exits` and `paths`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nmtgrid decode` does: translates, captions or forces, writes files and prints scores."""
+"""Runs `nmtgrid decode`: translates, captions or scores references, writes files, prints scores."""
 
 from __future__ import annotations
 

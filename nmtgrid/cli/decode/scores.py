@@ -1,4 +1,4 @@
-"""Scores of a split that was decoded: measured against its references, and printed."""
+"""Scores of a translated split: computed against its references, and printed."""
 
 from __future__ import annotations
 

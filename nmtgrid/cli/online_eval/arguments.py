@@ -1,4 +1,4 @@
-"""The arguments of `nmtgrid online-eval`, and which of them go together."""
+"""The arguments of `nmtgrid online-eval`, and the rules on combining them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`online-eval --allow-loss`: a setting is chosen with a guarantee, shown and kept."""
+"""`online-eval --allow-loss`: chooses, prints and stores a setting with a guaranteed loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nmtgrid online-eval` leaves in folders: results, translations, traces, logs, pictures."""
+"""Files written by `nmtgrid online-eval`: results, translations, traces, logs, figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `nmtgrid online-eval` does: models along settings, tables, and results kept as they come."""
+"""Runs `nmtgrid online-eval`: decodes models with all settings, prints tables, stores results."""
 
 from __future__ import annotations
 

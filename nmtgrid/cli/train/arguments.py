@@ -1,4 +1,4 @@
-"""The arguments of `nmtgrid train`, and which of them go together."""
+"""The arguments of `nmtgrid train`, and the rules on combining them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train --dry-run` and `train --list`: what would be trained, at which cost, and what there is."""
+"""`train --dry-run` and `train --list`: plans and their costs, and lists of what is available."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nmtgrid train` at work: one run or several seeds, signals, one printed line for each event."""
+"""Runs `nmtgrid train`: one run or several seeds, signals, one printed line per event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`train --tensorboard`: the figures of `metrics.jsonl` as events that TensorBoard shows."""
+"""`train --tensorboard`: the values of `metrics.jsonl` as TensorBoard events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads checkpoints as torch saves them, without unpickling: nothing of a file is ever run.
+"""Reads checkpoints of torch without unpickling: nothing in the file is executed.
 
 Since torch 1.6 a checkpoint is a zip archive, before it was a stream of pickles and numbers. Time
 and memory are bounded by the bytes that the file has on disk, holes of a sparse file not counted:

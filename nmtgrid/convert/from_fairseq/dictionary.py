@@ -1,4 +1,4 @@
-"""Dictionaries and codes of other programs as our vocabularies and codes.
+"""Converts dictionaries and BPE codes of other programs.
 
 A dictionary of fairseq is a text file with `token count` on each line. Its ids begin with `<s>`,
 `<pad>`, `</s>` and `<unk>`, which the file leaves out, and go on in the order of the lines; ours

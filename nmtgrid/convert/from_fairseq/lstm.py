@@ -1,4 +1,4 @@
-"""LSTM models of fairseq (`lstm`): a decoder with input feeding and attention to the source."""
+"""Converts fairseq's LSTM (`lstm`): a decoder with input feeding and attention."""
 
 from __future__ import annotations
 

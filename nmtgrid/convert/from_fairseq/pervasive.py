@@ -1,4 +1,4 @@
-"""Pervasive Attention as its authors train it with fairseq (`pervasive` of attn2d)."""
+"""Converts attn2d's Pervasive Attention (`pervasive`)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plan of an import: our configuration of fairseq's options, a recipe for each tensor."""
+"""The plan of a conversion: the configuration from fairseq's options, and a recipe per tensor."""
 
 from __future__ import annotations
 

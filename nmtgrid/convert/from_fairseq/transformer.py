@@ -1,4 +1,4 @@
-"""Transformers of fairseq: `transformer` and its kin, of old checkpoints and new ones.
+"""Converts fairseq's Transformers: `transformer` and its variants, old and new.
 
 And attn2d's `waitk_transformer`, whose encoder is uni-directional.
 """

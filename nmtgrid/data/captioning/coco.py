@@ -1,4 +1,4 @@
-"""Captions of pictures in the two public layouts of MS-COCO.
+"""Captions of pictures in the two public JSON formats of MS-COCO.
 
 Karpathy's file has each picture with its split and sentences,
 `{"images": [{"cocoid", "filename", "split", "sentences": [{"raw", "tokens"}]}]}`; COCO's own files

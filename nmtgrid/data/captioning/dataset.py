@@ -1,4 +1,4 @@
-"""Features of pictures: read from users' files, stored in a dataset, collated into batches.
+"""Features of pictures: read from user files, stored in a dataset, collated into batches.
 
 In a dataset `pictures/<split>.safetensors` holds `features` (flat), `offsets` [pictures + 1] in
 regions and `captions` [pictures + 1]: the lines of text from captions[p] on belong to picture p.

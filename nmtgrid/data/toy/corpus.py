@@ -1,4 +1,4 @@
-"""The embedded toy corpus: parallel sentences whose needed delay is known, from a seed.
+"""The embedded toy corpus: parallel sentences with a known minimum delay, generated from a seed.
 
 `nmtgrid preprocess --toy` writes these sentences as a dataset (`data/build.py`).
 """

@@ -1,4 +1,4 @@
-"""The lexicon of the toy languages qa (source) and qb (target), invented from a seed.
+"""The lexicon of the toy languages qa (source) and qb (target), generated from a seed.
 
 Adjectives come before a source noun, compounds are one source word and the case stands on the
 determiner; in the target the noun comes first, then a compound's modifiers, then its adjectives.

@@ -1,4 +1,4 @@
-"""Toy images: scenes of a few objects, features of their regions, and captions, from a seed.
+"""Toy pictures: scenes of a few objects, features of their regions, and captions, from a seed.
 
 There is no image: a region's features are a linear code of what the thing in it is (its shape,
 colour, size and place) through a fixed random matrix, with noise. The mean over regions says which

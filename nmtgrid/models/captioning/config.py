@@ -1,4 +1,4 @@
-"""Configurations and presets of the models that caption pictures (appendix E.3.1)."""
+"""Configurations and presets of image captioning models (appendix E.3.1)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models that caption pictures: what both share, and the LSTM without attention (appendix E.3.1).
+"""Image captioning: the common base, and the LSTM without attention (appendix E.3.1).
 
 A picture is a bag of regions [S, F] instead of a source; `CaptionModel` has embeddings, output
 and classifier. `CaptionLSTM` sees the mean region once and then writes (Vinyals et al., 2015);

@@ -1,4 +1,4 @@
-"""Captions with top-down attention over regions (Anderson et al., 2018, section 3.2).
+"""Image captioning with top-down attention over regions (Anderson et al., 2018, section 3.2).
 
 The attention LSTM reads the language LSTM's last state, the mean region and the last word; its
 state h1 weighs the regions, a_i = w^T tanh(W_v v_i + W_h h1), and the language LSTM reads their

@@ -1,4 +1,4 @@
-"""What the models over the source-target grid share: pooling, caches, by-product alignments.
+"""The common base of models over the source-target grid: pooling, caches, alignments.
 
 A subclass makes rows [B, T, D] of the target and columns [B, S, D] of the source, and says how the
 two join in a cell. `features` runs all rows at once over the valid cells of a batch; `step` adds

@@ -1,4 +1,4 @@
-"""Divergence from the future: a reader that learns how much the rest of the source would change.
+"""The objective `divergence`: a reader learns how much the rest of the source would change.
 
 Where the prediction with what has been read is that with the whole source, there is nothing to wait
 for (DaP-SiMT, Zhao et al., EMNLP 2023; without training PsFuture, Zhao et al., EMNLP 2024). On a

@@ -1,4 +1,4 @@
-"""Dynamic agents: the translation model and the agent that reads for it, trained together.
+"""The objective `dynamic`: a translation model and a reader, supervised by an oracle.
 
 An oracle finds the cheapest path z* through what writing costs now; the model learns to write on it
 and right of it, the agent to read left of it and to write elsewhere (section 4.4.2). One pass over

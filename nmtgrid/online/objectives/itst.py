@@ -1,4 +1,4 @@
-"""Information transport (ITST): likelihood under a falling threshold, and the price of transport.
+"""The objective `itst`: likelihood under a decreasing threshold, and losses on transport.
 
 The matrices of layers/transformer/transport.py say how much information goes from source to target
 tokens. They are trained by the attention that they weigh; two losses bring each row to a sum of 1

@@ -1,4 +1,4 @@
-"""Monotonic multihead attention: likelihood by expected alignments, and the price of delay (MMA).
+"""The objective `mma`: likelihood by expected alignments, and losses on the heads' delays.
 
 The heads' choices are marginalised inside of the network (layers/transformer/monotonic.py), so a
 target token has one prediction, and its gradient reaches the selection probabilities. What that

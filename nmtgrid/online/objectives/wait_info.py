@@ -1,4 +1,4 @@
-"""Information of tokens (Wait-info): likelihood with the source limited to be K ahead.
+"""The objective `wait-info`: likelihood with the source K ahead in information.
 
 The information of layers/transformer/information.py is trained by the attention that it weighs,
 and by a constraint on its sums, without which the K of a policy would have no unit: the source and

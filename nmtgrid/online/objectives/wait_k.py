@@ -1,4 +1,4 @@
-"""Objectives of simultaneous translation (section 4.3): wait-k paths, one, sampled, or an area.
+"""The wait-k objectives (section 4.3): along one path, sampled paths, or in an area.
 
 All are sums over sites of weight x cross-entropy, as maximum likelihood is (training/likelihood),
 with limited reads: along one wait-k path (4.28), along paths with sampled k (4.30), at all cells
