@@ -75,6 +75,6 @@ def command(arguments: ImportArguments) -> None:
         ),
         arguments.out,
     )
-    facts = {"theirs": model.fairseq_arch, "arch": model.arch}
-    rows = [("theirs", model.fairseq_arch), ("ours", model.arch)]
+    facts = {"theirs": model.original_arch, "arch": model.arch}
+    rows = [("theirs", model.original_arch), ("ours", model.arch)]
     report_import(model, facts, rows, arguments.out, arguments.json)

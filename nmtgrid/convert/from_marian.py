@@ -33,13 +33,11 @@ from nmtgrid.base.io.records import (
     read_json,
 )
 from nmtgrid.convert.from_fairseq.dictionary import named
-from nmtgrid.convert.from_fairseq.model import build_model
+from nmtgrid.convert.from_fairseq.model import Imported, build_model, write_imported
 from nmtgrid.convert.from_fairseq.plan import Plan, Recipes, computed
 from nmtgrid.convert.from_fairseq.transformer import block_recipes
-from nmtgrid.data.directory import check_replaceable, new_folder
+from nmtgrid.data.directory import check_replaceable
 from nmtgrid.layers.embedding import marian_sinusoids
-from nmtgrid.models.card import update_card
-from nmtgrid.models.directory import load_model, save_model
 from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.sentencepiece_model import SentencePieceModel
@@ -130,17 +128,6 @@ class _Weights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Imported:
-    """The facts of an imported folder."""
-
-    config: TransformerConfig
-    parameters: int
-    vocabularies: tuple[int, int]
-    search: dict[str, Any]
-    notes: list[str]
-
-
-@dataclasses.dataclass(frozen=True)
 class _Types:
     """A vocabulary of Marian's: our form of it, and the row of each of our types in theirs."""
 
@@ -202,18 +189,8 @@ def import_folder(
     check(plan.config)
     model = build_model(plan, weights, pipeline)
     settings = {"search": search, "imported": {"program": "marian", "arch": "MarianMTModel"}}
-    with new_folder(out, task="nmtgrid import-marian") as building:
-        save_model(building, model, pipeline, settings)
-        update_card(
-            building,
-            origin=f"Imported by nmtgrid from the `MarianMTModel` in `{folder.resolve().name}`, "
-            "whose licence and data count.",
-            training={"parameters": f"{model.count_parameters():,}"},
-        )
-        # Reading it back checks the files before the folder gets its name.
-        load_model(building)
-    sizes = len(sides[0].vocabulary), len(sides[1].vocabulary)
-    return Imported(plan.config, model.count_parameters(), sizes, search, plan.notes)
+    origin = f"the `MarianMTModel` in `{folder.resolve().name}`"
+    return write_imported(out, plan, model, pipeline, settings, origin)
 
 
 def _check_files(folder: Path) -> None:

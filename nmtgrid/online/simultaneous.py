@@ -5,14 +5,12 @@ The page docs/python.md shows how it is used.
 
 from __future__ import annotations
 
-import dataclasses
-
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
 from nmtgrid.online.retranslation import PrefixPolicy
 from nmtgrid.online.settings import Setting, read_setting
-from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.online.stream import StreamTranslator, stream_plan
 from nmtgrid.search.api import Agent
 from nmtgrid.search.precision import check_stream_precision
 from nmtgrid.search.translate import Translator
@@ -57,8 +55,7 @@ def simultaneous(
     for preset in presets:
         preset.check(first, conditions, model.warn)
     check_stream_precision(model.precision)
-    # The model's own width and penalties are for whole sentences: no word is taken back here.
-    plan = dataclasses.replace(model.plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
+    plan = stream_plan(model.plan)
     translator = StreamTranslator(
         model.models, model.pipeline, agent, plan, model.device, model.bf16, model.halt,
         model.limits,

@@ -34,6 +34,11 @@ from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS
 
 
+def stream_plan(plan: SearchPlan) -> SearchPlan:
+    """Return a search plan for streams, which are decoded greedily: words are never revised."""
+    return dataclasses.replace(plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
+
+
 class TokenStream:
     """A sentence being translated, in ids: takes source tokens, returns target tokens.
 

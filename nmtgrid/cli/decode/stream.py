@@ -28,7 +28,7 @@ from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_setting, read_settings
-from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.online.stream import StreamTranslator, stream_plan
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import check_ensemble, default_plan
@@ -122,10 +122,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     loaded = [load_model(folder, device, arguments.weights) for folder in folders]
     check_ensemble(loaded)
     _check_preset(arguments, loaded[0])
-    # The model's own width and penalties are for whole sentences: a stream never takes words back.
-    plan = dataclasses.replace(
-        default_plan(loaded[0]), beam=1, nbest=1, sample=False, coverage_penalty=0.0
-    )
+    plan = stream_plan(default_plan(loaded[0]))
     plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
     check_config(plan)
     if plan.beam > 1 or plan.sample or plan.coverage_penalty:

@@ -67,14 +67,14 @@ class TextFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """The facts of an imported checkpoint."""
+    """The facts of a converted model; `original_arch` is the other program's architecture."""
 
-    fairseq_arch: str
-    """fairseq's name of the architecture."""
     arch: str
+    original_arch: str
     config: Any
     parameters: int
     vocabularies: tuple[int, int]
+    search: dict[str, Any]
     notes: list[str]
 
 
@@ -102,19 +102,32 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
         "search": dict(_SEARCH),
         "imported": {"program": "fairseq", "arch": fairseq_arch},
     }
-    with new_folder(out, task="nmtgrid import-fairseq") as folder:
+    origin = f"`{path.name}`, a `{fairseq_arch}` of fairseq"
+    return write_imported(out, plan, model, pipeline, settings, origin)
+
+
+def write_imported(
+    out: Path,
+    plan: Plan,
+    model: TranslationModel,
+    pipeline: Pipeline,
+    settings: dict[str, Any],
+    origin: str,
+) -> Imported:
+    """Write a converted model as the model directory `out`, and return its facts."""
+    source, parameters = settings["imported"], model.count_parameters()
+    with new_folder(out, task=f"nmtgrid import-{source['program']}") as folder:
         save_model(folder, model, pipeline, settings)
         update_card(
             folder,
-            origin=f"Imported by nmtgrid from `{path.name}`, a `{fairseq_arch}` of fairseq, whose "
-            "licence and data count.",
-            training={"parameters": f"{model.count_parameters():,}"},
+            origin=f"Imported by nmtgrid from {origin}, whose licence and data count.",
+            training={"parameters": f"{parameters:,}"},
         )
         # Reading it back checks the files before the folder gets its name.
         load_model(folder)
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    parameters = model.count_parameters()
-    return Imported(fairseq_arch, plan.arch, model.config, parameters, sizes, plan.notes)
+    facts = parameters, sizes, settings["search"], plan.notes
+    return Imported(plan.arch, source["arch"], plan.config, *facts)
 
 
 def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
