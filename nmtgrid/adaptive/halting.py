@@ -24,7 +24,7 @@ Mechanism = Literal["confidence", "geometric", "multinomial", "sequence"]
 
 @dataclasses.dataclass(frozen=True)
 class FixedExit:
-    """Every token leaves after block `number`, from 1."""
+    """Every token exits after block `number`, counted from 1."""
 
     number: int
     needs: ClassVar[Needs] = "nothing"
@@ -41,7 +41,7 @@ class FixedExit:
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
-    """A token leaves after the first block n whose confidence or chi exceeds threshold n.
+    """A token exits after the first block n whose confidence or chi exceeds threshold n.
 
     `values` are those of blocks 1 .. N - 1, compared in float32; the last block needs none.
     """
@@ -64,7 +64,7 @@ class Thresholds:
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """A token leaves at the exit that the predictor found likeliest."""
+    """A token exits where the exit predictor considers it most likely."""
 
     needs: Literal["multinomial", "sequence"]
 
@@ -76,7 +76,7 @@ class Predicted:
 
 @dataclasses.dataclass(frozen=True)
 class RandomExit:
-    """Every token's exit is drawn evenly from [1..count]: "Uniform" in tables 5.2 to 5.5.
+    """Every token's exit is sampled from [1..count]: "Uniform" in tables 5.2 to 5.5.
 
     What is drawn depends on the seed, the row's key and the step alone.
     """
@@ -94,7 +94,7 @@ class RandomExit:
 
 
 class GivenExits:
-    """Tokens leave at the exits [B, T] that are given, beyond T at the last: for replays."""
+    """Tokens exit at given exits [B, T], beyond T at the last one: for replays."""
 
     needs: ClassVar[Needs] = "nothing"
 

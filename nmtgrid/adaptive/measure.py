@@ -32,7 +32,7 @@ FlopsMechanism = Literal["none", "confidence", "geometric", "multinomial", "sequ
 
 @dataclasses.dataclass(frozen=True)
 class DecoderSizes:
-    """A decoder's blocks, features, feed-forward features and types, its encoder's features."""
+    """Sizes of a decoder: blocks, features, feed-forward, vocabulary, and encoder features."""
 
     blocks: int
     size: int
@@ -196,7 +196,7 @@ Clock = Literal["wall", "processor"]
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A model that decodes, and who says when a token leaves it (None: nobody)."""
+    """A model and its exit mechanism (None: all blocks run)."""
 
     name: str
     model: TranslationModel
@@ -205,7 +205,7 @@ class System:
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """What a system made of the sentences, in their order, and the seconds that took.
+    """The translations of a system, in the order of the sentences, and the seconds.
 
     An empty source has no hypothesis. Seconds are by the clock on the wall, or by the processor's,
     those of all cores together.
@@ -262,7 +262,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeSetup:
-    """How all systems decode: the search, sentences in a batch, and how often each is timed."""
+    """The setup for decoding all systems: search, batch size, timing repetitions."""
 
     plan: SearchPlan
     batch: int = 64
@@ -278,7 +278,7 @@ def decode(
     setup: DecodeSetup,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> list[Decoded]:
-    """Return what each system makes of `samples`.
+    """Return the translations of `samples` by each system.
 
     A batch's time is the least of `repeats`; what comes first in a process is not timed at all.
     `advance` gets the number of sentences, once for each system.

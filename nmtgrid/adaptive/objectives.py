@@ -77,7 +77,7 @@ class AlignedSettings:
 
 
 class _WithoutPredictor:
-    """What both objectives ask of a model."""
+    """The check that both objectives share."""
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model with one exit, or with a predictor to be trained."""

@@ -59,7 +59,7 @@ def record(
     bf16: bool = False,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> Records:
-    """Return the records of batches whose targets are what is forced, `indices` their numbers.
+    """Return the records of batches with forced targets; `indices` are their numbers.
 
     `advance` gets the number of each batch's sentences. Raises ConfigError for a model with one
     exit, where it has no network for this mechanism, or without a batch.
@@ -200,7 +200,7 @@ _LEAST = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Budgets:
-    """Ranges of average exits from 1 to N, each `width` wide; a budget is its range's upper end."""
+    """Ranges of the average exit from 1 to N, each `width` wide, named by their upper ends."""
 
     width: float
     exits: int
@@ -312,7 +312,7 @@ def frontier(
 def lost_budgets(
     replayed: Sequence[float], decoded: Sequence[float], budgets: Budgets
 ) -> list[float]:
-    """Return the budgets that vectors kept to when they were replayed, but none when decoded.
+    """Return budgets whose vectors met them in the replay, but all exceeded them in decoding.
 
     Both are average exits. What agrees best often lies at its budget's upper end, and decodes a
     little deeper.
@@ -323,7 +323,7 @@ def lost_budgets(
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A way to leave early, and how it did when it was replayed (None where nothing was)."""
+    """An exit mechanism, and its result in the replay (None: not replayed)."""
 
     system: System
     thresholds: tuple[float, ...] = ()
@@ -335,7 +335,7 @@ Objective = Literal["exits", "flops", "seconds"]
 
 
 def cost(measured: Measured, objective: Objective) -> float:
-    """Return the cost of what was measured, infinite where it is not known."""
+    """Return the measured cost, infinity if it is unknown."""
     value = {
         "exits": measured.average_exit,
         "flops": measured.flops_per_token,

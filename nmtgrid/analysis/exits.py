@@ -156,7 +156,7 @@ def tokens_of(trace: Trace) -> list[tuple[str, int, float]]:
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How many tokens or sentences lie in each cell: `counts` [rows, columns], lowest first.
+    """Numbers of tokens or sentences in each cell: `counts` [rows, columns], lowest first.
 
     Row r holds exits around `rows[r]`, and column c what lies from `edges[c]` up to `edges[c + 1]`,
     that itself excluded but in the last.
@@ -384,7 +384,7 @@ _TEXT = (
 def exits_section(
     systems: Sequence[ExitTraces], references: Sequence[str] | None = None
 ) -> Section:
-    """Return where the tokens of all systems left; references are shown beside the examples."""
+    """Return statistics of the exits of all systems; references are shown with the examples."""
     # Mean exits are rarely whole; those chosen by sentence always are.
     step = 1.0 if all(system.is_by_sentence for system in systems) else 0.5
     edges, blocks = length_edges(systems), max(system.num_exits for system in systems)

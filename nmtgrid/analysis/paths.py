@@ -33,7 +33,7 @@ Words = list[list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class WrittenPath:
-    """A line's units on both sides, and how many source units had been read for each target one.
+    """A line's units on both sides, and the number of source units read for each target unit.
 
     `links` are of units, `shares` [T, S] what the model looked at; None where not known.
     """
@@ -55,7 +55,7 @@ class WrittenPath:
 
 @dataclasses.dataclass(frozen=True)
 class SystemPaths:
-    """A system's paths line by line, and the average lagging of each: NaN where there is none."""
+    """A system's paths line by line, and the average lagging of each (NaN: undefined)."""
 
     name: str
     path: Path

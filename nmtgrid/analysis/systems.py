@@ -16,7 +16,7 @@ _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
 
 @dataclasses.dataclass(frozen=True)
 class SystemOutput:
-    """A name and its translations, line for line; from which file they came."""
+    """A system's name, its translations line by line, and their file."""
 
     name: str
     path: Path
@@ -48,7 +48,7 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
 
 
 def _stem(path: Path) -> str:
-    """Return a file's name without what says of what kind it is."""
+    """Return a file's name without the suffixes of its type."""
     name = path.name
     # `system.txt.gz` is called `system`.
     while (end := Path(name).suffix.lower()) in _KINDS:
@@ -130,6 +130,6 @@ def corpus_title(data: Path, languages: Sequence[str], split: str) -> str:
 
 
 def shared_corpus(titles: Iterable[str]) -> str:
-    """Return what all results call their corpus; nothing where they differ."""
+    """Return the corpus that all results name, or nothing if they differ."""
     names = set(titles)
     return names.pop() if len(names) == 1 else ""

@@ -35,7 +35,7 @@ class _Event(Record):
 
 
 class _Line(Record):
-    """What is read of a line of any kind; numbers may be NaN, as Python writes them."""
+    """The fields that are read from a line of any kind; numbers may be NaN."""
 
     update: Count
     minutes: NonNegative
@@ -141,7 +141,7 @@ def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Return the run whose log is `path`. Raises InputError where it tells nothing."""
+    """Return the run whose log is `path`. Raises InputError if it has no usable lines."""
     rows: dict[str, list[Row]] = {kind: [] for kind in _LINES}
     notes: list[str] = []
     last, checksum = 0, ""
@@ -179,7 +179,7 @@ def read_run(path: Path, name: str) -> Run:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return a run's line of the table; None for what it does not tell."""
+    """Return a run's row of the table; None for what its log lacks."""
     best = run.best
     loss = None if best is None else best["nll"]
     ratios = [row["gradient_ratio"] for row in run.gradients]
@@ -238,7 +238,7 @@ def _log_of(path: Path) -> Path:
 
 
 def _distinct(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield a name for each log: its folder's, with those above where two would be alike."""
+    """Yield a name for each log: its folder, with parent folders where names would clash."""
     trails: list[tuple[str, ...]] = []
     for path in paths:
         whole = path.absolute()

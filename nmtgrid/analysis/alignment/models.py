@@ -29,7 +29,7 @@ END = "</s>"
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentOptions:
-    """Which lines are drawn (none: the first that all align), and how links are taken.
+    """The lines to draw (none: the first that all models align), and how links are extracted.
 
     `words` joins units to words, `threshold` links whatever reaches it (None: the largest share).
     """
@@ -41,7 +41,7 @@ class AlignmentOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ModelAlignments:
-    """A model's averages, what its numbers are, its links line by line, and the lines to draw."""
+    """Alignment statistics of a model, the kind of its scores, its links, and lines to draw."""
 
     name: str
     path: Path

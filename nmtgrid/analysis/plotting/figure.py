@@ -90,7 +90,7 @@ _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 
 
 class MissingLetters(UserWarning):
-    """Letters in a picture are in no font of this machine."""
+    """No font on this machine has some letters of a figure."""
 
 
 def check_suffix(path: Path) -> None:
@@ -305,7 +305,7 @@ _NEAR = 4.5
 
 @dataclasses.dataclass(frozen=True)
 class _Obstacles:
-    """What labels keep off, in pixels: paths of lines, markers [points, 2], other labels' boxes."""
+    """Shapes that labels must avoid, in pixels: lines, markers [points, 2], other labels."""
 
     lines: Sequence[Any]
     markers: Any

@@ -48,7 +48,7 @@ TITLES: dict[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Lines and their tokens by number; counts are made when they are first asked for.
+    """Lines and their tokens as ids; counts are computed when first needed.
 
     `tokens` are those of `systems`, `source` is None where none is given. `corpus` is what titles
     call the sentences; `tokenized` are source and reference with spaces between their words, where
@@ -181,7 +181,7 @@ class Evaluation:
         return {name: numpy.concatenate(blocks, axis=1) for name, blocks in drawn.items()}
 
     def case_mismatches(self) -> list[str]:
-        """Return what is wrong where one side has capitals and the other has none.
+        """Return a warning for each system if only it or only the reference has capitals.
 
         Scores that regard case then count words as wrong that differ in nothing else.
         """
