@@ -61,7 +61,8 @@ class Picture:
 class Section:
     """The result of one analysis: `text` explains what is shown and how it was computed.
 
-    `finding` says what came of it, for the top of a page; titles of pictures name the `corpus`.
+    `values` is its JSON, `finding` the main result, for the top of a page. Titles of figures name
+    the `corpus`.
     """
 
     name: str

@@ -63,7 +63,7 @@ def is_out_of_memory(fault: BaseException) -> bool:
 
 
 def _is_short_of_memory() -> bool:
-    """Return whether a quarter of the GPU's memory or less is free; True where there is none."""
+    """Return whether at most a quarter of the GPU's memory is free; True if there is no GPU."""
     if not torch.cuda.is_available():
         return True
     free, total = torch.cuda.mem_get_info()

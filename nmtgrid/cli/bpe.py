@@ -174,7 +174,7 @@ def _faults(arguments: LearnArguments, method: str) -> list[str]:
 
 
 def _vocabulary_files(data: Path) -> dict[str, Any]:
-    """Return what a dataset's manifest says of its vocabularies' files."""
+    """Return the entries of the vocabulary files in a dataset's manifest."""
     from nmtgrid.data import directory
 
     files = directory.read(data)["files"]

@@ -19,7 +19,7 @@ from nmtgrid.base.errors import InputError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class FileOption:
-    """An option as a file may give it; `parse` reads and checks a number."""
+    """An option in a configuration file; `parse` reads and checks a number."""
 
     field: str
     label: str
@@ -39,7 +39,7 @@ class FileOption:
         return self.kind
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of what a file may say."""
+        """Return the JSON Schema of the option's values."""
         kind = self.type
         is_repeated = get_origin(kind) is list
         item = get_args(kind)[0] if is_repeated else kind

@@ -102,7 +102,7 @@ _CONTEXT = "context"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandArguments:
-    """The arguments of a command: fields made by `argument`, `option` and `flag`.
+    """The arguments of a command: fields created by `argument`, `option` and `flag`.
 
     What several commands share, such as `Device`, is annotated as Typer's parameters are instead.
     """
@@ -133,7 +133,7 @@ def option(
     max: float | None = None,
     show_default: bool | str = True,
 ) -> Any:
-    """Return a field for an option, whose name is the field's unless `names` says otherwise."""
+    """Return a field for an option, named after the field unless `names` are given."""
     info = typer.Option(
         *names, help=help, metavar=metavar, min=min, max=max, show_default=show_default
     )
@@ -154,7 +154,7 @@ INPUT_OUTPUT, GENERAL = "Input and output", "General"
 
 
 class Command(typer.core.TyperCommand):
-    """A command whose help has no panel for `--help` alone."""
+    """A Typer command that does not show a separate panel for `--help`."""
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return `--help`, in the last panel."""
@@ -259,7 +259,7 @@ def _call_with_file(
     values: dict[str, Any],
     context: typer.Context,
 ) -> None:
-    """Call a command with what the file of `--config` says; its faults get their lines."""
+    """Call a command with the options of a `--config` file; errors name its lines."""
     file, options = read_config(values["config"].path), file_options(kind)
     names = option_names(kind)
     barred = {
@@ -284,7 +284,7 @@ def _call_with_file(
 
 @dataclasses.dataclass(frozen=True)
 class _NumberOption:
-    """An option whose texts are numbers of `kind`, from `least` to `most`."""
+    """An option whose values are numbers of `kind`, from `least` to `most`."""
 
     name: str
     kind: type[int] | type[float]
@@ -292,7 +292,7 @@ class _NumberOption:
     most: float | None
 
     def parse(self, text: str) -> int | float:
-        """Return the number that `text` is. Raises ValueError where it is none, or out of range."""
+        """Return the number in `text`. Raises ValueError for other text, or out of range."""
         value = whole_number(text) if self.kind is int else real_number(text)
         if self.least is not None and value < self.least:
             raise ValueError(f"must be at least {self.least:g}, but is {value}.")
@@ -416,7 +416,7 @@ def explicit_options(arguments: CommandArguments) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A rule for `options`, fields of a command's arguments, that depends on `others`.
+    """A rule on how `options`, fields of a command's arguments, combine with `others`.
 
     Both hold names separated by spaces. `message` and `advice` may refer to `{option}` and
     `{other}`, or to `{options}`: then one message names all options at fault. The rule does not
@@ -432,14 +432,14 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Requires(Rule):
-    """Each of `options` has a meaning only together with one of `others`."""
+    """Each of `options` requires one of `others`."""
 
     message: str = "{option} belongs to {other}: add it."
 
 
 @dataclasses.dataclass(frozen=True)
 class Excludes(Rule):
-    """None of `options` goes together with any of `others`; without those none may be given."""
+    """`options` and `others` exclude each other; without `others`, `options` may not be given."""
 
     message: str = "{option} and {other} contradict each other; give one of them."
 
@@ -453,7 +453,7 @@ class Needs(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Alone(Rule):
-    """Beside `options`, a single one, only `others` may be given: all else would be ignored."""
+    """With `options` (a single one), only `others` may be given; all else would be ignored."""
 
     advice: str = "Leave out {options}."
 
@@ -461,7 +461,7 @@ class Alone(Rule):
 def asked_guarantee(
     risk: Risk | None, allowed: float | None, confidence: float | None
 ) -> Guarantee | None:
-    """Return what `--risk`, `--allow-loss` and `--confidence` ask for; None without a loss."""
+    """Return the guarantee of `--risk`, `--allow-loss` and `--confidence`; None without a loss."""
     if allowed is None:
         return None
     # Imported late: `--help` does not wait for numpy.

@@ -277,7 +277,7 @@ def _print_counts(title: str, splits: dict[str, Any], columns: dict[str, str]) -
 
 
 def _print_text(manifest: dict[str, Any], out: Path) -> None:
-    """Print the counts, what was put right, and what about the languages makes the text bad."""
+    """Print counts, corrections, and warnings about the languages."""
     from nmtgrid.data.build import SEGMENT_FIRST
     from nmtgrid.text.moses import has_rules
 

@@ -63,7 +63,7 @@ _NEUTRAL = {
 
 
 class _Config(Record):
-    """What is read of `config.json`."""
+    """The fields of `config.json` that are read."""
 
     vocab_size: Size
     d_model: Size
@@ -92,7 +92,7 @@ class _Config(Record):
 
 
 class _Generation(Record):
-    """What is read of `generation_config.json`."""
+    """The fields of `generation_config.json` that are read."""
 
     num_beams: Small = 1
     length_penalty: float = 1.0
@@ -103,7 +103,7 @@ class _Generation(Record):
 
 
 class _Tokenizer(Record):
-    """What is read of `tokenizer_config.json`."""
+    """The fields of `tokenizer_config.json` that are read."""
 
     source_lang: str | None = None
     target_lang: str | None = None
@@ -129,7 +129,7 @@ class _Weights:
 
 @dataclasses.dataclass(frozen=True)
 class _Types:
-    """A vocabulary of Marian's: our form of it, and the row of each of our types in theirs."""
+    """A converted vocabulary, and the row of each of its types in Marian's matrices."""
 
     vocabulary: Vocabulary
     rows: list[int]

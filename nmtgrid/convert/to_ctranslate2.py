@@ -33,7 +33,7 @@ NEVER = -1e4
 
 
 def check(model: TranslationModel) -> Transformer:
-    """Return `model` if CTranslate2 can hold it, else raise ConfigError that says why not."""
+    """Return `model` if CTranslate2 supports it. Raises ConfigError with the reason otherwise."""
     advice = "A `transformer` without `model.transparent` can be exported."
     if not isinstance(model, Transformer):
         raise ConfigError(

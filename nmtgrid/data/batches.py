@@ -24,7 +24,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 @dataclasses.dataclass(frozen=True)
 class SharedSources:
-    """The encoded sources of several batches: computed once, with one draw of dropout.
+    """The encoded sources of several batches, computed once with one dropout mask.
 
     Row b of a batch has row rows[b] of the source [B', S] (None: they are the same).
     """
@@ -360,7 +360,7 @@ class BatchPlan:
 
 
 def check_usable(plan: BatchPlan) -> None:
-    """Raise DataError where the limits of `plan` leave no pair."""
+    """Raise DataError if the limits of `plan` leave no pair."""
     if not plan.count:
         raise DataError(
             f"All {plan.skipped:,} training pairs are empty or longer than {plan.max_length} "

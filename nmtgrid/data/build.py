@@ -54,7 +54,7 @@ Report = Callable[[Meter, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class TextPlan:
-    """What `preprocess` does to the text."""
+    """The text processing of `preprocess`."""
 
     source_lang: str
     target_lang: str

@@ -47,7 +47,7 @@ Split = TypeVar("Split")
 
 
 class _Named(Record):
-    """What a manifest of any version has."""
+    """The fields of a manifest of any version."""
 
     kind: Literal["nmtgrid dataset"]
     files: dict[str, Any] = {}  # noqa: RUF012 (a new one for each record)
@@ -77,7 +77,7 @@ class _Features(Record):
 
 
 class _Manifest(Record):
-    """What is read of a manifest; the values are used as they stand."""
+    """The fields of a manifest that are read; values are used unchanged."""
 
     splits: dict[str, _SplitCounts]
     files: dict[str, _FileFacts]

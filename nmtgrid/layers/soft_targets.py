@@ -64,7 +64,7 @@ class SoftTargets:
 
 
 class NeighbourDistribution:
-    """The distribution r(. | y) over the K likeliest types of each token y, the rest left out.
+    """The distribution r(. | y) over the K most likely types of each token y.
 
     neighbours [V, K] (whole numbers) and probabilities [V, K], each row summing to one.
     """

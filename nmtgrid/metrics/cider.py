@@ -22,7 +22,7 @@ Gram = tuple[Hashable, ...]
 
 @dataclasses.dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many pictures' references each n-gram stands; a picture counts once."""
+    """The number of pictures whose references contain each n-gram."""
 
     counts: Mapping[Gram, int]
     pictures: int

@@ -44,7 +44,7 @@ def heading(metric: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Latency:
-    """Macro averages over the sentences of a corpus; NaN where no sentence has the value.
+    """Macro averages over the sentences of a corpus; NaN if no sentence has a value.
 
     AP is a share of the source, `length_ratio` the units of all hypotheses over those of all
     references; the others count source units. `skipped` sentences have no latency at all;
@@ -82,7 +82,7 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True)
 class SentenceLatency:
-    """The latency of each sentence [B]; NaN where a sentence has none."""
+    """The latency of each sentence [B]; NaN if undefined."""
 
     ap: Numbers
     al: Numbers
@@ -191,7 +191,7 @@ def _own_column(
     references: Numbers,
     convention: Convention,
 ) -> Numbers:
-    """Return a metric of one's own of each sentence, NaN where a sentence has none."""
+    """Return a user-defined metric of each sentence, NaN where it is undefined."""
     column = numpy.full(len(sources), numpy.nan)
     for index, (row, source, reference) in enumerate(zip(delays, sources, references, strict=True)):
         if not len(row) or not source:
@@ -211,7 +211,7 @@ def own_latency(
     target_length: float,
     where: str,
 ) -> float:
-    """Return a metric of one's own. Raises ConfigError where it fails or is not a number."""
+    """Return a user-defined metric. Raises ConfigError if it fails or is not a number."""
     try:
         value = float(metric(delays, source_length, target_length))
     except Exception as error:
@@ -229,7 +229,7 @@ def own_latency(
 
 
 class _Block:
-    """Sentences of similar length; every method returns one value for each [B]."""
+    """Sentences of similar length; every method returns one value per sentence [B]."""
 
     def __init__(
         self, z: Numbers, y: Numbers, x: Numbers, reference: Numbers, convention: Convention
@@ -329,7 +329,7 @@ def _padded(rows: Sequence[Sequence[float]]) -> Numbers:
 
 
 def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
-    """Return the mean of each row's values where True, NaN where none is."""
+    """Return the mean of each row's True values, NaN if there are none."""
     # Zeros, not NaN, are summed, so that padding takes no part; the divisor avoids a warning.
     counts = where.sum(1)
     sums = numpy.where(where, values, 0).sum(1)

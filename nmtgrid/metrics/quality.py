@@ -35,7 +35,7 @@ _MOST_BYTES = 4 * 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A corpus score in percent, with the signature that says how it was computed."""
+    """A corpus score in percent, with its signature."""
 
     value: float
     signature: str
@@ -227,7 +227,7 @@ def paired_test(
 
 
 class _Lines:
-    """Stands where sacreBLEU expects a system's lines: what its metrics would count in them."""
+    """A placeholder for a system's lines in sacreBLEU: the statistics that it would count."""
 
     def __init__(self, counts: Mapping[MetricName, NDArray[Any]]) -> None:
         self.counts = counts

@@ -35,7 +35,7 @@ Readiness = Literal["none", "transport", "information", "monotonic"]
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """What an architecture can do, asked instead of its name."""
+    """Capabilities of an architecture, which callers check instead of its name."""
 
     prefix_safe: bool = False
     """The model serves limited reads, each equal to a truncated source: uni-directional models, and
@@ -76,7 +76,7 @@ model's halting network: chi (5.20), or the exit that is likeliest by (5.19) or 
 
 
 class Halt(Protocol):
-    """Decides after each block which rows leave."""
+    """Decides after each block which rows exit."""
 
     @property
     def needs(self) -> Needs:
@@ -84,7 +84,7 @@ class Halt(Protocol):
         ...
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        """Return [R'] (bool), True where a row leaves after block `exit` (from 1, never the last).
+        """Return [R'] (bool), True where a row exits after block `exit` (from 1, never the last).
 
         `step` tokens stand in each row, keys [R'] (int64) tell the rows' sentences apart, and
         scores [R'] are what is needed: probabilities, or the exit chosen (int64), or None.
@@ -310,7 +310,7 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `train --dry-run` tells of a configuration (tables 2.1 and 3.1).
+    """The facts about a configuration in `train --dry-run` (tables 2.1 and 3.1).
 
     flops_per_pair counts the multiply-adds of one training pair as two each, forward and
     backward, for the lengths asked. The texts are the orders of growth as the tables print them.
@@ -576,7 +576,7 @@ class TranslationModel(nn.Module):
         return {}
 
     def points(self) -> dict[str, ProbePoint]:
-        """Return where activations can be watched, in order: the stages, and what lies between.
+        """Return the probe points in order: the stages, and points between them.
 
         Names begin with the part of the network and, where there is one, the layer's number:
         "network.3.change", "output.pooled". `features` passes each of them.
@@ -655,7 +655,7 @@ class ExitModel(TranslationModel):
         raise NotImplementedError
 
     def halting_logits(self, batch: Batch, states: Sequence[Tensor]) -> Tensor:
-        """Return what the halting network says of `exit_features` (N tensors [M, D]).
+        """Return the exit predictor's logits for `exit_features` (N tensors [M, D]).
 
         sequence [B, N], of the source alone; multinomial [M, N]; geometric [M, N - 1].
 
@@ -682,7 +682,7 @@ class ExitModel(TranslationModel):
         align: bool = False,
         halt: Halt | None = None,
     ) -> Step:
-        """Feed the last written tokens [R]; `halt` (None: never) says which rows leave early.
+        """Feed the last written tokens [R]; `halt` (None: never) decides which rows exit early.
 
         The keys that `halt` is given are the rows' numbers.
 
@@ -705,7 +705,7 @@ def numbered(**sides: Iterable[nn.Module]) -> dict[str, nn.Module]:
 
 
 def with_exits(model: TranslationModel) -> ExitModel:
-    """Return `model`. Raises ConfigError where it has one exit alone."""
+    """Return `model`. Raises ConfigError if it has a single exit."""
     # A Transformer is an `ExitModel` whatever its config says, so the number of exits decides.
     if isinstance(model, ExitModel) and model.traits.num_exits > 1:
         return model

@@ -43,7 +43,7 @@ from nmtgrid.text.vocabulary import PAD
 
 @dataclasses.dataclass(frozen=True)
 class BiLSTMState:
-    """What decoding keeps: the layers' states, the last output [R, O], the projected source."""
+    """Decoding state: the layers' states, the last output [R, O], the projected source."""
 
     layers: States
     output: Tensor

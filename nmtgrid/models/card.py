@@ -25,7 +25,7 @@ _NO_LICENSE = "license: unknown"
 
 
 class ScoreRecord(Record):
-    """Scores of a split, by name, with what they were computed with."""
+    """Scores of a split by name, and the conditions of their computation."""
 
     split: str
     data: str
@@ -83,7 +83,7 @@ def _key(score: ScoreRecord) -> tuple[Any, ...]:
 
 
 def _read(folder: Path) -> _Facts:
-    """Return the facts of a card; none where there is no card yet, or it is damaged."""
+    """Return the facts of a card; none if there is no card, or a damaged one."""
     try:
         return read_record(folder / FACTS, _Facts, FORMAT)
     except StorageError:
@@ -133,7 +133,7 @@ def _usage(arch: str, source: str, target: str) -> list[str]:
 
 
 def _kept(path: Path) -> tuple[str, str]:
-    """Return the line of the licence, and what stands below what is written here."""
+    """Return the licence line, and the user's text below the generated part."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

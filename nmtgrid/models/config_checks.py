@@ -63,7 +63,7 @@ FirstSymbol = Literal["begin", "end"]
 
 
 def first_alias(first: FirstSymbol) -> tuple[int, int] | None:
-    """Return (id, id whose vector it has) of the first symbol; None where it has its own.
+    """Return (id, id whose vector it shares) of the start token; None if it has its own.
 
     Batches and searches always begin with `<s>`: with "end" it is looked up as `</s>`.
     """

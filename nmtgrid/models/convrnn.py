@@ -56,7 +56,7 @@ _ONCE = ("merge.", "unfold.")
 
 @dataclasses.dataclass(frozen=True)
 class ConvRNNState:
-    """What decoding keeps: hidden state and cell [R, D], predicted lengths and last words [R].
+    """Decoding state: hidden state and cell [R, D], predicted lengths and last words [R].
 
     `words` holds what the target words give the recurrent network, [B, 1, P, G], once for each
     sentence; `position` counts the written tokens.

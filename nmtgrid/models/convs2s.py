@@ -130,7 +130,7 @@ Affine = tuple[Tensor, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class ReadyLayer:
-    """A decoder layer's weights as a step applies them: normalised, with all factors in them."""
+    """A decoder layer's weights prepared for steps: normalised and with all factors included."""
 
     convolution: Affine
     query: Tensor
@@ -140,7 +140,7 @@ class ReadyLayer:
 
 @dataclasses.dataclass(frozen=True)
 class ReadyDecoder:
-    """The weights of all steps, made once for each search and shared by all rows."""
+    """The weights for steps, prepared once for each search and shared by all rows."""
 
     enter: Affine
     layers: tuple[ReadyLayer, ...]
@@ -239,7 +239,7 @@ def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
 
 @dataclasses.dataclass(frozen=True)
 class ConvS2SState:
-    """What decoding keeps; `position` counts the tokens written."""
+    """Decoding state; `position` counts the tokens written."""
 
     cache: WindowCache | None
     memory: SourceCache
@@ -248,7 +248,7 @@ class ConvS2SState:
 
 
 class ConvS2S(TranslationModel):
-    """The convolutional encoder-decoder, with the options in which its descriptions differ."""
+    """The convolutional encoder-decoder, with options for the differences between publications."""
 
     architecture = "convs2s"
     no_energies = (

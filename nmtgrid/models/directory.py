@@ -42,7 +42,7 @@ Built = TypeVar("Built")
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Makes in-place functions (`normal_`, `zero_`, ...) and norms return their tensor as it is.
+    """Makes initialisation functions (`normal_`, `zero_`, ...) return their tensors unchanged.
 
     On the meta device there are no values: initialisation would cost time, and weight
     normalisation measures the vectors that it has drawn.
@@ -116,14 +116,14 @@ class LengthPercentiles:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingLengths:
-    """How long the sentences were that a model was trained on."""
+    """Sentence lengths of the training data of a model."""
 
     source: LengthPercentiles = LengthPercentiles()
     target: LengthPercentiles = LengthPercentiles()
 
 
 class _Config(Record):
-    """What is read of `config.json`; directories of old versions have no `settings`."""
+    """The fields of `config.json` that are read; old versions have no `settings`."""
 
     arch: str
     source_vocab_size: Size
@@ -135,7 +135,7 @@ class _Config(Record):
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-    """A model as it stands in a directory, with its text pipeline and the run's settings.
+    """A model loaded from a directory, with its text pipeline and the settings of its run.
 
     `weights` is the name of those that were read, `checksum` that of their file, if it has one.
     `lengths` is None where they are not known: for imported models and those of version 0.1.0.

@@ -38,7 +38,7 @@ from nmtgrid.models.transformer.model import Transformer
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """An architecture: its config dataclass, how it is built, and its presets by name."""
+    """An architecture: its config dataclass, its constructor, and its presets by name."""
 
     name: str
     summary: str

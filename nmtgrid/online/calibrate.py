@@ -32,7 +32,7 @@ OFFLINE = Setting("wait-k", math.inf)
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A setting with its mean latency and loss (a share) on the half that orders."""
+    """A setting with its mean latency and loss (a share) on the half that orders candidates."""
 
     setting: Setting
     latency: float
@@ -49,7 +49,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Calibrated:
-    """All candidates with what became of those that were tested, and what offline's latency is."""
+    """All candidates, the results of their tests, and the latency of offline translation."""
 
     candidates: list[Candidate]
     offline_latency: float

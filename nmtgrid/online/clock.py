@@ -17,7 +17,7 @@ from nmtgrid.online.stream import StreamTranslator
 
 
 class ClockedDecoder(OnlineDecoder):
-    """Decodes sentence by sentence along settings that a stream can follow, and takes the time.
+    """Decodes sentence by sentence, as a stream, and measures the time.
 
     The sentences are those of raw words (`read_sentences`).
     """

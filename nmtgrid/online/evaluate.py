@@ -56,7 +56,7 @@ _LIMITS = SourceLimits()
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A source as a stream would bring it, and its reference; an empty line has no words.
+    """A source as a stream would deliver it, and its reference; an empty line has no words.
 
     `words` are the raw line's, or the tokenised line's, `sizes` how many of the `units` each of
     them makes. `reference` is tokenised, `raw_reference` as it stood; `source` and `target` are
@@ -206,7 +206,7 @@ _PIECES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a sentence: units, tokenised words, raw text, and the reads of each unit.
+    """The translation of a sentence: units, tokenised words, raw text, and reads of each unit.
 
     `reads` has one entry more than `units`, the end symbol's; they count the source's end symbol.
     An empty source has no entries at all. With early exit, `exits` are the blocks behind which
@@ -248,7 +248,7 @@ def outcome_of(
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """All sentences along one setting, and how long that took (the oracle's costs not counted)."""
+    """All sentences with one setting, and the seconds it took (without the oracle's costs)."""
 
     setting: Setting
     outcomes: list[Outcome]
@@ -277,7 +277,7 @@ class Decoded:
 
 
 class OnlineDecoder:
-    """One translator, or several models averaged, that decodes along settings.
+    """Decodes with one model, or several averaged, and any policy setting.
 
     Tokens leave the decoder where the translator's halt says so.
     """

@@ -206,7 +206,7 @@ def _by_rows(
 
 
 def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is left to pay, and where to write, for costs [T, B, S] as `_by_rows` has them.
+    """Return the remaining costs and the writes of the best paths, for costs [T, B, S].
 
     best [T + 1, B, S] is the least cost from a state to the end, reading being free (Eq. 4.42);
     choices [T, B, S] the column where the next token is then written, the earliest of equals.

@@ -106,7 +106,7 @@ def agent_hits(
 def _scores(
     logits: Tensor, paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, area: Area
 ) -> Tensor:
-    """Return [B, T, S]: the log-probability of each cell's right action, 0 where none counts."""
+    """Return [B, T, S]: the log-probability of the right action in each cell, 0 in ignored ones."""
     columns = logits.shape[2]
     counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
     # Cells that do not count may hold anything; filled first, they give no gradient either.
@@ -205,11 +205,11 @@ class Policy(Agent):
         return torch.maximum(reads, lengths.clamp(max=self.floor + step))
 
     def decide(self, proposal: Proposal) -> Tensor:
-        """Return [R] (bool), True where a row writes what is proposed; see `Proposal`."""
+        """Return [R] (bool), True where a row writes the proposed token; see `Proposal`."""
         raise NotImplementedError
 
     def writes(self, proposal: Proposal) -> Tensor:
-        """Return [R]: what `decide` says, below the cap."""
+        """Return the result of `decide` [R], limited by the cap."""
         writes = self._decision(proposal)
         if self.finish_reading:
             # The end symbol would be struck out: what would be written instead nobody proposed.
@@ -219,7 +219,7 @@ class Policy(Agent):
         return writes
 
     def _decision(self, proposal: Proposal) -> Tensor:
-        """Return what `decide` says. Raises ConfigError where a policy of one's own fails."""
+        """Return the result of `decide`. Raises ConfigError if a user-defined policy fails."""
         kind = type(self)
         if kind.__module__ == __name__:
             return self.decide(proposal)
@@ -242,7 +242,7 @@ class Policy(Agent):
 
 @dataclasses.dataclass(frozen=True)
 class Threshold(Policy):
-    """Reads on while the model's probability of reading is at least `threshold`."""
+    """Reads while the model's probability of reading is at least `threshold`."""
 
     threshold: float = 0.5
     """Reads while the probability of a READ is at least this; lower reads more."""
@@ -270,7 +270,7 @@ class Threshold(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class Confidence(Policy):
-    """Writes once the likeliest token has at least the probability `threshold`."""
+    """Writes once the most likely token has at least the probability `threshold`."""
 
     threshold: float = 0.5
     """Minimum probability of the most likely token; higher reads more."""
@@ -386,7 +386,7 @@ class Monotonic(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class ITST(Policy):
-    """Writes once what has been read transports at least the information `delta`.
+    """Writes once the source read so far transports at least the information `delta`.
 
     Zhang and Feng (2022), "Information-Transport-based Policy for Simultaneous Translation". The
     readiness is the least information that a decoder block has received for the next token.
@@ -410,7 +410,7 @@ class ITST(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class WaitInfo(Policy):
-    """Writes once the source that is read has at least `k` more information than the target.
+    """Writes once the source read so far has at least `k` more information than the target.
 
     Zhang, Guo and Feng (2022), "Wait-info Policy". The readiness is the information of the source
     tokens read less that of the target tokens written.
@@ -474,7 +474,7 @@ class AlongPaths(Agent):
 
 @dataclasses.dataclass(frozen=True)
 class Bounded(Agent):
-    """An agent that reads on where a stream cannot know whether it may write yet.
+    """An agent that reads if a stream cannot know yet whether it may write.
 
     The most tokens that a translation may have depend on the source's length, of which a stream
     knows only how much has come: at the limit for that much, it reads. So it does, with

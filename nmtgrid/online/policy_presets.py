@@ -26,7 +26,7 @@ from nmtgrid.online.settings import ALL, KINDS, Setting, SourceText, own_policie
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """How a policy decodes, beside its settings: what a guarantee depends on."""
+    """The decoding conditions, beside a policy's settings, that a guarantee depends on."""
 
     beam: Positive = 1
     finish_reading: bool = False
@@ -53,7 +53,7 @@ def _shown(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class PolicyPreset:
-    """A reading policy with its settings, under a name, and what is guaranteed of its loss."""
+    """A named reading policy with its settings, and the guarantee on its loss."""
 
     name: str
     policy: str
@@ -84,7 +84,7 @@ class PolicyPreset:
     def check(
         self, loaded: LoadedModel, conditions: Conditions, warn: Callable[[str], None]
     ) -> None:
-        """Warn where the guarantee does not hold for how the policy is to decode.
+        """Warn if the guarantee does not hold under the given conditions.
 
         Raises ConfigError for other weights, see `SettingsFile.check_weights`.
         """
@@ -112,7 +112,7 @@ def check_policy_name(name: str) -> None:
 
 
 def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], list[PolicyPreset]]:
-    """Return the texts with the policies that stored names stand for, and what was stored.
+    """Return the texts with stored names replaced by their policies, and the stored settings.
 
     The names are those of the only one of the model directories in `folders`. Raises ConfigError
     for a name that there is not, and for one with settings of its own; StorageError for a file

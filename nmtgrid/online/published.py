@@ -24,7 +24,7 @@ from nmtgrid.base.errors import ConfigError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A test set: its name, languages and size, and what latency on it is counted in."""
+    """A test set: its name, languages and size, and the unit of latencies on it."""
 
     name: str
     languages: tuple[str, str]
@@ -73,7 +73,7 @@ class Curve:
 
     @property
     def name(self) -> str:
-        """What stands beside the curve: the label up to its first comma."""
+        """The label next to the curve: its text up to the first comma."""
         return self.label.partition(",")[0]
 
     @property
@@ -86,7 +86,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What is known of an evaluation to lay beside published ones; None is not known."""
+    """The facts of an evaluation that make it comparable with published ones (None: unknown)."""
 
     languages: tuple[str, str] | None = None
     sentences: int | None = None

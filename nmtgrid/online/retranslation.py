@@ -48,7 +48,7 @@ _WINDOW = 512
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixPolicy:
-    """What all policies that translate prefixes share; reads do not count the end symbol here."""
+    """The common base of policies that translate prefixes; reads exclude the end symbol here."""
 
     stride: int = 1
     """Source tokens between two prefixes that are translated."""
@@ -90,7 +90,7 @@ class PrefixPolicy:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommitPolicy(PrefixPolicy):
-    """A policy that writes the stable part of each translation and never takes it back.
+    """A policy that writes the stable part of each translation and never revises it.
 
     The end symbol is written with the source's end alone, so reading is always finished
     (appendix C).
@@ -128,7 +128,7 @@ class CommitPolicy(PrefixPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class LocalAgreement(CommitPolicy):
-    """Writes what the translations of n successive prefixes agree on (LocalAgreement-n)."""
+    """Writes the common prefix of the translations of n successive prefixes (LocalAgreement-n)."""
 
     n: float = 2
     """Successive prefixes whose translations must agree; 1 writes each translation as a whole,
@@ -168,7 +168,7 @@ class HoldN(CommitPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class Retranslation(PrefixPolicy):
-    """Shows the translation of each prefix, translated anew, and revises what it has shown."""
+    """Shows the translation of each prefix, and revises what it has shown."""
 
     mask: float = 0
     """Last tokens of a prefix's translation that are not shown; infinity reads the whole source."""
@@ -203,7 +203,7 @@ def _out_of_range(policy: PrefixPolicy, **least: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class PrefixTranslation:
-    """What a policy wrote for a sentence, and the tokens that it erased on the way (0: none).
+    """A policy's translation of a sentence, and the number of tokens erased on the way.
 
     The `reads` of the hypothesis are those with which each token was written, or became final where
     the policy revises (metrics/erasure.py); its log-probabilities those of the translation that it
@@ -215,7 +215,7 @@ class PrefixTranslation:
 
 
 class Written:
-    """What has been written of a sentence: `tokens`, their `log_probabilities` and `reads`.
+    """The tokens written for a sentence, with their `log_probabilities` and `reads`.
 
     The end symbol's are the last of the latter two, once it `is_finished`. Reads count the
     source's end symbol.
@@ -292,7 +292,7 @@ class _AllButEnd(Agent):
 
 
 class PrefixDecoder:
-    """Decodes whole sentences with a policy that translates prefixes, many at a time."""
+    """Decodes whole sentences in batches with a policy that translates prefixes."""
 
     def __init__(
         self,

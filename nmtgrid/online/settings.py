@@ -34,7 +34,7 @@ WORDS_PER_MINUTE = 150.0
 
 @dataclasses.dataclass(frozen=True)
 class PolicyKind:
-    """A policy that has a name: what it does, the setting that is swept, and the usual sweep.
+    """A named policy: its summary, the setting that is swept, and the default sweep.
 
     `make` is the class, nothing for the oracle, whose paths are no decision. `letter` stands for
     the swept setting in titles, `shown` for the policy beside a curve.
@@ -129,7 +129,7 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The name of the swept setting; nothing where a policy has none."""
+        """The name of the swept setting, or nothing."""
         kind = KINDS.get(self.policy)
         return self.parameter if kind is None else kind.sweep
 
@@ -334,7 +334,7 @@ def named_policies(text: str | None) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class PolicySetting:
-    """A setting of a policy, for whoever offers a choice: its kind, usual value and meaning."""
+    """A setting of a policy, for user interfaces: its type, default and meaning."""
 
     name: str
     kind: Literal["whole", "number", "switch", "text"]

@@ -242,7 +242,7 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
 
 
 class _Line(Record):
-    """A sentence as the file has it; numbers may be written as floats."""
+    """A sentence as in the file; integers may be written as floats."""
 
     index: Number
     prediction: str

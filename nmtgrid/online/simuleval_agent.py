@@ -66,7 +66,7 @@ class Session:
 
 
 def make_translator(arguments: Namespace) -> StreamTranslator:
-    """Return what the command line asks for. Raises NmtgridError for a fault in it."""
+    """Return the translator of the command line. Raises NmtgridError for errors in it."""
     policies = arguments.k, arguments.threshold, arguments.policy
     if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")

@@ -22,7 +22,7 @@ def simultaneous(
     *,
     finish_reading: bool = False,
 ) -> StreamTranslator:
-    """Return what translates lines whose words arrive one by one, greedily: see `begin`.
+    """Return a translator of lines whose words arrive one by one, greedily: see `begin`.
 
     `policy` decides when to read: a text such as "wait-k k=3" or "confidence threshold=0.8 floor=2"
     (as `decode --policy` takes it, also a name that the model's directory keeps), or a policy; None

@@ -213,7 +213,7 @@ class TokenStream:
             self.alignments.append(predicted.alignment[0, : self._columns].cpu())
 
     def _step(self, model: TranslationModel, last: Tensor, state: Any) -> Step:
-        """Return the model's step; where it may leave early, keep where it left."""
+        """Return the model's step, and store the exit if there is a halting mechanism."""
         if self._halt is None or self.exits is None:
             return model.step(last, state, align=self._align)
         step = with_exits(model).step(last, state, align=self._align, halt=self._halt)
@@ -350,7 +350,7 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class StreamTranslator:
-    """What all sentences share: models, text, agent and plan; see `TokenStream`."""
+    """The common parts of all sentences: models, text, agent and plan; see `TokenStream`."""
 
     models: Sequence[TranslationModel]
     pipeline: Pipeline
@@ -382,7 +382,7 @@ class StreamTranslator:
 
 
 class LineStream:
-    """A raw line being translated: one stream, or one after the other where it is too long.
+    """A raw line being translated: one stream, or several in turn for a long line.
 
     Takes raw words and returns tokenised target words, as `Stream` does. A word with more
     units than a piece may have is several.
@@ -424,7 +424,7 @@ class LineStream:
         return words
 
     def _take_times(self, began: float) -> None:
-        """Count what has been written since `began`; time between two calls is none of work."""
+        """Record the time of words written since `began`; time between calls does not count."""
         for index in range(max(0, len(self._seconds) - 1), len(self.pieces)):
             if index == len(self._seconds):
                 self._seconds.append([])

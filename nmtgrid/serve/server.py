@@ -88,7 +88,7 @@ class WordsRequest:
 
 
 class Service:
-    """What the requests ask for, without HTTP."""
+    """The operations behind the requests, without HTTP."""
 
     def __init__(self, models: Models, limits: Limits, examples: Sequence[str] = ()) -> None:
         self.models, self.limits, self.examples = models, limits, list(examples)
@@ -407,7 +407,7 @@ class Handler(BaseHTTPRequestHandler):
         return content
 
     def _drop_body(self) -> None:
-        """Read a body that nobody wants: else it would be taken for the next request."""
+        """Read the body of a refused request, which would be taken for the next request."""
         if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
             self._read_body()
 
@@ -512,7 +512,7 @@ def _check_names(values: Mapping[str, Any], kind: Any) -> None:
 
 
 def read_examples(lines: Iterator[str], most: int = 8) -> list[str]:
-    """Return the first lines that are not empty. Raises InputError where there is none."""
+    """Return the first lines that are not empty. Raises InputError if there are none."""
     examples = [text for line in lines if (text := " ".join(line.split()))][:most]
     if not examples:
         raise InputError("the file has no sentences.")

@@ -46,7 +46,7 @@ class SystemRequest:
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """What translates a stream, and what it is called."""
+    """A translator of streams, and its title."""
 
     request: SystemRequest
     """With all names filled in."""

@@ -20,7 +20,7 @@ _DOCUMENTS = 200_000
 
 
 class Reward(Protocol):
-    """What makes a sentence near the true one."""
+    """The similarity of a sampled sentence to the reference."""
 
     def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
         """Return the rewards [B, L] of samples [B, L, T]."""

@@ -105,7 +105,7 @@ def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, max_distance: i
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """L sentences for each of B: tokens [B, L, T], and what of them has changed.
+    """L sampled sentences for each of B: tokens [B, L, T], and which of them were replaced.
 
     distances [B, L]; logs [B, L], the logarithm of the chance of just this sentence.
     """

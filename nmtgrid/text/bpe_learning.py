@@ -33,7 +33,7 @@ _Integers = NDArray[np.int64]
 
 
 class _Pair(NamedTuple):
-    """Two symbols that stand together; the greatest pair is merged first."""
+    """Two adjacent symbols; the greatest pair is merged first."""
 
     frequency: int
     first: str

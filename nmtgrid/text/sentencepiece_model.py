@@ -29,7 +29,7 @@ _MOST_LETTERS = 1000
 
 
 class SentencePieceModel:
-    """Cuts words into pieces, each word by itself."""
+    """Segments words into pieces, each word on its own."""
 
     def __init__(self, content: bytes) -> None:
         """`content` is that of a `.model` file. Raises ValueError where it cannot be used."""
@@ -73,7 +73,7 @@ class SentencePieceModel:
 
     @classmethod
     def load(cls, path: str | Path) -> SentencePieceModel:
-        """Return the model in the file `path`. Raises InputError for what is none."""
+        """Return the model in the file `path`. Raises InputError for any other file."""
         path = Path(path)
         refuse_stream(path)
         try:

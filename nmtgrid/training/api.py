@@ -55,7 +55,7 @@ class Objective(Protocol):
 
 @runtime_checkable
 class Prepared(Protocol):
-    """An objective that depends on more than settings, which a resumed run must find again."""
+    """An objective that depends on more than settings, and must be restored when resuming."""
 
     notes: Sequence[str]
     """Warnings to be shown before the training."""
@@ -66,7 +66,7 @@ class Prepared(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveKind:
-    """An objective's name, what it is, its settings (a frozen dataclass) and how it is made."""
+    """An objective: name, description, settings (a frozen dataclass) and constructor."""
 
     name: str
     description: str

@@ -50,7 +50,7 @@ _TENSORS, _FACTS = "training.safetensors", "training.json"
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """A state: weights and what training needs, as tensors and as plain values."""
+    """A checkpoint: weights and the state of training, as tensors and plain values."""
 
     weights: dict[str, Tensor]
     tensors: dict[str, Tensor]
@@ -62,7 +62,7 @@ class _Facts(Record):
 
 
 class RunState(Record, kw_only=True):
-    """The facts of a saved state; those of early versions lack some."""
+    """The plain values of a checkpoint; those of early versions lack some."""
 
     pairs: Positive
     lengths: str | None = None
@@ -247,7 +247,7 @@ def _progress_of(path: Path) -> Progress:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Let `target` be `source`, in one step: a hard link, or a copy where there are none."""
+    """Make `target` the same file as `source`: a hard link, or else a copy."""
     target = link_target(target)
     remove_stale(target)
     part = temporary_path(target)

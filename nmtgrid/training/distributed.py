@@ -198,7 +198,7 @@ def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Raise TrainingError where another process is gone, which torch reports as it noticed it."""
+    """Raise TrainingError if another process has gone, which torch reports in many forms."""
     try:
         yield
     except RuntimeError as fault:

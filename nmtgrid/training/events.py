@@ -75,7 +75,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
-        """Return what `to_json` wrote. Raises ValueError naming what makes no sense."""
+        """Return what `to_json` wrote. Raises ValueError that names inconsistent values."""
         # Older states do not tell validations that were due from others.
         older = {"checkpoint_update": values.get("validated_update", 0)}
         return convert({**older, **values, "cursor": values.get("place")}, cls)
@@ -161,13 +161,13 @@ def minutes_left(
 
 @dataclasses.dataclass
 class StopRequest:
-    """Set from outside (by a signal): the run ends after the update that it is in."""
+    """A request from outside (a signal) to stop after the current update."""
 
     reason: str = ""
 
 
 class Stopwatch:
-    """Minutes of a run, those before a resumption included, and why it is to stop.
+    """The minutes of a run, including those before a resumption, and its reason to stop.
 
     One process alone sees both as they are; several see what they agreed upon last, the first
     one's clock and anybody's signal, so that they take the same decisions.
@@ -212,7 +212,7 @@ class Stopwatch:
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The run begins (or goes on, from `update`)."""
+    """The run begins, or continues after `update`."""
 
     update: int
     minutes: float
@@ -263,7 +263,7 @@ class Gradients:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A batch did not fit into memory and was halved; its gradient is the same sum."""
+    """A batch did not fit into memory and was halved; its gradient is the same."""
 
     update: int
     times: int
@@ -297,7 +297,7 @@ class Validated:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A state to resume from is on the disk."""
+    """A checkpoint to resume from has been written."""
 
     update: int
     minutes: float

@@ -167,7 +167,7 @@ def restore_optimiser(
 
 
 def _moment_names(optimiser: torch.optim.Optimizer) -> dict[Tensor, set[str]]:
-    """Return what the optimiser keeps of each of its parameters."""
+    """Return the names of the optimiser's state per parameter."""
     buffers, adam = {"momentum_buffer"}, {"step", "exp_avg", "exp_avg_sq"}
     hidden = optimiser.hidden if isinstance(optimiser, MuonAdamW) else frozenset()
     is_sgd = isinstance(optimiser, torch.optim.SGD)
@@ -180,7 +180,7 @@ def _moment_names(optimiser: torch.optim.Optimizer) -> dict[Tensor, set[str]]:
 
 @dataclasses.dataclass(frozen=True)
 class RateState:
-    """What a schedule has learnt from validation; part of the saved state."""
+    """The state of a schedule that depends on validation; part of the saved state."""
 
     factor: Probability
     best: Finite | None

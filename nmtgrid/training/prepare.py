@@ -189,7 +189,7 @@ def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> 
 
 
 class _Run(Record):
-    """What `--resume` reads of `config.json`."""
+    """The fields of `config.json` that `--resume` reads."""
 
     settings: dict[str, Any]
     data: str | None = None
@@ -212,7 +212,7 @@ def data_of_run(folder: Path) -> Path:
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings kept in a model directory. Raises ModelError where there are none."""
+    """Return the settings stored in a model directory. Raises ModelError if there are none."""
     return _read_run(folder).settings
 
 
@@ -465,7 +465,7 @@ def make_objective(
     objectives: Objectives,
     run_folder: Path | None = None,
 ) -> Objective:
-    """Return the objective of `settings`, smoothed where they say so.
+    """Return the objective of `settings`, with loss smoothing if set.
 
     `run_folder` as in `Wrapper`.
     """
@@ -538,7 +538,7 @@ def build_model(settings: RunSettings, dataset: Dataset) -> TranslationModel:
 
 
 def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | None:
-    """Return the training pairs under BPE-dropout; None where there is none of it.
+    """Return the training pairs under BPE-dropout, None without it.
 
     Raises ConfigError where the dataset has nothing that the dropout of `settings` could drop.
     """
@@ -633,7 +633,7 @@ def _is_foreign(config: Path) -> bool:
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove what a run left in `folder`, and of links what they name.
+    """Remove the files of a run in `folder`, and the targets of links among them.
 
     Raises StorageError for what cannot be removed, which a new run would take for its own.
     """

@@ -393,7 +393,7 @@ class BatchSettings:
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run; `model` and `objective` hold the dataclasses of what was chosen."""
+    """All settings of a run; `model` and `objective` are dataclasses of the chosen kinds."""
 
     arch: str
     objective_name: str = "likelihood"

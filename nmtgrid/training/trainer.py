@@ -65,7 +65,7 @@ holes in the heap, gigabytes within an hour."""
 
 
 class Pairs(Protocol):
-    """What the trainer reads: a split of a dataset."""
+    """The training data: a split of a dataset, or anything with the same interface."""
 
     @property
     def source_lengths(self) -> NDArray[Any]: ...
@@ -537,7 +537,7 @@ class Trainer:
 def restore_random(
     tensors: dict[str, Tensor], processes: Processes, device: torch.device, seed: int
 ) -> None:
-    """Put back this process' random states, or begin others by `seed` where it had none.
+    """Restore this process' random states, or start new ones from `seed`.
 
     So a run that goes on with another number of processes draws other dropout masks. Raises
     ValueError for a state that is none.
@@ -554,7 +554,7 @@ def restore_random(
 
 
 def seed_process(seed: int, processes: Processes) -> None:
-    """Seed each process' random numbers differently; one alone keeps those of `seed`."""
+    """Seed the random numbers of each process differently; a single one uses `seed` itself."""
     torch.manual_seed((seed + 1_000_003 * processes.rank) % 2**63)
 
 

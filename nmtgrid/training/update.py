@@ -57,7 +57,7 @@ def clip_and_scale(
 
 
 class GradientWatch:
-    """Norms of the loss's gradient at the outputs of a model's stages, every so many updates.
+    """Gradient norms at the outputs of a model's stages, measured at intervals.
 
     The norm is Frobenius' over all positions of the update, of the loss per target token, as the
     weights' gradient norm is. Micro-batches hold different positions, so their squares add up;
@@ -82,7 +82,7 @@ class GradientWatch:
         return update == 1 or update % self.every == 0
 
     def begin(self) -> None:
-        """Forget what was measured: an update begins, or begins again for want of memory."""
+        """Discard measurements at the start of an update, or when it is repeated."""
         self._squares = {}
 
     @contextlib.contextmanager
@@ -168,7 +168,7 @@ def _no_stages(architecture: str) -> ConfigError:
 
 @dataclasses.dataclass(frozen=True)
 class UpdateResult:
-    """What an update amounted to: sums over its target tokens, and the gradient's norm."""
+    """The result of an update: sums over its target tokens, and the gradient norm."""
 
     loss: float
     nll: float
@@ -412,7 +412,7 @@ def split_batch(batch: Batch) -> list[Batch]:
 
 
 class NotFiniteError(TrainingError):
-    """The loss or the gradient of an update is not finite; `done` are the updates before it."""
+    """The loss or the gradient of an update is not finite; `done` counts the updates before it."""
 
     done: int | None
 

@@ -53,7 +53,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """What one system has in each group (None: no number); `low` to `high` are its intervals."""
+    """The values of one system, one per group (None: no bar), with intervals `low` to `high`."""
 
     name: str
     values: Sequence[float | None]

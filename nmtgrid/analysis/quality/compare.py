@@ -76,7 +76,7 @@ class PairedTest:
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonOptions:
-    """What is compared: resamples and trials (0: no test), n-grams and examples of each kind."""
+    """Settings of a comparison: samples of the tests (0: none), n-grams and examples."""
 
     bootstrap: int = 0
     randomisation: int = 0
@@ -371,7 +371,7 @@ def _example_tables(evaluation: Evaluation, pair: Mapping[str, Any]) -> list[Tab
 
 
 def _example_values(evaluation: Evaluation, system: int, count: int) -> dict[str, Any]:
-    """Return as JSON where the first system is most ahead of another, and most behind it."""
+    """Return as JSON the sentences in which the first system leads or trails another most."""
     first, second = evaluation.systems[0], evaluation.systems[system]
     better_first, better_second = (
         [

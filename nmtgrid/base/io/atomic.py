@@ -117,7 +117,7 @@ def is_stream(path: Path) -> bool:
 
 
 def refuse_stream(path: Path) -> None:
-    """Raise StorageError for a pipe, a socket or a device, whose end might never come."""
+    """Raise StorageError for a pipe, a socket or a device, which may have no end."""
     if is_stream(path):
         raise StorageError(
             f"{path} is a pipe, a socket or a device, not a file.", "Restore a copy."
@@ -133,7 +133,7 @@ def make_folder(folder: Path) -> None:
 
 
 def split_label(text: str) -> tuple[str | None, Path]:
-    """Return label and path of `LABEL=PATH`; no label for what is a path as it stands."""
+    """Return label and path of `LABEL=PATH`; no label if the text is an existing path."""
     label, sign, path = text.partition("=")
     if not sign or not label or not path or Path(text).exists():
         return None, Path(text)
@@ -223,7 +223,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def damaged_error(path: Path, how: str) -> StorageError:
-    """Return the error for a file of ours whose content is not what was written."""
+    """Return the error for a file of nmtgrid whose content has changed."""
     return StorageError(f"{path} is damaged: {how}.", "Make it again or restore a copy.")
 
 
@@ -266,7 +266,7 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_altered(values: Mapping[str, Any]) -> bool:
-    """Return whether `values` as they were read differ from their checksum; they may have none."""
+    """Return whether `values` differ from their checksum; they may have none."""
     if CHECKSUM not in values:
         return False
     rest = {name: value for name, value in values.items() if name != CHECKSUM}

@@ -36,7 +36,7 @@ _LARGEST_RECORD = 4096
 
 
 class FolderLock:
-    """The right to write into `folder`, held from construction until `release`.
+    """An exclusive lock on writing into `folder`, from construction until `release`.
 
     `task` says what the holder does, such as `nmtgrid train`, in the messages to others. A folder
     that is not there is made. The lock file lies in the folder, or `beside` it where the folder is
@@ -154,7 +154,7 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 def _read(descriptor: int) -> dict[str, Any] | None:
-    """Return who holds, or held, the lock; None where the file does not tell."""
+    """Return the holder of the lock, current or last; None if the file does not tell."""
     try:
         return convert(parse_json(os.pread(descriptor, _LARGEST_RECORD, 0)), dict[str, Any])
     except ValueError:

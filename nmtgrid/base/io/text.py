@@ -103,7 +103,7 @@ class _Streams(io.RawIOBase):
 
 
 class Meter:
-    """How much of the files has been read: `done` of `total` bytes on the disk."""
+    """How much of the files has been read: `done` of `total` bytes on disk."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self.total = sum(path.stat().st_size for path in paths)
@@ -352,7 +352,7 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def _packed(file: IO[bytes], path: Path) -> contextlib.AbstractContextManager[Any]:
-    """Return a file whose content goes into `file`, compressed by the suffix of `path`."""
+    """Return a file object that writes to `file`, compressed according to the suffix of `path`."""
     if path.suffix == ".gz":
         # No name and no time in the header: the same text gives the same bytes.
         return gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0)

@@ -311,7 +311,7 @@ class _Tuning:
                 row.test = measured
 
     def kept(self) -> NmtgridError | None:
-        """Keep the points, instead of those of an earlier tuning; what is promised is kept beside.
+        """Store the points in the model directory, with their guarantee, in place of earlier ones.
 
         Returns what prevented it: the results are to be written in any case.
         """
@@ -447,6 +447,6 @@ def _best(
 
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how far the sentences are; yield what to tell of those that are done."""
+    """Show progress over sentences; yield a function that reports finished ones."""
     with console.progress(what, total) as bar:
         yield lambda count: bar.advance(bar.task_ids[0], count)

@@ -175,7 +175,7 @@ def report(arguments: ReportArguments) -> None:
 
 
 def _faults(arguments: ReportArguments) -> list[str]:
-    """Return what no rule says: values that are wrong, options that nothing would be made of."""
+    """Return errors that no rule covers: invalid values, options without effect."""
     faults = []
     systems = [split_label(text)[1] for text in arguments.systems or []]
     others = arguments.latency, arguments.depth, arguments.curves, arguments.activations

@@ -47,7 +47,7 @@ CORPUS = option(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownArguments(CommandArguments):
-    """Where the tables, pictures and numbers of an analysis go."""
+    """Where the tables, figures and numbers of an analysis are written."""
 
     out: Path | None = option(
         "Write figures: into a folder, or to this .png or .svg (several: each with a suffix).",
@@ -82,7 +82,7 @@ class ShownArguments(CommandArguments):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationArguments(CommandArguments):
-    """What translations are compared with, and how."""
+    """The references and how scores are computed."""
 
     reference: Path | None = option("References, one per line.", "FILE", "--reference", "-r")
     source: Path | None = option("Source, one sentence per line.", "FILE", "--source", "-s")
@@ -130,7 +130,7 @@ EVALUATION_RULES = [
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QualityArguments(ShownArguments, EvaluationArguments):
-    """What an analysis of translations takes, and where its results go."""
+    """The options of analyses of translations, and of their output."""
 
     def check_files(self, systems: Sequence[str], *others: Path | None) -> None:
         """Raise ConfigError unless references are named once, and outputs replace no input."""
@@ -176,7 +176,7 @@ def line_faults(lines: Sequence[int]) -> list[str]:
 
 
 def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list[str]]:
-    """Return where buckets begin, of `--edges` (None: not given), and what is wrong with them."""
+    """Return the bucket boundaries of `--edges` (None: not given), and errors in them."""
     if text is None:
         return None, []
     from nmtgrid.analysis.quality.buckets import check_edges

@@ -137,7 +137,7 @@ class ExitsArguments(ShownArguments):
     "nmtgrid analyze exits early=early.jsonl --reference test.en --out DIR",
 )
 def exits(arguments: ExitsArguments) -> None:
-    """Show where tokens exit a decoder, and what that depends on.
+    """Show after which block tokens exit, and what that depends on.
 
     Average exits, by position, confidence and source length; a few hypotheses token by token. The
     end symbol is a token with an exit.
@@ -240,7 +240,7 @@ def paths(arguments: PathsArguments) -> None:
 def _links(
     traced: Mapping[str, Sequence[Trace]], arguments: PathsArguments
 ) -> tuple[dict[str, Sequence[Links]] | None, str]:
-    """Return the links of each system (None: what models looked at), and where they come from."""
+    """Return the links of each system (None: its attention), and their origin."""
     from nmtgrid.analysis.alignment.aligner import read_words
     from nmtgrid.analysis.paths import given_links, learned_links
 

@@ -103,7 +103,7 @@ def make_translator(arguments: DecodeArguments) -> Translator:
 
 
 def format_precision(precision: str, speedups: Mapping[str, float]) -> str:
-    """Return the line that says which precision was chosen, and what was measured."""
+    """Return a line on the chosen precision and the measured speeds."""
     others = [
         f"{kind} {ratio:.1f}" for kind, ratio in speedups.items() if kind not in (precision, "fp32")
     ]
@@ -122,7 +122,7 @@ def _explicit_fields(
 
 
 def choose_halt(choice: str, loaded: LoadedModel) -> Halt | Verified | None:
-    """Return where tokens leave the decoder, as `--exit` has it (see `halt_of`).
+    """Return the exit mechanism of `--exit` (see `halt_of`).
 
     None where the model cannot decide. Raises ConfigError where `choice` does not fit.
     """

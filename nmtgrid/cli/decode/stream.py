@@ -83,13 +83,13 @@ def _setting(arguments: DecodeArguments) -> Setting:
 
 
 def _policies(arguments: DecodeArguments) -> list[object]:
-    """Return what the options name to decide when to read."""
+    """Return the options given that select a policy."""
     options = arguments.k, arguments.threshold, arguments.policy
     return [option for option in options if option is not None]
 
 
 def _setting_of_training(arguments: DecodeArguments) -> Setting:
-    """Return the k that the model was trained with, and say so."""
+    """Return the k that the model was trained with, and print it."""
     k = trained_k(arguments.model)
     assert k is not None
     console.say(f"note: this model was trained with wait-{k}, so `--k {k}` is used.")
@@ -97,7 +97,7 @@ def _setting_of_training(arguments: DecodeArguments) -> Setting:
 
 
 def _check_preset(arguments: DecodeArguments, loaded: LoadedModel) -> None:
-    """Warn where what is guaranteed of a stored policy does not hold for the stream."""
+    """Warn if the guarantee of a stored policy does not hold for the stream."""
     if arguments.policy is None:
         return
     conditions = Conditions(
@@ -169,7 +169,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
 
 
 class _Line:
-    """One source line under way, and its text."""
+    """A source line in progress, and its translated text."""
 
     def __init__(self, number: int, translator: StreamTranslator) -> None:
         self.number = number
@@ -210,7 +210,7 @@ class _Line:
 
 
 class _Run:
-    """Translates lines of words and counts what it does."""
+    """Translates lines word by word, and counts and measures."""
 
     def __init__(self, translator: StreamTranslator) -> None:
         self._translator = translator

@@ -185,7 +185,7 @@ class OnlineEvalArguments(CommandArguments):
 
     @property
     def chosen_split(self) -> str:
-        """What `--split` says: with `--allow-loss`, where the setting is chosen."""
+        """The value of `--split`; with `--allow-loss`, the split for calibration."""
         return self.split or ("test" if self.allow_loss is None else "valid")
 
     @property
@@ -291,7 +291,7 @@ def check(arguments: OnlineEvalArguments) -> tuple[list[Setting], list[PolicyPre
 def _faults_of_guarantee(
     arguments: OnlineEvalArguments, guarantee: Guarantee, settings: Sequence[Setting]
 ) -> list[str]:
-    """Return what is wrong with what is to be guaranteed, one sentence each."""
+    """Return errors in the options of `--allow-loss`, one sentence each."""
     from nmtgrid.online.calibrate import refused_candidates
     from nmtgrid.online.policy_presets import check_policy_name
 

@@ -70,7 +70,7 @@ def calibrated_settings(
 
 
 def conclude(arguments: OnlineEvalArguments, system: System) -> None:
-    """Print what is certified, and, where another split was evaluated, if it holds there."""
+    """Print what is certified, and whether it holds on another split that was evaluated."""
     values, guarantee = system.calibrated, arguments.guarantee
     if values is None or guarantee is None or not values["certified"]:
         return

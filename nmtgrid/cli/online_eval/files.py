@@ -30,7 +30,7 @@ from nmtgrid.search.traces import Trace, rounded_exit_scores
 
 @dataclasses.dataclass
 class System:
-    """A model under evaluation: its sentences, and what has been measured so far."""
+    """A model in an evaluation: its sentences, and the results so far."""
 
     name: str
     loaded: LoadedModel
@@ -152,7 +152,7 @@ def _grid(
 
 
 class Files:
-    """The folders of an evaluation; with several systems each has a folder of its own in them."""
+    """The output folders of an evaluation; several systems have a subfolder each."""
 
     def __init__(self, arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
         """Make the folders. Raises ConfigError for names that cannot be folders of their own."""

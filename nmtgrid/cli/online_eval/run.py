@@ -184,7 +184,7 @@ def evaluate(
 
 
 def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
-    """Return wait-k as the models were trained, where no policy is given; none if any was not."""
+    """Return wait-k with the k of training if no policy is given; none if a model has no k."""
     if arguments.k or arguments.thresholds or arguments.oracle:
         return []
     if arguments.policies or arguments.policy:
@@ -479,7 +479,7 @@ def _possible(decoder: OnlineDecoder, settings: Sequence[Setting], shown: str) -
 
 
 class _Meter:
-    """Counts what is done and shows it on the progress bar."""
+    """Counts translated sentences and shows them on the progress bar."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar

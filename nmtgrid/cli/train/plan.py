@@ -284,7 +284,7 @@ def _work(
 
 
 def _print_tables(values: dict[str, Any], origin: str) -> None:
-    """Print the plan; `origin` says where its lengths come from."""
+    """Print the plan; `origin` says where its lengths are from."""
     report = values["properties"]
     lengths = f"{values['source_length']:.1f} x {values['target_length']:.1f}"
     fields = {

@@ -24,7 +24,7 @@ def import_tensorboard() -> ModuleType:
 
 
 class TensorBoard:
-    """Events of one run in a folder; those of updates after `update` are done again."""
+    """The TensorBoard events of one run; those after `update` are written again."""
 
     def __init__(self, folder: Path, update: int) -> None:
         self._writer = import_tensorboard().SummaryWriter(

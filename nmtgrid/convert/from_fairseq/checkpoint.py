@@ -68,7 +68,7 @@ _MAX_GROWTH = 8
 
 
 class PickleFault(ValueError):
-    """What is wrong with a pickle, without the name of the file."""
+    """An error in a pickle, without the name of the file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Inert:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Namespace:
-    """Options as argparse keeps them."""
+    """Options as argparse stores them."""
 
     values: dict[str, Any]
 
@@ -132,7 +132,7 @@ class TensorView:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Constructor:
-    """A constructor that the reader carries out itself."""
+    """A constructor that the reader implements itself."""
 
     name: str
 
@@ -183,7 +183,7 @@ _BYTES = {ord("C"): "<B", ord("B"): "<I", 0x8E: "<Q", 0x96: "<Q"}
 
 
 class PickleReader:
-    """Reads the consecutive pickles in `data` on a stack machine that calls nothing.
+    """Reads the consecutive pickles in `data` on a stack machine that cannot call functions.
 
     `position` is where the next one begins; `storages` are those that were named, by key.
     """
@@ -433,7 +433,7 @@ _PROTOCOL = 1001
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """An open checkpoint: all but the tensors, the model's tensors, and the file itself."""
+    """An open checkpoint: its options, its tensors, and the file itself."""
 
     path: Path
     content: Mapping[str, Any]

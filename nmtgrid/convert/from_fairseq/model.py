@@ -53,7 +53,7 @@ _SEARCH = {"beam": 5, "length_penalty": 1.0}
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
-    """The files of the text pipeline, and what else is known of it (None: as the options say)."""
+    """The files of the text pipeline and its settings (None: those of the checkpoint)."""
 
     source_dictionary: Path
     target_dictionary: Path

@@ -26,14 +26,14 @@ _READ_ALL = 1024
 
 
 class Options:
-    """The options of a checkpoint; what our models cannot express is added to `faults`."""
+    """The options of a checkpoint; unsupported ones are added to `faults`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
         self.faults: list[str] = []
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the option's value, `default` where there is none.
+        """Return the option's value, or `default`.
 
         It is a short text, a number, or a short list of these, all of which can be printed and
         compared; of anything else `...` is left, which means a switch that is on.
@@ -55,7 +55,7 @@ class Options:
         return bool(value)
 
     def count(self, name: str, default: int | None = None) -> int:
-        """Return a whole number of at least 1; a fault where there is none."""
+        """Return a whole number of at least 1; record an error otherwise."""
         value = self.get(name, default)
         largest = LARGEST_DEPTH if name.endswith("layers") else LARGEST_COUNT
         if type(value) is int and 1 <= value <= largest:
@@ -198,14 +198,14 @@ def _value(node: ast.AST) -> Any:
 
 
 class Shaped(Protocol):
-    """What is known of a tensor before it is read."""
+    """The facts about a tensor that are known before it is read."""
 
     @property
     def shape(self) -> Sequence[int]: ...
 
 
 class Weights(Protocol):
-    """An open file of weights, fairseq's or another program's with its names."""
+    """An open file of weights, with fairseq's names of tensors."""
 
     @property
     def path(self) -> Path: ...
@@ -221,7 +221,7 @@ class Weights(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How one of our tensors is computed: `fn` of the other program's tensors `names`."""
+    """How one tensor is computed: `fn` of the other program's tensors `names`."""
 
     names: tuple[str, ...]
     fn: Callable[..., Tensor]
@@ -232,7 +232,7 @@ Recipes = dict[str, Recipe]
 
 @dataclasses.dataclass
 class Plan:
-    """A model of ours: its configuration and the recipes of its tensors.
+    """The plan of a conversion: the configuration, and a recipe for each tensor.
 
     `copies` are names of the other program's tensors that must equal other ones.
     """

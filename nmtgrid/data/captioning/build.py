@@ -46,7 +46,7 @@ Report = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class CaptionPlan:
-    """What `preprocess` does to captions."""
+    """The caption processing of `preprocess`."""
 
     target_lang: str = "en"
     tokenize: Literal["moses", "none"] = "moses"
@@ -133,7 +133,7 @@ def build_pictures(
 
 @dataclasses.dataclass
 class _SplitBuilder:
-    """Writes splits into a folder; `files` gathers the sizes and hashes of what it wrote."""
+    """Writes splits into a folder; `files` collects sizes and hashes of the files."""
 
     folder: Path
     plan: CaptionPlan
@@ -208,7 +208,7 @@ def _join_lines(lines: Iterable[str]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class CaptionSources:
-    """The files of a dataset of pictures, and how they become its splits."""
+    """The input files of a captioning dataset, and how they are divided into splits."""
 
     captions: Path
     features: Sequence[Path]

@@ -187,7 +187,7 @@ _AGAIN = "Make the dataset again with `nmtgrid preprocess`, or restore a copy."
 
 @dataclasses.dataclass(frozen=True)
 class PictureSource:
-    """The manifest's entry `source`: what a region of a picture is."""
+    """The manifest's entry `source`: the size and type of region features."""
 
     size: int
     """Features of a region."""
@@ -276,7 +276,7 @@ def collate_pictures(pictures: Sequence[NDArray[numpy.float32]]) -> tuple[Tensor
 
 
 def collate_references(references: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Return all references of each picture as ids [B, K, L], `<pad>` where there is none."""
+    """Return all references of each picture as ids [B, K, L], padded with `<pad>`."""
     import torch  # not at the top: `bpe learn` has no use for it
 
     most = max(map(len, references))

@@ -72,7 +72,7 @@ class ToyPair:
 
 
 class Chooser:
-    """Decides between the rules of the grammar by chance; tests have it try them all.
+    """Makes random choices between the rules of the grammar; tests enumerate all of them.
 
     Only `random()` is used: its stream is the same in every Python.
     """
@@ -90,7 +90,7 @@ class Chooser:
 
 
 class Piece(NamedTuple):
-    """A target word, the number of source words it waits for, and the ones it is linked to.
+    """A target word, the number of source words it requires, and the source words it is linked to.
 
     It waits for its own source words, for those that decide its agreement and, where something
     optional could still stand before it, for the word that shows that nothing does.

@@ -49,7 +49,7 @@ _HELD_OUT = 500
 
 
 class Thing(NamedTuple):
-    """The indices of an object's shape, colour, size, row and column."""
+    """An object of a scene: indices of its shape, colour, size, row and column."""
 
     shape: int
     colour: int

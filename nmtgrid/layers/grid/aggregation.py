@@ -179,7 +179,7 @@ class ScaledAttentionPooling(_WeightedPooling):
 
 
 class LastCell(_WeightedPooling):
-    """No aggregate: the cell of the last token read alone (fig. 4.4a)."""
+    """No aggregation: only the cell of the last token read (fig. 4.4a)."""
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         # Without padding the last column is the same for all rows: a view, no gather.

@@ -121,7 +121,7 @@ class FullConvolution(nn.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FoldedConvolution:
-    """A full convolution with the standardisation of its output folded in, for steps alone."""
+    """A full convolution that includes the standardisation of its output, for decoding steps."""
 
     weight: Tensor
     shift: Tensor
@@ -139,7 +139,7 @@ StepConvolution = GridConvolution | FoldedConvolution
 
 
 class Cells(Protocol):
-    """Runs the convolutions of a grid network on the cells at hand."""
+    """Applies the convolutions of a grid network to a set of cells."""
 
     def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
         """Return the convolution of `features` [..., D]: [..., D'] at the same cells."""
@@ -297,7 +297,7 @@ Prepared = TypeVar("Prepared")
 
 
 class StepWeights:
-    """Weights in the form that a step takes, prepared once and shared by all rows."""
+    """Weights in the form used by steps, prepared once and shared by all rows."""
 
     # Otherwise each step would cast and transpose every weight again: benchmarks/kernels.py times
     # a step with a prepared weight. Keyed by identity: the model outlives the state that has this.

@@ -36,7 +36,7 @@ Gates = Literal["none", "convolution", "both"]
 
 @dataclasses.dataclass(frozen=True)
 class DensePlan:
-    """What a densely connected grid network is built from."""
+    """The sizes and options of a densely connected grid network."""
 
     depth: int
     input_size: int
@@ -289,7 +289,7 @@ def _statistics(plan: DensePlan, size: int) -> nn.Module:
 
 
 def _norm(plan: DensePlan, size: int, batch_norm: type[Affine | BatchNorm]) -> nn.Module:
-    """Return a norm of `size` features: `Affine` where their statistics are taken elsewhere."""
+    """Return a normalisation of `size` features: `Affine` if statistics are computed elsewhere."""
     if plan.normalisation == "batch":
         return batch_norm(size)
     return PositionNorm(size) if plan.normalisation == "layer" else nn.Identity()

@@ -30,7 +30,7 @@ AccumulateScale = Literal["square-root", "count"]
 
 @dataclasses.dataclass(frozen=True)
 class NetworkPlan:
-    """What a grid network is built from; sizes in features, kernels in cells."""
+    """The sizes (in features) and kernels (in cells) of a grid network."""
 
     depth: int
     size: int
@@ -168,7 +168,7 @@ class ResidualNormNetwork(GridNetwork):
         self.norms = nn.ModuleList(PositionNorm(plan.size) for _ in self.layers)
 
     def points(self) -> dict[str, ProbePoint]:
-        """Return where activations can be watched: "3.sum" is what is normalised in layer 3."""
+        """Return the probe points: "3.sum" is the input of the normalisation in layer 3."""
         points: dict[str, ProbePoint] = {}
         for name, point in super().points().items():
             layer, _, kind = name.partition(".")

@@ -82,7 +82,7 @@ class InformationCache(WeightedCache):
 
 @dataclasses.dataclass(frozen=True)
 class ReadingState:
-    """What models with a reading mechanism keep of R rows beside keys and values.
+    """The state of a reading mechanism for R rows, beside keys and values.
 
     Of information `latest` [R] is that of the newest target token and `written` [R] that of all,
     the begin symbol counting 0. `readiness` [R] is the largest of the step's proposals so far.

@@ -136,7 +136,7 @@ class _ScanBackwards(torch.autograd.Function):
 
 
 def hard_positions(selects: Tensor) -> Tensor:
-    """Return [..., T] (int64): the columns where heads stand, 0-based, for selects [..., T, S].
+    """Return [..., T] (int64): the columns of the heads, from 0, for selects [..., T, S].
 
     For each token the first column that is selected, from where the head stood for the token
     before; each row must select its last column that may be looked at.
@@ -178,7 +178,7 @@ class MonotonicHeads(SourceSelection):
 
 @dataclasses.dataclass(frozen=True)
 class HeadPositions:
-    """Where the heads of a search's rows stand: `columns` [R, N, H] (int64), from 0.
+    """Positions of the heads of a search's rows: `columns` [R, N, H] (int64), from 0.
 
     `proposed` [R, N, H] is where they would stand after the step in progress (None: there is none);
     `threshold` is the selection probability from which on they choose.
@@ -208,7 +208,7 @@ class HeadPositions:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """What the heads of a block have selected, each entry for target positions T (W in a step).
+    """The selections of a block's heads, for target positions T (W in a step).
 
     Either alpha [B, H, T, S], expected alignments, or positions [B, H, T] and, in a step, readiness
     [B, H, W]: the largest selection probability from where a head stood, within what is read.
@@ -341,7 +341,7 @@ class MonotonicCache(SourceCache):
         return torch.cat(parts, 1)
 
     def positions(self) -> Tensor:
-        """Return [R, N, H], where the heads stand after a step."""
+        """Return the positions of the heads after a step [R, N, H]."""
         return torch.stack([self._of_rows(block, "positions") for block in self._blocks()], 1)
 
     def readiness(self) -> Tensor:

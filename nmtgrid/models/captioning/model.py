@@ -110,14 +110,14 @@ class CaptionModel(TranslationModel):
 
 @dataclasses.dataclass(frozen=True)
 class CaptionLSTMState:
-    """What decoding keeps: the layers' states [R, D]; the picture is in them."""
+    """Decoding state: the layers' states [R, D], which include the picture."""
 
     layers: States
     weights: CellWeights
 
 
 class CaptionLSTM(CaptionModel):
-    """A language model whose first input, or first states, are a map of the picture."""
+    """A language model whose first input, or initial states, are a projection of the picture."""
 
     architecture = "caption-lstm"
     config: CaptionLSTMConfig

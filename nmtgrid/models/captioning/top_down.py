@@ -26,7 +26,7 @@ from nmtgrid.models.captioning.model import CaptionModel
 
 @dataclasses.dataclass(frozen=True)
 class TopDownState:
-    """What decoding keeps: both LSTMs' states, the mean region's part of the gates, the regions."""
+    """Decoding state: both LSTMs' states, the mean region's share of the gates, the regions."""
 
     layers: States
     mean: Tensor
