@@ -63,7 +63,7 @@ class ConvRNNConfig:
         return self.embedding_size or self.size
 
     @property
-    def lost(self) -> int:
+    def merged_positions(self) -> int:
         """Positions that all convolutions together merge away."""
         return self.encoder_depth * (self.encoder_depth + 1) // 2
 

@@ -132,10 +132,9 @@ class Smoothed:
         if not settings.rescale:
             rewards = self.reward(batch, samples.tokens) / settings.temperature
             return importance_weights(rewards, samples.logs)
-        # Rescaled, what counts is how many substitutions a sample's reward is short of the truth's,
-        # so the truth is scored beside its samples.
-        truth_first = torch.cat([batch.target_output[:, None], samples.tokens], 1)
-        own, rewards = self.reward(batch, truth_first).split([1, truth_first.shape[1] - 1], 1)
+        # With `rescale` rewards are compared with that of the reference, which is scored as well.
+        reference_first = torch.cat([batch.target_output[:, None], samples.tokens], 1)
+        own, rewards = self.reward(batch, reference_first).tensor_split([1], 1)
         lengths = (batch.target_lengths - 1).tolist()
         losses = rewards.new_tensor([self.reward.loss_of_one(n) for n in lengths])
         lacking = in_substitutions(rewards, own[:, 0], losses)
@@ -157,12 +156,12 @@ class Smoothed:
         aims = self._aims(tokens, torch.ones_like(tokens, dtype=torch.float32))
         return dataclasses.replace(batch, soft_targets=aims)
 
-    def _lazy(self, batch: Batch, drawn: Tensor, weights: Tensor) -> Batch:
+    def _lazy(self, batch: Batch, samples: Tensor, weights: Tensor) -> Batch:
         """Return the batch with reference and samples [B, L, T] as one mixture. Eq. (E.16)."""
-        truth = batch.target_output[..., None]
-        tokens = torch.cat([truth, drawn.transpose(1, 2)], 2)
-        truth_weight = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)
-        shares = torch.cat([truth_weight, weights], 1)[:, None].expand(tokens.shape)
+        reference = batch.target_output[..., None]
+        tokens = torch.cat([reference, samples.transpose(1, 2)], 2)
+        reference_weight = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)
+        shares = torch.cat([reference_weight, weights], 1)[:, None].expand(tokens.shape)
         return dataclasses.replace(batch, soft_targets=self._aims(tokens, shares))
 
 

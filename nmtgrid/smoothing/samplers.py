@@ -140,25 +140,25 @@ def draw_samples(
     rather than evenly from `choices` (which, unless rescaled, still say how frequent the distances
     are). A token that has no substitute stays.
     """
-    truth = batch.target_output
+    reference = batch.target_output
     others = (choices.counts - 1).expand(len(batch))
-    may_change = batch.is_target & (truth >= _SPECIAL)
+    may_change = batch.is_target & (reference >= _SPECIAL)
     if spread is not None:
         # Types without a vector have no neighbours (-inf): they stay, and do not count in n.
-        types, type_index = truth.unique(return_inverse=True)
-        _, logs = spread.sample(types, torch.zeros(len(types), device=truth.device))
+        types, type_index = reference.unique(return_inverse=True)
+        _, logs = spread.sample(types, torch.zeros(len(types), device=reference.device))
         may_change &= logs.isfinite()[type_index]
     lengths = may_change.sum(1)
     cost = change_cost(others, temperature, rescale)
-    priors = distance_logs(lengths, others, cost, truth.shape[1])
+    priors = distance_logs(lengths, others, cost, reference.shape[1])
     distances = torch.multinomial(priors.exp(), count, replacement=True)
     # Ranks of random numbers: the d smallest are d positions, evenly. Tokens that may not change
     # get 2 and so the last ranks.
-    order = torch.rand(len(batch), count, truth.shape[1], device=truth.device)
+    order = torch.rand(len(batch), count, reference.shape[1], device=reference.device)
     order = order.masked_fill(~may_change[:, None], 2.0).argsort(2).argsort(2)
     changed = order < distances[..., None]
-    tokens = truth[:, None].expand(-1, count, -1)
-    number = torch.rand(tokens.shape, device=truth.device)
+    tokens = reference[:, None].expand(-1, count, -1)
+    number = torch.rand(tokens.shape, device=reference.device)
     # The chance of one sentence: of its distance, of these d positions among all subsets, and of
     # the substitutes.
     n, d = lengths[:, None].double(), distances.double()
@@ -170,14 +170,14 @@ def draw_samples(
     else:
         substitutes = tokens.clone()
         substitutes[changed], chances = spread.sample(tokens[changed], number[changed])
-        chance_logs = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
+        chance_logs = torch.zeros(tokens.shape, dtype=torch.double, device=reference.device)
         chance_logs[changed] = chances.double()
         logs = logs + chance_logs.sum(2)
     return Samples(torch.where(changed, substitutes, tokens), distances, logs)
 
 
 def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
-    """Return a batch whose truth is the samples [B, L, T], which count `weights` [B, L].
+    """Return a batch whose reference is the samples [B, L, T], which count `weights` [B, L].
 
     Sample l of sentence b is row `b * L + l`.
     """
@@ -187,7 +187,7 @@ def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
     output = tokens.flatten(0, 1)
     shifted = torch.full_like(output, BEGIN)
     shifted[:, 1:] = output[:, :-1]
-    # Word dropout shows samples as it shows the truth; an unknown token never changes anyway.
+    # Word dropout shows samples as it shows the reference; an unknown token never changes anyway.
     shifted = shifted.masked_fill(several.target_input == UNKNOWN, UNKNOWN)
     return dataclasses.replace(
         several,

@@ -197,7 +197,7 @@ def _value(node: ast.AST) -> Any:
     raise ValueError
 
 
-class Shaped(Protocol):
+class HasShape(Protocol):
     """The facts about a tensor that are known before it is read."""
 
     @property
@@ -210,7 +210,7 @@ class Weights(Protocol):
     @property
     def path(self) -> Path: ...
     @property
-    def views(self) -> Mapping[str, Shaped]:
+    def views(self) -> Mapping[str, HasShape]:
         """The tensors by name."""
     @property
     def max_bytes(self) -> int:
