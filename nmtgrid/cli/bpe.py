@@ -248,7 +248,7 @@ class ApplyArguments(UndoArguments):
 def apply(arguments: ApplyArguments) -> None:
     """Segment tokenised text into subword units.
 
-    One process writes each line as soon as it has come, several write many lines at once.
+    A single process writes each line at once; several processes write many lines at a time.
     """
     from nmtgrid.base.io.text import open_writer
     from nmtgrid.base.io.workers import count_workers, map_ordered

@@ -31,7 +31,7 @@ class ConfigSchemaArguments(CommandArguments):
         "COMMAND",
         default="train",
     )
-    out: Path = option("Write the schema here; -: to the screen.", "FILE", default=Path("-"))
+    out: Path = option("Output file; `-`: standard output.", "FILE", default=Path("-"))
 
 
 @takes(

@@ -65,8 +65,8 @@ DecodePrecision = Annotated[
     DecodePrecisionName,
     typer.Option(
         "--precision",
-        help="Of products. `bf16` may be faster, on a CPU also `int8`; `auto` (CPU) measures them "
-        "and takes the fastest.",
+        help="Of matrix products. `bf16` may be faster, on a CPU also `int8`; `auto` (CPU) "
+        "measures them and uses the fastest.",
     ),
 ]
 Weights = Annotated[WeightsName, typer.Option("--weights", help="Weights of MODEL to use.")]

@@ -82,7 +82,7 @@ class PreprocessArguments(CommandArguments):
         "[NAME=]P",
     )
     toy: int | None = option("Build the toy corpus with N training pairs.", "N", min=1)
-    toy_difficulty: int | None = option("1, 2 or 3.  [default: 1]", "D")
+    toy_difficulty: int | None = option("Difficulty: 1, 2 or 3.  [default: 1]", "D")
     toy_seed: int | None = option("Seed of the toy corpus.  [default: 1]", min=0)
     captions: Path | None = option(
         "Captions of pictures instead of text: Karpathy's or MS-COCO's own JSON.", "FILE"

@@ -40,7 +40,7 @@ class AdaptiveTuneArguments(CommandArguments):
 
     model: Path | None = argument("A model directory with early exits.", "MODEL", default=None)
     data: Path | None = option("The dataset with the splits.", "DATA")
-    split: str = option("What to tune on.", "NAME", default="valid")
+    split: str = option("Split to tune on.", "NAME", default="valid")
     test_split: str | None = option(
         "Split on which to evaluate the chosen thresholds as well.", "NAME"
     )
@@ -60,7 +60,7 @@ class AdaptiveTuneArguments(CommandArguments):
         default="exits",
     )
     judge: Literal["full", "references"] = option(
-        "Forced translations when thresholds are replayed: those of the full stack, or the "
+        "Targets when thresholds are replayed: the translations of the full stack, or the "
         "references.",
         default="full",
     )
@@ -95,7 +95,7 @@ class AdaptiveTuneArguments(CommandArguments):
     )
     beam: int = option("Beam size; 1 is greedy.", "N", default=1)
     batch: int = option("Sentences per batch.", "N", default=64)
-    repeats: int = option("Timing repetitions per batch; the least counts.", "N", default=1)
+    repeats: int = option("Timing repetitions per batch; the fastest counts.", "N", default=1)
     clock: Literal["wall", "processor"] = option(
         "Clock; use `processor` on a shared machine.", default="wall"
     )

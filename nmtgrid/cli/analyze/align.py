@@ -49,7 +49,7 @@ class AlignArguments(CommandArguments):
     )
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
-    iterations: int = option("Of EM.", "N", default=5, min=1)
+    iterations: int = option("Iterations of EM.", "N", default=5, min=1)
     null: float = option(
         "Probability of the null word.", None, "--p0", default=0.08, min=0.0, max=0.99
     )

@@ -53,7 +53,9 @@ class BucketsArguments(QualityArguments):
         "sentence-bleu by difficulty]",
         "METRIC",
     )
-    edges: str | None = option("Bucket boundaries: 10,20,30.  [default: thesis]", "N,N,...")
+    edges: str | None = option(
+        "Bucket boundaries, such as 10,20,30.  [default: those of the thesis]", "N,N,..."
+    )
     difficulty: Path | None = option(
         "Difficulties, one number per line, as `analyze difficulty` writes them.", "FILE"
     )
@@ -172,7 +174,7 @@ class CompareArguments(QualityArguments):
     )
     ngrams: int = option("Number of n-grams of each kind.", "N", default=10, min=0)
     examples: int = option("Number of sentences of each kind.", "N", default=3, min=0)
-    seed: int = option("Of the tests.", default=12345, min=0)
+    seed: int = option("Random seed of the tests.", default=12345, min=0)
 
 
 @takes(
@@ -218,7 +220,9 @@ class DifficultyArguments(QualityArguments):
     )
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
-    edges: str | None = option("Bucket boundaries: 1,2,4.  [default: thesis]", "N,N,...")
+    edges: str | None = option(
+        "Bucket boundaries, such as 1,2,4.  [default: those of the thesis]", "N,N,..."
+    )
     difficulty_out: Path | None = option(
         "Write the difficulties, one number per line, for `analyze buckets`.", "FILE"
     )

@@ -33,7 +33,7 @@ class ReportArguments(EvaluationArguments):
 
     out: Path = option("The page: .html.", "FILE", default=REQUIRED)
     systems: list[str] | None = argument(
-        "Translations: text of any system, or traces of `decode` (.jsonl): more.",
+        "Translations: text of any system, or traces of `decode` (.jsonl), which show more.",
         "[NAME=]FILE",
         default=None,
     )

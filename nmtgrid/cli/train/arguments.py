@@ -71,8 +71,8 @@ class TrainArguments(CommandArguments):
     )
     dry_run: bool = flag("--dry-run", "Print the plan and its cost without training.")
     list_: bool = flag("--list", "List architectures, presets, objectives and settings.")
-    source_vocab_size: int | None = option("With `--dry-run` and no data.", "N")
-    target_vocab_size: int | None = option("With `--dry-run` and no data.", "N")
+    source_vocab_size: int | None = option("With `--dry-run` without DATA.", "N")
+    target_vocab_size: int | None = option("With `--dry-run` without DATA.", "N")
     json: JsonFile = None
     config: Config = None
     dump_config: Path | None = option(
