@@ -1,8 +1,8 @@
 """Halting mechanisms (section 5.3): the implementations of `models.api.Halt`.
 
-Each is called after every block but the last. What it looks at is in `needs`: nothing, the largest
-probability at the exit, Eq. (5.18), the chance of stopping chi, Eq. (5.20), or the exit that a
-multinomial predictor has chosen for the token, Eq. (5.19), or for the sentence, Eq. (5.11).
+Each mechanism is called after every block except the last. `needs` names its input: nothing, the
+largest probability at the exit, Eq. (5.18), the probability chi of exiting, Eq. (5.20), or the exit
+chosen by a multinomial predictor for the token, Eq. (5.19), or the sentence, Eq. (5.11).
 """
 
 from __future__ import annotations

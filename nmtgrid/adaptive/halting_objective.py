@@ -1,8 +1,8 @@
 """The compound objective of predicting tokens and exits (section 5.3).
 
-A decoder with exits learns to translate (the aligned loss) and, beside it, when to stop: oracles
-say which exit a token or a sentence ought to have taken, Eq. (5.12)-(5.28), and an exit predictor
-is trained against their choice, Eq. (5.9), (5.10).
+A decoder with exits learns to translate (the aligned loss) and when to exit: oracles compute the
+exit that a token or a sentence should take, Eq. (5.12)-(5.28), and an exit predictor is trained on
+their choice, Eq. (5.9), (5.10).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The quality and cost of early exits: BLEU, average exit, FLOPs (appendix B) and seconds.
 
-Systems decode the same samples batch by batch in turn, so that noise of the machine hits all alike.
+Systems decode each batch in turn, so that disturbances of the machine affect all of them alike.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Objectives of decoders that predict after each block: aligned and mixed training (section 5.2).
 
-Aligned training (5.4) sums all exits' losses over states that left at one depth, weighted in one of
+Aligned training (5.4) sums the losses of all exits on states of the same depth, weighted in one of
 five ways (`exit_weights`, table 5.4), or with scaled gradients (algorithm 2). Mixed training (5.6)
-draws an exit for each token.
+samples an exit for each token.
 """
 
 from __future__ import annotations

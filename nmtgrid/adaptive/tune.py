@@ -1,10 +1,9 @@
 """Tuning early-exit thresholds: traces of all exits, their replay, and decoding with the best.
 
 One teacher-forced pass records, for every token, each exit's prediction and confidence; `replay`
-then evaluates thousands of threshold vectors on these traces without decoding again. What differs
-from decoding is that exits do not change the states of later tokens: for each budget (a range of
-average exits) the few vectors that agree best with the full stack are decoded to see what they
-give.
+then evaluates thousands of threshold vectors on these records without decoding. Unlike in decoding,
+exits do not change the states of later tokens there. For each budget (a range of average exits) the
+few vectors that agree best with the full stack are therefore decoded.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The interface of every architecture, the only one that search, training and analysis use.
 
-`Traits` say what a model can do; `PredictionSites` which predictions are computed (with limited
-reads, section 4.3; at an exit, section 5.2); `TranslationModel` has the teacher-forced pass of
-training and the steps of decoding; `ExitModel` adds early exits, decided by a `Halt` (section 5.3).
+`Traits` are the capabilities of a model; `PredictionSites` list the predictions to compute (with
+limited reads, section 4.3; at an exit, section 5.2); `TranslationModel` has the teacher-forced pass
+of training and the steps of decoding; `ExitModel` adds early exits, decided by a `Halt` (section
+5.3).
 
-Letters: B sentences, R rows (sentences x beam), T target positions, S source positions,
-D features, V target vocabulary, M sites, N blocks.
+Letters: B sentences, R rows (sentences x beam), T target positions, S source positions, D features,
+V target vocabulary, M sites, N blocks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The model card: `README.md` of a model directory, written from `card.json` and the model.
 
-`train` and the imports write it, `decode --data DATA --card` enters scores. Whoever edits it keeps
-the licence (`license:` in its head) and all that stands below the mark at its end.
+`train` and the imports write it; `decode --data DATA --card` adds scores. The licence (`license:`
+in its header) and all text below the last marker belong to the user and are preserved.
 """
 
 from __future__ import annotations

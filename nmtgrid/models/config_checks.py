@@ -1,6 +1,6 @@
 """What the architectures' configurations share: checks, plans of networks, the start token.
 
-Each check returns faults instead of raising the first one, so that a user sees all of them.
+Each check returns errors instead of raising the first one, so that a user sees all of them.
 """
 
 from __future__ import annotations

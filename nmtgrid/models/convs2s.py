@@ -1,12 +1,12 @@
 """ConvS2S (Gehring et al., 2017; thesis section 2.6.2): gated convolutions on both sides.
 
 The decoder attends to the source in each of its layers: keys are the encoder's output S^N, values
-are S^N + S^0, the same for all layers; the queries are projected into their space, so that nothing
-of the source is computed more than once. gamma is sqrt(1/2) throughout.
+are S^N + S^0, the same for all layers; the queries are projected into their space, so nothing of
+the source is computed more than once. gamma is sqrt(1/2) throughout.
 
 Training runs `EncoderLayer` and `DecoderLayer` over whole sequences. Decoding runs `ReadyDecoder`,
-the same layers with weight normalisation and every gamma multiplied into their matrices: a step is
-a few products of one row (benchmarks/decoding_speed.py).
+the same layers with weight normalisation and all factors gamma folded into their matrices: a step
+is a few products of one row (benchmarks/decoding_speed.py).
 """
 
 from __future__ import annotations

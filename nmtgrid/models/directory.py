@@ -1,9 +1,9 @@
 """Model directories: everything needed to translate raw text, and nothing executable.
 
-`config.json` says what built the model, `model.safetensors` holds the best weights
-(`last.safetensors`, `average.safetensors` others), and the text pipeline stands beside them.
-Loading builds the model on the meta device first (shapes only), compares these with the file's
-header, and only then takes memory and reads values.
+`config.json` has the architecture and its settings, `model.safetensors` the best weights
+(`last.safetensors` and `average.safetensors` others), next to the files of the text pipeline.
+Loading first builds the model on the meta device (shapes only) and compares these with the file's
+header; only then it allocates memory and reads values.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The model zoo: every architecture under its name, with its config dataclass and presets.
 
-The command line, model directories and converters build models here alone.
+The command line, model directories and converters build all their models here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Online decoding with timing: each sentence as a stream, with seconds of computation.
 
-What is written, and after how many reads, is what `OnlineDecoder` writes in batches; streams take
-words (online/stream.py), so that the time has the text's processing in it.
+Translations and reads are those of `OnlineDecoder`, which decodes in batches. Streams take raw
+words (online/stream.py), so the time includes text processing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Online evaluation: the sentences of a split are decoded with each policy setting and scored.
 
-`read_sentences` yields sources as a stream would bring them, `OnlineDecoder` decodes them in
-batches along wait-k, a threshold or the oracle's paths, and `measure` scores the outcome: BLEU, and
+`read_sentences` yields sources as a stream would deliver them, `OnlineDecoder` decodes them in
+batches with each policy setting or along the oracle's paths, and `measure` computes BLEU, and
 latency in tokens and words, in the conventions of the thesis (section 4.5) and of SimulEval.
 """
 

@@ -1,14 +1,14 @@
 """The oracle (section 4.4.1): the cheapest decoding path through a grid of writing costs.
 
 Costs [B, T, S]: cell (b, t, j) (0-based) is the cost -log p of writing target token t with j + 1
-source tokens read; dynamic programming finds the path. Lengths count what the caller counts, the
-end symbols included or not.
+source tokens read; dynamic programming finds the path. Lengths include the end symbols or not, as
+the caller chooses.
 
-The recursions run over the rows of a batch at once. Within a row reading is free, so that "the
-cheapest of all columns from here on" is a running minimum: columns are stored from last to first,
-and one `cummin` a row replaces the print's loop over columns.
+The recursions run over the rows of a batch at once. Within a row reading is free, so the best of
+all columns from the current one on is a running minimum: columns are stored from last to first, and
+one `cummin` per row replaces the printed loop over columns.
 
-Beside it stands another z*, by a binary search for each target token (`binary_search_paths`).
+`binary_search_paths` finds another z*, by a binary search for each target token.
 """
 
 from __future__ import annotations

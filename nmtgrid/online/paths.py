@@ -1,11 +1,12 @@
 """Decoding paths z [B, T]: how many source tokens had been read when each target token was written.
 
-Wait-k paths and paths sampled for training (section 4.2), areas of grid cells right of a path, and
-the share of all paths that pass through a cell (`exact_weights`), which weights training on such an
-area (section 4.3). Reads count from 1; whether they count the end symbol is up to the caller.
+Wait-k paths and paths sampled for training (section 4.2), areas of grid cells to the right of a
+path, and the share of all paths that pass through a cell (`exact_weights`), which weights training
+on such an area (section 4.3). Reads count from 1; they include the end symbol or not, as the caller
+chooses.
 
-Two conventions of indices meet here: a path holds counts z_t >= 1, a grid has columns from 0, so
-that column j is the state with j + 1 tokens read.
+Paths and grids index differently: a path has counts z_t >= 1, a grid has columns from 0, and column
+j is the state with j + 1 tokens read.
 """
 
 from __future__ import annotations

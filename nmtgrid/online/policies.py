@@ -1,11 +1,10 @@
 """READ/WRITE policies: wait-k, given paths, the reader, and policies that inspect predictions.
 
 A policy implements `search.api.Agent`. Wait-k and given paths (chapter 4) know before a prediction
-how much to read; `Threshold` asks the model's reader (section 4.4); `Confidence`, `Entropy`,
-`AlignAtt` and `EDAtt` look at what would be written. A policy of one's own is a subclass of
-`Policy` with a method `decide`. Beside the policies stand the functions of reading probabilities
-rho that train the reader (`agent_loss`) and evaluate it along a batch of grids
-(`threshold_paths`).
+how much to read; `Threshold` uses the model's reader (section 4.4); `Confidence`, `Entropy`,
+`AlignAtt` and `EDAtt` inspect the prediction. A user-defined policy is a subclass of `Policy` with
+a method `decide`. This module also has the functions of reading probabilities rho that train the
+reader (`agent_loss`) and evaluate it on a batch of grids (`threshold_paths`).
 """
 
 from __future__ import annotations

@@ -1,19 +1,20 @@
 """Policies that retranslate source prefixes: LocalAgreement, hold-n and re-translation.
 
-Any model goes online so, bi-directional ones too: whenever the source has grown, the prefix is
-translated by an offline search (search/engine.py, of any beam). `LocalAgreement` and `HoldN`
-commit the part of each translation that is taken for stable, from which the next one goes on (Liu
-et al. 2020; Polak et al. 2022); `Retranslation` shows all of it and revises what it has shown
-(Arivazhagan et al. 2020).
+Any model can translate simultaneously in this way, bidirectional ones included: whenever the source
+has grown, the prefix is translated by an offline search (search/engine.py, with any beam).
+`LocalAgreement` and `HoldN` commit the stable part of each translation, from which the next one
+continues (Liu et al. 2020; Polak et al. 2022); `Retranslation` shows all of it and revises what it
+has shown (Arivazhagan et al. 2020).
 
-`PrefixDecoder` decodes many sentences in batches, `PrefixStream` one while it arrives; a test of
-the invariants checks that they write the same, token for token and delay for delay.
+`PrefixDecoder` decodes many sentences in batches, `PrefixStream` one while it arrives; an invariant
+test checks that both write the same tokens with the same delays.
 
-A prefix gets the source's end symbol, as the sentences of training had it: an offline model knows
-no other sources, and without it would seldom end its translation. A model trained along
-READ/WRITE paths may do better without (`end_of_prefix`), for it has learned to predict from
-sources that go on; that needs a prefix-safe model. Those that are never shown the end
-(`traits.hides_source_end`) translate both alike, to as many tokens as the prefix has.
+A prefix gets the source's end symbol, like the sentences of training: an offline model knows no
+other sources, and would seldom end its translation without it. A model trained along READ/WRITE
+paths may do better without the end symbol (`end_of_prefix`), because it has learned to predict from
+unfinished sources; that requires a prefix-safe model. For models that never see the end symbol
+(`traits.hides_source_end`) the setting makes no difference; their translations have as many tokens
+as the prefix.
 """
 
 from __future__ import annotations

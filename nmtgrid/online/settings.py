@@ -1,9 +1,9 @@
 """READ/WRITE policies by name, their settings and sweeps, as the command line reads them.
 
-`KINDS` has every policy that has a name; the classes are those of online/policies.py and
-online/retranslation.py, imported only when a policy is made. A policy of the user's own is called
-by its class's name (`own_policies`). A `Setting` is one point of a sweep: a policy with the value
-of each of its settings.
+`KINDS` has every named policy; the classes are those of online/policies.py and
+online/retranslation.py, imported only when a policy is created. A user-defined policy has the name
+of its class (`own_policies`). A `Setting` is one point of a sweep: a policy with a value for each
+of its settings.
 """
 
 from __future__ import annotations

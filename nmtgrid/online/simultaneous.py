@@ -1,6 +1,6 @@
 """`nmtgrid.simultaneous`: a loaded model and a reading policy translate words as they arrive.
 
-The page docs/python.md shows how it is used.
+docs/python.md shows how to use it.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Streaming decoding: translates sentences while they arrive, with a prefix-safe model.
 
-`TokenStream` works on ids, greedily; `Stream` on words; `StreamTranslator` begins them. The command
-line (`nmtgrid stream`) and the SimulEval agent use it.
+`TokenStream` works on ids, greedily; `Stream` on words; `StreamTranslator` starts them. `nmtgrid
+decode --stream`, `nmtgrid demo` and the SimulEval agent use it.
 
 The state grows by a column with each READ and by a row with each WRITE; nothing is computed twice.
-What is written, and after how many reads, is what a batched search (search/engine.py, beam 1) with
-the same agent writes, which an invariant test checks.
+An invariant test checks that a stream writes the same, after the same reads, as a batched search
+(search/engine.py, beam 1) with the same agent.
 """
 
 from __future__ import annotations

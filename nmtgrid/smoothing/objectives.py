@@ -1,8 +1,9 @@
 """Loss smoothing of any objective (appendix E): credit for outputs near the reference.
 
-`Smoothed` wraps an objective. The token level (E.2.2) gives mass to types like the true one; the
-sequence level (E.2.1) trains on sampled sentences near the true one, weighted by a reward. `smooth`
-makes it from a run's settings; the trainer finds it in the registry of wrappers.
+`Smoothed` wraps an objective. The token level (E.2.2) moves probability mass to types similar to
+the reference token; the sequence level (E.2.1) trains on sampled sentences near the reference,
+weighted by a reward. `smooth` creates it from a run's settings; the trainer finds it in the
+registry of wrappers.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """Sampling sentences near the reference, by their Hamming distance (section E.2.1).
 
-Drawing is stratified: a distance d, then d positions, then a substitute for each. With n tokens
-that may change, m substitutes for each, and a reward of `-cost * d`, the distribution (E.5) gives a
-distance the chance `C(n, d) m^d exp(-cost d)`, normalised: what is drawn has exactly that
-distribution. With a cost of `1 / temperature + log m` that is `C(n, d) exp(-d / temperature)`: the
-prior on the distance does not depend on how many substitutes there are. End symbols never change,
-so lengths stay; nor do unknown tokens, and nothing becomes one.
+Sampling is stratified: first a distance d, then d positions, then a substitute for each. With n
+replaceable tokens, m substitutes for each, and a reward of `-cost * d`, the distribution (E.5)
+gives distance d the probability `C(n, d) m^d exp(-cost d)`, normalised, which is sampled exactly.
+With a cost of `1 / temperature + log m` this is `C(n, d) exp(-d / temperature)`, independent of the
+number of substitutes. End symbols are never replaced, so lengths stay the same; unknown tokens are
+neither replaced nor inserted.
+
 Letters: B sentences, T target positions, L samples, V types, W types to choose from.
 """
 

@@ -1,6 +1,7 @@
 """Word vectors of target types, for their cosine similarity (section E.2.2).
 
-Learnt from the training targets, read from a file of word2vec or GloVe, or taken from a model.
+They are learnt from the training targets, read from a file of word2vec or GloVe, or taken from a
+model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The interface of training objectives: from a batch to a loss, a sum over prediction sites.
 
 The trainer divides the gradient once, by the number of target tokens of the whole update, so that
-micro-batches of any size add up to exactly one large batch.
+micro-batches of any size give the same update as one large batch.
 """
 
 from __future__ import annotations

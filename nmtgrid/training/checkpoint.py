@@ -2,14 +2,13 @@
 
 `checkpoints/000012/` holds `last.safetensors` (the weights), `model.safetensors` (the best ones so
 far), `training.safetensors` (moments, running average, random states) and `training.json`
-(counters, position in the data). The folder is filled under another name and renamed, so a run that
-is killed at any moment finds one consistent set when it is resumed. `model.safetensors` and
-`last.safetensors` of the model directory are links to the newest folder's files.
+(counters, position in the data). The folder is written under another name and then renamed, so a
+run that is killed at any moment resumes from a consistent state. `model.safetensors` and
+`last.safetensors` of the model directory are links to files of the newest folder.
 
-Of older states only checkpoints are kept, and of these only the weights, for the mean of the last
-ones: a checkpoint is the state of a validation that was due. What a clock or a signal had saved,
-and the state of update 0, are for going on alone, so that the mean is that of a run that nobody
-interrupted.
+Of older states only the weights of scheduled validations are kept, for averaging. States that were
+saved because of a clock or a signal, and the state of update 0, only serve to resume: the average
+is that of a run without interruptions.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The processes of a run under torchrun: shared facts, sums and messages.
 
-`Processes` of one process alone does all of it without torch.distributed. Payloads go over the CPU
+With a single process, `Processes` works without torch.distributed. Objects are sent over the CPU
 (gloo), gradients over NCCL on GPUs. Called by the command `train` and by the loop of trainer.py.
 """
 

@@ -1,7 +1,7 @@
 """Counters and clock of a run, its events, the sums between two log lines, and `metrics.jsonl`.
 
-`Trainer.run` counts, and yields the events; the command `train` shows them and writes those with
-figures. All processes of a run see the same counters, clock and end.
+`Trainer.run` counts, and yields the events; the command `train` prints them and logs those with
+numbers. All processes of a run have the same counters, clock and end.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Maximum likelihood, and the parts that all translation objectives are built from.
 
-A loss is a sum over sites of weight x cross-entropy(target distribution, prediction). Which sites
-there are, what each one's weight is and how far its target is smoothed make the objective. The
-objectives of online/, adaptive/ and smoothing/ are built from the same parts.
+A loss is a sum over sites of weight x cross-entropy(target distribution, prediction). An objective
+defines the sites, their weights and the smoothing of their targets. The objectives of online/,
+adaptive/ and smoothing/ are built from these parts.
 """
 
 from __future__ import annotations

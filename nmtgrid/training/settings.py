@@ -1,6 +1,6 @@
 """Settings of a training run: frozen dataclasses, checked before any data is read.
 
-`resolve.py` fills them from presets, options and `--set`; `docs/settings.py` lists them.
+`prepare.py` fills them from presets, options and `--set`; `docs/settings.py` lists them.
 """
 
 from __future__ import annotations

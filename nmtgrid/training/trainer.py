@@ -1,8 +1,8 @@
 """The training loop: a generator of events that prints nothing.
 
-`prepare.py` builds a `Trainer`, the command `train` shows and logs its events (events.py). A run
-goes on from its newest saved state bit for bit, with any number of processes: what a process reads
-and draws is decided here.
+`prepare.py` builds a `Trainer`; the command `train` prints and logs its events (events.py). A run
+continues from its newest checkpoint bit for bit, with any number of processes: this module decides
+which batches and random numbers each process gets.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """One update: the summed gradient of its micro-batches, divided once, clipped and applied.
 
-A micro-batch that does not fit into memory is halved, and the update begun again: its gradient is
-the same sum, so the update stays exact but for models that take statistics of a batch: each half
-has its own. A GPU's results are read while it computes the next update, so that it never waits for
-the host. Called by trainer.py; `benchmarks/training_speed.py` times it.
+A micro-batch that does not fit into memory is halved, and the update starts again. The gradient is
+the same sum, except in models with batch statistics, which are then those of each half. Results of
+a GPU are read while it computes the next update, so that it never waits for the host. Called by
+trainer.py; `benchmarks/training_speed.py` times it.
 """
 
 from __future__ import annotations

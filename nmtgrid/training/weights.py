@@ -1,9 +1,9 @@
 """The weights of a model: complete in every process, or sharded over processes.
 
-Whole is what models of this field need. Shards (`training.shard`) are for those that do not fit:
-the weights, their gradients and the optimiser's moments are spread over the processes by torch's
-`fully_shard`, and weights are brought together for as long as an update or a validation takes. The
-update is the same; what is saved is whole, so that a run may go on either way.
+Models of this field usually fit into one device. `training.shard` is for those that do not:
+weights, gradients and optimiser states are spread over the processes by torch's `fully_shard`, and
+weights are gathered for an update or a validation. Updates are the same, and checkpoints contain
+complete weights, so a run may continue either way.
 """
 
 from __future__ import annotations

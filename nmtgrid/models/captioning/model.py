@@ -1,7 +1,7 @@
 """Image captioning: the common base, and the LSTM without attention (appendix E.3.1).
 
-A picture is a bag of regions [S, F] instead of a source; `CaptionModel` has embeddings, output
-and classifier. `CaptionLSTM` sees the mean region once and then writes (Vinyals et al., 2015);
+A picture is a set of regions [S, F] instead of a source; `CaptionModel` has embeddings, output and
+classifier. `CaptionLSTM` sees the mean region once and then writes (Vinyals et al., 2015);
 `top_down.CaptionTopDown` attends to the regions at every word.
 """
 

@@ -1,8 +1,8 @@
 """Image captioning with top-down attention over regions (Anderson et al., 2018, section 3.2).
 
 The attention LSTM reads the language LSTM's last state, the mean region and the last word; its
-state h1 weighs the regions, a_i = w^T tanh(W_v v_i + W_h h1), and the language LSTM reads their
-weighted mean and h1. The equation numbers below are that paper's.
+state h1 weights the regions, a_i = w^T tanh(W_v v_i + W_h h1), and the language LSTM reads their
+weighted mean and h1. The equation numbers below are those of that paper.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Configuration and presets of Pervasive Attention (chapter 3; online 4.3.2, 4.4.2).
 
-`PervasiveConfig` has the options of tables 3.4 and 3.5; a preset is named after the data set and,
-where it is one of those tables' rows, after what the row changes.
+`PervasiveConfig` has the options of tables 3.4 and 3.5; a preset is named after the dataset and,
+for the rows of these tables, after the change.
 """
 
 from __future__ import annotations

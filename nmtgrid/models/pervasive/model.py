@@ -1,9 +1,9 @@
 """Pervasive Attention (chapter 3): a 2-D convolutional network over the source-target grid.
 
-Cell (t, j) of the grid holds what the model knows of the target prefix up to y_t and the source
-around x_j. The network's blocks are in `layers.grid`, pooling and decoding in `grid_model`. Online
-(section 4.3.2) the network is causal on the source side too; a reader, on the same grid or one of
-its own, then says at each cell whether to READ on (section 4.4.2).
+Cell (t, j) of the grid is a function of the target prefix up to y_t and the source around x_j. The
+network's blocks are in `layers.grid`, pooling and decoding in `grid_model`. For simultaneous
+translation (section 4.3.2) the network is causal in the source too, and a reader, on the same grid
+or one of its own, predicts READ or WRITE at each cell (section 4.4.2).
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The objective `divergence`: a reader learns how much the rest of the source would change.
 
-Where the prediction with what has been read is that with the whole source, there is nothing to wait
-for (DaP-SiMT, Zhao et al., EMNLP 2023; without training PsFuture, Zhao et al., EMNLP 2024). On a
-grid the label is exact and at hand at every cell: the last column of its row has read everything.
+If the prediction given the source read so far equals that given the whole source, there is no need
+to wait (DaP-SiMT, Zhao et al., EMNLP 2023; PsFuture, Zhao et al., EMNLP 2024, without training). On
+a grid this label is exact and available at every cell: the last column of a row has read the whole
+source.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The objective `dynamic`: a translation model and a reader, supervised by an oracle.
 
-An oracle finds the cheapest path z* through what writing costs now; the model learns to write on it
-and right of it, the agent to read left of it and to write elsewhere (section 4.4.2). One pass over
-the grid serves all three: costs for the oracle, features for the model, logits for the agent.
+The oracle finds the path z* of least cost under the current translation model. The translation
+model learns to write on z* and to the right of it, the reader to read left of it and to write
+elsewhere (section 4.4.2). One pass over the grid gives the costs for the oracle, the features for
+the model and the logits for the reader.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The objective `itst`: likelihood under a decreasing threshold, and losses on transport.
 
-The matrices of layers/transformer/transport.py say how much information goes from source to target
-tokens. They are trained by the attention that they weigh; two losses bring each row to a sum of 1
-and near to the diagonal, and a threshold that falls in the course of the training hides what a
-policy at that threshold would not have read.
+The matrices of layers/transformer/transport.py say how much information flows from each source
+token to each target token. They are trained through the attention that they weight. Two further
+losses bring the sum of each row to 1 and its mass close to the diagonal, and a decreasing threshold
+hides what a policy with that threshold would not have read.
 """
 
 from __future__ import annotations

@@ -1,11 +1,10 @@
 """The marginal over all READ/WRITE paths: a transducer on the grid (Graves, 2012).
 
-With probabilities of reading and of each target token at every cell, the likelihood of a target
-is a sum over all monotone paths, which a forward recursion gives exactly. Its gradient trains the
-translation model where paths are likely to write, and the reader towards the paths that predict
-the target well: no oracle's path is made, and none is committed to. CAAT (Liu et al., 2021), TAED
-(Tang et al., 2023) and HMT (Zhang and Feng, 2023) train such sums over the states that their
-networks can afford; a grid has all of them.
+With a probability of reading and of each target token at every cell, the likelihood of a target is
+a sum over all monotone paths, which a forward recursion computes exactly. Its gradient trains the
+translation model where paths are likely to write, and the reader towards paths that predict the
+target well; no single path is chosen. CAAT (Liu et al., 2021), TAED (Tang et al., 2023) and HMT
+(Zhang and Feng, 2023) train such sums over some of the states; a grid has all of them.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The objective `mma`: likelihood by expected alignments, and losses on the heads' delays.
 
-The heads' choices are marginalised inside of the network (layers/transformer/monotonic.py), so a
-target token has one prediction, and its gradient reaches the selection probabilities. What that
-loss does not know is time: without a price, heads read everything first.
+The heads' choices are marginalised inside the network (layers/transformer/monotonic.py), so a
+target token has one prediction, whose gradient reaches the selection probabilities. The likelihood
+alone does not favour low latency: without a loss on delays, heads read everything first.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The objective `wait-info`: likelihood with the source K ahead in information.
 
-The information of layers/transformer/information.py is trained by the attention that it weighs,
-and by a constraint on its sums, without which the K of a policy would have no unit: the source and
-the target of a sentence have the same information, that of a token being 1 on average.
+The information of layers/transformer/information.py is trained through the attention that it
+weights, and by a loss on its sums, which defines its unit: the source and the target of a sentence
+have the same total information, 1 per token on average.
 """
 
 from __future__ import annotations

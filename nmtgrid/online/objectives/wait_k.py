@@ -1,8 +1,8 @@
 """The wait-k objectives (section 4.3): along one path, sampled paths, or in an area.
 
-All are sums over sites of weight x cross-entropy, as maximum likelihood is (training/likelihood),
-with limited reads: along one wait-k path (4.28), along paths with sampled k (4.30), at all cells
-right of one (4.34). `k` is in tokens, the end symbol of a source being its last.
+All are sums over sites of weight x cross-entropy, like maximum likelihood (training/likelihood),
+with limited reads: along one wait-k path (4.28), along paths with sampled k (4.30), or at all cells
+to the right of one (4.34). `k` counts tokens, including the end symbol of the source.
 """
 
 from __future__ import annotations
