@@ -126,7 +126,7 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
             if (trace.line, join_units(trace.source)) != (other.line, join_units(other.source)):
                 raise InputError(
                     f"its source is not that of {first_path}.",
-                    "Give traces of the same text, preprocessed alike.",
+                    "Give traces of the same text, preprocessed in the same way.",
                     path=path,
                     line=line,
                 )

@@ -131,7 +131,7 @@ def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
     names = _distinct([path for path, (label, _) in zip(paths, named, strict=True) if not label])
     labels = [label or next(names) for label, _ in named]
     faults += [
-        f"Two models are called `{name}`: label one by `LABEL=MODEL`."
+        f"Two models have the name `{name}`: give one of them another, as in `LABEL=MODEL`."
         for index, name in enumerate(labels)
         if not faults and name in labels[:index]
     ]

@@ -45,7 +45,8 @@ PICTURE_RULES = [
     Excludes(
         "source_lang train toy toy_difficulty xml valid_every max_ratio workers",
         "captions features restval toy_pictures",
-        "{option} is about text in two languages, but sources are pictures here: leave it out.",
+        "{option} applies to text in two languages, but here the sources are pictures: leave it "
+        "out.",
     ),
     Excludes(
         "captions features restval valid test",

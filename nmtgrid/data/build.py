@@ -253,7 +253,7 @@ def preprocess_toy(
 def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
     check(plan)
     faults = [
-        f"A split cannot be called `{name}`; use letters, digits, `.`, `_` and `-`."
+        f"A split cannot be named `{name}`; use letters, digits, `.`, `_` and `-`."
         for name in prefixes
         if not _NAME.fullmatch(name)
     ]

@@ -247,7 +247,7 @@ def load_model(
 def weights_file(folder: Path, weights: str = "best") -> Path:
     """Return the path of the weights called `weights`. Raises ModelError if they are not there."""
     if weights not in WEIGHTS:
-        raise ModelError(f"There are no weights called `{weights}`.", nearest(weights, WEIGHTS))
+        raise ModelError(f"There are no weights named `{weights}`.", nearest(weights, WEIGHTS))
     path = folder / WEIGHTS[weights]
     if not path.is_file():
         present = [name for name, file in WEIGHTS.items() if (folder / file).is_file()]

@@ -34,9 +34,9 @@ def refuse_oracle(model: TranslationModel) -> str:
     if not model.traits.prefix_safe:
         return str(model.refusal())
     return (
-        f"The oracle needs the cost of writing in every cell of the grid, but what this "
-        f"`{model.architecture}` predicts depends on the path that led there: take a `pervasive` "
-        "with `--set model.source_causal=true`."
+        "The oracle needs the cost of writing at every cell of the grid, but a prediction of "
+        f"`{model.architecture}` depends on the path to the cell: use a `pervasive` with `--set "
+        "model.source_causal=true`."
     )
 
 

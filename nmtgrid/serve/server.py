@@ -339,7 +339,7 @@ class Handler(BaseHTTPRequestHandler):
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         if not self.server.knows_host(host):
             self.close_connection = True
-            raise Refusal(403, "This server is not called by that name.", "Use its address.")
+            raise Refusal(403, "This server does not have that name.", "Use its address.")
         if origin is not None and origin.lower() != f"http://{host}".lower():
             self.close_connection = True
             raise Refusal(403, "Requests of other pages are refused.", "Use this server's own.")

@@ -114,7 +114,7 @@ def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
             entry = "`type count`" if has_counts else "one word"
             raise InputError(
                 f"a line of a vocabulary must be {entry}, but is `{line[:60]}`.",
-                "Mend the line, or give another file.",
+                "Correct the line, or give another file.",
                 path=path,
                 line=number,
             )

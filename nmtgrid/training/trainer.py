@@ -260,7 +260,7 @@ class Trainer:
         """Put back counters and tensors. Raises ValueError for what does not fit the run."""
         last = max(state.best.update, state.ema_steps)
         if last > progress.update:
-            raise ValueError(f"`best` or `ema_steps` tell of update {last:,}, after the last one")
+            raise ValueError(f"`best` or `ema_steps` refer to update {last:,}, after the last one")
         rank = "" if state.processes == 1 else f"{state.processes - 1}."
         if f"{_RANDOM}{rank}random.cpu" not in tensors:
             raise ValueError(f"it lacks the random numbers of {state.processes:,} processes")
@@ -548,7 +548,7 @@ def restore_random(
         try:
             restore_random_states(states, device)
         except (RuntimeError, TypeError) as fault:
-            raise ValueError("a state of the random numbers makes no sense") from fault
+            raise ValueError("a random state is invalid") from fault
     else:
         seed_process(seed, processes)
 

@@ -120,7 +120,7 @@ def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: b
     if other is None or not (text.startswith(other) or other.startswith(text)):
         raise InputError(
             f"the source of line {trace.line} is not that of the first model's traces.",
-            "Give traces of the same text, preprocessed alike.",
+            "Give traces of the same text, preprocessed in the same way.",
             path=path,
             line=trace.line,
         )

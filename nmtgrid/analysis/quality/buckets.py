@@ -300,9 +300,9 @@ def _describe_intervals(samples: int) -> str:
     if not samples:
         return ""
     return (
-        f"Intervals hold 95 % of {samples:,} bootstrap samples, of a bucket's sentences drawn anew "
-        f"with replacement (seed {SEED}). Buckets of fewer than {FEW} sentences say little: their "
-        "bars are pale. Empty ones are left out. "
+        f"Intervals contain 95 % of {samples:,} bootstrap samples of the sentences of a bucket (seed "
+        f"{SEED}). Buckets with fewer than {FEW} sentences have pale bars, because their scores are "
+        "unreliable. Empty buckets are omitted. "
     )
 
 

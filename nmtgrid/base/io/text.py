@@ -264,7 +264,7 @@ def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) 
     if b"\0" in raw:
         raise InputError(
             f"NUL byte at character {raw.index(0) + 1}.",
-            "This is not plain UTF-8 text (UTF-16, or damaged?); convert it or mend the line.",
+            "This is not plain UTF-8 text (UTF-16, or damaged?): convert or correct it.",
             path=path,
             line=number,
         )
@@ -273,7 +273,7 @@ def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) 
     except UnicodeDecodeError as fault:
         raise InputError(
             f"not valid UTF-8 (byte {fault.start + 1} of the line is 0x{raw[fault.start]:02x}).",
-            "Convert the file to UTF-8 (`iconv -f latin1 -t utf8`) or mend the line.",
+            "Convert the file to UTF-8 (`iconv -f latin1 -t utf8`), or correct the line.",
             path=path,
             line=number,
         ) from fault

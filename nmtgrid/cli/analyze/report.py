@@ -92,12 +92,13 @@ RULES = [
     Requires(
         "data",
         "systems activations",
-        "`--data` is for translations or `--activations MODEL`: add them, or leave `--data` out.",
+        "`--data` applies to translations or `--activations MODEL`: add one of them, or leave out "
+        "`--data`.",
     ),
     Excludes(
         "reference source",
         "data",
-        "{option} is what `--data` has: leave one of them out.",
+        "`--data` provides what {option} gives: leave one of them out.",
         unless="activations",
     ),
     Requires("split", "data", "`--split` names a part of a dataset: add `--data DATA`."),
@@ -112,7 +113,7 @@ RULES = [
     Requires(
         "reference source alignments train bootstrap",
         "systems",
-        "{option} is about translations: name them, NAME=FILE, or leave it out.",
+        "{option} applies to translations: give some, as in NAME=FILE, or leave it out.",
     ),
 ]
 

@@ -123,7 +123,9 @@ EVALUATION_RULES = [
         "`--reference FILE` is missing: what the translations are compared with; or give a "
         "dataset, `--data DATA --split test`.",
     ),
-    Excludes("reference source", "data", "{option} is what `--data` has: leave one of them out."),
+    Excludes(
+        "reference source", "data", "`--data` provides what {option} gives: leave one of them out."
+    ),
     Requires("split", "data", "`--split` names a part of a dataset: add `--data DATA`."),
 ]
 

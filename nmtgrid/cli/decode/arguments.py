@@ -143,7 +143,7 @@ RULES = [
     Excludes(
         "card",
         "ensemble exit sample prefix",
-        "`--card` is about translations of MODEL alone: leave {other} out.",
+        "`--card` is for translations of MODEL on its own: leave out {other}.",
     ),
     Requires(
         "k threshold policy finish_reading",

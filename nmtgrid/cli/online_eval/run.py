@@ -408,7 +408,7 @@ def _systems(
         for label, path in named
     ]
     faults = [
-        f"Two models are called `{name}`: name one by `NAME=MODEL`."
+        f"Two models have the name `{name}`: give one of them another, as in `other=MODEL`."
         for number, name in enumerate(names)
         if name in names[:number]
     ]

@@ -98,7 +98,7 @@ PANELS = {
     "Instead of training": "list_ dump_config dry_run lengths source_vocab_size target_vocab_size",
     GENERAL: "device precision json",
 }
-_SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
+_SIZES_MESSAGE = "{option} applies only to `--dry-run` without DATA: leave it out."
 _OUT_MESSAGE = "`--out MODEL` is missing: the model directory to write."
 RULES = [
     Requires("source_vocab_size target_vocab_size", "dry_run", _SIZES_MESSAGE),

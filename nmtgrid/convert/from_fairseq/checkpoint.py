@@ -151,7 +151,7 @@ def _resolve(name: str) -> _Constructor | Inert:
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> TensorView:
     if not isinstance(storage, _Storage) or not len(shape) == len(strides) <= _MAX_AXES:
-        raise PickleFault("it has a tensor that makes no sense")
+        raise PickleFault("it has an inconsistent tensor")
     sizes = tuple(map(_count, shape))
     # Nobody steps along an axis of one element, so its stride may be anything.
     steps = tuple(

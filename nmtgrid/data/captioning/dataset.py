@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "U32": "<u4", "U64": "<u8"}
 _LAYOUT = (
-    "A file of features has one tensor [regions, F] for each picture, called by its id or file "
-    "name; or `features` [total, F] with `offsets` and `ids`."
+    "A file of features has one tensor [regions, F] per picture, named by its id or file name; or "
+    "`features` [total, F] with `offsets` and `ids`."
 )
 
 
