@@ -284,7 +284,7 @@ def test_scores_on_a_dataset_are_those_of_decode(
     (alone,) = json.loads(report.read_text())["scores"]["systems"]
     assert alone["bleu"] < scores["bleu"]
     for options, words in (
-        (["--data", data, "-r", text], "`--reference` is what `--data` has"),
+        (["--data", data, "-r", text], "`--data` provides what `--reference` gives"),
         (["--split", "test", "-r", text], "`--split` names a part of a dataset"),
         ([], "`--reference FILE` is missing"),
         (["--data", data, "--split", "tset"], "Did you mean `test`?"),
@@ -330,7 +330,7 @@ def test_files_at_fault(name: str, files: Path, refused: Callable[..., str]) -> 
         (["one", "one"], "Two systems have the name `one`"),
         (["one", "reference"], "is the reference"),
         (["nowhere"], "no such file"),
-        (["one", "--json", "one"], "is what"),
+        (["one", "--json", "one"], "is also the file of"),
     ):
         assert words in refused("analyze", name, *named(files, *systems, "-r", "reference"))
     run(files, name, "blank", "two", "-r", "reference")

@@ -465,7 +465,7 @@ def test_vocabularies_must_fit(data: Path, tmp_path: Path, messages: list[str]) 
 
 
 REFUSED_AT_ONCE = {
-    "sizes without a plan": (["--source-vocab-size", "9"], "`--dry-run` alone"),
+    "sizes without a plan": (["--source-vocab-size", "9"], "only to `--dry-run`"),
     "init and resume": (["--init", "x", "--resume"], "contradict"),
     "twice": (["--set", "training.max_updates=3"], "`--max-updates` say the same"),
     "seed": (["--seed", "99999999999999999999"], "more digits than"),

@@ -125,7 +125,7 @@ def test_wrong_arguments(
         ({"device": None}, TypeError, "device must be a name"),
         ({"device": "tpu"}, nmtgrid.NmtgridError, "tpu"),
         ({"precision": "fp16"}, ConfigError, "one of 'fp32', 'bf16', 'int8', 'auto', but is"),
-        ({"weights": "worst"}, nmtgrid.NmtgridError, "no weights called `worst`"),
+        ({"weights": "worst"}, nmtgrid.NmtgridError, "no weights named `worst`"),
         ({"options": {"window": 3}}, TypeError, "options must be TranslationOptions"),
         ({"warn": True}, TypeError, "warn must be a function"),
         ({"imports": "my.py"}, ConfigError, r"must be a list of files: `imports=\['my.py'\]`"),

@@ -89,7 +89,7 @@ def test_the_plan_of_a_run_that_goes_on_is_its_own(
         (["--resume"], "`--out MODEL` is missing"),
         (["--out", "x", "--resume", "--overwrite"], "contradict each other"),
         (["--seeds", "1,1"], "1 stands there twice"),
-        (["--source-vocab-size", "9"], "is for `--dry-run` alone, without DATA"),
+        (["--source-vocab-size", "9"], "only to `--dry-run` without DATA"),
     ],
 )
 def test_a_plan_refuses_what_a_run_would(

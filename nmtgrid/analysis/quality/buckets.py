@@ -300,9 +300,9 @@ def _describe_intervals(samples: int) -> str:
     if not samples:
         return ""
     return (
-        f"Intervals contain 95 % of {samples:,} bootstrap samples of the sentences of a bucket (seed "
-        f"{SEED}). Buckets with fewer than {FEW} sentences have pale bars, because their scores are "
-        "unreliable. Empty buckets are omitted. "
+        f"Intervals contain 95 % of {samples:,} bootstrap samples of a bucket's sentences (seed "
+        f"{SEED}). Buckets with fewer than {FEW} sentences have pale bars, because their scores "
+        "are unreliable. Empty buckets are omitted. "
     )
 
 

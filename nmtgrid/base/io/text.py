@@ -37,10 +37,10 @@ LONGEST_LINE = 64 << 20
 
 # Messages for the notes of `read_lines`.
 NOTES = {
-    "carriage_returns": "{count} lines ended with a carriage return, which was taken away.",
-    "byte_order_marks": "began with a byte-order mark, which was taken away.",
-    "line_separators": "{count} lines hold carriage returns or Unicode line separators; they stay "
-    "one line each.",
+    "carriage_returns": "removed carriage returns at the ends of {count} lines.",
+    "byte_order_marks": "removed a byte-order mark.",
+    "line_separators": "{count} lines contain carriage returns or Unicode line separators, which "
+    "do not end a line.",
 }
 
 
