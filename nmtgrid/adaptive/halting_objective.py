@@ -173,15 +173,16 @@ class HaltingSettings:
 class CompoundLoss:
     """The aligned loss plus alpha times the exit predictor's against an oracle. Eq. (5.9), (5.10).
 
-    The model's `halting` says which family the predictor is of, and with it whether the oracle
-    chooses for sentences or tokens; a sentence's loss counts for each of its tokens, as (5.9) has
-    it. The oracle judges by the same predictions that are trained, in training mode with their
-    dropout, and without gradient.
+    The model's `halting` defines the type of predictor, and whether the oracle chooses exits for
+    sentences or for tokens; the loss of a sentence counts for each of its tokens, as in (5.9). The
+    oracle uses the predictions that are being trained, with their dropout in training, and without
+    gradient.
 
-    `nll` is that along the exits that the predictor takes at `validate_threshold` (the likeliest,
-    unless it is geometric), each with the states of aligned exits; `average_exit`, `oracle_exit`
-    and `agreement` tell where both stop and how often at the same place. Validation goes by the
-    compound loss without label smoothing: along the exits taken, never to exit might be best.
+    `nll` is that along the exits that the predictor takes at `validate_threshold` (the most likely
+    ones, unless it is geometric), each with the states of aligned exits. `average_exit`,
+    `oracle_exit` and `agreement` log the mean exits of both and how often they agree. The best
+    weights are chosen by the compound loss without label smoothing: by `nll`, a predictor that
+    never exits might be best.
     """
 
     def __init__(self, settings: HaltingSettings) -> None:

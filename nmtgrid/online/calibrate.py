@@ -117,8 +117,9 @@ def losses(
 def safest_first(latencies: Sequence[float], losses: Sequence[float]) -> list[int]:
     """Return the candidates that are worth a test, from the slowest to the fastest.
 
-    Left out is what another beats in latency or loss without losing in the other one: of those that
-    are left, a faster one loses more. What has no latency (NaN) wrote nothing, and is the fastest.
+    Candidates that another one beats in latency or loss, without being worse in the other, are left
+    out; among the rest a faster one loses more. A candidate without latency (NaN) wrote nothing,
+    and is the fastest.
     """
     fastest_first = sorted(
         range(len(losses)),
@@ -143,11 +144,11 @@ def calibrate(
     seed: int = 1,
     advance: Callable[[str, Setting, int], None] = lambda stage, setting, lines: None,
 ) -> Calibrated:
-    """Return what becomes of the settings; those that are offline are no candidates.
+    """Return the results of the settings; offline ones are not candidates.
 
-    `latency` gives the mean latency of a decoding, `seed` draws the halves, and `advance` gets the
-    stage ("ordering" or "testing") with each batch's setting and number of sentences. Raises
-    ConfigError where there are too few sentences for anything to pass.
+    `latency` gives the mean latency of a decoding, `seed` the random halves, and `advance` receives
+    the stage ("ordering" or "testing") with each batch's setting and number of sentences. Raises
+    ConfigError if there are too few sentences for any candidate to pass.
     """
     # Sentences without a source are no part of any half: there is nothing to lose in them.
     first, second = halves([sentence for sentence in sentences if sentence.source], seed)

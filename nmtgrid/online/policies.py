@@ -117,12 +117,11 @@ def _scores(
 
 
 def next_reads(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Tensor) -> Tensor:
-    """Return [R]: the reads with which each row writes next, given those so far, `reads` [R].
+    """Return [R]: the reads with which each row writes next, given its reads so far, `reads` [R].
 
-    rho [R, S] is one row of the grid: column j has j + 1 tokens read. The first column from
-    `reads` on whose rho is below the threshold writes; if there is none, the last one does. A
-    stream that goes on gives a length of one more than the columns it has: getting that length
-    back means that it must read.
+    rho [R, S] is one row of the grid; column j has j + 1 tokens read. A row writes in the first
+    column from `reads` on whose rho is below the threshold, or else in the last one. An unfinished
+    stream passes a length of one more than its columns: if that length is returned, it must read.
     """
     columns = torch.arange(1, rho.shape[1] + 1, device=rho.device)
     writes = (rho < threshold) & (columns >= reads[:, None])
@@ -358,10 +357,10 @@ class EDAtt(Policy):
 class Monotonic(Policy):
     """Writes once every monotonic head of the model has chosen a source position (MMA).
 
-    Ma et al. (2020), "Monotonic multihead attention". The threshold decides about the heads'
-    positions too, not only about writing: what a head may attend to ends where it chose. So without
-    floor, cap and `finish_reading` this writes what offline decoding with the same threshold does,
-    and reads as far as the foremost head has gone.
+    Ma et al. (2020), "Monotonic multihead attention". The threshold also determines the positions
+    of the heads, and thus what they attend to. Without floor, cap and `finish_reading` the policy
+    writes the same as offline decoding with the same threshold, and reads as far as the foremost
+    head.
     """
 
     threshold: float = 0.5
@@ -475,10 +474,10 @@ class AlongPaths(Agent):
 class Bounded(Agent):
     """An agent that reads if a stream cannot know yet whether it may write.
 
-    The most tokens that a translation may have depend on the source's length, of which a stream
-    knows only how much has come: at the limit for that much, it reads. So it does, with
-    `end_is_hidden`, before it writes more tokens than it has read. Where no limit is in sight, as
-    for wait-k with the default limits, the agent alone decides.
+    The maximum length of a translation depends on the length of the source, of which a stream knows
+    only the part that has arrived. At the limit for this part it reads; with `end_is_hidden` it
+    also reads before it would write more tokens than it has read. If no limit is reached, as with
+    wait-k and the default limits, the agent decides alone.
     """
 
     agent: Agent

@@ -93,8 +93,8 @@ class PrefixPolicy:
 class CommitPolicy(PrefixPolicy):
     """A policy that writes the stable part of each translation and never revises it.
 
-    The end symbol is written with the source's end alone, so reading is always finished
-    (appendix C).
+    The end symbol is written only at the end of the source, so reading is always finished (appendix
+    C).
     """
 
     cap: int = 0
@@ -206,9 +206,9 @@ def _out_of_range(policy: PrefixPolicy, **least: int) -> list[str]:
 class PrefixTranslation:
     """A policy's translation of a sentence, and the number of tokens erased on the way.
 
-    The `reads` of the hypothesis are those with which each token was written, or became final where
-    the policy revises (metrics/erasure.py); its log-probabilities those of the translation that it
-    was written from, with so much of the source read, or of the last one.
+    `reads` of the hypothesis are the reads when each token was written, or became final if the
+    policy revises (metrics/erasure.py). Its log-probabilities are those of the translation that the
+    token was written from, or of the last one.
     """
 
     hypothesis: Hypothesis
@@ -218,8 +218,8 @@ class PrefixTranslation:
 class Written:
     """The tokens written for a sentence, with their `log_probabilities` and `reads`.
 
-    The end symbol's are the last of the latter two, once it `is_finished`. Reads count the
-    source's end symbol.
+    Both lists end with the entry of the end symbol, once the sentence `is_finished`. Reads count
+    the source's end symbol.
     """
 
     def __init__(self, policy: CommitPolicy, plan: SearchPlan) -> None:
@@ -310,10 +310,10 @@ class PrefixDecoder:
     ) -> None:
         """`models` (in evaluation mode, on `device`) share both vocabularies and are averaged.
 
-        The limits of length in `plan` are those of each prefix for its own length; `min_length` is
-        that of the whole source alone. `halt` and `graphs` as in `engine.search`; `batch_tokens`
-        are the source tokens of a batch times the beam. Raises ConfigError for settings out of
-        range, sampling, models of pictures, and an end symbol that a model cannot do without.
+        The length limits of `plan` apply to each prefix; `min_length` applies to the whole source
+        only. `halt` and `graphs` as in `engine.search`; `batch_tokens` are the source tokens of a
+        batch times the beam. Raises ConfigError for settings out of range, sampling, models of
+        pictures, and models that need the end symbol.
         """
         check_config(plan)
         for model in models:

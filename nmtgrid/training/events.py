@@ -169,8 +169,8 @@ class StopRequest:
 class Stopwatch:
     """The minutes of a run, including those before a resumption, and its reason to stop.
 
-    One process alone sees both as they are; several see what they agreed upon last, the first
-    one's clock and anybody's signal, so that they take the same decisions.
+    A single process uses its own clock and signals. Several processes use what they last agreed on,
+    the clock of the first one and the signals of all, so that they make the same decisions.
     """
 
     def __init__(self, kind: RunClock, stop: StopRequest, processes: Processes) -> None:

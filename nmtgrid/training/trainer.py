@@ -99,11 +99,11 @@ def read_batches(
     *,
     ahead: bool,
 ) -> Iterator[tuple[DataCursor, list[Batch]]]:
-    """Yield this process' batches of each update, with the cursor that follows them.
+    """Yield this process' batches of each update, with the cursor after them.
 
-    An update has `count` batches of `plan` over all `processes`, from `cursor` on. For a GPU those
-    of the next update are read `ahead`, in a thread, into pinned memory. `read_batch` returns the
-    batch of some pairs in an epoch.
+    An update takes `count` batches of `plan` over all `processes`, starting at `cursor`. For a GPU
+    the batches of the next update are read `ahead`, in a thread, into pinned memory. `read_batch`
+    returns the batch of given pairs in an epoch.
     """
     walk, epoch = plan.walk(cursor), cursor.epoch
     is_pinned = ahead and torch.cuda.is_available()
@@ -135,11 +135,11 @@ def read_batches(
 
 
 class Trainer:
-    """Trains `model` on `train`; the model directory `folder` gets weights and states.
+    """Trains `model` on `train`; the model directory `folder` gets weights and checkpoints.
 
-    `validator` scores weights (None: no validation, the last weights count). `resegmented` are the
-    pairs of `train` under BPE-dropout. `resume()` before `run()` goes on from the newest saved
-    state.
+    `validator` scores weights (None: no validation; the last weights count). `resegmented` are the
+    pairs of `train` under BPE-dropout. Call `resume()` before `run()` to continue from the newest
+    checkpoint.
     """
 
     def __init__(
@@ -199,10 +199,10 @@ class Trainer:
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
 
     def resume(self) -> bool:
-        """Go on from the newest saved state; return False if there is none.
+        """Continue from the newest checkpoint; return False if there is none.
 
-        Raises DataError unless the run was begun on the same pairs, ModelError where the weights
-        are of another model.
+        Raises DataError unless the run was started on the same pairs, ModelError if the weights
+        belong to another model.
         """
         snapshot = self.checkpoints.load()
         if snapshot is None:
@@ -282,11 +282,11 @@ class Trainer:
         self.meter, self.progress, self.selection.best = state.meter, progress, state.best
 
     def run(self) -> Iterator[events.Event]:
-        """Train until a limit is reached, or `stop` asks for the end.
+        """Train until a limit is reached, or `stop` is set.
 
-        Raises: TrainingError when the loss is not finite or another process is gone, DeviceError
-        when a pair does not fit into memory, StorageError when a state cannot be written; what was
-        saved stays.
+        Raises TrainingError if the loss is not finite or another process has gone, DeviceError if a
+        pair does not fit into memory, StorageError if a checkpoint cannot be written; saved
+        checkpoints stay.
         """
         try:
             yield from self._run()
@@ -539,8 +539,8 @@ def restore_random(
 ) -> None:
     """Restore this process' random states, or start new ones from `seed`.
 
-    So a run that goes on with another number of processes draws other dropout masks. Raises
-    ValueError for a state that is none.
+    A run that continues with another number of processes thus samples other dropout masks. Raises
+    ValueError for an invalid state.
     """
     rank = "" if processes.count == 1 else f"{processes.rank}."
     states = _below(tensors, f"{_RANDOM}{rank}")

@@ -32,11 +32,10 @@ def log_marginal(
 ) -> Tensor:
     """Return log sum_z p(z) prod_t exp(emission_{t, z_t}), a sum over all monotone paths z [B].
 
-    emission [B, T, S] is what writing at a cell adds to a path's logarithm, log p(y_t) less its
-    price; logits [B, T, S] are those of reading on. p(z) is that of
-    `policies.path_log_probabilities`: from one token read, with no choice in the last column. In
-    float64, with gradient; time is O(T S), in T steps of running sums along the source. Padding may
-    hold anything.
+    emission [B, T, S] is the log-weight of writing at a cell: log p(y_t) minus the cost of delay.
+    logits [B, T, S] are those of READ. p(z) is that of `policies.path_log_probabilities`: paths
+    start with one token read and decide nothing in the last column. In float64, with gradient; O(T
+    S) operations, in T steps of cumulative sums along the source. Padding is ignored.
     """
     size, columns = logits.shape[1:]
     counts = is_cell(source_lengths - 1, target_lengths, size, columns)
@@ -60,10 +59,11 @@ def log_marginal(
 def write_posteriors(
     emission: Tensor, logits: Tensor, source_lengths: Tensor, target_lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return `log_marginal` [B], with gradient for the logits alone, and posteriors [B, T, S].
+    """Return `log_marginal` [B], with gradient for the logits only, and posteriors [B, T, S].
 
     A posterior is the share of the marginal whose paths write at a cell; those of a row sum to 1.
-    It is the marginal's gradient for the emission there, which is why emissions need none.
+    It equals the gradient of the marginal with respect to the emission there, which is why
+    emissions need no gradient.
     """
     emission = emission.detach().double().requires_grad_()
     with torch.enable_grad():
@@ -104,19 +104,19 @@ class MarginalSettings:
 class Marginal:
     """-log sum_z p(z) prod_t p(y_t with z_t read) exp(-lambda (z_t - 1) / |x|), over all paths z.
 
-    The price of delay is that of `oracle_paths`: each write pays lambda times the share of the
-    source that has been read, the first token being free. So `marginal` and `dynamic` are
-    compared at the same lambda, and validation goes by the same criterion, the agent's path and its
-    delay.
+    The cost of delay is that of `oracle_paths`: each write costs lambda times the share of the
+    source that has been read, where the first token is free. `marginal` and `dynamic` are thus
+    comparable at the same lambda, and the best weights are chosen by the same criterion, the
+    reader's path and its delay.
 
-    Label smoothing does not touch the paths: they are weighed by the true token's likelihood, and
-    the cross-entropy at each cell, weighted by its posterior, is then smoothed. Inside of the sum
-    it would make paths prefer the cells where the model is unsure, whose distribution is nearest to
-    the uniform one. Soft targets (`smoothing`) take part in the same way.
+    Label smoothing does not affect the paths: they are weighted by the likelihood of the reference
+    token, and the cross-entropy at each cell, weighted by its posterior, is then smoothed. Inside
+    the sum it would favour cells where the model is uncertain, whose distribution is closest to the
+    uniform one. Soft targets (`smoothing`) work in the same way.
 
-    Posteriors are fixed weights of the fused loss, where they are the exact gradient: the logits
-    [M, V] of a grid are never there as a whole. Cells whose posterior float32 does not resolve
-    beside the 1 of their row are left out, which once the reader is sure are most of them.
+    Posteriors are constant weights of the fused loss, which gives the exact gradient, so the logits
+    [M, V] of a grid are never stored. Cells whose posterior is negligible in float32 are left out:
+    most of them, once the reader is confident.
     """
 
     def __init__(self, settings: MarginalSettings) -> None:
