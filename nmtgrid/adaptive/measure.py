@@ -207,8 +207,8 @@ class System:
 class Decoded:
     """The translations of a system, in the order of the sentences, and the seconds.
 
-    An empty source has no hypothesis. Seconds are by the clock on the wall, or by the processor's,
-    those of all cores together.
+    An empty source has no hypothesis. Seconds are wall-clock time, or processor time of all cores
+    together.
     """
 
     system: System
@@ -232,10 +232,10 @@ class Decoded:
 class Measured:
     """Quality (tokenised BLEU, percent) and cost of a system; end symbols count as tokens.
 
-    `flops_per_token` are the decoder's, of one row; None where they are not known. `average_exit`
-    is NaN, and there are no shares, where nothing was written or the decoder has no blocks; else
-    `shares` are those of the tokens that left at each exit, from the first on. With verified exits
-    the average is of the blocks that ran, for drafts that fell as well.
+    `flops_per_token` are those of the decoder for one row; None if unknown. `shares` are the shares
+    of tokens at each exit, from the first on; `average_exit` is NaN, and there are no shares, if
+    nothing was written or the decoder has no blocks. With verified exits the average counts the
+    blocks that ran, rejected drafts included.
     """
 
     decoded: Decoded
@@ -280,8 +280,8 @@ def decode(
 ) -> list[Decoded]:
     """Return the translations of `samples` by each system.
 
-    A batch's time is the least of `repeats`; what comes first in a process is not timed at all.
-    `advance` gets the number of sentences, once for each system.
+    The time of a batch is the minimum of `repeats`; the first decoding in a process is not timed.
+    `advance` receives the number of sentences, once for each system.
     """
     decoded: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
     seconds, processor = [0.0] * len(systems), [0.0] * len(systems)

@@ -38,9 +38,9 @@ _CHUNK = 1024
 class Records:
     """M tokens, end symbols included, of a decoder with N exits.
 
-    `sentence` [M] are the sentences' numbers, scores [M, N - 1] what is compared with thresholds,
-    hits [M, N] whether an exit's likeliest token is the one that was forced, and agrees [M, N]
-    whether it is the full stack's.
+    `sentence` [M] are the sentences' numbers, scores [M, N - 1] the values that are compared with
+    thresholds, hits [M, N] whether an exit predicts the forced token, and agrees [M, N] whether it
+    predicts the token of the full stack.
     """
 
     sentence: NDArray[Any]
@@ -125,11 +125,12 @@ class Replayed:
 
 
 def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -> Replayed:
-    """Return what K vectors thresholds [K, N - 1] do on M tokens, all at once.
+    """Return the results of K threshold vectors [K, N - 1] on M tokens, all at once.
 
-    scores [M, N - 1] are what is compared (in float32) at each exit but the last, and hits [M, N]
-    whether the exit's prediction is a hit. A token leaves at the first exit n whose score exceeds
-    threshold n. Fast where thresholds share their values, such as thousandths; right for any.
+    scores [M, N - 1] are the values compared (in float32) at each exit except the last, and hits
+    [M, N] whether the exit's prediction is a hit. A token exits at the first exit n whose score
+    exceeds threshold n. Fast if thresholds share their values, such as multiples of 0.001; correct
+    for any.
     """
     count = len(thresholds)
     # For each exit and each threshold value in use: the set of tokens that go on there, as bits.
@@ -241,10 +242,10 @@ def draw_thresholds(count: int, exits: int, seed: int = 1) -> NDArray[Any]:
 def finalists(
     records: Records, thresholds: NDArray[Any], budgets: Budgets, keep: int, *, truth: bool = False
 ) -> list[Finalist]:
-    """Return the `keep` vectors of each budget that agree best, by rising average exit.
+    """Return the `keep` vectors of each budget with the best agreement, by rising average exit.
 
-    With the full stack, or, if `truth`, with the tokens that were forced. Of vectors that do the
-    same one is kept; on equal agreement the faster comes first.
+    Agreement is with the full stack, or, if `truth`, with the forced tokens. Of vectors with the
+    same results one is kept; at equal agreement the faster comes first.
     """
     kept: dict[int, list[Finalist]] = defaultdict(list)
     for finalist in _ranked(records, thresholds, truth):
@@ -257,9 +258,10 @@ def refills(
     records: Records, thresholds: NDArray[Any], budgets: Budgets, keep: int,
     shifts: Mapping[float, float], tried: Collection[tuple[float, ...]], *, truth: bool = False,
 ) -> list[Finalist]:  # fmt: skip
-    """Return up to `keep` vectors for each budget of `shifts` that may keep to it when decoded.
+    """Return up to `keep` vectors for each budget of `shifts` that may meet it when decoded.
 
-    A shift is how much deeper than replayed such vectors decode. Those `tried` are left out.
+    A shift is how much deeper such vectors exit in decoding than in the replay. Those in `tried`
+    are left out.
     """
     kept: dict[float, list[Finalist]] = {budget: [] for budget in shifts}
     for finalist in _ranked(records, thresholds, truth):
@@ -291,7 +293,7 @@ def frontier(
 ) -> list[Finalist]:
     """Return up to `count` vectors that none beats in both agreement and speed, safest first.
 
-    From the safest to the fastest, in even ratios of what does not agree.
+    They are spaced by even ratios of the disagreement, from the safest to the fastest.
     """
     best: list[Finalist] = []
     for finalist in _ranked(records, thresholds, truth):
@@ -313,8 +315,8 @@ def lost_budgets(
 ) -> list[float]:
     """Return budgets whose vectors met them in the replay, but all exceeded them in decoding.
 
-    Both are average exits. What agrees best often lies at its budget's upper end, and decodes a
-    little deeper.
+    Both are average exits. The vector with the best agreement is often close to the upper end of
+    its budget, and exits a little deeper in decoding.
     """
     kept = {budgets.budget(value) for value in decoded}
     return sorted({budgets.budget(value) for value in replayed} - kept)

@@ -104,7 +104,7 @@ _CONTEXT = "context"
 class CommandArguments:
     """The arguments of a command: fields created by `argument`, `option` and `flag`.
 
-    What several commands share, such as `Device`, is annotated as Typer's parameters are instead.
+    Options of several commands, such as `Device`, are annotated like Typer's parameters instead.
     """
 
     not_in_file: ClassVar[frozenset[str]] = frozenset({"config"})
@@ -404,7 +404,7 @@ def option_names(kind: type[CommandArguments]) -> dict[str, str]:
 def explicit_options(arguments: CommandArguments) -> list[str]:
     """Return the fields that differ from their defaults.
 
-    An option with its default value changes nothing, so no rule forbids it.
+    An option given at its default value changes nothing, so rules do not apply to it.
     """
     return [
         field.name
@@ -532,9 +532,10 @@ class Leave(Exception):
 def check_outputs(
     outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None] | None = None
 ) -> None:
-    """Raise ConfigError unless each file (by its option) can be written and is no other's.
+    """Raise ConfigError unless each file (by its option) is writable and given only once.
 
-    Asked before the work begins: nobody should learn after hours that a folder is missing.
+    This is checked before the work begins, so that nobody learns after hours that a folder is
+    missing.
     """
     faults: list[str] = []
     # By the file itself: two paths, one through a link, may name the same.
@@ -593,7 +594,7 @@ def unusable(name: str, folder: Path | None) -> list[str]:
 def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
     """Write `values` as JSON to `path`: nothing for None, standard output for `-`.
 
-    What is no finite number becomes null.
+    Numbers that are not finite become null.
     """
     if path is None:
         return
@@ -604,9 +605,9 @@ def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
 
 
 def check_same_text(translator: Translator, dataset: Dataset) -> None:
-    """Raise DataError unless model and dataset are of one direction.
+    """Raise DataError unless model and dataset have the same languages.
 
-    Warns where words or cases of their texts are made in different ways.
+    Warns if their texts are tokenised or lower-cased differently.
     """
     model, data = translator.pipeline.facts, dataset.pipeline.facts
     if (model.source_lang, model.target_lang) != (data.source_lang, data.target_lang):

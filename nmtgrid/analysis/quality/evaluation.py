@@ -50,9 +50,8 @@ TITLES: dict[str, str] = {
 class Evaluation:
     """Lines and their tokens as ids; counts are computed when first needed.
 
-    `tokens` are those of `systems`, `source` is None where none is given. `corpus` is what titles
-    call the sentences; `tokenized` are source and reference with spaces between their words, where
-    the corpus has them.
+    `tokens` are those of `systems`; `source` is None if not given. `corpus` is the name in titles;
+    `tokenized` are source and reference as tokenised text, if available.
     """
 
     systems: Sequence[SystemOutput]
@@ -167,7 +166,8 @@ class Evaluation:
     ) -> dict[str, NDArray[numpy.float64]]:
         """Return by measure the scores in percent [systems, samples] of resampled `lines`.
 
-        Lines (all, if not given) are drawn with replacement, the same for all systems and measures.
+        Lines (default: all) are sampled with replacement, the same ones for all systems and
+        measures.
         """
         count = len(self.reference_lines) if lines is None else len(lines)
         selected = slice(None) if lines is None else lines
@@ -183,7 +183,7 @@ class Evaluation:
     def case_mismatches(self) -> list[str]:
         """Return a warning for each system if only it or only the reference has capitals.
 
-        Scores that regard case then count words as wrong that differ in nothing else.
+        Case-sensitive scores then count words as wrong that only differ in case.
         """
         if self.lowercase:
             return []
