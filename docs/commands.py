@@ -1,4 +1,4 @@
-"""The reference of commands, read from the signatures of the functions that they are."""
+"""The reference of commands, read from the signatures of their functions."""
 
 from __future__ import annotations
 
@@ -21,25 +21,27 @@ def commands() -> str:
     """Return the page of all commands, with every argument and option."""
     parts = [
         "# Commands\n",
-        "Generated from the command line; `nmtgrid COMMAND --help` shows the same. Three options "
-        "may stand anywhere on the line of every command: `--import FILE` (may be repeated; the "
-        "environment variable `NMTGRID_IMPORT` names files too, with colons between) runs a Python "
-        "file first, so that the architectures, objectives, reading policies and latency metrics "
-        "that it defines are known; `--quiet` leaves only warnings, errors and what goes to "
-        "standard output; `--debug` shows the traceback of an error. Exit codes: 0 done, "
-        "2 something to mend (it is said what), 1 a fault of the program's, 130 interrupted.\n",
+        "Generated from the command line; `nmtgrid COMMAND --help` shows the same. Every command "
+        "also takes these options, anywhere on its line:\n\n"
+        "* `--import FILE` first runs a Python file that defines architectures, objectives, "
+        "reading policies or latency metrics of your own. It may be repeated; the environment "
+        "variable `NMTGRID_IMPORT` lists files too, separated by colons.\n"
+        "* `--quiet` prints only warnings, errors and output for standard output.\n"
+        "* `--debug` shows the traceback of an error.\n\n"
+        "Exit codes: 0, success; 2, wrong input or options (the message says what to do); 1, a bug "
+        "of nmtgrid; 130, interrupted.\n",
     ]
-    for name, place in app.COMMANDS.items():
-        module = importlib.import_module(place)
+    for name, module_name in app.COMMANDS.items():
+        module = importlib.import_module(module_name)
         group = getattr(module, "app", None)
         if group is None:
             parts.append(_command(f"nmtgrid {name}", module.command, 2))
             continue
-        said = group.info.help if isinstance(group.info.help, str) else module.__doc__
-        parts.append(f"## `nmtgrid {name}`\n\n{_text(said)}\n")
-        for held in group.registered_commands:
-            inner = held.name or held.callback.__name__.replace("_", "-")
-            parts.append(_command(f"nmtgrid {name} {inner}", held.callback, 3))
+        summary = group.info.help if isinstance(group.info.help, str) else module.__doc__
+        parts.append(f"## `nmtgrid {name}`\n\n{_text(summary)}\n")
+        for registered in group.registered_commands:
+            inner = registered.name or registered.callback.__name__.replace("_", "-")
+            parts.append(_command(f"nmtgrid {name} {inner}", registered.callback, 3))
     return "\n".join(parts)
 
 
@@ -51,8 +53,8 @@ def _command(name: str, function: Callable[..., Any], level: int) -> str:
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if not hasattr(hint, "__metadata__"):
-            continue  # the command's own context, which nobody gives
-        info = next(one for one in hint.__metadata__ if hasattr(one, "param_decls"))
+            continue  # Typer's context, which is no option
+        info = next(item for item in hint.__metadata__ if hasattr(item, "param_decls"))
         if info.hidden:
             continue
         shown = _default(parameter.default, info, _plain_type(hint))
@@ -82,21 +84,21 @@ def _text(text: str | None) -> str:
 
 def _plain_type(hint: Any) -> Any:
     """Return the type that is annotated, without its metadata and without None."""
-    held = typing.get_args(hint)[0]
-    if typing.get_origin(held) in (typing.Union, types.UnionType):
-        held = next(one for one in typing.get_args(held) if one is not type(None))
-    return typing.get_args(held)[0] if typing.get_origin(held) is list else held
+    kind = typing.get_args(hint)[0]
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        kind = next(member for member in typing.get_args(kind) if member is not type(None))
+    return typing.get_args(kind)[0] if typing.get_origin(kind) is list else kind
 
 
 def _option(name: str, info: Any, kind: Any) -> str:
-    """Return an option's names, and what stands behind them."""
+    """Return an option's names and the placeholder of its value."""
     bare = "--" + name.replace("_", "-")
     # In an annotation Typer keeps the first name as the default.
-    words = [one for one in (info.default, *(info.param_decls or ())) if isinstance(one, str)]
+    words = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str)]
     names = [part for word in words for part in word.split("/")]
     if not names:
         names = [bare, bare.replace("--", "--no-", 1)] if kind is bool else [bare]
-    shown = " ".join(code(one) for one in names)
+    shown = " ".join(code(name) for name in names)
     if kind is bool:
         return shown
     if typing.get_origin(kind) is typing.Literal and not info.metavar:
@@ -105,7 +107,7 @@ def _option(name: str, info: Any, kind: Any) -> str:
 
 
 def _default(value: Any, info: Any, kind: Any) -> str:
-    """Return the default as `--help` shows it; nothing where there is none."""
+    """Return the default as `--help` shows it, or nothing."""
     if value is inspect.Parameter.empty:
         return "required"
     if isinstance(info.show_default, str):

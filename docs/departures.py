@@ -11,7 +11,7 @@ from docs.markdown import plain, table
 
 PACKAGE = Path(__file__).resolve().parents[1] / "nmtgrid"
 _PARAGRAPH = re.compile(r"Departs:\s+(.*?)(?=\n\s*\n|\nRaises|\Z)", re.DOTALL)
-_ROOMS = {
+_PACKAGES = {
     "text": "Text", "layers": "Layers of models (chapters 2 and 3)", "models": "Models",
     "online": "Online translation (chapter 4)", "adaptive": "Depth-adaptive decoding (chapter 5)",
     "smoothing": "Loss smoothing (appendix E)", "metrics": "Metrics", "analysis": "Analysis",
@@ -19,21 +19,21 @@ _ROOMS = {
 
 
 def departures() -> str:
-    """Return one table for each room of the package: where, what it is, how it departs."""
-    found: dict[str, list[tuple[str, str, str]]] = {}
+    """Return one table for each subpackage: where, what it is, how it departs."""
+    rows: dict[str, list[tuple[str, str, str]]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        place = path.relative_to(PACKAGE).as_posix()
+        module = path.relative_to(PACKAGE).as_posix()
         for name, text in docstrings(path):
-            for said in _PARAGRAPH.findall(text):
-                first = plain(text.strip().split("\n\n")[0].partition("Departs:")[0])
-                where = f"`{place}`" + (f" `{name}`" if name else "")
-                found.setdefault(place.partition("/")[0], []).append((where, first, plain(said)))
-    order = [*_ROOMS, *sorted(set(found) - set(_ROOMS))]
+            for departure in _PARAGRAPH.findall(text):
+                summary = plain(text.strip().split("\n\n")[0])
+                where = f"`{module}`" + (f" `{name}`" if name else "")
+                row = (where, summary, plain(departure))
+                rows.setdefault(module.partition("/")[0], []).append(row)
     return "\n".join(
-        f"### {_ROOMS.get(room, room)}\n\n"
-        + table(("where", "what it is", "how it departs"), found[room])
-        for room in order
-        if room in found
+        f"### {_PACKAGES.get(package, package)}\n\n"
+        + table(("where", "what it is", "how it departs"), rows[package])
+        for package in [*_PACKAGES, *sorted(set(rows) - set(_PACKAGES))]
+        if package in rows
     )
 
 

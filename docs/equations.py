@@ -1,4 +1,4 @@
-"""From the equations to the code: which function computes an equation, and which tests check it."""
+"""The table of equations: the function that computes each one, and the tests that check it."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ _CITED = re.compile(rf"\b[Ee]q(?:uation)?s?\.? ({_NUMBER}(?:(?:\s*(?:,|to|and|-)
 def equations() -> str:
     """Return one table for each chapter: equation, what it computes, where, and its tests.
 
-    An equation belongs to a definition whose docstring cites it; tests are the first four
-    files that use that definition by name, else its module.
+    An equation belongs to the definitions whose docstrings cite it. Tests are the first four
+    files that use the definition by name, or else its module.
     """
     words = {path: _names(path) for path in sorted(TESTS.rglob("test_*.py"))}
     rows: dict[str, list[tuple[tuple[str, int], tuple[str, str, str, str]]]] = defaultdict(list)
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()
         for name, text in docstrings(path):
-            for cited in _CITED.findall(text):
-                numbers = " ".join(cited.split())
+            for numbers in dict.fromkeys(" ".join(cited.split()) for cited in _CITED.findall(text)):
                 chapter, _, rest = numbers[1:].partition(".")
                 order = (chapter, int(re.match(r"\d+", rest)[0]))  # type: ignore[index]
                 outer = name.partition(".")[0]
                 dotted = "nmtgrid." + module.removesuffix(".py").replace("/", ".")
-                # A private name has the tests of its module; a layer may have those of models only.
+                # Private names are tested through their module, some layers only through models.
                 tests = [test for test, known in words.items() if outer in known] or [
                     test for test, known in words.items() if dotted in known
                 ]
                 shown = [f"`{test.relative_to(TESTS).as_posix()}`" for test in tests[:4]]
-                first = plain(text.strip().split("\n\n")[0].partition("Departs:")[0])
+                first = plain(text.strip().split("\n\n")[0])
                 where = f"`{module}`" + (f" `{name}`" if name else "")
                 row = (numbers, first, where, ", ".join(shown) or "those of the models")
                 rows[chapter].append((order, row))

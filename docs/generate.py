@@ -1,11 +1,11 @@
-"""Writes what is generated of the documentation: `python -m docs.generate`.
+"""Writes the generated parts of the documentation: `python -m docs.generate`.
 
-Whole pages (the references), and blocks of other pages between
+These are the reference pages, and blocks of other pages between
 
     <!-- generated: NAME -->
     <!-- end -->
 
-With `--check` nothing is written, and the exit code is 1 where a page is not current.
+With `--check` nothing is written, and the exit code is 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -32,20 +32,18 @@ PAGES: dict[str, Callable[[], str]] = {
     "reference-recipes.md": recipes,
 }
 TUTORIALS = ("pervasive", "online", "adaptive", "smoothing", "captions", "analysis")
-"""The tutorials in their order; one that has not been written yet is left out."""
+"""The tutorials in their order."""
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def tutorials() -> str:
-    """Return the table of the tutorials that there are, with the first sentence of each."""
+    """Return the table of tutorials, with the first paragraph of each."""
     rows = []
     for name in TUTORIALS:
-        path = FOLDER / f"{name}.md"
-        if path.is_file():
-            title, _, rest = path.read_text(encoding="utf-8").partition("\n\n")
-            sentence = plain(rest.strip().split("\n\n")[0])
-            rows.append((f"[{title.removeprefix('# ')}]({name}.md)", sentence))
-    return table(("tutorial", "what happens"), rows)
+        title, _, rest = (FOLDER / f"{name}.md").read_text(encoding="utf-8").partition("\n\n")
+        paragraph = plain(rest.strip().split("\n\n")[0])
+        rows.append((f"[{title.removeprefix('# ')}]({name}.md)", paragraph))
+    return table(("tutorial", "content"), rows)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {
@@ -57,17 +55,15 @@ BLOCKS: dict[str, Callable[[], str]] = {
 
 
 def stale(folder: Path = FOLDER) -> dict[Path, str]:
-    """Return the pages in `folder` that are not current, with what they should hold."""
-    found: dict[Path, str] = {}
-    for name, make in PAGES.items():
-        found[folder / name] = make()
+    """Return the pages in `folder` that are out of date, with their new text."""
+    pages = {folder / name: make() for name, make in PAGES.items()}
     for path in sorted(folder.glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        if path not in found and _BLOCK.search(text):
-            found[path] = _BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}{m[3]}", text)
+        if path not in pages and _BLOCK.search(text):
+            pages[path] = _BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}{m[3]}", text)
     return {
         path: text
-        for path, text in found.items()
+        for path, text in pages.items()
         if not path.is_file() or path.read_text(encoding="utf-8") != text
     }
 
@@ -77,7 +73,7 @@ def main(arguments: Sequence[str]) -> int:
     pages = stale()
     for path, text in pages.items():
         if "--check" in arguments:
-            sys.stderr.write(f"{path} is not current: run `python -m docs.generate`.\n")
+            sys.stderr.write(f"{path} is out of date: run `python -m docs.generate`.\n")
         else:
             path.write_text(text, encoding="utf-8")
             sys.stderr.write(f"{path} written\n")

@@ -1,4 +1,4 @@
-"""Small pieces of Markdown, the same on every machine and for every width of a terminal."""
+"""Tables, code and plain text in Markdown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def code(text: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return `text` on one line, without what would be read as an element of HTML."""
+    """Return `text` on one line, with `<` escaped outside of code."""
     pieces = " ".join(text.split()).split("`")
     # Between backticks everything is shown as it is.
     pieces[0::2] = [piece.replace("<", "&lt;") for piece in pieces[0::2]]

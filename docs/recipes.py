@@ -1,4 +1,4 @@
-"""The page of recipes: the head of each shell file, which says what it makes and from what."""
+"""The page of recipes: the comment at the head of each shell file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[1] / "recipes"
 SOURCED = ("common", "losses")
-"""Files that others read; they run nothing by themselves."""
+"""Files that recipes source; not recipes themselves."""
 
 
 def recipes() -> str:
@@ -16,8 +16,8 @@ def recipes() -> str:
         "# Recipes\n",
         "Generated from the heads of the shell files in `recipes/`. `SMALL=1` runs a recipe in "
         "minutes, `--dry-run` prints its commands; `bash recipes/small.sh` runs each recipe small, "
-        "two at a time. [Results](../recipes/RESULTS.md) has what they found beside the "
-        "published figures.\n",
+        "two at a time. [Results](../recipes/RESULTS.md) compares what they measured with "
+        "the published figures.\n",
     ]
     for path in sorted(FOLDER.glob("*.sh")):
         if path.stem not in SOURCED:
@@ -26,7 +26,7 @@ def recipes() -> str:
 
 
 def head(path: Path) -> str:
-    """Return the comment that a shell file begins with, without its signs."""
+    """Return the comment at the head of a shell file, without comment signs."""
     return "\n".join(_lines(path.read_text(encoding="utf-8")))
 
 

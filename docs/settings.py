@@ -20,35 +20,31 @@ from nmtgrid.training.settings import (
     TrainingSettings,
 )
 
-GROUPS = (
-    (
-        "training",
-        "How the weights are moved, when the run is checked and saved, when it ends",
-        TrainingSettings,
-    ),
-    ("batches", "What makes a batch", BatchSettings),
-    ("smoothing", "What is near the truth counts too", SmoothingSettings),
-    ("smoothing.token", "Tokens that are like the true one", TokenSmoothing),
-    ("smoothing.sequence", "Sentences near the true one", SequenceSmoothing),
-    ("search", "How translations are sought, in validation and as `decode`'s defaults", SearchPlan),
-)
+GROUPS: dict[str, type[Any]] = {
+    "training": TrainingSettings,
+    "batches": BatchSettings,
+    "smoothing": SmoothingSettings,
+    "smoothing.token": TokenSmoothing,
+    "smoothing.sequence": SequenceSmoothing,
+    "search": SearchPlan,
+}
 
 
 def settings() -> str:
     """Return the page of all settings: of architectures, then those that all runs share."""
     parts = [
         "# Settings\n",
-        "Generated from the code. `--set NAME=VALUE` changes any of them (`--set model.depth=8`), "
-        "`nmtgrid train --list --arch NAME` shows the same; those of objectives stand with "
-        "[the objectives](reference-objectives.md). The defaults are those without a preset.\n",
+        "Generated from the code. `--set NAME=VALUE` changes a setting (`--set model.depth=8`); "
+        "`nmtgrid train --list --arch NAME` prints the same list. Settings of objectives are on "
+        "[their page](reference-objectives.md). Defaults apply without a preset.\n",
     ]
-    held = zoo.architectures()
-    for name in held:
-        arch = held.get(name)
+    architectures = zoo.architectures()
+    for name in architectures:
+        arch = architectures.get(name)
         parts.append(f"## `--arch {name}`\n\n{plain(arch.summary)}.\n")
         parts.append(_group("model", arch.config))
-    for group, title, kind in GROUPS:
-        parts.append(f"## `{group}.*`\n\n{title}.\n")
+    for group, kind in GROUPS.items():
+        parts.append(f"## `{group}.*`\n")
         parts.append(_group(group, kind))
     return "\n".join(parts)
 
@@ -57,7 +53,7 @@ def objective_page() -> str:
     """Return the page of all objectives, with their settings."""
     parts = [
         "# Objectives\n",
-        "Generated from the code. `--objective NAME` says what training minimises.\n",
+        "Generated from the code. `--objective NAME` selects the loss that training minimises.\n",
         table(
             ("`--objective`", "minimises"),
             [(code(name), plain(objectives.get(name).description)) for name in objectives],
@@ -73,26 +69,26 @@ def presets() -> str:
     """Return the page of all presets, with every setting that they change."""
     parts = [
         "# Presets\n",
-        "Generated from the code. `--preset NAME` begins with these settings; `--set` goes above "
-        "them. Counts of types and parameters are those of the publications, where they have "
-        "them.\n",
+        "Generated from the code. `--preset NAME` starts from these settings; `--set` overrides "
+        "them. Vocabulary sizes and numbers of parameters are the published ones, where there "
+        "are any.\n",
     ]
-    held = zoo.architectures()
-    for name in held:
+    architectures = zoo.architectures()
+    for name in architectures:
         parts.append(f"## `--arch {name}`\n")
-        parts += [_preset(one) for one in held.get(name).presets.values()]
+        parts += [_preset(preset) for preset in architectures.get(name).presets.values()]
     return "\n".join(parts)
 
 
 def _preset(preset: Preset) -> str:
-    said = [plain(preset.description).rstrip(".")]
+    facts = [plain(preset.description).rstrip(".")]
     if preset.vocabulary:
-        said.append(f"{preset.vocabulary[0]:,} source and {preset.vocabulary[1]:,} target types")
+        facts.append(f"{preset.vocabulary[0]:,} source and {preset.vocabulary[1]:,} target types")
     if preset.parameters:
-        said.append(f"published: {preset.parameters / 1e6:.1f}M parameters")
-    values = "\n".join(f"{key}={_value(held)}" for key, held in preset.settings.items())
+        facts.append(f"published: {preset.parameters / 1e6:.1f}M parameters")
+    values = "\n".join(f"{key}={_value(value)}" for key, value in preset.settings.items())
     block = f"```\n{values}\n```\n" if values else "The defaults.\n"
-    return f"### `--preset {preset.name}`\n\n{'; '.join(said)}.\n\n{block}"
+    return f"### `--preset {preset.name}`\n\n{'; '.join(facts)}.\n\n{block}"
 
 
 def _group(prefix: str, kind: type[Any]) -> str:
@@ -110,11 +106,11 @@ def _group(prefix: str, kind: type[Any]) -> str:
         if "." not in name
     ]
     text = inspect.cleandoc(kind.__doc__ or "")
-    known = "" if text.startswith(f"{kind.__name__}(") else text
-    said = "\n\n".join(plain(part) for part in known.split("\n\n")) + "\n\n" if known else ""
+    is_generated = text.startswith(f"{kind.__name__}(")  # dataclasses without a docstring
+    intro = "" if is_generated else "".join(f"{plain(part)}\n\n" for part in text.split("\n\n"))
     if not rows:
-        return f"{said}It has no settings.\n"
-    return said + table(("setting", "type", "default", "meaning"), rows)
+        return f"{intro}It has no settings.\n"
+    return intro + table(("setting", "type", "default", "meaning"), rows)
 
 
 def _value(value: Any) -> str:

@@ -1,7 +1,7 @@
 """Hooks of the documentation site (mkdocs.yml): pages from outside docs/, and the API reference.
 
-Links that leave docs/ are right on the repository's pages; here they are turned to the site's
-own pages, or, where the site has no such page, to their text.
+Links out of docs/ work in the repository. On the site they lead to its own pages, or become plain
+text if it has no such page.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from mkdocs.structure.files import File, Files
 PROJECT = Path(__file__).resolve().parent.parent
 RESULTS = ("RESULTS", "SMALL", "PUBLISHED")
 MAIN = ("nmtgrid.search.translate", "nmtgrid.online.stream", "nmtgrid.online.policies")
-"""Modules that a program uses first."""
+"""Modules at the top of the API reference."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(\.\./([^)#]*)(#[^)]*)?\)")
 _NAME = re.compile(r"`(nmtgrid\.[a-z_.]+)\.[A-Z]?\w*`")
 
 
 def api_modules() -> list[str]:
-    """Return the modules of the API reference: the main ones, and those that the glossary names."""
+    """Return the modules of the API reference: the main ones and those named in the glossary."""
     names = _NAME.findall((PROJECT / "docs" / "glossary.md").read_text(encoding="utf-8"))
     modules = {n for n in names if (PROJECT / n.replace(".", "/")).with_suffix(".py").is_file()}
     return [*MAIN, *sorted(modules - {*MAIN})]
@@ -55,8 +55,8 @@ def on_files(files: Files, config: Any) -> Files:
         uri = f"recipes/figures/{path.name}"
         files.append(File.generated(config, uri, abs_src_path=str(path)))
     text = (
-        "# API reference\n\nGenerated from the docstrings: the modules that a program uses first, "
-        "and those that [the glossary](../glossary.md) names.\n"
+        "# API reference\n\nGenerated from the docstrings of the main modules and of those named "
+        "in [the glossary](../glossary.md).\n"
     )
     for package, modules in packages().items():
         listed = "".join(f"::: {module}\n\n" for module in modules)
@@ -68,7 +68,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Turn links that leave docs/ to pages of the site, or to their text."""
+    """Rewrite links out of docs/."""
     if page.file.src_uri.startswith("recipes/"):
         return markdown
 

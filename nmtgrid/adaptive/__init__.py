@@ -1,1 +1,1 @@
-"""Depth-adaptive decoding: a token leaves the decoder where it is good enough (chapter 5)."""
+"""Depth-adaptive decoding (early exits, chapter 5): objectives, halting and threshold tuning."""

@@ -42,7 +42,7 @@ VERIFIED = "verified"
 
 @dataclasses.dataclass(frozen=True)
 class ExitSettings:
-    """A halting mechanism with its thresholds, under a name, and how it did where it was tuned."""
+    """A named halting mechanism with its thresholds, and its results where it was tuned."""
 
     name: str
     mechanism: Mechanism
@@ -105,7 +105,7 @@ def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
 
 
 def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> AnyHalt | Verified:
-    """Return what `choice` asks for: an exit's number, a word, or the name of stored settings.
+    """Return the exit mechanism of `choice`: a block number, a keyword, or stored settings.
 
     "verified" may have settings, as in `verified exit=2 drafts=5`; "auto" is the model's own exit
     predictor, which stops where that is likelier than not, or at the likeliest exit. Raises
@@ -131,9 +131,9 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
             raise ConfigError(f"`--exit`: {fault}") from fault
     elif halting == "none":
         raise ConfigError(
-            "This model has no exit predictor, so it cannot tell by itself where to stop.",
-            "Name an exit, tune thresholds (`nmtgrid adaptive-tune`), or fine-tune it with "
-            "`--set model.halting=geometric --objective exits-halting`.",
+            "This model has no exit predictor, so it cannot decide where to exit.",
+            "Give a fixed exit, tune thresholds (`nmtgrid adaptive-tune`), or fine-tune the model "
+            "with `--set model.halting=geometric --objective exits-halting`.",
         )
     else:
         halt = halt_by(halting, (0.5,) * (model.traits.num_exits - 1))
@@ -142,7 +142,7 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
 
 
 def verified_of(choice: str) -> Verified:
-    """Return what `verified`, perhaps with settings, asks for. Raises ConfigError for faults."""
+    """Return the settings of `verified ...`. Raises ConfigError for invalid ones."""
     names = [field.name for field in dataclasses.fields(Verified)]
     values, faults = {}, []
     for word in choice.split()[1:]:

@@ -1,8 +1,8 @@
 """Halting mechanisms (section 5.3): the implementations of `models.api.Halt`.
 
-Each is called after every block but the last. What it looks at is in `needs`: nothing, the largest
-probability at the exit, Eq. (5.18), the chance of stopping chi, Eq. (5.20), or the exit that a
-multinomial predictor has chosen for the token, Eq. (5.19), or for the sentence, Eq. (5.11).
+Each mechanism is called after every block except the last. `needs` names its input: nothing, the
+largest probability at the exit, Eq. (5.18), the probability chi of exiting, Eq. (5.20), or the exit
+chosen by a multinomial predictor for the token, Eq. (5.19), or the sentence, Eq. (5.11).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Mechanism = Literal["confidence", "geometric", "multinomial", "sequence"]
 
 @dataclasses.dataclass(frozen=True)
 class FixedExit:
-    """Every token leaves after block `number`, from 1."""
+    """Every token exits after block `number`, counted from 1."""
 
     number: int
     needs: ClassVar[Needs] = "nothing"
@@ -32,7 +32,7 @@ class FixedExit:
     def __post_init__(self) -> None:
         """Raise ConfigError for an exit below 1."""
         if self.number < 1:
-            raise ConfigError(f"Exits are numbered from 1, but the exit given is {self.number}.")
+            raise ConfigError(f"Exits are numbered from 1, but {self.number} is given.")
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         """Return [R'], True from the exit's own block on."""
@@ -41,7 +41,7 @@ class FixedExit:
 
 @dataclasses.dataclass(frozen=True)
 class Thresholds:
-    """A token leaves after the first block n whose confidence or chi exceeds threshold n.
+    """A token exits after the first block n whose confidence or chi exceeds threshold n.
 
     `values` are those of blocks 1 .. N - 1, compared in float32; the last block needs none.
     """
@@ -64,7 +64,7 @@ class Thresholds:
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """A token leaves at the exit that the predictor found likeliest."""
+    """A token exits where the exit predictor considers it most likely."""
 
     needs: Literal["multinomial", "sequence"]
 
@@ -76,7 +76,7 @@ class Predicted:
 
 @dataclasses.dataclass(frozen=True)
 class RandomExit:
-    """Every token's exit is drawn evenly from [1..count]: "Uniform" in tables 5.2 to 5.5.
+    """Every token's exit is sampled from [1..count]: "Uniform" in tables 5.2 to 5.5.
 
     What is drawn depends on the seed, the row's key and the step alone.
     """
@@ -94,7 +94,7 @@ class RandomExit:
 
 
 class GivenExits:
-    """Tokens leave at the exits [B, T] that are given, beyond T at the last: for replays."""
+    """Tokens exit at given exits [B, T], beyond T at the last one: for replays."""
 
     needs: ClassVar[Needs] = "nothing"
 
@@ -132,8 +132,8 @@ def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
     count = with_exits(model).traits.num_exits
     if isinstance(halt, FixedExit) and halt.number > count:
         raise ConfigError(
-            f"Exit {halt.number} is beyond the decoder's {count} blocks.",
-            f"Name an exit from 1 to {count}.",
+            f"Exit {halt.number} does not exist: the decoder has {count} blocks.",
+            f"Give an exit from 1 to {count}.",
         )
     if isinstance(halt, RandomExit) and halt.count != count:
         raise ConfigError(
@@ -142,7 +142,7 @@ def check_halt(halt: AnyHalt, model: TranslationModel) -> None:
     if isinstance(halt, Thresholds) and len(halt.values) != count - 1:
         raise ConfigError(
             f"{len(halt.values)} thresholds are given, but a decoder of {count} blocks needs "
-            f"{count - 1}, one after each block but the last.",
+            f"{count - 1}, one after each block except the last.",
             "Tune them on this model: `nmtgrid adaptive-tune`.",
         )
     if halt.needs not in ("nothing", "confidence", model.traits.halting):
@@ -154,6 +154,6 @@ def no_predictor(model: TranslationModel, mechanism: str) -> ConfigError:
     halting = model.traits.halting
     state = "has no exit predictor" if halting == "none" else f"predicts exits by `{halting}`"
     return ConfigError(
-        f"This model {state}; it cannot stop by `{mechanism}`.",
+        f"This model {state}; it cannot exit by `{mechanism}`.",
         f"Fine-tune it with `--set model.halting={mechanism} --objective exits-halting`.",
     )

@@ -1,8 +1,8 @@
 """The compound objective of predicting tokens and exits (section 5.3).
 
-A decoder with exits learns to translate (the aligned loss) and, beside it, when to stop: oracles
-say which exit a token or a sentence ought to have taken, Eq. (5.12)-(5.28), and an exit predictor
-is trained against their choice, Eq. (5.9), (5.10).
+A decoder with exits learns to translate (the aligned loss) and when to exit: oracles compute the
+exit that a token or a sentence should take, Eq. (5.12)-(5.28), and an exit predictor is trained on
+their choice, Eq. (5.9), (5.10).
 """
 
 from __future__ import annotations
@@ -37,10 +37,11 @@ _TIE = 1e-9
 def sequence_oracle(scores: Tensor, lengths: Tensor, depth_penalty: float) -> Tensor:
     """Return [B] (int64): the exit of each sentence, for scores [B, T, N] of `lengths` [B] tokens.
 
-    Eq. (5.12), (5.15), (5.16), (5.17). `depth_penalty` is lambda, what a block costs. Of equal
+    Eq. (5.12), (5.15), (5.16), (5.17). `depth_penalty` is lambda, the cost of a block. Of equal
     exits the earliest is taken.
 
-    Departs: (5.15) takes the best exit, where the print has arg min.
+    Departs: Eq. (5.15) is printed with arg min. Scores are better when higher, so this takes the
+    arg max.
     """
     return _best_exit(_without_padding(scores, lengths).sum(1), depth_penalty)
 
@@ -52,24 +53,26 @@ def token_oracle(
     sigma: float = 0.0,
     kernel: Kernel = "plain",
 ) -> Tensor:
-    """Return [B, T] (int64): the exit of each token, for scores [B, T, N]; anything on padding.
+    """Return [B, T] (int64): the exit of each token, for scores [B, T, N]; padding is undefined.
 
-    Eq. (5.23), (5.25), (5.28): the best of smoothed score - lambda n, lambda being
+    Eq. (5.23), (5.25), (5.28): the exit n with the best smoothed score - lambda n, where lambda is
     `depth_penalty`; of equal exits the earliest. `sigma` and `kernel` as in `smoothed`.
 
-    Departs: (5.25) takes the best exit, where the print has arg min.
+    Departs: Eq. (5.25) is printed with arg min. Scores are better when higher, so this takes the
+    arg max.
     """
     return _best_exit(smoothed(scores, lengths, sigma, kernel), depth_penalty)
 
 
 def smoothed(scores: Tensor, lengths: Tensor, sigma: float, kernel: Kernel = "plain") -> Tensor:
-    """Return scores [B, T, N] (float64) with those of nearby tokens of the sentence added.
+    """Return scores [B, T, N] (float64), smoothed over the tokens of each sentence.
 
-    Token t' counts exp(-(t - t')^2 / sigma) for token t, Eq. (5.24); sigma 0 leaves the scores.
-    "plain" sums, so with a wide kernel a sentence's length multiplies the scores but not lambda;
-    "normalised" takes the mean. Padding counts nothing.
+    The score of token t' is added to that of token t with the weight exp(-(t - t')^2 / sigma), Eq.
+    (5.24); with sigma 0 the scores stay as they are. "plain" sums, so with a wide kernel the scores
+    grow with the length of the sentence while lambda does not; "normalised" averages. Padding is
+    excluded.
 
-    Departs: in (5.27) the scores summed are those of t', where the print has t.
+    Departs: Eq. (5.27) is printed with the score of t in a sum over t'. This sums the scores of t'.
     """
     real_scores = _without_padding(scores, lengths)
     if sigma == 0:
@@ -109,8 +112,8 @@ Family = Literal["sequence", "multinomial", "geometric"]
 def exit_log_probabilities(logits: Tensor, family: Family) -> Tensor:
     """Return log q(n) [..., N] of each exit, in float32 at least.
 
-    Departs: in (5.21) the product of the probabilities of not exiting runs over n' < n, and over
-    all n' < N for N.
+    Departs: The product in Eq. (5.21), the probability of not exiting earlier, is printed with a
+    wrong range. This multiplies over all exits before n; exit N gets the remaining probability.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if family != "geometric":
@@ -141,19 +144,22 @@ class HaltingSettings:
     alpha: float = 1.0
     """Weight of the exit predictor's loss."""
     oracle: OracleScore = "likelihood"
-    """What the oracle judges exits by: log-probability, or whether the token would be right."""
+    """Score by which the oracle compares exits: log-probability, or whether the token is predicted
+    correctly."""
     depth_penalty: float = 0.0
-    """Lambda, what a block costs the oracle, in nats or right tokens."""
+    """Lambda, the oracle's cost per block, in nats (`likelihood`) or correct tokens
+    (`correctness`)."""
     sigma: float = 0.0
-    """Width of the kernel by which a token-specific oracle looks around itself; 0 for none."""
+    """Width of the kernel that smooths the scores of a token-specific oracle over neighbouring
+    tokens; 0: no smoothing."""
     kernel: Kernel = "plain"
-    """Whether that kernel sums, as printed, or takes the mean."""
+    """Whether the kernel sums, as printed, or averages."""
     weights: Weighting = "uniform"
-    """Omega_n, what the exits' losses count, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
+    """Omega_n, weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
     validate_threshold: float = 0.5
-    """The chance of stopping above which the validated predictor stops, if it is geometric."""
+    """With `halting=geometric`: probability of exiting above which a token exits in validation."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -167,15 +173,16 @@ class HaltingSettings:
 class CompoundLoss:
     """The aligned loss plus alpha times the exit predictor's against an oracle. Eq. (5.9), (5.10).
 
-    The model's `halting` says which family the predictor is of, and with it whether the oracle
-    chooses for sentences or tokens; a sentence's loss counts for each of its tokens, as (5.9) has
-    it. The oracle judges by the same predictions that are trained, in training mode with their
-    dropout, and without gradient.
+    The model's `halting` defines the type of predictor, and whether the oracle chooses exits for
+    sentences or for tokens; the loss of a sentence counts for each of its tokens, as in (5.9). The
+    oracle uses the predictions that are being trained, with their dropout in training, and without
+    gradient.
 
-    `nll` is that along the exits that the predictor takes at `validate_threshold` (the likeliest,
-    unless it is geometric), each with the states of aligned exits; `average_exit`, `oracle_exit`
-    and `agreement` tell where both stop and how often at the same place. Validation goes by the
-    compound loss without label smoothing: along the exits taken, never to exit might be best.
+    `nll` is that along the exits that the predictor takes at `validate_threshold` (the most likely
+    ones, unless it is geometric), each with the states of aligned exits. `average_exit`,
+    `oracle_exit` and `agreement` log the mean exits of both and how often they agree. The best
+    weights are chosen by the compound loss without label smoothing: by `nll`, a predictor that
+    never exits might be best.
     """
 
     def __init__(self, settings: HaltingSettings) -> None:
@@ -268,7 +275,7 @@ def family_of(model: ExitModel) -> Family:
 
 EXITS_HALTING = ObjectiveKind(
     "exits-halting",
-    "early exits: a decoder with an exit predictor, which learns where to stop from an oracle",
+    "early exits: a decoder and an exit predictor, which learns from an oracle when to exit",
     HaltingSettings,
     CompoundLoss,
     takes_samples=False,

@@ -1,6 +1,6 @@
-"""What early exit saves and costs: quality, average exit, FLOPs (appendix B) and seconds.
+"""The quality and cost of early exits: BLEU, average exit, FLOPs (appendix B) and seconds.
 
-Systems decode the same samples batch by batch in turn, so that noise of the machine hits all alike.
+Systems decode each batch in turn, so that disturbances of the machine affect all of them alike.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ FlopsMechanism = Literal["none", "confidence", "geometric", "multinomial", "sequ
 
 @dataclasses.dataclass(frozen=True)
 class DecoderSizes:
-    """A decoder's blocks, features, feed-forward features and types, its encoder's features."""
+    """Sizes of a decoder: blocks, features, feed-forward, vocabulary, and encoder features."""
 
     blocks: int
     size: int
@@ -184,8 +184,8 @@ def read_samples(
         warn(f"long-line: longer than {longest:,} source units and cut: line {lines}.")
     if not any(sample.source and sample.reference.strip() for sample in samples):
         raise DataError(
-            f"The split `{split.name}` has no sentence with a reference to compare with.",
-            "Thresholds are tuned on a split with translations on its target side.",
+            f"The split `{split.name}` has no sentence with a reference.",
+            "Thresholds must be tuned on a split with reference translations.",
         )
     return samples
 
@@ -196,7 +196,7 @@ Clock = Literal["wall", "processor"]
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A model that decodes, and who says when a token leaves it (None: nobody)."""
+    """A model and its exit mechanism (None: all blocks run)."""
 
     name: str
     model: TranslationModel
@@ -205,10 +205,10 @@ class System:
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """What a system made of the sentences, in their order, and the seconds that took.
+    """The translations of a system, in the order of the sentences, and the seconds.
 
-    An empty source has no hypothesis. Seconds are by the clock on the wall, or by the processor's,
-    those of all cores together.
+    An empty source has no hypothesis. Seconds are wall-clock time, or processor time of all cores
+    together.
     """
 
     system: System
@@ -232,10 +232,10 @@ class Decoded:
 class Measured:
     """Quality (tokenised BLEU, percent) and cost of a system; end symbols count as tokens.
 
-    `flops_per_token` are the decoder's, of one row; None where they are not known. `average_exit`
-    is NaN, and there are no shares, where nothing was written or the decoder has no blocks; else
-    `shares` are those of the tokens that left at each exit, from the first on. With verified exits
-    the average is of the blocks that ran, for drafts that fell as well.
+    `flops_per_token` are those of the decoder for one row; None if unknown. `shares` are the shares
+    of tokens at each exit, from the first on; `average_exit` is NaN, and there are no shares, if
+    nothing was written or the decoder has no blocks. With verified exits the average counts the
+    blocks that ran, rejected drafts included.
     """
 
     decoded: Decoded
@@ -262,7 +262,7 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class DecodeSetup:
-    """How all systems decode: the search, sentences in a batch, and how often each is timed."""
+    """The setup for decoding all systems: search, batch size, timing repetitions."""
 
     plan: SearchPlan
     batch: int = 64
@@ -278,10 +278,10 @@ def decode(
     setup: DecodeSetup,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> list[Decoded]:
-    """Return what each system makes of `samples`.
+    """Return the translations of `samples` by each system.
 
-    A batch's time is the least of `repeats`; what comes first in a process is not timed at all.
-    `advance` gets the number of sentences, once for each system.
+    The time of a batch is the minimum of `repeats`; the first decoding in a process is not timed.
+    `advance` receives the number of sentences, once for each system.
     """
     decoded: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
     seconds, processor = [0.0] * len(systems), [0.0] * len(systems)

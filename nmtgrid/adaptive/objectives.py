@@ -1,8 +1,8 @@
 """Objectives of decoders that predict after each block: aligned and mixed training (section 5.2).
 
-Aligned training (5.4) sums all exits' losses over states that left at one depth, weighted in one of
+Aligned training (5.4) sums the losses of all exits on states of the same depth, weighted in one of
 five ways (`exit_weights`, table 5.4), or with scaled gradients (algorithm 2). Mixed training (5.6)
-draws an exit for each token.
+samples an exit for each token.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def exit_weights(weighting: Weighting, count: int) -> list[float]:
 def gradient_scales(ratio: float, count: int) -> list[float]:
     """Return gamma_1 .. gamma_N, gamma_n = ratio (N - n), for `count` exits (section 5.2.4).
 
-    Under uniform weights block n's own gradient then stands to the sum of the N - n later ones as
-    `ratio` to 1, if all are of one size.
+    With uniform weights the ratio between the gradient of block n's own loss and the sum of the
+    gradients of the N - n later losses is then `ratio`, if all gradients have the same size.
 
-    Departs: gamma_N is 1, so that the only loss of the last block does not vanish.
+    Departs: As printed, gamma_N is 0, so the last block would not be trained. Here gamma_N is 1.
     """
     return [ratio * (count - n) for n in range(1, count)] + [1.0]
 
@@ -55,17 +55,18 @@ class AlignedSettings:
     """Settings of aligned training."""
 
     weights: Weighting = "uniform"
-    """Omega_n, what the exits' losses count, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
+    """Omega_n, weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
     gradient_ratio: float = 0.0
-    """Gamma: in the gradient of block n its own exit's loss stands to the later ones' as gamma to
-    1; 0 leaves gradients as they are."""
+    """Gamma, ratio between the gradient of a block's own exit and the sum of the gradients of all
+    later exits. 0: gradients are not scaled."""
     gradient_form: Literal["exact", "printed"] = "exact"
-    """How that is done; "printed", algorithm 2, is an ablation that leaves the ratio as it is."""
+    """How gradients are scaled. `printed` is algorithm 2 of the thesis, which does not change the
+    ratio; for an ablation."""
     distillation: float = 0.0
-    """What the last exit's prediction, held fixed, counts as the target of each earlier exit beside
-    the true token: the weight of KL(last || earlier)."""
+    """Distillation: weight of KL(last || earlier), by which earlier exits learn from the last
+    exit's predictions. Its gradient does not reach the last exit."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -76,7 +77,7 @@ class AlignedSettings:
 
 
 class _WithoutPredictor:
-    """What both objectives ask of a model."""
+    """The check that both objectives share."""
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model with one exit, or with a predictor to be trained."""
@@ -85,7 +86,7 @@ class _WithoutPredictor:
             raise ConfigError(
                 f"The model has an exit predictor (`model.halting={halting}`), which this "
                 "objective would not train.",
-                "Train with `--set model.halting=none`, or take `--objective exits-halting`, which "
+                "Train with `--set model.halting=none`, or use `--objective exits-halting`, which "
                 "trains the predictor too.",
             )
 
@@ -96,12 +97,13 @@ class _WithoutPredictor:
 class Aligned(_WithoutPredictor):
     """The weighted mean of all exits' likelihoods. Eq. (5.4), (5.5).
 
-    With `distillation` the earlier exits also learn from the last one's predictions, which get no
-    gradient from that. `nll` is that of the last exit; `nll_exit_1` .. `nll_exit_N` tell of all.
+    With `distillation` earlier exits also learn from the predictions of the last exit, which gets
+    no gradient from this term. `nll` is that of the last exit; `nll_exit_1` .. `nll_exit_N` are
+    logged for each exit.
 
-    Departs: block n's gradient gets gamma_n - 1 times that of NLL(n) beside the loss's, with
-    everything but block n held fixed, so that the ratio is what is asked for; that changes
-    gradients alone, not the loss that is logged.
+    Departs: Algorithm 2 scales both losses of a block alike, so their ratio does not change. Here
+    only the gradient of block n's own loss is multiplied by gamma_n: (gamma_n - 1) times this
+    gradient is added, with all other blocks held fixed. Gradients change, the logged loss does not.
     """
 
     def __init__(self, settings: AlignedSettings) -> None:
@@ -140,9 +142,9 @@ class MixedSettings:
     """Settings of mixed training."""
 
     sequences: int = 1
-    """M, the sequences of exits that are drawn for each sentence in each update."""
+    """M, sequences of exits sampled for each sentence in each update."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -153,12 +155,13 @@ class MixedSettings:
 
 
 class Mixed(_WithoutPredictor):
-    """The mean of the likelihoods along M sequences of exits, drawn evenly. Eq. (5.6), (5.7).
+    """The mean of the likelihoods along M sequences of exits, sampled uniformly. Eq. (5.6), (5.7).
 
-    All sequences go through the model at once, as sentences of one batch whose sources are encoded
-    once. Outside of training the draws are always the same ones.
+    All sequences go through the model at once, as rows of one batch that share the encoded source.
+    In validation the same exits are sampled each time.
 
-    Departs: n_t is the exit that predicts y_t.
+    Departs: The printed indices of exits and steps are inconsistent. Here n_t is the exit that
+    predicts y_t.
     """
 
     def __init__(self, settings: MixedSettings) -> None:
@@ -272,13 +275,13 @@ def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) 
 
 EXITS_ALIGNED = ObjectiveKind(
     "exits-aligned",
-    "early exits: the likelihood at every exit, all tokens leaving at one depth",
+    "early exits: the likelihood at every exit, with the same exit for all tokens",
     AlignedSettings,
     Aligned,
 )
 EXITS_MIXED = ObjectiveKind(
     "exits-mixed",
-    "early exits: along exits drawn anew for each token",
+    "early exits: the likelihood along exits sampled for each token",
     MixedSettings,
     Mixed,
 )

@@ -1,10 +1,9 @@
-"""Choosing thresholds of early exit: traces of every exit, their replay, and what is decoded.
+"""Tuning early-exit thresholds: traces of all exits, their replay, and decoding with the best.
 
 One teacher-forced pass records, for every token, each exit's prediction and confidence; `replay`
-then evaluates thousands of threshold vectors on these traces without decoding again. What differs
-from decoding is that exits do not change the states of later tokens: for each budget (a range of
-average exits) the few vectors that agree best with the full stack are decoded to see what they
-give.
+then evaluates thousands of threshold vectors on these records without decoding. Unlike in decoding,
+exits do not change the states of later tokens there. For each budget (a range of average exits) the
+few vectors that agree best with the full stack are therefore decoded.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ _CHUNK = 1024
 class Records:
     """M tokens, end symbols included, of a decoder with N exits.
 
-    `sentence` [M] are the sentences' numbers, scores [M, N - 1] what is compared with thresholds,
-    hits [M, N] whether an exit's likeliest token is the one that was forced, and agrees [M, N]
-    whether it is the full stack's.
+    `sentence` [M] are the sentences' numbers, scores [M, N - 1] the values that are compared with
+    thresholds, hits [M, N] whether an exit predicts the forced token, and agrees [M, N] whether it
+    predicts the token of the full stack.
     """
 
     sentence: NDArray[Any]
@@ -59,7 +58,7 @@ def record(
     bf16: bool = False,
     advance: Callable[[int], None] = lambda sentences: None,
 ) -> Records:
-    """Return the records of batches whose targets are what is forced, `indices` their numbers.
+    """Return the records of batches with forced targets; `indices` are their numbers.
 
     `advance` gets the number of each batch's sentences. Raises ConfigError for a model with one
     exit, where it has no network for this mechanism, or without a batch.
@@ -74,7 +73,7 @@ def record(
         advance(len(batch))
     if not parts:
         raise ConfigError(
-            "There is no sentence to choose thresholds on: sentences without a source do not "
+            "There are too few sentences to choose thresholds on: those without a source do not "
             "count, and a guarantee uses half of the others.",
             "Give more sentences (`--sentences`, `--split`).",
         )
@@ -126,11 +125,12 @@ class Replayed:
 
 
 def replay(scores: NDArray[Any], hits: NDArray[Any], thresholds: NDArray[Any]) -> Replayed:
-    """Return what K vectors thresholds [K, N - 1] do on M tokens, all at once.
+    """Return the results of K threshold vectors [K, N - 1] on M tokens, all at once.
 
-    scores [M, N - 1] are what is compared (in float32) at each exit but the last, and hits [M, N]
-    whether the exit's prediction is a hit. A token leaves at the first exit n whose score exceeds
-    threshold n. Fast where thresholds share their values, such as thousandths; right for any.
+    scores [M, N - 1] are the values compared (in float32) at each exit except the last, and hits
+    [M, N] whether the exit's prediction is a hit. A token exits at the first exit n whose score
+    exceeds threshold n. Fast if thresholds share their values, such as multiples of 0.001; correct
+    for any.
     """
     count = len(thresholds)
     # For each exit and each threshold value in use: the set of tokens that go on there, as bits.
@@ -200,7 +200,7 @@ _LEAST = 1e-4
 
 @dataclasses.dataclass(frozen=True)
 class Budgets:
-    """Ranges of average exits from 1 to N, each `width` wide; a budget is its range's upper end."""
+    """Ranges of the average exit from 1 to N, each `width` wide, named by their upper ends."""
 
     width: float
     exits: int
@@ -242,10 +242,10 @@ def draw_thresholds(count: int, exits: int, seed: int = 1) -> NDArray[Any]:
 def finalists(
     records: Records, thresholds: NDArray[Any], budgets: Budgets, keep: int, *, truth: bool = False
 ) -> list[Finalist]:
-    """Return the `keep` vectors of each budget that agree best, by rising average exit.
+    """Return the `keep` vectors of each budget with the best agreement, by rising average exit.
 
-    With the full stack, or, if `truth`, with the tokens that were forced. Of vectors that do the
-    same one is kept; on equal agreement the faster comes first.
+    Agreement is with the full stack, or, if `truth`, with the forced tokens. Of vectors with the
+    same results one is kept; at equal agreement the faster comes first.
     """
     kept: dict[int, list[Finalist]] = defaultdict(list)
     for finalist in _ranked(records, thresholds, truth):
@@ -258,9 +258,10 @@ def refills(
     records: Records, thresholds: NDArray[Any], budgets: Budgets, keep: int,
     shifts: Mapping[float, float], tried: Collection[tuple[float, ...]], *, truth: bool = False,
 ) -> list[Finalist]:  # fmt: skip
-    """Return up to `keep` vectors for each budget of `shifts` that may keep to it when decoded.
+    """Return up to `keep` vectors for each budget of `shifts` that may meet it when decoded.
 
-    A shift is how much deeper than replayed such vectors decode. Those `tried` are left out.
+    A shift is how much deeper such vectors exit in decoding than in the replay. Those in `tried`
+    are left out.
     """
     kept: dict[float, list[Finalist]] = {budget: [] for budget in shifts}
     for finalist in _ranked(records, thresholds, truth):
@@ -292,7 +293,7 @@ def frontier(
 ) -> list[Finalist]:
     """Return up to `count` vectors that none beats in both agreement and speed, safest first.
 
-    From the safest to the fastest, in even ratios of what does not agree.
+    They are spaced by even ratios of the disagreement, from the safest to the fastest.
     """
     best: list[Finalist] = []
     for finalist in _ranked(records, thresholds, truth):
@@ -312,10 +313,10 @@ def frontier(
 def lost_budgets(
     replayed: Sequence[float], decoded: Sequence[float], budgets: Budgets
 ) -> list[float]:
-    """Return the budgets that vectors kept to when they were replayed, but none when decoded.
+    """Return budgets whose vectors met them in the replay, but all exceeded them in decoding.
 
-    Both are average exits. What agrees best often lies at its budget's upper end, and decodes a
-    little deeper.
+    Both are average exits. The vector with the best agreement is often close to the upper end of
+    its budget, and exits a little deeper in decoding.
     """
     kept = {budgets.budget(value) for value in decoded}
     return sorted({budgets.budget(value) for value in replayed} - kept)
@@ -323,7 +324,7 @@ def lost_budgets(
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """A way to leave early, and how it did when it was replayed (None where nothing was)."""
+    """An exit mechanism, and its result in the replay (None: not replayed)."""
 
     system: System
     thresholds: tuple[float, ...] = ()
@@ -335,7 +336,7 @@ Objective = Literal["exits", "flops", "seconds"]
 
 
 def cost(measured: Measured, objective: Objective) -> float:
-    """Return the cost of what was measured, infinite where it is not known."""
+    """Return the measured cost, infinity if it is unknown."""
     value = {
         "exits": measured.average_exit,
         "flops": measured.flops_per_token,

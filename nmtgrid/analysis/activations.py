@@ -37,7 +37,7 @@ from nmtgrid.models.api import PredictionSites, ProbePoint, TranslationModel
 
 @dataclasses.dataclass(frozen=True)
 class Activations:
-    """What passed one point: `values` numbers, of vectors of `size` features."""
+    """Statistics at one point: `values` numbers, in vectors of `size` features."""
 
     point: str
     kind: str
@@ -68,8 +68,9 @@ def select_points(
     if not patterns:
         if not points:
             raise ConfigError(
-                f"The architecture `{model.architecture}` of `{name}` names no points.",
-                "Name parts of it with `--point`.",
+                f"The architecture `{model.architecture}` of `{name}` does not define probe "
+                "points.",
+                "Give names of its modules with `--point`.",
             )
         return points
     parts = {part: ProbePoint(module, "inside") for part, module in model.named_modules() if part}
@@ -92,7 +93,7 @@ def select_points(
 
 @dataclasses.dataclass
 class _Sums:
-    """Count, sum, sum of squares and ends of all numbers that passed a point, in fp64."""
+    """Count, sum, sum of squares and extremes of all numbers at a point, in fp64."""
 
     values: int = 0
     size: int = 0
@@ -114,7 +115,7 @@ class _Sums:
 
 
 class _Watch:
-    """Adds up what passes the points while it is entered."""
+    """A context that accumulates statistics of the activations at its points."""
 
     def __init__(self, points: Mapping[str, ProbePoint]) -> None:
         self._points = points
@@ -166,7 +167,7 @@ class _Watch:
 
 
 class Pairs(Protocol):
-    """A dataset's split, or what can be read as one."""
+    """A dataset's split, or anything with the same interface."""
 
     @property
     def source_lengths(self) -> NDArray[Any]: ...
@@ -222,7 +223,7 @@ def profile(
             target_tokens += int(batch.target_lengths.sum())
     measured = watch.activations()
     if patterns and not measured:
-        raise ConfigError(f"Nothing passes the points that are asked for in `{name}`.")
+        raise ConfigError(f"`{name}` has no activations at the requested points.")
     return Profile(name, model.architecture, len(indices), source_tokens, target_tokens, measured)
 
 
@@ -277,7 +278,7 @@ _Singles = list[tuple[float, Activations]]
 
 
 def _axis(profile: Profile) -> tuple[dict[str, tuple[float, int]], _Singles, dict[float, str]]:
-    """Return what stands where along a network, in layers from the left.
+    """Return positions along a network, in layers from the left.
 
     That is where parts of several layers begin, and how many there are; the points of the other
     parts; and the labels.

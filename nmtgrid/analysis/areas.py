@@ -1,4 +1,4 @@
-"""How far curves of BLEU over latency lie above wait-k's: what `online-eval` computes, as a table.
+"""The table of areas between curves of BLEU over latency and wait-k's curve.
 
 The areas themselves are those of metrics/areas.py; results are read here, not computed again.
 """

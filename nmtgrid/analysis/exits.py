@@ -1,4 +1,4 @@
-"""Where tokens left a decoder of many exits: how it depends on position, confidence and length.
+"""Exits of tokens: how they depend on position, confidence and sentence length.
 
 Figures 5.9 to 5.13, from traces of `nmtgrid decode --exit ... --traces FILE`; `analyze exits` and
 the report show the section. The end symbol is a token here: it has an exit too, and is written at
@@ -116,7 +116,7 @@ def exits_of_traces(
         raise InputError("it is empty.", _ADVICE, path=path)
     written = [trace for trace in traces if trace.log_probabilities]
     if not any(trace.exits for trace in written):
-        raise InputError("there are no exits in it.", _ADVICE, path=path)
+        raise InputError("the file contains no exits.", _ADVICE, path=path)
     for trace in written:
         if trace.exits is None:
             raise InputError(
@@ -156,7 +156,7 @@ def tokens_of(trace: Trace) -> list[tuple[str, int, float]]:
 
 @dataclasses.dataclass(frozen=True)
 class Histogram:
-    """How many tokens or sentences lie in each cell: `counts` [rows, columns], lowest first.
+    """Numbers of tokens or sentences in each cell: `counts` [rows, columns], lowest first.
 
     Row r holds exits around `rows[r]`, and column c what lies from `edges[c]` up to `edges[c + 1]`,
     that itself excluded but in the last.
@@ -384,7 +384,7 @@ _TEXT = (
 def exits_section(
     systems: Sequence[ExitTraces], references: Sequence[str] | None = None
 ) -> Section:
-    """Return where the tokens of all systems left; references are shown beside the examples."""
+    """Return statistics of the exits of all systems; references are shown with the examples."""
     # Mean exits are rarely whole; those chosen by sentence always are.
     step = 1.0 if all(system.is_by_sentence for system in systems) else 0.5
     edges, blocks = length_edges(systems), max(system.num_exits for system in systems)

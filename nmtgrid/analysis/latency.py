@@ -40,13 +40,13 @@ class OnlineResult:
     corpus: str = ""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
-        """Return one of `metrics.latency.METRICS`, or `length_ratio`; NaN where it has none."""
+        """Return a metric of `metrics.latency.METRICS` or `length_ratio`; NaN if undefined."""
         value = self.latencies.get((unit, convention), {}).get(metric)
         return math.nan if value is None else float(value)
 
 
 class _Latency(Record):
-    """What a row has for each unit and convention; null where a figure does not exist."""
+    """The latencies of a row in one unit and convention; null where undefined."""
 
     unit: Unit
     convention: Convention
@@ -102,7 +102,7 @@ class _Row(Record, rename={"oracle": "lambda"}):
 
 
 class _Results(Record):
-    """The file; those of version 0.1.0 do not say of which languages and text they are."""
+    """The results file; version 0.1.0 did not store languages and text processing."""
 
     settings: list[_Row]
     languages: tuple[str, str] | None = None
@@ -138,7 +138,7 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
     systems = {result.system for result in results}
     if len(systems) > 1:
         raise InputError(
-            f"it has {len(systems)} systems, which cannot all be called `{name}`.",
+            f"it has {len(systems)} systems, which cannot all be named `{name}`.",
             "Leave the name out.",
             path=path,
         )
@@ -183,7 +183,7 @@ def latency_curves(
 
 
 def _rank(setting: Setting) -> int:
-    """Return where the policy stands in legends."""
+    """Return the rank of a policy in legends."""
     return [*KINDS].index(setting.policy) if setting.policy in KINDS else len(KINDS)
 
 
@@ -239,7 +239,7 @@ def latency_section(
         unit, convention = "word", "simuleval"
         if not any(math.isfinite(result.latency(metric, unit, convention)) for result in results):
             raise ConfigError(
-                "These evaluations say nothing about the time of computation.",
+                "These evaluations have no measured times.",
                 "Evaluate with `nmtgrid online-eval --clock`.",
             )
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]

@@ -33,7 +33,7 @@ Words = list[list[str]]
 
 @dataclasses.dataclass(frozen=True)
 class WrittenPath:
-    """A line's units on both sides, and how many source units had been read for each target one.
+    """A line's units on both sides, and the number of source units read for each target unit.
 
     `links` are of units, `shares` [T, S] what the model looked at; None where not known.
     """
@@ -55,7 +55,7 @@ class WrittenPath:
 
 @dataclasses.dataclass(frozen=True)
 class SystemPaths:
-    """A system's paths line by line, and the average lagging of each: NaN where there is none."""
+    """A system's paths line by line, and the average lagging of each (NaN: undefined)."""
 
     name: str
     path: Path
@@ -110,7 +110,7 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
         for line, trace in enumerate(traces, start=1):
             if trace.reads is None and trace.target:
                 raise InputError(
-                    "there are no `reads` in it: nobody knows when what was written.",
+                    "it has no `reads`, which tell when each token was written.",
                     "Write traces with `nmtgrid decode --stream --traces FILE`.",
                     path=path,
                     line=line,
@@ -126,7 +126,7 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
             if (trace.line, join_units(trace.source)) != (other.line, join_units(other.source)):
                 raise InputError(
                     f"its source is not that of {first_path}.",
-                    "Give traces of the same text, preprocessed alike.",
+                    "Give traces of the same text, preprocessed in the same way.",
                     path=path,
                     line=line,
                 )

@@ -1,4 +1,4 @@
-"""One page with everything: the sections of all analyses as a self-contained HTML file.
+"""The HTML report: the sections of all analyses in one self-contained file.
 
 `sections` makes what there is material for, `page` lays it out. The page asks nothing of a network
 and runs no script: figures stand in it as SVG with real text, in colours that follow the reader's
@@ -60,7 +60,7 @@ VARIABLES: dict[str, str] = {
 
 
 def on_page(colour: str) -> str:
-    """Return what stands on the page for a colour of a figure: greys are turned round when dark."""
+    """Return a figure's colour as CSS, with greys inverted in the dark scheme."""
     colour = colour.lower()
     if colour in VARIABLES:
         return VARIABLES[colour]
@@ -151,7 +151,7 @@ footer p:first-child { border-top: 1px solid var(--rule); padding-top: 1rem; max
 
 @dataclasses.dataclass(frozen=True)
 class ReportInputs:
-    """The files of a report, and how they are to be read; names as in `analyze report`."""
+    """The inputs of a report and how to read them; names as in `analyze report`."""
 
     systems: Sequence[str] | None
     alignments: Path | None
@@ -229,7 +229,7 @@ def sections(
 def _text_sections(
     inputs: ReportInputs, evaluation: Evaluation, advance: Advance
 ) -> Iterator[Section]:
-    """Yield what takes translations and references, and difficulty where there is a source."""
+    """Yield the sections on translations and references, and on difficulty if there is a source."""
     samples = inputs.bootstrap
     if samples is None:
         # As many as is usual, or as many as there is memory for.

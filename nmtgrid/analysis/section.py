@@ -1,4 +1,4 @@
-"""What an analysis comes to: text, tables, pictures and JSON; and results read from a file.
+"""The result of an analysis: text, tables, figures and JSON; and reading results from a file.
 
 `nmtgrid analyze` prints and draws a `Section`, and the report lays sections out on a page.
 """
@@ -23,7 +23,7 @@ Cell = str | int | float | None
 
 @dataclasses.dataclass(frozen=True)
 class Table:
-    """Rows under headings that carry units; `digits` stand behind the point of floats."""
+    """A table with units in its headings; floats are shown with `digits` decimals."""
 
     title: str
     columns: Sequence[str]
@@ -41,7 +41,7 @@ class Table:
         return [[format_cell(cell, self.digits) for cell in row] for row in self.rows]
 
     def is_numeric(self, column: int) -> bool:
-        """Return whether a column holds numbers (also as text, and dashes) alone."""
+        """Return whether a column has only numbers (also as text) and dashes."""
         cells = [row[column] for row in self.rows if row[column] is not None]
         return bool(cells) and all(
             _NUMBER.fullmatch(cell) if isinstance(cell, str) else True for cell in cells
@@ -50,7 +50,7 @@ class Table:
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A figure: `draw` writes it into a .png or .svg; `name` is its file's, without the suffix."""
+    """A figure: `draw` writes it as .png or .svg; `name` is its file name without suffix."""
 
     name: str
     caption: str
@@ -59,9 +59,10 @@ class Picture:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """One analysis: `text` says what is shown and how it was computed, `values` is its JSON.
+    """The result of one analysis: `text` explains what is shown and how it was computed.
 
-    `finding` says what came of it, for the top of a page; titles of pictures name the `corpus`.
+    `values` is its JSON, `finding` the main result, for the top of a page. Titles of figures name
+    the `corpus`.
     """
 
     name: str
@@ -103,7 +104,7 @@ def format_cell(cell: Cell, digits: int = 2) -> str:
 
 
 def percent(share: float | None) -> float | None:
-    """Return a share in percent, None where there is none."""
+    """Return a share in percent, None for None."""
     return None if share is None else 100.0 * share
 
 
@@ -115,7 +116,7 @@ Parsed = TypeVar("Parsed")
 def read_result_file(
     path: Path, parse: Callable[[Any], Parsed], *, content: str, advice: str
 ) -> Parsed:
-    """Return what `parse` makes of a file, or of the `results.json` in a folder.
+    """Return the result of `parse` on a file, or on the `results.json` in a folder.
 
     Raises InputError where it can make nothing of it (no `content`; it raises ValueError),
     StorageError for no file, for one that is no JSON and for one that has been altered since it was

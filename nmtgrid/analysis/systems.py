@@ -1,4 +1,4 @@
-"""The translations to look into: plain text of any system, or traces of `nmtgrid decode`."""
+"""The translations to analyse: plain text of any system, or traces of `nmtgrid decode`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
 
 @dataclasses.dataclass(frozen=True)
 class SystemOutput:
-    """A name and its translations, line for line; from which file they came."""
+    """A system's name, its translations line by line, and their file."""
 
     name: str
     path: Path
@@ -40,15 +40,15 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
         if label is None and name in twice and path.parent.name:
             name = f"{path.parent.name}/{name}"
         if name in named:
-            faults.append(f"Two systems are called `{name}`: {named[name]} and {path}.")
+            faults.append(f"Two systems have the name `{name}`: {named[name]} and {path}.")
         named[name] = path
     if faults:
-        raise ConfigError(faults, "Name them apart: NAME=FILE.")
+        raise ConfigError(faults, "Give them different names, as in NAME=FILE.")
     return named
 
 
 def _stem(path: Path) -> str:
-    """Return a file's name without what says of what kind it is."""
+    """Return a file's name without the suffixes of its type."""
     name = path.name
     # `system.txt.gz` is called `system`.
     while (end := Path(name).suffix.lower()) in _KINDS:
@@ -78,7 +78,7 @@ def read_text(path: Path) -> list[str]:
     """Return the lines of a text file. Raises InputError for a file without any."""
     lines = list(read_lines(path))
     if not lines:
-        raise InputError("it is empty.", "Give a file with a line for each sentence.", path=path)
+        raise InputError("it is empty.", "Give a file with one line per sentence.", path=path)
     return lines
 
 
@@ -91,14 +91,14 @@ def read_translations(path: Path) -> list[str]:
         # A line left out would shift all that follow against the reference.
         if trace.line != line:
             raise InputError(
-                f"the trace of line {trace.line} stands where that of line {line} belongs.",
+                f"the trace of line {trace.line} is in the place of line {line}.",
                 "Give the whole file, as `nmtgrid decode --traces FILE` wrote it.",
                 path=path,
                 line=line,
             )
         lines.append(trace.text)
     if not lines:
-        raise InputError("it is empty.", "Give a file with a trace for each sentence.", path=path)
+        raise InputError("it is empty.", "Give a file with one trace per sentence.", path=path)
     return lines
 
 
@@ -130,6 +130,6 @@ def corpus_title(data: Path, languages: Sequence[str], split: str) -> str:
 
 
 def shared_corpus(titles: Iterable[str]) -> str:
-    """Return what all results call their corpus; nothing where they differ."""
+    """Return the corpus that all results name, or nothing if they differ."""
     names = set(titles)
     return names.pop() if len(names) == 1 else ""

@@ -1,4 +1,4 @@
-"""Trainings read from their logs: their table, and a picture for each kind of curve.
+"""Training curves read from logs: a table, and a figure for each kind of curve.
 
 A log is the `metrics.jsonl` of a model directory, a JSON object a line (`training.meters`). A
 damaged line is left out and noted: a log of days should still be of use. `nmtgrid analyze curves`
@@ -35,7 +35,7 @@ class _Event(Record):
 
 
 class _Line(Record):
-    """What is read of a line of any kind; numbers may be NaN, as Python writes them."""
+    """The fields that are read from a line of any kind; numbers may be NaN."""
 
     update: Count
     minutes: NonNegative
@@ -108,8 +108,8 @@ class Run:
         """
         if any(row.get("tokens") is None for row in self.training):
             raise InputError(
-                "it does not count target tokens: an earlier version wrote it.",
-                "Draw `--against minutes` or `--against updates`.", path=self.path,
+                "it has no counts of target tokens: an earlier version wrote it.",
+                "Use `--against minutes` or `--against updates`.", path=self.path,
             )  # fmt: skip
         # Validations come between the lines that count tokens.
         seen = numpy.cumsum([0, *(row["tokens"] for row in self.training)])
@@ -131,7 +131,7 @@ def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
     names = _distinct([path for path, (label, _) in zip(paths, named, strict=True) if not label])
     labels = [label or next(names) for label, _ in named]
     faults += [
-        f"Two models are called `{name}`: label one by `LABEL=MODEL`."
+        f"Two models have the name `{name}`: give one of them another, as in `LABEL=MODEL`."
         for index, name in enumerate(labels)
         if not faults and name in labels[:index]
     ]
@@ -141,7 +141,7 @@ def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
 
 
 def read_run(path: Path, name: str) -> Run:
-    """Return the run whose log is `path`. Raises InputError where it tells nothing."""
+    """Return the run whose log is `path`. Raises InputError if it has no usable lines."""
     rows: dict[str, list[Row]] = {kind: [] for kind in _LINES}
     notes: list[str] = []
     last, checksum = 0, ""
@@ -169,7 +169,7 @@ def read_run(path: Path, name: str) -> Run:
     if not every:
         why = f" {notes[0]}" if notes else ""
         raise InputError(
-            f"there is no line of a training run in it.{why}",
+            f"the file has no line of a training run.{why}",
             "Name a model directory, or the `metrics.jsonl` of one.", path=path,
         )  # fmt: skip
     return Run(
@@ -179,7 +179,7 @@ def read_run(path: Path, name: str) -> Run:
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """Return a run's line of the table; None for what it does not tell."""
+    """Return a run's row of the table; None for what its log lacks."""
     best = run.best
     loss = None if best is None else best["nll"]
     ratios = [row["gradient_ratio"] for row in run.gradients]
@@ -238,7 +238,7 @@ def _log_of(path: Path) -> Path:
 
 
 def _distinct(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield a name for each log: its folder's, with those above where two would be alike."""
+    """Yield a name for each log: its folder, with parent folders where names would clash."""
     trails: list[tuple[str, ...]] = []
     for path in paths:
         whole = path.absolute()
@@ -457,8 +457,7 @@ def check_drawable(count: int) -> None:
     """Raise ConfigError for more runs than lines can be told apart."""
     if count > MOST_LINES:
         raise ConfigError(
-            f"More than {MOST_LINES} lines in one diagram cannot be told apart, but {count} "
-            "models are given.",
+            f"At most {MOST_LINES} curves fit into one diagram, but {count} models are given.",
             "Draw fewer at a time.",
         )
 

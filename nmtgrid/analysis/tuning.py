@@ -1,4 +1,4 @@
-"""Tunings of early exit as a section: BLEU against average exit, operations and time.
+"""Results of early-exit tuning as a section: BLEU against average exit, operations and time.
 
 Chapter 5 of the thesis; the results are those that `nmtgrid adaptive-tune --out` writes.
 """
@@ -39,7 +39,7 @@ _REFERENCES: Mapping[Kind, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class OperatingPoint:
-    """A way to decode: BLEU (percent), average exit, FLOPs a token, seconds, the split's budget.
+    """A decoding setup: BLEU (percent), average exit, FLOPs per token, seconds, its budget.
 
     Exit and FLOPs are NaN where they are not known: those of a decoder that has no blocks.
     `share` is the time over that of the full stack, which was decoded in turn with it; `rank` is
@@ -58,7 +58,7 @@ class OperatingPoint:
 
 @dataclasses.dataclass(frozen=True)
 class TuningResult:
-    """The points of one tuning by kind, on the split that it reports.
+    """The operating points of one tuning by kind, on the split that it reports.
 
     `settings` are those that tunings must have alike to be compared, as text; one may be missing.
     """
@@ -78,7 +78,7 @@ class TuningResult:
 
 
 def read_tuning(path: Path, name: str | None = None) -> TuningResult:
-    """Return what a file or folder holds; `name` renames it.
+    """Return the tuning in a file or folder; `name` renames it.
 
     Raises InputError for what is no result of a tuning, StorageError for no file.
     """
@@ -91,7 +91,7 @@ def read_tuning(path: Path, name: str | None = None) -> TuningResult:
 
 
 class _Measured(Record):
-    """How a split was decoded; null where the exits or operations are not known."""
+    """Quality and cost on a split; null where exits or operations are unknown."""
 
     bleu: Percent
     average_exit: NonNegative | None
@@ -100,7 +100,7 @@ class _Measured(Record):
 
 
 class _Row(_Measured, kw_only=True):
-    """A way to decode in the file, on the split that was tuned on, and on the test split."""
+    """A decoding setup in the file, on the split used for tuning, and on the test split."""
 
     test: _Measured | None = None
     budget: NonNegative = math.nan
@@ -126,7 +126,7 @@ class _Row(_Measured, kw_only=True):
 
 
 class _Results(Record, kw_only=True):
-    """What is read of a report; older ones lack some settings."""
+    """The fields of a report that are read; older reports lack some settings."""
 
     name: str
     data: str | None = None
@@ -188,7 +188,7 @@ def check_alike(results: Sequence[TuningResult]) -> None:
     if len(splits) > 1:
         raise ConfigError(
             f"These tunings report different splits: {', '.join(splits)}.",
-            "Compare what was measured on the same sentences.",
+            "Compare tunings on the same sentences.",
         )
     faults = []
     for key, title in _SETTINGS.items():
@@ -201,7 +201,7 @@ def check_alike(results: Sequence[TuningResult]) -> None:
             listed = ", ".join(f"{value} (`{name}`)" for value, name in names.items())
             faults.append(f"These tunings differ in their {title}: {listed}.")
     if faults:
-        raise ConfigError(faults, "Compare what was tuned and measured alike.")
+        raise ConfigError(faults, "Compare tunings with the same settings.")
 
 
 def exit_curves(results: Sequence[TuningResult], *, seconds: bool) -> list[TradeoffCurve]:
@@ -233,7 +233,7 @@ def exit_curves(results: Sequence[TuningResult], *, seconds: bool) -> list[Trade
 
 
 def _groups(results: Sequence[TuningResult]) -> list[tuple[str, Kind, Sequence[OperatingPoint]]]:
-    """Return name, kind and points of what is shown, as `exit_curves` says."""
+    """Return name, kind and points of each curve, as described in `exit_curves`."""
     groups: list[tuple[str, Kind, Sequence[OperatingPoint]]] = []
     for name in dict.fromkeys(result.name for result in results):
         best: dict[float, OperatingPoint] = {}

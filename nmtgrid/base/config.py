@@ -28,7 +28,7 @@ Thing = TypeVar("Thing")
 
 
 class Registry(Generic[Thing]):
-    """Things under names; an unknown name is answered with the nearest known one.
+    """Named objects; for an unknown name the error suggests the nearest one.
 
     They come in the order of their names, whichever of them was entered first: that hangs on which
     module was imported first.
@@ -179,7 +179,7 @@ def describe(kind: type[Any], prefix: str = "") -> list[tuple[str, str]]:
 
 
 def meanings(kind: type[Any], prefix: str = "") -> dict[str, str]:
-    """Return what stands below each setting of `kind` in its source, by dotted name."""
+    """Return the docstring below each setting of `kind`, by dotted name."""
     texts: dict[str, str] = {}
     for base in reversed(kind.__mro__):
         if dataclasses.is_dataclass(base):
@@ -207,7 +207,7 @@ def json_schema(kind: type[Any], name: str = "") -> dict[str, Any]:
 
 
 def value_schema(hint: Any) -> dict[str, Any]:
-    """Return the JSON Schema of a setting's value; "none" stands for no value, as in TOML."""
+    """Return the JSON Schema of a setting's value; "none" means no value, as in TOML."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         inner = next(a for a in arguments if a is not type(None))

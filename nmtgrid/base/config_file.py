@@ -23,7 +23,7 @@ _TABLES = ("model", "training", "batches", "smoothing", "search")
 
 @dataclasses.dataclass(frozen=True)
 class ConfigFile:
-    """A configuration as it stands in a file, and what a command has taken from it."""
+    """The contents of a configuration file, and which keys a command has used."""
 
     path: str
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -154,7 +154,7 @@ def _read_text(path: Path) -> str:
 
 
 def _model_values(path: str, text: str) -> dict[str, Any]:
-    """Return what the `config.json` of a model says, in the form of a TOML file."""
+    """Return the contents of a model's `config.json` in the form of a TOML file."""
     advice = "Give a TOML file, or the `config.json` of a model that nmtgrid has trained."
     try:
         values = json.loads(text)
@@ -178,7 +178,7 @@ def _model_values(path: str, text: str) -> dict[str, Any]:
 
 
 def to_toml(values: Mapping[str, Any]) -> str:
-    """Return nested JSON values as TOML, with "none" for null; tables come last in each table."""
+    """Return nested JSON values as TOML, with "none" for null; tables follow plain keys."""
     return "".join(_toml_lines(values, "")).lstrip("\n")
 
 

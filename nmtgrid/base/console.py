@@ -41,7 +41,7 @@ def hush(speaker: str) -> None:
 
 
 def only_faults(value: bool) -> None:
-    """Print warnings, errors and results on standard output alone, if `value` says so."""
+    """If `value`, print only warnings, errors and results on standard output."""
     global _only_faults
     _only_faults = value
 
@@ -73,7 +73,7 @@ def table(
     console: Console = messages,
     width: int | None = None,
 ) -> None:
-    """Print a table on standard error; numbers stand right, or the columns that `is_right` says.
+    """Print a table on standard error; numbers, or the columns in `is_right`, are right-aligned.
 
     `width` limits its columns where it is not written to a terminal.
     """

@@ -1,4 +1,4 @@
-"""Devices: which one a name means, whether its memory ran out, who made it, its random states."""
+"""Devices: finding one by name, free memory, out-of-memory errors, vendors, random states."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def is_out_of_memory(fault: BaseException) -> bool:
 
 
 def _is_short_of_memory() -> bool:
-    """Return whether a quarter of the GPU's memory or less is free; True where there is none."""
+    """Return whether at most a quarter of the GPU's memory is free; True if there is no GPU."""
     if not torch.cuda.is_available():
         return True
     free, total = torch.cuda.mem_get_info()
@@ -101,12 +101,12 @@ def find_device(name: str) -> torch.device:
         raise DeviceError(f"There is no device `{name}`.", "Use `auto`, `cpu` or `cuda`.")
     if device.type == "cuda" and not count:
         raise DeviceError(
-            f"The device `{name}` was asked for, but torch finds no CUDA device on this machine.",
+            f"The device `{name}` is not available: torch finds no CUDA device on this machine.",
             "Use `cpu` or `auto` (the default).",
         )
     if (device.index or 0) >= max(count, 1):
         raise DeviceError(
-            f"The device `{name}` was asked for, but there are only {count} (from 0).",
+            f"The device `{name}` is not available: there are only {count} (from 0).",
             "Give a smaller number.",
         )
     # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a

@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 class NmtgridError(Exception):
-    """A fault that the user can mend: `problem` says what is wrong, `advice` what to do."""
+    """An error that the user can fix: `problem` says what is wrong, `advice` what to do."""
 
     def __init__(self, problem: str, advice: str = "") -> None:
         self.problem = problem
@@ -17,7 +17,7 @@ class NmtgridError(Exception):
 
 
 class InputError(NmtgridError):
-    """A fault in a text file, with its line (1-based) where there is one."""
+    """An error in a text file, with its line (from 1) if known."""
 
     def __init__(
         self, problem: str, advice: str = "", *, path: str | Path = "", line: int = 0
@@ -28,7 +28,7 @@ class InputError(NmtgridError):
 
 
 class ConfigError(NmtgridError):
-    """One or more faulty settings, all named at once."""
+    """One or more invalid settings, all named in one message."""
 
     def __init__(self, faults: str | Sequence[str], advice: str = "") -> None:
         self.faults = [faults] if isinstance(faults, str) else list(faults)
@@ -36,23 +36,23 @@ class ConfigError(NmtgridError):
 
 
 class StorageError(NmtgridError):
-    """A file of ours that cannot be written, or is missing, truncated or altered."""
+    """A file of nmtgrid that cannot be written, or is missing, truncated or altered."""
 
 
 class DataError(NmtgridError):
-    """A dataset directory that lacks something."""
+    """A dataset directory that is incomplete or unsuitable."""
 
 
 class ModelError(NmtgridError):
-    """A model directory that lacks something or does not fit."""
+    """A model directory that is incomplete or does not fit."""
 
 
 class DeviceError(NmtgridError):
-    """A device that is not there or too small."""
+    """A device that is unavailable or too small."""
 
 
 class TrainingError(NmtgridError):
-    """Training that cannot go on, such as a loss that is not finite."""
+    """Training that cannot continue, for example because the loss is not finite."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""What other toolkits call our options and settings, for those who guess: `--lr`, `--beam-size`.
+"""Options and settings of other toolkits (`--lr`, `--beam-size`) and their names here.
 
 The names are those of fairseq, Sockeye, Marian, OpenNMT, Joey NMT and Hugging Face.
 """

@@ -1,4 +1,4 @@
-"""Python files of the user: `--import FILE` runs them, and what they define is known by its name.
+"""User-defined Python files: `--import FILE` runs them and makes their definitions known.
 
 Architectures and objectives are registered by the file itself (`zoo.register`, `objectives.add`);
 reading policies and latency metrics are looked up here, by the names of classes and functions.
@@ -93,5 +93,5 @@ def _failed(path: Path, error: Exception) -> ConfigError:
     where = f"{path}:{line}" if line else str(path)
     return ConfigError(
         f"{where}: this file failed: {type(error).__name__}: {error}",
-        "It is Python, and runs as a part of nmtgrid.",
+        "The file is executed as Python code: correct the error in it.",
     )

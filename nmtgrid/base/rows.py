@@ -1,4 +1,4 @@
-"""Rows of batches and states: their lengths and masks of them; reordered, dropped and repeated.
+"""Rows of batches and states: lengths and masks; reordering, dropping and repeating rows.
 
 A state is a frozen dataclass (or tuple, list, dict) whose tensors all put rows first; rows are
 sentences x beam. Numbers, strings and None pass through. A value with a method

@@ -18,7 +18,7 @@ def mark_of(units: Sequence[str]) -> str:
 
 
 def begins_word(unit: str, mark: str, before: str) -> bool:
-    """Return whether `unit` begins a word behind the units `before` it, joined as they are."""
+    """Return whether `unit` begins a new word after the units `before` it."""
     if mark == SPACE:
         # A `▁` of its own belongs to the word behind it.
         return unit.startswith(SPACE) and before.strip(SPACE) != ""
@@ -41,7 +41,7 @@ def word_numbers(units: Sequence[str], mark: str) -> list[int]:
 
 
 def joined_words(units: Sequence[str], mark: str) -> list[str]:
-    """Return the words that the units make; a last one that goes on is a word as it stands."""
+    """Return the words of the units; an unfinished last word is kept as it is."""
     words: list[str] = []
     for number, unit in zip(word_numbers(units, mark), units, strict=True):
         if number == len(words):

@@ -1,4 +1,4 @@
-"""The command `nmtgrid`: puts the subcommands together and turns faults into messages.
+"""The command `nmtgrid`: assembles the subcommands and turns errors into messages.
 
 A subcommand's file is imported only when it is called or listed, and none of them imports torch
 before it works, so that `--help`, `--version` and shell completion answer at once.
@@ -94,7 +94,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def general_options(words: list[str]) -> tuple[list[str], bool, list[str]]:
-    """Return the words without the options that may stand anywhere, and what these say.
+    """Return the words without the options of all commands, and the values of these options.
 
     That is whether `--debug` is among them, and the files of `--import` and `NMTGRID_IMPORT`;
     `--quiet` takes effect at once.
@@ -161,7 +161,7 @@ def _checked_limit() -> Iterator[None]:
 
 
 class _TorchFinder(importlib.abc.MetaPathFinder):
-    """Finds no module, but is asked for each before it is loaded."""
+    """An import hook that finds no module, but is called before each one is loaded."""
 
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -170,7 +170,7 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
 
 
 class MemoryLimitError(NmtgridError):
-    """A limit on the memory of the process that torch cannot be loaded under."""
+    """The memory limit of the process is too low to load torch."""
 
     def __init__(self, limit: int) -> None:
         super().__init__(
@@ -251,7 +251,7 @@ def _interruptible(signals: list[int]) -> Iterator[None]:
 
 # click lists commands by their names.
 class _InOrder(typer.core.TyperGroup):
-    """Lists the subcommands in the order of the work, groups among the others."""
+    """Lists the subcommands in the order of a typical workflow."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return [name for name in COMMANDS if name in self.commands]
@@ -327,7 +327,7 @@ def _run(words: list[str]) -> int:
 
 
 def _report(fault: Exception, words: list[str], debug: bool) -> int:
-    """Print what is wrong and what to do about it; return the exit code."""
+    """Print the problem and the advice; return the exit code."""
     if isinstance(fault, OSError) and fault.errno == errno.EPIPE:
         _drop_output()
         return PIPE_CLOSED
@@ -409,6 +409,6 @@ def _is_out_of_memory(fault: Exception) -> bool:
 
 
 def _drop_output() -> None:
-    """Forget standard output: what Python still wants to flush at its end must go somewhere."""
+    """Redirect standard output to the null device, because Python still flushes it at exit."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -136,15 +136,15 @@ def learn(arguments: LearnArguments) -> None:
     # would read the new ids: people must know.
     if before and before != _vocabulary_files(arguments.data):
         console.warn(
-            f"other vocabularies were in {arguments.data}, which are replaced. Models that were "
+            f"{arguments.data} had other vocabularies, which are replaced. Models that were "
             "trained with them still translate, but `train --resume` cannot continue with them."
         )
     _print_facts(facts, plan)
     unsegmented = _unsegmented(arguments.data)
     if unsegmented and plan.subwords != "sentencepiece":
         console.warn(
-            f"the text in {' and '.join(unsegmented)} has no spaces between words, so that a "
-            "sentence is one word; `--method sentencepiece` makes units of it."
+            f"the text in {' and '.join(unsegmented)} has no spaces between words, so that a whole "
+            "sentence counts as one word: use `--method sentencepiece`."
         )
     write_report(arguments.json, facts)
 
@@ -155,21 +155,26 @@ def _faults(arguments: LearnArguments, method: str) -> list[str]:
     files = arguments.model or arguments.codes or []
     if arguments.joint and len(files) == 2:
         option = "--model" if arguments.model else "--codes"
-        faults.append(f"`--joint` shares the units, but `{option}` is given twice: leave one out.")
+        faults.append(
+            f"`--joint` uses the same subwords for both languages, but `{option}` is given twice: "
+            "leave one out."
+        )
     if arguments.words:
         return faults
     if method == "bpe":
         for name in ("model", "pieces"):
             if getattr(arguments, name) is not None:
-                faults.append(f"`--{name}` is for SentencePiece: add `--method sentencepiece`.")
+                faults.append(
+                    f"`--{name}` applies to SentencePiece only: add `--method sentencepiece`."
+                )
     elif arguments.merges is not None or arguments.codes:
         option = "--codes" if arguments.codes else "--merges"
-        faults.append(f"`{option}` is for BPE: leave it or `--method sentencepiece` out.")
+        faults.append(f"`{option}` applies to BPE only: leave it out, or `--method sentencepiece`.")
     return faults
 
 
 def _vocabulary_files(data: Path) -> dict[str, Any]:
-    """Return what a dataset's manifest says of its vocabularies' files."""
+    """Return the entries of the vocabulary files in a dataset's manifest."""
     from nmtgrid.data import directory
 
     files = directory.read(data)["files"]
@@ -199,16 +204,16 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
         )
     pieces = facts.get("pieces", [])
     if "words_learned_from" in facts and pieces and min(pieces) < plan.pieces:
-        console.say(f"{min(pieces):,} pieces of {plan.pieces:,}: the text has no more.")
+        console.say(f"only {min(pieces):,} pieces of {plan.pieces:,}: the text has no more.")
     if facts.get("source_forgotten_words") or facts.get("target_forgotten_words"):
         console.warn(
-            f"so many distinct words that rare ones were left out of the counts "
+            "the text has so many distinct words that rare ones were not counted "
             f"({facts['source_forgotten_words']:,} and {facts['target_forgotten_words']:,})."
         )
     if any(facts.get("words_not_learned_from", [])):
         console.say(
             f"Subwords were learned from the {max(facts['words_learned_from']):,} most frequent "
-            f"words; {sum(facts['words_not_learned_from']):,} rarer ones were left out of it."
+            f"words, without {sum(facts['words_not_learned_from']):,} rarer ones."
         )
     headings = ["split", "side", "5 %", "50 %", "95 %", "total", "unknown"]
     rows = [
@@ -243,7 +248,7 @@ class ApplyArguments(UndoArguments):
 def apply(arguments: ApplyArguments) -> None:
     """Segment tokenised text into subword units.
 
-    One process writes each line as soon as it has come, several write many lines at once.
+    A single process writes each line at once; several processes write many lines at a time.
     """
     from nmtgrid.base.io.text import open_writer
     from nmtgrid.base.io.workers import count_workers, map_ordered

@@ -1,4 +1,4 @@
-"""Options that a configuration file gives (`--config`): keys, types, and who wins.
+"""Options from a configuration file (`--config`): keys, types and precedence.
 
 Keys are the long names of options, with `-` or `_`. What stands on the command line wins.
 """
@@ -19,7 +19,7 @@ from nmtgrid.base.errors import InputError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class FileOption:
-    """An option as a file may give it; `parse` reads and checks a number."""
+    """An option in a configuration file; `parse` reads and checks a number."""
 
     field: str
     label: str
@@ -39,7 +39,7 @@ class FileOption:
         return self.kind
 
     def schema(self) -> dict[str, Any]:
-        """Return the JSON Schema of what a file may say."""
+        """Return the JSON Schema of the option's values."""
         kind = self.type
         is_repeated = get_origin(kind) is list
         item = get_args(kind)[0] if is_repeated else kind
@@ -98,7 +98,7 @@ def with_options(
     """
     if file.is_model and settings is None:
         raise InputError(
-            "it is the `config.json` of a model, which only `train` takes.",
+            "this is the `config.json` of a model, which only `train` accepts.",
             "Give a file in TOML.",
             path=file.path,
         )
@@ -108,7 +108,9 @@ def with_options(
         key = name.replace("-", "_")
         option = options.get(key)
         if key in barred:
-            faults.append(f"`{name}` is given on the command line alone.")
+            faults.append(
+                f"`{name}` can only be given on the command line: remove it from the file."
+            )
         elif option is None or (settings is not None and _is_setting(key, value, settings)):
             if settings is None:
                 faults.append(f"`{name}`: there is no such option. {nearest(key, options)}")

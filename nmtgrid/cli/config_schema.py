@@ -31,7 +31,7 @@ class ConfigSchemaArguments(CommandArguments):
         "COMMAND",
         default="train",
     )
-    out: Path = option("Write the schema here; -: to the screen.", "FILE", default=Path("-"))
+    out: Path = option("Output file; `-`: standard output.", "FILE", default=Path("-"))
 
 
 @takes(
@@ -81,7 +81,7 @@ def _arguments(command: str) -> type[CommandArguments]:
     }
     if command not in kinds:
         raise ConfigError(
-            f"`{shortened(command)}` reads no `--config`.",
+            f"`{shortened(command)}` has no option `--config`.",
             nearest(command, kinds) or f"Name one of {', '.join(kinds)}.",
         )
     return kinds[command]

@@ -1,4 +1,4 @@
-"""`nmtgrid demo`: a page on this machine that shows how models read and write, and its service."""
+"""`nmtgrid demo`: a local web page that shows how models read and write, and its HTTP interface."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ def _announce(arguments: DemoArguments, url: str) -> None:
     console.say(f"{what} {url} (Ctrl-C ends it).")
     if not _is_loopback(arguments.host):
         console.warn(
-            f"`--host {arguments.host}` lets everybody who reaches this machine use the models, "
-            "unencrypted and without a password."
+            f"`--host {arguments.host}` makes the models available to everybody who can reach this "
+            "machine, without encryption or a password."
         )
 
 
@@ -114,7 +114,8 @@ def _names(texts: Sequence[str]) -> dict[str, Path]:
         name = label or folder_name(path)
         if name in names:
             raise ConfigError(
-                f"Two models are called `{name}`.", "Name one of them, as in `other=MODEL`."
+                f"Two models have the name `{name}`.",
+                "Give one of them another name, as in `other=MODEL`."
             )
         names[name] = path
     return names

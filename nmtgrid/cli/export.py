@@ -1,4 +1,4 @@
-"""`nmtgrid export`: writes a model for another program."""
+"""`nmtgrid export`: converts a model for another program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `adaptive-tune` and `online-eval` print of a guarantee (`--allow-loss`)."""
+"""Printing statistical guarantees (`--allow-loss`) of `adaptive-tune` and `online-eval`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`nmtgrid import-fairseq`: takes over a model that was trained with fairseq."""
+"""`nmtgrid import-fairseq`: converts a model that was trained with fairseq."""
 
 from __future__ import annotations
 
@@ -75,6 +75,6 @@ def command(arguments: ImportArguments) -> None:
         ),
         arguments.out,
     )
-    facts = {"theirs": model.fairseq_arch, "arch": model.arch}
-    rows = [("theirs", model.fairseq_arch), ("ours", model.arch)]
+    facts = {"theirs": model.original_arch, "arch": model.arch}
+    rows = [("theirs", model.original_arch), ("ours", model.arch)]
     report_import(model, facts, rows, arguments.out, arguments.json)

@@ -1,4 +1,4 @@
-"""`nmtgrid import-marian`: takes over a model of transformers' `MarianMTModel`."""
+"""`nmtgrid import-marian`: converts a `MarianMTModel` of Hugging Face transformers."""
 
 from __future__ import annotations
 
@@ -48,6 +48,6 @@ def command(arguments: ImportArguments) -> None:
     model = import_folder(
         arguments.folder, arguments.out, arguments.source_lang, arguments.target_lang
     )
-    facts = {"arch": "transformer", "search": model.search}
+    facts = {"arch": model.arch, "search": model.search}
     rows = [("beam", str(model.search["beam"]))]
     report_import(model, facts, rows, arguments.out, arguments.json)

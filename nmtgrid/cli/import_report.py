@@ -1,4 +1,4 @@
-"""What `import-marian` and `import-fairseq` print and store of a converted model."""
+"""The common output of `import-marian` and `import-fairseq`: table, notes and JSON report."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from nmtgrid.base.config import to_json
 from nmtgrid.cli.options import write_report
 
 if TYPE_CHECKING:
-    from nmtgrid.convert import from_marian
-    from nmtgrid.convert.from_fairseq import model as from_fairseq
+    from nmtgrid.convert.from_fairseq.model import Imported
 
 
 def report_import(
-    model: from_marian.Imported | from_fairseq.Imported,
+    model: Imported,
     facts: dict[str, Any],
     rows: Iterable[tuple[str, str]],
     out: Path,
@@ -31,7 +30,7 @@ def report_import(
         ("target types", f"{target_types:,}"),
     ]
     console.table("Converted", ("what", "value"), rows)
-    # What was left out or read otherwise: no fault, but people should know.
+    # Options that were ignored or replaced.
     for note in model.notes:
         console.say(f"Note: {note}.")
     console.say(f"`nmtgrid decode {out}` translates with it.")

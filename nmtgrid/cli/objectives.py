@@ -1,4 +1,4 @@
-"""The list of all objectives, which `train` looks up by name, and what smooths them."""
+"""The list of all objectives, which `train` looks up by name, and their smoothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the subcommands share: option types, commands with one record of arguments, their checks.
+"""What the subcommands share: option types, dataclasses of arguments, rules, common checks.
 
 A command declares a frozen dataclass of its arguments, whose fields are annotated as Typer's
 parameters are, a table of rules on which of them go together, and a function:
@@ -65,8 +65,8 @@ DecodePrecision = Annotated[
     DecodePrecisionName,
     typer.Option(
         "--precision",
-        help="Of products. `bf16` may be faster, on a CPU also `int8`; `auto` (CPU) measures them "
-        "and takes the fastest.",
+        help="Of matrix products. `bf16` may be faster, on a CPU also `int8`; `auto` (CPU) "
+        "measures them and uses the fastest.",
     ),
 ]
 Weights = Annotated[WeightsName, typer.Option("--weights", help="Weights of MODEL to use.")]
@@ -102,9 +102,9 @@ _CONTEXT = "context"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandArguments:
-    """The arguments of a command: fields made by `argument`, `option` and `flag`.
+    """The arguments of a command: fields created by `argument`, `option` and `flag`.
 
-    What several commands share, such as `Device`, is annotated as Typer's parameters are instead.
+    Options of several commands, such as `Device`, are annotated like Typer's parameters instead.
     """
 
     not_in_file: ClassVar[frozenset[str]] = frozenset({"config"})
@@ -133,7 +133,7 @@ def option(
     max: float | None = None,
     show_default: bool | str = True,
 ) -> Any:
-    """Return a field for an option, whose name is the field's unless `names` says otherwise."""
+    """Return a field for an option, named after the field unless `names` are given."""
     info = typer.Option(
         *names, help=help, metavar=metavar, min=min, max=max, show_default=show_default
     )
@@ -154,7 +154,7 @@ INPUT_OUTPUT, GENERAL = "Input and output", "General"
 
 
 class Command(typer.core.TyperCommand):
-    """A command whose help has no panel for `--help` alone."""
+    """A Typer command that does not show a separate panel for `--help`."""
 
     def get_help_option(self, ctx: Any) -> Any:
         """Return `--help`, in the last panel."""
@@ -259,7 +259,7 @@ def _call_with_file(
     values: dict[str, Any],
     context: typer.Context,
 ) -> None:
-    """Call a command with what the file of `--config` says; its faults get their lines."""
+    """Call a command with the options of a `--config` file; errors name its lines."""
     file, options = read_config(values["config"].path), file_options(kind)
     names = option_names(kind)
     barred = {
@@ -284,7 +284,7 @@ def _call_with_file(
 
 @dataclasses.dataclass(frozen=True)
 class _NumberOption:
-    """An option whose texts are numbers of `kind`, from `least` to `most`."""
+    """An option whose values are numbers of `kind`, from `least` to `most`."""
 
     name: str
     kind: type[int] | type[float]
@@ -292,7 +292,7 @@ class _NumberOption:
     most: float | None
 
     def parse(self, text: str) -> int | float:
-        """Return the number that `text` is. Raises ValueError where it is none, or out of range."""
+        """Return the number in `text`. Raises ValueError for other text, or out of range."""
         value = whole_number(text) if self.kind is int else real_number(text)
         if self.least is not None and value < self.least:
             raise ValueError(f"must be at least {self.least:g}, but is {value}.")
@@ -404,7 +404,7 @@ def option_names(kind: type[CommandArguments]) -> dict[str, str]:
 def explicit_options(arguments: CommandArguments) -> list[str]:
     """Return the fields that differ from their defaults.
 
-    An option with its default value changes nothing, so no rule forbids it.
+    An option given at its default value changes nothing, so rules do not apply to it.
     """
     return [
         field.name
@@ -416,7 +416,7 @@ def explicit_options(arguments: CommandArguments) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """A rule for `options`, fields of a command's arguments, that depends on `others`.
+    """A rule on how `options`, fields of a command's arguments, combine with `others`.
 
     Both hold names separated by spaces. `message` and `advice` may refer to `{option}` and
     `{other}`, or to `{options}`: then one message names all options at fault. The rule does not
@@ -432,14 +432,14 @@ class Rule:
 
 @dataclasses.dataclass(frozen=True)
 class Requires(Rule):
-    """Each of `options` has a meaning only together with one of `others`."""
+    """Each of `options` requires one of `others`."""
 
     message: str = "{option} belongs to {other}: add it."
 
 
 @dataclasses.dataclass(frozen=True)
 class Excludes(Rule):
-    """None of `options` goes together with any of `others`; without those none may be given."""
+    """`options` and `others` exclude each other; without `others`, `options` may not be given."""
 
     message: str = "{option} and {other} contradict each other; give one of them."
 
@@ -453,7 +453,7 @@ class Needs(Rule):
 
 @dataclasses.dataclass(frozen=True)
 class Alone(Rule):
-    """Beside `options`, a single one, only `others` may be given: all else would be ignored."""
+    """With `options` (a single one), only `others` may be given; all else would be ignored."""
 
     advice: str = "Leave out {options}."
 
@@ -461,7 +461,7 @@ class Alone(Rule):
 def asked_guarantee(
     risk: Risk | None, allowed: float | None, confidence: float | None
 ) -> Guarantee | None:
-    """Return what `--risk`, `--allow-loss` and `--confidence` ask for; None without a loss."""
+    """Return the guarantee of `--risk`, `--allow-loss` and `--confidence`; None without a loss."""
     if allowed is None:
         return None
     # Imported late: `--help` does not wait for numpy.
@@ -532,9 +532,10 @@ class Leave(Exception):
 def check_outputs(
     outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None] | None = None
 ) -> None:
-    """Raise ConfigError unless each file (by its option) can be written and is no other's.
+    """Raise ConfigError unless each file (by its option) is writable and given only once.
 
-    Asked before the work begins: nobody should learn after hours that a folder is missing.
+    This is checked before the work begins, so that nobody learns after hours that a folder is
+    missing.
     """
     faults: list[str] = []
     # By the file itself: two paths, one through a link, may name the same.
@@ -549,7 +550,9 @@ def check_outputs(
         key = STANDARD if str(path) == STANDARD else os.path.realpath(path)
         # Pipes and devices, such as /dev/null, may take several outputs.
         if key in options and not (key != STANDARD and is_stream(path)):
-            faults.append(f"`{name} {path}` is what `{options[key]}` names: give another file.")
+            faults.append(
+                f"`{name} {path}` is also the file of `{options[key]}`: give another file."
+            )
         options[key] = name
     if faults:
         raise ConfigError(faults)
@@ -591,7 +594,7 @@ def unusable(name: str, folder: Path | None) -> list[str]:
 def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
     """Write `values` as JSON to `path`: nothing for None, standard output for `-`.
 
-    What is no finite number becomes null.
+    Numbers that are not finite become null.
     """
     if path is None:
         return
@@ -602,21 +605,21 @@ def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
 
 
 def check_same_text(translator: Translator, dataset: Dataset) -> None:
-    """Raise DataError unless model and dataset are of one direction.
+    """Raise DataError unless model and dataset have the same languages.
 
-    Warns where words or cases of their texts are made in different ways.
+    Warns if their texts are tokenised or lower-cased differently.
     """
     model, data = translator.pipeline.facts, dataset.pipeline.facts
     if (model.source_lang, model.target_lang) != (data.source_lang, data.target_lang):
         raise DataError(
             f"The model translates {model.source_lang}-{model.target_lang}, but {dataset.path} "
             f"is {data.source_lang}-{data.target_lang}.",
-            "Use a dataset of the same direction.",
+            "Use a dataset with the same languages.",
         )
     for name in ("tokenize", "lowercase"):
         if getattr(model, name) != getattr(data, name):
             console.warn(
-                f"{dataset.path} has {name}={getattr(data, name)}, but the model's text "
+                f"{dataset.path} has {name}={getattr(data, name)}, but the model was trained with "
                 f"{name}={getattr(model, name)}: scores compare differently prepared texts."
             )
 

@@ -45,7 +45,8 @@ PICTURE_RULES = [
     Excludes(
         "source_lang train toy toy_difficulty xml valid_every max_ratio workers",
         "captions features restval toy_pictures",
-        "{option} is about text in two languages, but sources are pictures here: leave it out.",
+        "{option} applies to text in two languages, but here the sources are pictures: leave it "
+        "out.",
     ),
     Excludes(
         "captions features restval valid test",
@@ -82,7 +83,7 @@ class PreprocessArguments(CommandArguments):
         "[NAME=]P",
     )
     toy: int | None = option("Build the toy corpus with N training pairs.", "N", min=1)
-    toy_difficulty: int | None = option("1, 2 or 3.  [default: 1]", "D")
+    toy_difficulty: int | None = option("Difficulty: 1, 2 or 3.  [default: 1]", "D")
     toy_seed: int | None = option("Seed of the toy corpus.  [default: 1]", min=0)
     captions: Path | None = option(
         "Captions of pictures instead of text: Karpathy's or MS-COCO's own JSON.", "FILE"
@@ -147,7 +148,7 @@ def command(arguments: PreprocessArguments) -> None:
             if name != "train" and len(values) > 1:
                 option = f"--{name}" if name in ("valid", "test") else f"--test {name}="
                 faults.append(
-                    f"`{option}` is given {len(values)} times: name one file, or a number of "
+                    f"`{option}` is given {len(values)} times: give one file, or one number of "
                     "pictures."
                 )
         check_rules(arguments, PICTURE_RULES, faults, f"{_HELP}.")
@@ -155,7 +156,10 @@ def command(arguments: PreprocessArguments) -> None:
     else:
         languages = arguments.source_lang or "qa", arguments.target_lang or "qb"
         if arguments.toy is not None and languages != ("qa", "qb"):
-            faults.append("The toy corpus goes from `qa` to `qb`: leave the languages out.")
+            faults.append(
+                "The toy corpus has the languages `qa` and `qb`: leave out `--source-lang` and "
+                "`--target-lang`."
+            )
         check_rules(arguments, TEXT_RULES, faults)
         build, show = _preprocess_text, _print_text
     check_outputs({"--json": arguments.json})
@@ -174,7 +178,7 @@ def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:
         match = _NAMED_TEST.fullmatch(text)
         name, prefix = match.groups() if match else ("test", text)
         if name in ("train", "valid"):
-            raise ConfigError(f"`--test {text}`: a test cannot be called `{name}`.")
+            raise ConfigError(f"`--test {text}`: a test set cannot be named `{name}`.")
         files.setdefault(name, []).append(prefix)
     return files
 
@@ -274,7 +278,7 @@ def _print_counts(title: str, splits: dict[str, Any], columns: dict[str, str]) -
 
 
 def _print_text(manifest: dict[str, Any], out: Path) -> None:
-    """Print the counts, what was put right, and what about the languages makes the text bad."""
+    """Print counts, corrections, and warnings about the languages."""
     from nmtgrid.data.build import SEGMENT_FIRST
     from nmtgrid.text.moses import has_rules
 
@@ -293,7 +297,8 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
             if not has_rules(language):
                 console.warn(
                     f"Moses has no rules for `{language}`: abbreviations and apostrophes are "
-                    "treated as in English. With a tokenizer of your own, give `--tokenize none`."
+                    "treated as in English. If you use another tokeniser, tokenise the text first "
+                    "and give `--tokenize none`."
                 )
     # Of a side once, whichever splits it is of.
     sides = {lang for split in splits.values() for lang in split.get("unsegmented", ())}
@@ -323,7 +328,7 @@ def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
     if notes.get("restval"):
         console.say(
             f"{notes['restval']:,} pictures of Karpathy's split `restval` were left out; "
-            "`--restval` puts them into training."
+            "`--restval` adds them to the training data."
         )
     if "valid" not in splits:
         console.warn("there are no validation pictures; give `--valid FILE` or `--valid N`.")

@@ -1,1 +1,1 @@
-"""Models from and for other toolkits, without running anything that their files hold."""
+"""Conversion of models from and for other toolkits, without executing code in their files."""

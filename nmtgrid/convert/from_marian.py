@@ -1,4 +1,4 @@
-"""Imports a folder of transformers' `MarianMTModel`, such as those of OPUS-MT, as a Transformer.
+"""Converts a directory of transformers' `MarianMTModel`, such as OPUS-MT, to a Transformer.
 
 Weights are safetensors, the rest is JSON and two models of SentencePiece; nothing of it is run.
 Called by `nmtgrid import-marian`.
@@ -33,13 +33,11 @@ from nmtgrid.base.io.records import (
     read_json,
 )
 from nmtgrid.convert.from_fairseq.dictionary import named
-from nmtgrid.convert.from_fairseq.model import build_model
+from nmtgrid.convert.from_fairseq.model import Imported, build_model, write_imported
 from nmtgrid.convert.from_fairseq.plan import Plan, Recipes, computed
 from nmtgrid.convert.from_fairseq.transformer import block_recipes
-from nmtgrid.data.directory import check_replaceable, new_folder
+from nmtgrid.data.directory import check_replaceable
 from nmtgrid.layers.embedding import marian_sinusoids
-from nmtgrid.models.card import update_card
-from nmtgrid.models.directory import load_model, save_model
 from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.sentencepiece_model import SentencePieceModel
@@ -65,7 +63,7 @@ _NEUTRAL = {
 
 
 class _Config(Record):
-    """What is read of `config.json`."""
+    """The fields of `config.json` that are read."""
 
     vocab_size: Size
     d_model: Size
@@ -94,7 +92,7 @@ class _Config(Record):
 
 
 class _Generation(Record):
-    """What is read of `generation_config.json`."""
+    """The fields of `generation_config.json` that are read."""
 
     num_beams: Small = 1
     length_penalty: float = 1.0
@@ -105,7 +103,7 @@ class _Generation(Record):
 
 
 class _Tokenizer(Record):
-    """What is read of `tokenizer_config.json`."""
+    """The fields of `tokenizer_config.json` that are read."""
 
     source_lang: str | None = None
     target_lang: str | None = None
@@ -130,19 +128,8 @@ class _Weights:
 
 
 @dataclasses.dataclass(frozen=True)
-class Imported:
-    """The facts of an imported folder."""
-
-    config: TransformerConfig
-    parameters: int
-    vocabularies: tuple[int, int]
-    search: dict[str, Any]
-    notes: list[str]
-
-
-@dataclasses.dataclass(frozen=True)
 class _Types:
-    """A vocabulary of Marian's: our form of it, and the row of each of our types in theirs."""
+    """A converted vocabulary, and the row of each of its types in Marian's matrices."""
 
     vocabulary: Vocabulary
     rows: list[int]
@@ -172,7 +159,7 @@ def import_folder(
     values = read_json(path)
     if not isinstance(values, dict) or values.get("model_type") != "marian":
         raise ModelError(
-            f"{path} is not of a Marian model (`model_type`).",
+            f"{path} does not belong to a Marian model (`model_type`).",
             "Folders of transformers' `MarianMTModel` can be imported.",
         )
     config = convert_file(path, values, _Config)
@@ -202,18 +189,8 @@ def import_folder(
     check(plan.config)
     model = build_model(plan, weights, pipeline)
     settings = {"search": search, "imported": {"program": "marian", "arch": "MarianMTModel"}}
-    with new_folder(out, task="nmtgrid import-marian") as building:
-        save_model(building, model, pipeline, settings)
-        update_card(
-            building,
-            origin=f"Imported by nmtgrid from the `MarianMTModel` in `{folder.resolve().name}`, "
-            "whose licence and data count.",
-            training={"parameters": f"{model.count_parameters():,}"},
-        )
-        # Reading it back checks the files before the folder gets its name.
-        load_model(building)
-    sizes = len(sides[0].vocabulary), len(sides[1].vocabulary)
-    return Imported(plan.config, model.count_parameters(), sizes, search, plan.notes)
+    origin = f"the `MarianMTModel` in `{folder.resolve().name}`"
+    return write_imported(out, plan, model, pipeline, settings, origin)
 
 
 def _check_files(folder: Path) -> None:
@@ -221,17 +198,17 @@ def _check_files(folder: Path) -> None:
     if not folder.is_dir():
         raise ModelError(
             f"There is no folder {folder}.",
-            "Name one that has `config.json` and the weights. nmtgrid downloads nothing: fetch a "
-            "model of the hub before, by `hf download NAME --local-dir FOLDER`.",
+            "Give a folder with `config.json` and the weights. nmtgrid downloads nothing: first "
+            "fetch a model of the hub with `hf download NAME --local-dir FOLDER`.",
         )
     names = ("config.json", WEIGHTS, "vocab.json", "source.spm", "target.spm")
     missing = [name for name in names if not (folder / name).is_file()]
     if missing == [WEIGHTS]:
         if (folder / "pytorch_model.bin").is_file():
             raise ModelError(
-                f"{folder} has its weights in `pytorch_model.bin` alone, a pickle, which could run "
-                "code on whoever reads it.",
-                f"Convert it where you trust it: {_CONVERT.format(folder)}",
+                f"{folder} has its weights only in `pytorch_model.bin`, a pickle, which can "
+                "execute code when it is read.",
+                f"Convert it in an environment where you trust it: {_CONVERT.format(folder)}",
             )
         if (folder / f"{WEIGHTS}.index.json").is_file():
             raise ModelError(
@@ -256,25 +233,25 @@ def _config_faults(config: _Config) -> list[str]:
     if config.activation_function not in _ACTIVATIONS:
         names = ", ".join(f"`{name}`" for name in _ACTIVATIONS)
         faults.append(
-            f"`activation_function` is `{config.activation_function[:60]}`; ours are {names}."
+            f"`activation_function` is `{config.activation_function[:60]}`; nmtgrid has {names}."
         )
     if config.encoder_attention_heads != config.decoder_attention_heads:
         faults.append(
             f"`encoder_attention_heads` is {config.encoder_attention_heads}, "
-            f"`decoder_attention_heads` {config.decoder_attention_heads}: both sides have as many "
-            "heads (`model.heads`)."
+            f"`decoder_attention_heads` {config.decoder_attention_heads}: both sides must have the "
+            "same number of heads (`model.heads`)."
         )
     for name in _OFF:
         if getattr(config, name):
             faults.append(
-                f"`{name}` is on, but `MarianMTModel` normalises after each sum whatever it says, "
-                "so that it is not known which model this is."
+                f"`{name}` is set, but `MarianMTModel` ignores it and always normalises after the "
+                "residual sum: the file does not tell which model was trained."
             )
     types = config.decoder_vocab_size or config.vocab_size
     if config.share_encoder_decoder_embeddings and types != config.vocab_size:
         faults.append(
             f"`decoder_vocab_size` is {types:,}, `vocab_size` {config.vocab_size:,}, but "
-            "`share_encoder_decoder_embeddings` says that both sides have one matrix."
+            "`share_encoder_decoder_embeddings` shares one matrix between both sides."
         )
     return faults
 
@@ -294,7 +271,7 @@ def _read_types(folder: Path, config: _Config, separate: bool) -> tuple[_Types, 
         raise ModelError(
             f"{path}: `</s>` has the id {target.rows[END]}, but `eos_token_id` of `config.json` is "
             f"{config.eos_token_id}.",
-            "Do the two files belong together?",
+            "The two files may belong to different models.",
         )
     if separate is False and source.vocabulary.types != target.vocabulary.types:
         raise ModelError(f"{path} does not fit both sides of the model.")
@@ -441,13 +418,14 @@ def _search(
             notes.append(f"`{name}` of transformers' search has no counterpart here")
     if record.bad_words_ids != [[config.pad_token_id]]:
         notes.append(
-            "`bad_words_ids` is not the padding alone: transformers may write other tokens"
+            "`bad_words_ids` contains more than the padding, and transformers may write other "
+            "tokens"
         )
     if record.forced_eos_token_id not in (config.eos_token_id, [config.eos_token_id]):
-        notes.append("without `forced_eos_token_id` transformers cuts at the greatest length")
+        notes.append("without `forced_eos_token_id` transformers truncates at the maximum length")
     penalty = record.length_penalty
     if penalty < 0:
-        notes.append(f"`length_penalty` is {penalty}, which is taken for 0")
+        notes.append(f"`length_penalty` is {penalty}, which is replaced by 0")
     # Both count the start and the end symbol.
     longest = min(record.max_length or config.max_position_embeddings, 1_000_000)
     return {

@@ -33,32 +33,32 @@ NEVER = -1e4
 
 
 def check(model: TranslationModel) -> Transformer:
-    """Return `model` if CTranslate2 can hold it, else raise ConfigError that says why not."""
+    """Return `model` if CTranslate2 supports it. Raises ConfigError with the reason otherwise."""
     advice = "A `transformer` without `model.transparent` can be exported."
     if not isinstance(model, Transformer):
         raise ConfigError(
-            f"`{model.architecture}` cannot be exported: CTranslate2 runs encoder-decoder "
-            "Transformers, and has no other network that ours could be written as.",
+            f"`{model.architecture}` cannot be exported: CTranslate2 supports encoder-decoder "
+            "Transformers only.",
             advice,
         )
     if model.mixtures is not None:
         raise ConfigError(
-            "Transparent attention cannot be exported: it gives each decoder block its own "
-            "mixture of the encoder's states, but in CTranslate2 all blocks read the last one.",
+            "Transparent attention cannot be exported: in CTranslate2 all decoder blocks attend to "
+            "the last encoder block.",
             advice,
         )
     if model.traits.readiness != "none":
         raise ConfigError(
-            f"A Transformer with `model.reader={model.traits.readiness}` cannot be exported: its "
-            "reading mechanism is a part of attention that CTranslate2 does not have.",
+            f"A Transformer with `model.reader={model.traits.readiness}` cannot be exported: "
+            "CTranslate2 does not have its reading mechanism.",
             "Decode it with nmtgrid itself.",
         )
     config = model.config
     if config.encoder != "bidirectional" or config.source_marker != "end":
         raise ConfigError(
-            f"A Transformer with `model.encoder={config.encoder}` and `model.source_marker="
-            f"{config.source_marker}` cannot be exported: CTranslate2's encoder sees the whole "
-            "source, as it comes.",
+            f"A Transformer with `model.encoder={config.encoder}` and "
+            f"`model.source_marker={config.source_marker}` cannot be exported: CTranslate2's "
+            "encoder is bidirectional, and its source ends with the end symbol.",
             "Decode it with nmtgrid itself.",
         )
     return model

@@ -24,7 +24,7 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 @dataclasses.dataclass(frozen=True)
 class SharedSources:
-    """The encoded sources of several batches: computed once, with one draw of dropout.
+    """The encoded sources of several batches, computed once with one dropout mask.
 
     Row b of a batch has row rows[b] of the source [B', S] (None: they are the same).
     """
@@ -55,16 +55,15 @@ class SharedSources:
 class Batch:
     """B sentence pairs, padded on the right with `<pad>`.
 
-    source [B, S] ends with `</s>`; target_input [B, T] starts with `<s>`, target_output [B, T]
-    is the same moved by one and ends with `</s>`. The lengths [B] count those symbols. `indices`
-    [B] are the pairs' positions in their split. Where a source has several targets, `references`
-    [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
+    source [B, S] ends with `</s>`; target_input [B, T] starts with `<s>`, and target_output [B, T]
+    is the same shifted by one and ends with `</s>`. The lengths [B] include these symbols.
+    `indices` [B] are the positions of the pairs in their split. If a source has several targets,
+    `references` [B, K, L] are all of them, padded with `<pad>`, without begin or end symbols.
 
-    Objectives add `weights` [B] of the sentences in the loss (None: one each) and `soft_targets`
-    [B, T, C], the target distributions (None: target_output). Batches of the same sources encode
-    them once through `shared`. `r_drop` is alpha, where each sentence is to be predicted in two
-    passes whose predictions are compared (None: one pass). `update` is how many updates a training
-    has done before the one that the batch is for (None: it is for none).
+    Objectives add `weights` [B] of the sentences in the loss (None: 1 each) and `soft_targets` [B,
+    T, C], the target distributions (None: target_output). Batches with the same sources encode them
+    once through `shared`. `r_drop` is the alpha of R-Drop (None: off). `update` is the number of
+    updates done before the one that uses the batch (None: not in training).
     """
 
     source: Tensor
@@ -231,16 +230,16 @@ EpochLengths = Callable[[NDArray[Any], int], tuple[NDArray[Any], NDArray[Any]]]
 class BatchPlan:
     """The batches of each epoch and their order.
 
-    Pairs are sorted by target length, then source length, so that padding is rare on both sides;
-    the sorted list is cut where a batch would exceed `max_tokens` padded target tokens or
+    Pairs are sorted by target length, then source length, so that there is little padding on both
+    sides. The sorted list is cut where a batch would exceed `max_tokens` padded target tokens or
     `max_cells` padded grid cells (0: no limit), and the batches are shuffled. Large corpora are
-    split into pools of random blocks of neighbours, a million pairs each, so that memory stays
-    small. All is a function of (seed, epoch): a run resumes exactly at any `DataCursor`. Lengths
-    are given without end symbols and counted with them. Pairs longer than `max_length` (0: no
-    limit) on a side, or empty on one, are skipped; `skipped` says how many.
+    divided into pools of a million pairs each, made of random blocks of neighbouring pairs, to
+    limit memory. Everything is a function of (seed, epoch), so a run can resume exactly at any
+    `DataCursor`. Lengths are passed without end symbols, which are added. Pairs longer than
+    `max_length` (0: no limit) on a side, or empty on one, are skipped; `skipped` is their number.
 
-    `resegmented` returns the lengths that pairs [N] have in an epoch, where those change: batches
-    are cut by them. They are positive and keep to `max_length` where the given ones do.
+    `resegmented` returns the lengths of pairs [N] in an epoch, if they change (BPE-dropout), for
+    cutting batches. These are positive and at most `max_length` if the original ones are.
     """
 
     def __init__(
@@ -360,7 +359,7 @@ class BatchPlan:
 
 
 def check_usable(plan: BatchPlan) -> None:
-    """Raise DataError where the limits of `plan` leave no pair."""
+    """Raise DataError if the limits of `plan` leave no pair."""
     if not plan.count:
         raise DataError(
             f"All {plan.skipped:,} training pairs are empty or longer than {plan.max_length} "
@@ -378,8 +377,8 @@ def cut_by_length(
 ) -> list[NDArray[Any]]:
     """Return the `pairs` sorted by length and cut into batches; ties keep the order of `pairs`.
 
-    Source lengths alternately rise and fall from one target length to the next, so that neighbours
-    have similar lengths. A pair that alone exceeds a limit is a batch of its own.
+    Source lengths alternate between rising and falling from one target length to the next, so that
+    neighbours have similar lengths. A pair that exceeds a limit is a batch of its own.
     """
     source, target = source_lengths[pairs].astype(int), target_lengths[pairs].astype(int)
     # lexsort sorts by its last key first.

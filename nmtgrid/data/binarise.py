@@ -54,7 +54,7 @@ def _kind(side: Side) -> str:
 
 
 class _EncodedBlock(NamedTuple):
-    """A block of one side: its ids as they go into the file, and the length of each sentence."""
+    """A block of one side: its ids as stored in the file, and the length of each sentence."""
 
     tokens: bytes
     lengths: bytes

@@ -54,7 +54,7 @@ Report = Callable[[Meter, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class TextPlan:
-    """What `preprocess` does to the text."""
+    """The text processing of `preprocess`."""
 
     source_lang: str
     target_lang: str
@@ -177,7 +177,7 @@ class _ParallelFiles:
         more, fewer = max(totals), min(totals)
         return InputError(
             f"this file has {more:,} lines of text, but {paths[not longer]} has {fewer:,}.",
-            "The two must be parallel: find the place where they part and mend it.",
+            "The two files must be parallel: find the first misaligned line and correct it.",
             path=paths[longer],
             # Numbers of text lines in XML are not line numbers of the file.
             line=0 if paths[longer] in self._xml else fewer + 1,
@@ -206,7 +206,7 @@ def preprocess_files(
     inside = [path for path in paths if folder in Path(os.path.realpath(path)).parents]
     if inside:
         raise ConfigError(
-            f"{inside[0]} lies in the folder {out} that would be replaced.",
+            f"{inside[0]} is in the folder {out}, which would be replaced.",
             "Choose another `--out`, or move the text out of it.",
         )
     meter = Meter(paths)
@@ -231,11 +231,13 @@ def preprocess_toy(
     Return the manifest.
     """
     if plan.valid_every:
-        raise ConfigError("`--toy` has a validation text of its own: leave `--valid-every` out.")
+        raise ConfigError("`--toy` makes its own validation text: leave out `--valid-every`.")
     # The toy corpus has no files; only the names of its splits matter here.
     _check(plan, {"train": [""], "valid": [""]})
     if plan.tokenize != "moses":
-        raise ConfigError("`--toy` needs `--tokenize moses`: its truth counts Moses' words.")
+        raise ConfigError(
+            "`--toy` needs `--tokenize moses`, because its alignments count Moses' words."
+        )
     sources = {}
     for name, split in toy_splits(pairs, seed=seed, difficulty=difficulty).items():
         rows = (
@@ -251,12 +253,12 @@ def preprocess_toy(
 def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
     check(plan)
     faults = [
-        f"A split cannot be called `{name}`; use letters, digits, `.`, `_` and `-`."
+        f"A split cannot be named `{name}`; use letters, digits, `.`, `_` and `-`."
         for name in prefixes
         if not _NAME.fullmatch(name)
     ]
     if any(prefix.startswith(SACREBLEU) for prefix in prefixes.get("train", ())):
-        faults.append("`--train` cannot be a test set of sacreBLEU's: give text of your own.")
+        faults.append("`--train` cannot be a test set of sacreBLEU: give your own training text.")
     if not prefixes.get("train"):
         faults.append("There is no training text: give `--train`.")
     if plan.valid_every and "valid" in prefixes:
@@ -386,8 +388,8 @@ def _cut(lines: bytes, before: int, every: int) -> tuple[bytes, bytes]:
 def _nothing_left_error(name: str, split: Mapping[str, Any], plan: TextPlan) -> InputError:
     if name == "valid" and plan.valid_every:
         return InputError(
-            f"`--valid-every {plan.valid_every}` leaves no pair for validation: training keeps "
-            "fewer.",
+            f"`--valid-every {plan.valid_every}` leaves no pair for validation, because training "
+            "keeps fewer pairs than that: give a smaller number.",
             "Give a smaller number.",
         )
     reasons = ", ".join(f"{reason} {count:,}" for reason, count in split["dropped"].items())

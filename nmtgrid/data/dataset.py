@@ -156,7 +156,7 @@ class Split:
     def _lines(self, folder: str, side: int) -> list[str]:
         if folder == "raw" and self.name == "train":
             raise DataError(
-                "The raw text of `train` is not kept.", "Take a validation or test split."
+                "The raw text of `train` is not stored.", "Use a validation or test split."
             )
         language = self._dataset.pipeline.facts.languages[side]
         path = directory.check_file(
@@ -190,7 +190,7 @@ class PictureSplit(Split):
         lengths = _checked_lengths(path, self.target_tokens, self.target_offsets, "target", size)
         starts = self.pictures.captions
         if starts[-1] != len(lengths):
-            raise StorageError(f"{path} is damaged: its captions are not those of its pictures.")
+            raise StorageError(f"{path} is damaged: its captions do not belong to its pictures.")
         if name == "train":
             self._caption = numpy.arange(len(lengths))
             self._picture = numpy.repeat(numpy.arange(len(self.pictures)), numpy.diff(starts))
@@ -276,12 +276,12 @@ def _checked_lengths(
             fits = fits and bool(piece[0] >= last)
         last = int(piece[-1])
     if not fits:
-        raise StorageError(f"{path} is damaged: the {side} offsets make no sense.", _AGAIN)
+        raise StorageError(f"{path} is damaged: the {side} offsets are inconsistent.", _AGAIN)
     for _, piece in _pieces(tokens):
         # On a GPU such an id fails only during training, as an assertion that names no file.
         if piece.max() >= size:
             raise StorageError(
-                f"{path} does not fit the vocabulary: it has ids beyond {size - 1:,}.", _AGAIN
+                f"{path} does not match the vocabulary: it has ids above {size - 1:,}.", _AGAIN
             )
     return lengths
 

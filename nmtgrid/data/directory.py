@@ -47,7 +47,7 @@ Split = TypeVar("Split")
 
 
 class _Named(Record):
-    """What a manifest of any version has."""
+    """The fields of a manifest of any version."""
 
     kind: Literal["nmtgrid dataset"]
     files: dict[str, Any] = {}  # noqa: RUF012 (a new one for each record)
@@ -77,7 +77,7 @@ class _Features(Record):
 
 
 class _Manifest(Record):
-    """What is read of a manifest; the values are used as they stand."""
+    """The fields of a manifest that are read; values are used unchanged."""
 
     splits: dict[str, _SplitCounts]
     files: dict[str, _FileFacts]
@@ -189,12 +189,12 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
     if not os.path.lexists(path):
         return
     if not path.is_dir():
-        raise DataError(f"{path} is there already and is not a folder.", "Choose another `--out`.")
+        raise DataError(f"{path} exists and is not a folder.", "Choose another `--out`.")
     if not any(path.iterdir()):
         return
     if not overwrite:
         raise DataError(
-            f"The folder {path} is there already.",
+            f"The folder {path} exists already.",
             "Choose another `--out`, or replace a dataset with `--overwrite`.",
         )
     try:
@@ -212,7 +212,7 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
         # Hidden files are our own temporary ones.
         if name not in files and not entry.is_dir() and not entry.name.startswith("."):
             raise DataError(
-                f"{entry} is no part of the dataset {path}, and would be lost with it.",
+                f"{entry} is not part of the dataset {path}, and would be deleted with it.",
                 "Move it elsewhere, or choose another `--out`.",
             )
 

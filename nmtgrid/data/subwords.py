@@ -79,7 +79,7 @@ class SubwordPlan:
         if self.min_count < 1:
             faults.append(f"`--min-count` must be at least 1, but is {self.min_count}.")
         if self.words and self.codes:
-            faults.append("`--words` means that there are no merges: leave `--codes` out.")
+            faults.append("`--words` uses whole words instead of subwords: leave out `--codes`.")
         faults += worker_faults(self.workers)
         option = "`--model`" if self.method == "sentencepiece" else "`--codes`"
         if len(self.codes) > 2:
@@ -88,8 +88,9 @@ class SubwordPlan:
             faults.append(f"`--separate` needs {option} twice: for the source and the target.")
         if self.joint_vocabulary and (self.source_vocabulary or self.target_vocabulary):
             faults.append(
-                "`--joint-vocabulary` makes one of both languages: leave `--vocab-source` and "
-                "`--vocab-target` out (or give both the same file, without it)."
+                "`--joint-vocabulary` builds one vocabulary for both languages: leave out "
+                "`--vocab-source` and `--vocab-target` (or give both the same file, without "
+                "`--joint-vocabulary`)."
             )
         return faults
 
@@ -126,8 +127,8 @@ def learn_subwords(
         if not overwrite and any(name.startswith("vocab.") for name in files):
             raise DataError(
                 f"The dataset {folder} has vocabularies already.",
-                "Replace them by `--overwrite`. Models that were trained with them will still "
-                "translate, but `train --resume` cannot go on with other ones.",
+                "Replace them with `--overwrite`. Models that were trained with them will still "
+                "translate, but `train --resume` cannot continue with other vocabularies.",
             )
         return _learn_subwords(folder, plan, report)
 
@@ -197,8 +198,8 @@ class _Learner:
         if self._pictures is not None:
             if plan.joint_vocabulary or plan.source_vocabulary or len(plan.codes) > 1:
                 raise ConfigError(
-                    "`--joint-vocabulary`, `--vocab-source` and a second `--codes` are about "
-                    "source text, but the sources of this dataset are pictures: leave them out."
+                    "`--joint-vocabulary`, `--vocab-source` and a second `--codes` apply to source "
+                    "text, but the sources of this dataset are pictures: leave them out."
                 )
             self._plan = dataclasses.replace(plan, joint=True)
             # Each feature is a type, in place of those of a source language.
@@ -206,7 +207,7 @@ class _Learner:
             self._existing[0] = Vocabulary(types)
         if plan.min_count > 1 and None not in self._existing:
             raise ConfigError(
-                "`--min-count` has no effect on vocabularies that are given: leave it out."
+                "`--min-count` has no effect, because the vocabularies are given: leave it out."
             )
         kind = SentencePieceModel if plan.method == "sentencepiece" else Codes
         self._codes: list[Segmenter] = [kind.load(path) for path in plan.codes]

@@ -1,4 +1,4 @@
-"""Convolutions over sentences: the gated ones of ConvS2S, and those that build phrases.
+"""Convolutions over sentences: the gated ones of ConvS2S, and those of the convrnn encoder.
 
 Gated convolutions with weight normalisation are Eq. (2.32)-(2.34) (models/convs2s.py). Phrase
 convolutions merge neighbours and so shorten a row, their reverse lengthens it, and `Resample`
@@ -102,7 +102,7 @@ class GatedConvolution(NormalisedWeight):
 
 
 class WindowCache:
-    """The last inputs of N causal convolutions: buffer [R, N, capacity, C], rows first.
+    """The last inputs of N causal convolutions: a buffer [R, N, capacity, C].
 
     New inputs are written in place behind the old ones, so a convolution reads contiguous memory
     of each row. When the buffer is full, the last k - 1 inputs move to its front.
@@ -220,7 +220,7 @@ class ReverseConvolution(_Phrases):
 
 
 class Resample(nn.Module):
-    """Rows of one length seen from rows of another: each new position is a local mean.
+    """Resamples rows to another length: each new position is a local mean.
 
     Position j of n stands at (j + 1/2) p / n of p old positions. The weights fall off as a Gaussian
     of learnt width (in positions of the shorter row), so they are smooth in n, which need not be

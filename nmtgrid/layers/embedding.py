@@ -120,10 +120,11 @@ def sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
 def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     """Return [count, d]: all sines, then all cosines, of wavelengths from 2 pi to 10000 * 2 pi.
 
-    The form of tensor2tensor and fairseq, whose first position has the number 2; of an odd d the
-    last feature is zero.
+    The form of tensor2tensor and fairseq, in which the first position has the number 2. For an odd
+    d the last feature is zero.
 
-    Departs: in 2.39 sines and cosines alternate, and its longest wave is shorter than 10000.
+    Departs: In Eq. (2.39) sines and cosines alternate, and the longest wavelength is a little
+    shorter. This form is needed for models of fairseq.
     """
     size = like.shape[-1]
     positions = (_positions(first, count, like) + 2).float()
@@ -137,7 +138,7 @@ def halved_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
 def marian_sinusoids(first: Position, count: int, like: Tensor) -> Tensor:
     """Return [count, d]: the sines of Eq. (2.39), then its cosines, as in Marian and transformers.
 
-    Departs: in 2.39 sines and cosines alternate.
+    Departs: In Eq. (2.39) sines and cosines alternate. This order is needed for models of Marian.
     """
     size = like.shape[-1]
     # In double precision, as the latter does: at the position 500 float32 is off by 5e-5.

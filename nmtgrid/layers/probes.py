@@ -1,4 +1,4 @@
-"""Points of a network whose activations can be watched: a module's output or its input.
+"""Probe points: modules whose inputs or outputs can be recorded.
 
 Models list theirs in `points()`; analysis/activations.py hooks them.
 """

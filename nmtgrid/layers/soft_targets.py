@@ -1,4 +1,4 @@
-"""Target distributions of predictions that are trained on more than one true token (Appendix E).
+"""Soft targets: distributions over types that replace the reference token (appendix E).
 
 The target of a prediction is a mixture of tokens, each of which may give a share to types like it.
 The fused loss (kernels/linear_loss.py) subtracts these targets from softmax probabilities without
@@ -64,7 +64,7 @@ class SoftTargets:
 
 
 class NeighbourDistribution:
-    """The distribution r(. | y) over the K likeliest types of each token y, the rest left out.
+    """The distribution r(. | y) over the K most likely types of each token y.
 
     neighbours [V, K] (whole numbers) and probabilities [V, K], each row summing to one.
     """

@@ -60,7 +60,7 @@ class SourceCache:
         return dataclasses.replace(self, mask=mask if self.mask is None else mask + self.mask)
 
     def led_by_zero(self) -> SourceCache:
-        """Return the cache behind one more column, whose keys and values are zero."""
+        """Return the cache with an additional first column of zero keys and values."""
         return dataclasses.replace(
             self,
             keys=tuple(pad(tensor, (0, 0, 1, 0)) for tensor in self.keys),

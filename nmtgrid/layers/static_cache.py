@@ -20,7 +20,7 @@ State = TypeVar("State")
 
 
 class RingIndex:
-    """Where the newest row goes in a ring of `span` rows, and which tap reads each of them.
+    """The slot of the newest row in a ring of `span` rows, and the tap of each row.
 
     slot [1] is the row that is written now, taps [span] the tap of each row, the last tap being
     that of the newest row.
@@ -41,7 +41,7 @@ class RingIndex:
 
 
 class StaticPosition:
-    """The position of the tokens that a step is fed, the same in all rows: a tensor `index` [1]."""
+    """The position of the current token, the same in all rows: a tensor `index` [1]."""
 
     def __init__(self, device: torch.device) -> None:
         self.index = torch.zeros(1, dtype=torch.long, device=device)

@@ -38,8 +38,8 @@ class SettingScores:
 class Area:
     """The mean difference in BLEU (percent) of a curve to another, at latencies `low` to `high`.
 
-    All are NaN where the curves have no common range; `interval` and `p_value` are None where none
-    of the `resamples` has one, which counts those that have.
+    All are NaN if the curves have no common range. `resamples` is the number of bootstrap samples
+    with a common range; without any, `interval` and `p_value` are None.
     """
 
     difference: float
@@ -92,11 +92,10 @@ def areas(
 ) -> list[Area]:
     """Return the area between each curve and the baseline over a metric of latency.
 
-    The paired bootstrap draws N of the N sentences, with replacement and the same for all settings,
-    `samples` times. The interval of 95 % are the percentiles 2.5 and 97.5 of the differences, the
-    two-sided p-value twice the share of the side of 0 that has fewer of them, at most 1: with b
-    differences at most 0 and a at least 0, 2 (min(a, b) + 1) / (samples + 1). Resamples without a
-    common range are left out.
+    The paired bootstrap resamples all N sentences with replacement, the same ones for all settings,
+    `samples` times. The 95 % interval is given by the percentiles 2.5 and 97.5 of the differences.
+    With b differences of at most 0 and a of at least 0, the two-sided p-value is 2 (min(a, b) + 1)
+    / (samples + 1), at most 1. Resamples without a common range are left out.
     """
     settings = [*baseline, *(setting for curve in curves for setting in curve)]
     ends = numpy.cumsum([len(baseline), *map(len, curves)]).tolist()

@@ -1,4 +1,4 @@
-"""The bootstrap over sentences: draws with replacement, and the intervals of what they give."""
+"""The bootstrap over sentences: samples with replacement, and intervals of statistics."""
 
 from __future__ import annotations
 

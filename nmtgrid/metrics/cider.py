@@ -1,4 +1,4 @@
-"""CIDEr: how much a caption says what people agree on (Vedantam et al., 2015).
+"""CIDEr: agreement of a caption with several references (Vedantam et al., 2015).
 
 N-grams of orders 1 to 4 count by how often a caption has them and how few pictures' references have
 them (tf-idf); the score is the mean cosine between the caption and each of its references, times
@@ -22,7 +22,7 @@ Gram = tuple[Hashable, ...]
 
 @dataclasses.dataclass(frozen=True)
 class DocumentFrequencies:
-    """In how many pictures' references each n-gram stands; a picture counts once."""
+    """The number of pictures whose references contain each n-gram."""
 
     counts: Mapping[Gram, int]
     pictures: int
@@ -111,8 +111,8 @@ class Cider:
     def _vector(self, tokens: Tokens) -> _Vector:
         """Return the weights of a caption's n-grams, eq. (1) of the paper.
 
-        Departs: counts are not divided by the number of n-grams, as in the authors' code. The
-        cosine does not depend on it; the clipping of CIDEr-D does.
+        Departs: Eq. (1) divides counts by the number of n-grams. Like the authors' code, this does
+        not; it makes no difference to the cosine, but it does to the clipping of CIDEr-D.
         """
         document_counts = self.frequencies.counts
         weights: dict[Gram, float] = {}

@@ -44,12 +44,12 @@ def heading(metric: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Latency:
-    """Macro averages over the sentences of a corpus; NaN where no sentence has the value.
+    """Macro averages over the sentences of a corpus; NaN if no sentence has a value.
 
     AP is a share of the source, `length_ratio` the units of all hypotheses over those of all
-    references; the others count source units. `skipped` sentences have no latency at all;
-    `yaal_skipped` ones (these among them) wrote nothing before all was read. `own` are the averages
-    of metrics of one's own.
+    references; all others count source units. `skipped` sentences have no latency at all;
+    `yaal_skipped` sentences (including these) wrote nothing before the whole source was read. `own`
+    are averages of user-defined metrics.
     """
 
     ap: float
@@ -82,7 +82,7 @@ class Latency:
 
 @dataclasses.dataclass(frozen=True)
 class SentenceLatency:
-    """The latency of each sentence [B]; NaN where a sentence has none."""
+    """The latency of each sentence [B]; NaN if undefined."""
 
     ap: Numbers
     al: Numbers
@@ -142,14 +142,14 @@ def sentence_latency(
     convention: Convention = "thesis",
     own: Mapping[str, Metric] | None = None,
 ) -> SentenceLatency:
-    """Return the latency of each sentence. Eq. (4.47)-(4.50), and LAAL and YAAL beside them.
+    """Return the latency of each sentence. Eq. (4.47)-(4.50), and also LAAL and YAAL.
 
-    All lengths are in `unit`s, without end symbols. Without `reference_lengths` the hypotheses'
-    stand for them. An empty reference counts one word in the convention "simuleval", as there.
-    `own` are further metrics by name; their delays are at most the source's length but in the
-    convention "simuleval". Raises ValueError where the three do not match, for delays that shrink
-    or are no numbers, and for the convention "simuleval" on tokens; ConfigError where one of `own`
-    fails.
+    All lengths are in `unit`s, without end symbols. Without `reference_lengths` those of the
+    hypotheses are used. In the convention "simuleval" an empty reference counts as one word, as in
+    SimulEval. `own` are user-defined metrics by name; their delays are at most the source's length,
+    except in the convention "simuleval". Raises ValueError if the numbers of sentences differ, for
+    delays that decrease or are not numbers, and for the convention "simuleval" on tokens;
+    ConfigError if a user-defined metric fails.
     """
     if convention == "simuleval" and unit != "word":
         raise ValueError("SimulEval's convention counts words")
@@ -191,7 +191,7 @@ def _own_column(
     references: Numbers,
     convention: Convention,
 ) -> Numbers:
-    """Return a metric of one's own of each sentence, NaN where a sentence has none."""
+    """Return a user-defined metric of each sentence, NaN where it is undefined."""
     column = numpy.full(len(sources), numpy.nan)
     for index, (row, source, reference) in enumerate(zip(delays, sources, references, strict=True)):
         if not len(row) or not source:
@@ -211,7 +211,7 @@ def own_latency(
     target_length: float,
     where: str,
 ) -> float:
-    """Return a metric of one's own. Raises ConfigError where it fails or is not a number."""
+    """Return a user-defined metric. Raises ConfigError if it fails or is not a number."""
     try:
         value = float(metric(delays, source_length, target_length))
     except Exception as error:
@@ -223,13 +223,13 @@ def own_latency(
     if math.isinf(value):
         raise ConfigError(
             f"The latency metric `{name}` is infinite at {where}.",
-            "Return NaN where a sentence has no such latency: no average counts that.",
+            "Return NaN for sentences without such a latency; averages exclude them.",
         )
     return value
 
 
 class _Block:
-    """Sentences of similar length; every method returns one value for each [B]."""
+    """Sentences of similar length; every method returns one value per sentence [B]."""
 
     def __init__(
         self, z: Numbers, y: Numbers, x: Numbers, reference: Numbers, convention: Convention
@@ -273,10 +273,10 @@ class _Block:
         return _average(self._lags(self.longest), unread)
 
     def cw(self) -> Numbers:
-        """Return the consecutive wait: reads for each run of reads (0 where nothing is read).
+        """Return the consecutive wait: source words per READ run (0 if nothing is read).
 
-        Departs: the text has the mean of z_t - z_{t-1} over all t, which is z_|y| / |y| for every
-        path; here writes that are not preceded by a read do not count.
+        Departs: The text averages z_t - z_{t-1} over all t, which is z_|y| / |y| for every path.
+        Here only writes that follow a read are counted.
         """
         runs = (self._increments() > 0).sum(1)
         last = numpy.where(self.written, self.z, 0).max(1)
@@ -329,7 +329,7 @@ def _padded(rows: Sequence[Sequence[float]]) -> Numbers:
 
 
 def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
-    """Return the mean of each row's values where True, NaN where none is."""
+    """Return the mean of each row's True values, NaN if there are none."""
     # Zeros, not NaN, are summed, so that padding takes no part; the divisor avoids a warning.
     counts = where.sum(1)
     sums = numpy.where(where, values, 0).sum(1)
@@ -337,9 +337,10 @@ def _average(values: Numbers, where: NDArray[numpy.bool_]) -> Numbers:
 
 
 def words_arrived(word_sizes: Sequence[int]) -> list[int]:
-    """Return [S + 2]: how many words have arrived when 0, 1, ..., S pieces and the end are read.
+    """Return [S + 2]: how many words have arrived once 0, 1, ..., S pieces and the end are read.
 
-    `word_sizes` has the pieces of each source word. A word without any arrives with what follows.
+    `word_sizes` has the number of pieces of each source word. A word without pieces arrives with
+    the next one.
     """
     counts = [0]
     for word, size in enumerate(word_sizes, start=1):
@@ -384,8 +385,9 @@ def word_ends(count: int, target_pieces: Sequence[str], joiner: str) -> list[int
 def seconds_per_token(written: Iterable[Sequence[float]]) -> dict[str, float | None]:
     """Return `seconds_per_token` and the 95th percentile, `seconds_per_token_p95`.
 
-    `written` has for each sentence the seconds from its begin to each write, end symbols counted; a
-    token takes those since the last write. Both are None where nothing was written.
+    `written` has for each sentence the seconds from its beginning to each write, end symbols
+    included; the time of a token is that since the previous write. Both are None if nothing was
+    written.
     """
     steps = [numpy.diff(numpy.asarray(seconds, dtype=float), prepend=0) for seconds in written]
     every = numpy.concatenate([numpy.zeros(0), *steps])

@@ -1,4 +1,4 @@
-"""Latency metrics of the user: functions in a file that was imported (`--import FILE`)."""
+"""User-defined latency metrics: functions in an imported file (`--import FILE`)."""
 
 from __future__ import annotations
 

@@ -35,7 +35,7 @@ _MOST_BYTES = 4 * 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """A corpus score in percent, with the signature that says how it was computed."""
+    """A corpus score in percent, with its signature."""
 
     value: float
     signature: str
@@ -72,8 +72,8 @@ def caption_bleu(
 ) -> Score:
     """Return corpus BLEU of n-grams up to `order` against several references of each caption.
 
-    Words are as they stand, nothing is smoothed, and the reference of the nearest length counts: so
-    does the evaluation of MS-COCO. Raises InputError unless there are as many captions as lists of
+    As in the evaluation of MS-COCO, words are used unchanged, nothing is smoothed, and the closest
+    reference length counts. Raises InputError unless there are as many captions as lists of
     references, and at least one.
     """
     most = max(map(len, references), default=0)
@@ -139,7 +139,7 @@ def _check_counts(hypotheses: Sequence[str], references: Sequence[Any]) -> None:
             "Line n of one must translate line n of the other.",
         )
     if not hypotheses:
-        raise InputError("There is no sentence to score.")
+        raise InputError("There are no sentences to score.")
 
 
 def tokenizer(tokenize: str = "13a", lowercase: bool = False) -> Callable[[str], list[str]]:
@@ -173,9 +173,10 @@ class Scorer:
 class Tested:
     """A system in a paired test: its score in percent and the p-value against the first.
 
-    `mean` and `interval` (95 %: mean - interval to mean + interval) are those of the resamples;
-    the first system has no p-value, and randomisation neither mean nor interval. A system whose
-    sentences all count the same as the first one's is identical to it, and has no p-value either.
+    `mean` and `interval` (95 %: mean - interval to mean + interval) are those of the resamples; the
+    first system has no p-value, and randomisation neither mean nor interval. A system whose
+    sentences all have the same statistics as those of the first one is identical to it, and has no
+    p-value either.
     """
 
     score: float
@@ -193,11 +194,11 @@ def paired_test(
     lowercase: bool = False,
     seed: int = SEED,
 ) -> dict[MetricName, tuple[list[Tested], str]]:
-    """Return for each metric how each system stands against the first, and the signature.
+    """Return for each metric the comparison of each system with the first, and the signature.
 
-    `counts` has [sentences, columns] for each system. SacreBLEU's own test: its paired bootstrap
-    or its approximate randomisation, with its random numbers. Raises ConfigError where it would
-    draw more than 4 GiB at once.
+    `counts` has [sentences, columns] for each system. These are sacreBLEU's own paired bootstrap
+    and approximate randomisation, with its random numbers. Raises ConfigError if more than 4 GiB of
+    random numbers would be needed at once.
     """
     first = next(iter(counts.values()))
     _check_memory(kind, samples, len(first[0]), max(array[0].shape[1] for array in counts.values()))
@@ -227,7 +228,7 @@ def paired_test(
 
 
 class _Lines:
-    """Stands where sacreBLEU expects a system's lines: what its metrics would count in them."""
+    """A placeholder for a system's lines in sacreBLEU: the statistics that it would count."""
 
     def __init__(self, counts: Mapping[MetricName, NDArray[Any]]) -> None:
         self.counts = counts

@@ -32,7 +32,7 @@ _TINY = 1e-9
 
 @dataclasses.dataclass(frozen=True)
 class Tested(Generic[Candidate]):
-    """A candidate with its mean loss over `count` sentences and the p-value of a loss too large."""
+    """A candidate with its mean loss over `count` sentences and the p-value of its test."""
 
     candidate: Candidate
     mean_loss: float
@@ -63,7 +63,7 @@ def fixed_sequence(
 
 @dataclasses.dataclass(frozen=True)
 class Guarantee:
-    """What is asked for: a mean loss of at most `allowed` percent, with a `confidence`."""
+    """The requested guarantee: a mean loss of at most `allowed` percent, with a `confidence`."""
 
     risk: Risk
     allowed: float

@@ -27,12 +27,11 @@ def fetch_test_set(name: str, languages: tuple[str, str]) -> tuple[Path, Path]:
     option = f"`sacrebleu:{name}`"
     test_set, _, pair = name.rpartition("/")
     if test_set not in DATASETS:
-        known = test_set or name
         raise ConfigError(
-            f"{option}: sacreBLEU knows no test set `{known}`."
+            f"{option}: sacreBLEU has no test set `{test_set}`."
             if test_set
             else f"{option} must name a test set and its languages.",
-            nearest(known, list(DATASETS)) if test_set else "Such as `sacrebleu:wmt15/de-en`.",
+            nearest(test_set, list(DATASETS)) if test_set else "Such as `sacrebleu:wmt15/de-en`.",
         )
     dataset: Any = DATASETS[test_set]
     if pair not in dataset.langpairs:

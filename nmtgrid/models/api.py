@@ -1,11 +1,12 @@
-"""The interface of every architecture, which is all that search, training and analysis know of it.
+"""The interface of every architecture, the only one that search, training and analysis use.
 
-`Traits` say what a model can do; `PredictionSites` which predictions are computed (with limited
-reads, section 4.3; at an exit, section 5.2); `TranslationModel` has the teacher-forced pass of
-training and the steps of decoding; `ExitModel` adds early exits, decided by a `Halt` (section 5.3).
+`Traits` are the capabilities of a model; `PredictionSites` list the predictions to compute (with
+limited reads, section 4.3; at an exit, section 5.2); `TranslationModel` has the teacher-forced pass
+of training and the steps of decoding; `ExitModel` adds early exits, decided by a `Halt` (section
+5.3).
 
-Letters: B sentences, R rows (sentences x beam), T target positions, S source positions,
-D features, V target vocabulary, M sites, N blocks.
+Letters: B sentences, R rows (sentences x beam), T target positions, S source positions, D features,
+V target vocabulary, M sites, N blocks.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Readiness = Literal["none", "transport", "information", "monotonic"]
 
 @dataclasses.dataclass(frozen=True)
 class Traits:
-    """What an architecture can do, asked instead of its name."""
+    """Capabilities of an architecture, which callers check instead of its name."""
 
     prefix_safe: bool = False
     """The model serves limited reads, each equal to a truncated source: uni-directional models, and
@@ -76,7 +77,7 @@ model's halting network: chi (5.20), or the exit that is likeliest by (5.19) or 
 
 
 class Halt(Protocol):
-    """Decides after each block which rows leave."""
+    """Decides after each block which rows exit."""
 
     @property
     def needs(self) -> Needs:
@@ -84,10 +85,10 @@ class Halt(Protocol):
         ...
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        """Return [R'] (bool), True where a row leaves after block `exit` (from 1, never the last).
+        """Return [R'] (bool), True where a row exits after block `exit` (from 1, never the last).
 
-        `step` tokens stand in each row, keys [R'] (int64) tell the rows' sentences apart, and
-        scores [R'] are what is needed: probabilities, or the exit chosen (int64), or None.
+        Each row has `step` tokens so far; keys [R'] (int64) identify the sentences of rows; scores
+        [R'] are the input in `needs`: probabilities, the exit chosen (int64), or None.
         """
         ...
 
@@ -119,7 +120,7 @@ class Drafts(Protocol):
     def feed(self, tokens: Tensor, positions: Tensor, last: int, *, predict: bool) -> Tensor | None:
         """Feed tokens [R] at positions [R], none beyond `last`, to the blocks up to the exit.
 
-        Returns the exit's logits [R, V'] of the vocabulary's first V' types, if asked to `predict`.
+        Returns the exit's logits [R, V'] of the first V' types of the vocabulary, if `predict`.
         """
         ...
 
@@ -142,15 +143,15 @@ class Drafts(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class PredictionSites:
-    """Which predictions are computed: M of them, one for each entry.
+    """The predictions to compute: M of them, one per entry.
 
-    sentence [M] and position [M] (int64) name the row of the grid: position t predicts
-    `target_output[sentence, t]`. reads [M] is the number of source tokens read at that moment
-    (None: the whole source; else from 1 to the source's length, its end symbol counted).
+    sentence [M] and position [M] (int64) give the row of the grid: position t predicts
+    `target_output[sentence, t]`. reads [M] is the number of source tokens read by then (None: the
+    whole source; otherwise from 1 to the source's length, including its end symbol).
 
     depth [M], from 1 to N, is the exit that predicts (None: the last). The tokens before it count
-    as having exited at the same depth too ("aligned"), unless `mixed`: then each position exited
-    where its own site says, those without a site at the last exit, and the blocks that a position
+    as having exited at the same depth ("aligned"), unless `mixed`: then each position exited at its
+    own site's depth, positions without a site at the last exit, and the blocks that a position
     skipped hold copies of its state (section 5.2.3).
     """
 
@@ -203,11 +204,11 @@ def check_reads(batch: Batch, sites: PredictionSites, least: int = 1) -> None:
 def path_of(batch: Batch, sites: PredictionSites, least: int = 1) -> Tensor:
     """Return the path [B, T] on which all sites of a sentence lie.
 
-    Positions that are not asked for take the reads of the nearest earlier site, those before the
-    first site its reads, and sentences without sites the whole source.
+    Positions without a site take the reads of the nearest earlier site, those before the first site
+    its reads, and sentences without sites the whole source.
 
     Raises ValueError for reads out of range, two different reads for one position of a sentence,
-    and reads that become fewer.
+    and decreasing reads.
     """
     assert sites.reads is not None
     check_reads(batch, sites, least)
@@ -267,13 +268,14 @@ def depths_of(batch: Batch, sites: PredictionSites, exits: int) -> Tensor:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """What one decoding step yields: logits [R, V], the new state, alignment [R, S] if asked.
+    """The result of a decoding step: logits [R, V], the new state, optionally alignment [R, S].
 
-    Of a model with a reading mechanism (`Traits.readiness`), readiness [R] (float32) says how ready
-    a row is to write with what it has read; it does not fall as reads grow.
+    For a model with a reading mechanism (`Traits.readiness`), readiness [R] (float32) is its score
+    for writing now, given the source read so far; it does not decrease as reads grow.
 
-    With early exit: exits [R] (int64) are the blocks that rows left after, and scores [R, N] what
-    was decided from, chi (5.20) or the largest probability (5.18), NaN where not computed.
+    With early exit, exits [R] (int64) are the blocks after which rows exited, and scores [R, N] the
+    values that the decisions were based on, chi (5.20) or the largest probability (5.18), NaN where
+    not computed.
     """
 
     logits: Tensor
@@ -310,10 +312,10 @@ class Steps:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What `train --dry-run` tells of a configuration (tables 2.1 and 3.1).
+    """The facts about a configuration in `train --dry-run` (tables 2.1 and 3.1).
 
-    flops_per_pair counts the multiply-adds of one training pair as two each, forward and
-    backward, for the lengths asked. The texts are the orders of growth as the tables print them.
+    flops_per_pair counts each multiply-add of one training pair as two, forward and backward, for
+    the given lengths. The texts are the orders of growth as in the tables.
     """
 
     flops_per_pair: float
@@ -330,7 +332,8 @@ class TranslationModel(nn.Module):
     """A model of p(y | x): teacher-forced features for training, steps for decoding.
 
     Subclasses set `traits` and `config` (a frozen dataclass) in their constructor and implement
-    `features`, `begin`, `step`, and, where `traits.aligns`, `alignments` or what it reads.
+    `features`, `begin` and `step`, and, if `traits.aligns`, `alignments` or the methods that it
+    calls.
     """
 
     architecture: ClassVar[str]
@@ -376,13 +379,13 @@ class TranslationModel(nn.Module):
     def step(
         self, tokens: Tensor, state: Any, *, reads: Tensor | None = None, align: bool = False
     ) -> Step:
-        """Feed the last written tokens [R] (`<s>` first) and return what may follow.
+        """Feed the last written tokens [R] (`<s>` first) and return predictions of the next ones.
 
-        reads [R] is how many source tokens each row may look at, the end symbol counted (None:
-        all that there are); from step to step it never falls. The state that was passed in must
+        reads [R] is how many source tokens each row may see, including the end symbol (None: all
+        that have arrived); it never decreases from step to step. The state that was passed in must
         not be used again: caches are written in place.
 
-        Raises ConfigError for reads where `traits.prefix_safe` is False.
+        Raises ConfigError for reads if `traits.prefix_safe` is False.
         """
         raise NotImplementedError
 
@@ -397,13 +400,13 @@ class TranslationModel(nn.Module):
         raise self.refusal()
 
     def feed(self, tokens: Tensor, state: Any) -> Any:
-        """Begin a step: feed the last written tokens [R] and predict nothing yet.
+        """Begin a step: feed the last written tokens [R] without predicting yet.
 
-        `propose` then says, as often as one likes, what would be written, `extend` may add source
-        tokens in between, and `accept` ends the step. The state that was passed in must not be used
-        again; one that was fed goes through `accept` before the next tokens are fed.
+        `propose` then returns predictions, any number of times, `extend` may add source tokens in
+        between, and `accept` ends the step. The state that was passed in must not be used again; a
+        state that was fed must be accepted before the next tokens are fed.
 
-        Raises ConfigError where `traits.prefix_safe` is False.
+        Raises ConfigError if `traits.prefix_safe` is False.
         """
         raise self.refusal()
 
@@ -412,8 +415,8 @@ class TranslationModel(nn.Module):
     ) -> Step:
         """Return what `step` would, for the `rows` [R'] (None: all) of a state that was fed.
 
-        reads [R] counts for all rows; from one proposal to the next it never falls. `Step.state`
-        takes the place of the state.
+        reads [R] applies to all rows and never decreases from one proposal to the next.
+        `Step.state` replaces the state.
         """
         raise self.refusal()
 
@@ -424,9 +427,9 @@ class TranslationModel(nn.Module):
     def features_with_reading(
         self, batch: Batch, sites: PredictionSites, *, learn_features: bool = True
     ) -> tuple[Tensor, Tensor]:
-        """Return `features` and `reading`, from one pass where they share a network.
+        """Return `features` and `reading`, in one pass if they share a network.
 
-        Without `learn_features` the first have no gradient.
+        Without `learn_features` the features have no gradient.
         """
         # Never switches gradients on inside of a caller's `no_grad`.
         with torch.set_grad_enabled(learn_features and torch.is_grad_enabled()):
@@ -436,11 +439,11 @@ class TranslationModel(nn.Module):
     def features_with_delays(self, batch: Batch, sites: PredictionSites) -> tuple[Tensor, Tensor]:
         """Return `features` and the delays [B, K, T] of K monotonic heads, from one pass.
 
-        A delay is how many source tokens have been read when a head selects for a target position:
-        the expectation in training, with gradient, else that of its hard choice; anything on
+        A delay is the number of source tokens read when a head selects for a target position: its
+        expectation in training, with gradient, otherwise that of the hard decision; undefined on
         padding.
 
-        Raises ConfigError where `traits.readiness` is not monotonic.
+        Raises ConfigError if `traits.readiness` is not monotonic.
         """
         raise self.no_mechanism("monotonic")
 
@@ -457,9 +460,10 @@ class TranslationModel(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return features [M, D] of all target positions, transport [B, N, T, S], paths [B, T].
 
-        Each position sees what it takes to receive the information `threshold` (None: all, and the
-        path is the source's length). Transport is 0 on padding of the source, anything on that of
-        the target. Raises ConfigError where `traits.readiness` is not transport.
+        Each position sees the source tokens that it needs to receive the information `threshold`
+        (None: all, and the path is the source's length). Transport is 0 on padding of the source
+        and undefined on padding of the target. Raises ConfigError if `traits.readiness` is not
+        transport.
         """
         raise self.no_mechanism("transport")
 
@@ -468,9 +472,9 @@ class TranslationModel(nn.Module):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return features [M, D] of all target positions, information [B, S] and [B, T], paths.
 
-        Each position sees the source tokens that it takes to have the information k (a number, or
+        Each position sees the source tokens that it needs to have the information k (a number, or
         [B]) more than has been written (None: all). Information is that of source and target input
-        tokens, 0 for the begin symbol, anything on padding. Raises ConfigError where
+        tokens, 0 for the begin symbol and undefined on padding. Raises ConfigError if
         `traits.readiness` is not information.
         """
         raise self.no_mechanism("information")
@@ -483,11 +487,11 @@ class TranslationModel(nn.Module):
         raise self.no_mechanism("transport")
 
     def reading(self, batch: Batch) -> Tensor:
-        """Return logits [B, T, S] of reading on, teacher forced; anything on padding.
+        """Return logits [B, T, S] of READ, teacher forced; undefined on padding.
 
         Cell (b, t, j) (0-based) has t target tokens written and j + 1 source tokens read.
 
-        Raises ConfigError where `traits.reads` is False.
+        Raises ConfigError if `traits.reads` is False.
         """
         raise self.no_reader()
 
@@ -515,12 +519,12 @@ class TranslationModel(nn.Module):
         return [self.classifier().weight]
 
     def hidden_matrices(self) -> list[nn.Parameter]:
-        """Return the trainable parameters that map features to features, in order: Muon's.
+        """Return the trainable parameters that map features to features, in order, for Muon.
 
-        A parameter of two dimensions or more, of more than one output and input; a kernel
-        [D', D, ...] of a convolution counts as a matrix [D', D ...]. Left out are embeddings,
-        `output_projections`, and what a module names as its `vector_parameters`: rows of vectors,
-        such as gains of several layers, or kernels of one feature each.
+        These are parameters of two or more dimensions with more than one output and input; a
+        convolution kernel [D', D, ...] counts as a matrix [D', D ...]. Excluded are embeddings,
+        `output_projections`, and the `vector_parameters` of modules: stacks of vectors, such as
+        gains of several layers or depthwise kernels.
         """
         others = {id(weight) for weight in self.output_projections()}
         for module in self.modules():
@@ -540,18 +544,20 @@ class TranslationModel(nn.Module):
         return []
 
     def counterparts(self) -> dict[str, str | None]:
-        """Return the tensors that another model's weights may lack when this one begins from them.
+        """Return the tensors that may be missing when this model is initialised from another one.
 
-        Each is named with the tensor whose values it takes instead, or None to stay as drawn.
+        Each is listed with the tensor whose values it takes instead, or None to keep its initial
+        values.
         """
         return {}
 
     @torch.no_grad()
     def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
-        """Return soft alignments [B, T, S] of the true target, zero on padding.
+        """Return soft alignments [B, T, S] of the reference, zero on padding.
 
-        "weights" are shares of each source token, "energies" what it adds to the true token's
-        score. Raises ConfigError for energies, which only models that pool a grid have.
+        "weights" are the shares of the source tokens, "energies" their contributions to the score
+        of the reference token. Raises ConfigError for energies, which only models that pool a grid
+        have.
         """
         if kind == "energies" and self.no_energies:
             raise ConfigError(*self.no_energies)
@@ -567,16 +573,16 @@ class TranslationModel(nn.Module):
         raise NotImplementedError
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return the parts whose outputs are points along the network, in order and by name.
+        """Return the modules whose outputs are points along the network, in order and by name.
 
-        Names are "encoder.1", "decoder.2", "network.3" ("….0" for embeddings); each part is called
-        once by `features`, and its output is a tensor [..., D]. What gradients and activations are
-        reported for. Empty where the architecture has no such parts.
+        Names are "encoder.1", "decoder.2", "network.3" ("….0" for embeddings); each module is
+        called once by `features`, and its output is a tensor [..., D]. Gradients and activations
+        are reported for these points. Empty if the architecture has none.
         """
         return {}
 
     def points(self) -> dict[str, ProbePoint]:
-        """Return where activations can be watched, in order: the stages, and what lies between.
+        """Return the probe points in order: the stages, and points between them.
 
         Names begin with the part of the network and, where there is one, the layer's number:
         "network.3.change", "output.pooled". `features` passes each of them.
@@ -587,9 +593,8 @@ class TranslationModel(nn.Module):
     def refusal(self) -> ConfigError:
         """Return the error for limited reads asked of a model that must see the whole source."""
         return ConfigError(
-            f"This `{self.architecture}` reads its source in both directions, so it cannot "
-            "translate simultaneously: what it knows of a token changes with every token that "
-            "follows.",
+            f"`{self.architecture}` reads its source in both directions, so it cannot translate "
+            "simultaneously: every new source token changes its encoding of the earlier ones.",
             "Train a `transformer`, or a `pervasive` with `--set model.source_causal=true`. To "
             "decode, the policies `local-agreement` and `hold-n` work with any model.",
         )
@@ -597,7 +602,7 @@ class TranslationModel(nn.Module):
     def no_reader(self) -> ConfigError:
         """Return the error for decisions asked of a model that has no reader."""
         return ConfigError(
-            f"This `{self.architecture}` has no reader: it cannot say when to read on.",
+            f"This `{self.architecture}` has no reader, which decides when to read.",
             "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own` and "
             "`--objective dynamic`.",
         )
@@ -605,7 +610,8 @@ class TranslationModel(nn.Module):
     def no_mechanism(self, readiness: Readiness) -> ConfigError:
         """Return the error for a policy that reads by a mechanism which the model lacks."""
         return ConfigError(
-            f"This `{self.architecture}` does not read by `{readiness}`, as the policy does.",
+            f"This `{self.architecture}` does not have the reading mechanism `{readiness}`, which "
+            "the policy needs.",
             f"Train a `transformer` with `--set model.reader={readiness}`.",
         )
 
@@ -646,16 +652,16 @@ class ExitModel(TranslationModel):
         own: bool = False,
         scales: Sequence[float] | None = None,
     ) -> list[Tensor]:
-        """Return N features [M, D], what each exit predicts the sites from, aligned, in one pass.
+        """Return N features [M, D], from which each exit predicts the sites, aligned, in one pass.
 
-        With `own`, N more follow: block_n(stop_gradient(h^{n-1})), of the same values, whose
-        gradient reaches the parameters of block n alone. `scales` gamma_1 .. gamma_N multiply
-        gradients in the forward pass as Algorithm 2 prints it.
+        With `own`, N more follow: block_n(stop_gradient(h^{n-1})), which have the same values but
+        whose gradient reaches the parameters of block n only. `scales` gamma_1 .. gamma_N multiply
+        gradients in the forward pass, as printed in Algorithm 2.
         """
         raise NotImplementedError
 
     def halting_logits(self, batch: Batch, states: Sequence[Tensor]) -> Tensor:
-        """Return what the halting network says of `exit_features` (N tensors [M, D]).
+        """Return the exit predictor's logits for `exit_features` (N tensors [M, D]).
 
         sequence [B, N], of the source alone; multinomial [M, N]; geometric [M, N - 1].
 
@@ -682,7 +688,7 @@ class ExitModel(TranslationModel):
         align: bool = False,
         halt: Halt | None = None,
     ) -> Step:
-        """Feed the last written tokens [R]; `halt` (None: never) says which rows leave early.
+        """Feed the last written tokens [R]; `halt` (None: never) decides which rows exit early.
 
         The keys that `halt` is given are the rows' numbers.
 
@@ -705,7 +711,7 @@ def numbered(**sides: Iterable[nn.Module]) -> dict[str, nn.Module]:
 
 
 def with_exits(model: TranslationModel) -> ExitModel:
-    """Return `model`. Raises ConfigError where it has one exit alone."""
+    """Return `model`. Raises ConfigError if it has a single exit."""
     # A Transformer is an `ExitModel` whatever its config says, so the number of exits decides.
     if isinstance(model, ExitModel) and model.traits.num_exits > 1:
         return model

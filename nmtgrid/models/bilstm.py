@@ -1,13 +1,14 @@
 """The Bi-LSTM encoder-decoder with attention, called RNNsearch in the CoNLL paper (section 2.6.1).
 
-Training runs the whole target in one loop (`layers.recurrent.input_feeding`), whose backward pass
-is written out; `benchmarks/kernels.py` and `training_speed.py` measure it. Decoding repeats the
-same arithmetic step by step from `StepWeights`.
+Training runs the whole target in one loop (`layers.recurrent.input_feeding`), with a hand-written
+backward pass; `benchmarks/kernels.py` and `training_speed.py` measure it. Decoding does the same
+arithmetic step by step, with `CellWeights`.
 
-Where the texts are silent, the published count of 8.50M decides: the last output is fed back into
-the first decoder layer, the query is mapped to the size of the encoder's states without a bias,
-the output is tanh(W [context, state]) without a bias, and one pair of maps, shared by all layers,
-turns the last states of an encoder layer into the first ones of the decoder layer beside it.
+Where the texts leave choices open, the published count of 8.50M decides: the last output is fed
+back into the first decoder layer, the query is projected to the size of the encoder's states
+without a bias, the output is tanh(W [context, state]) without a bias, and one pair of projections,
+shared by all layers, maps the final states of an encoder layer to the initial states of the decoder
+layer.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from nmtgrid.text.vocabulary import PAD
 
 @dataclasses.dataclass(frozen=True)
 class BiLSTMState:
-    """What decoding keeps: the layers' states, the last output [R, O], the projected source."""
+    """Decoding state: the layers' states, the last output [R, O], the projected source."""
 
     layers: States
     output: Tensor

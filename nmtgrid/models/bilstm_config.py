@@ -24,38 +24,38 @@ LARGEST_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class BiLSTMConfig:
-    """What a Bi-LSTM model is built from; the defaults are the thesis' baseline (section 3.3.1)."""
+    """Configuration of the Bi-LSTM; the defaults are those of the thesis' baseline (3.3.1)."""
 
     encoder_depth: int = 2
     """Layers of the encoder."""
     decoder_depth: int = 2
     """Layers of the decoder."""
     size: int = 256
-    """Features of each direction of the encoder, of which a unidirectional one has one."""
+    """Size of the encoder's state in each direction."""
     encoder: Literal["bidirectional", "unidirectional"] = "bidirectional"
-    """Whether the encoder reads backwards too."""
+    """Whether the encoder reads the source in both directions or from left to right only."""
     decoder_size: int | None = None
-    """Features of the decoder; none: `size`."""
+    """Size of the decoder's state; none: `size`."""
     embedding_size: int | None = None
-    """Features of an embedding; none: `size`."""
+    """Size of an embedding; none: `size`."""
     input_feeding: bool = True
-    """Whether the decoder reads the output that predicted the last token, beside that token."""
+    """Whether the decoder also reads its previous output vector (input feeding)."""
     initial: Literal["mapped", "zero"] = "mapped"
-    """Where the decoder's first states come from: maps of the encoder's last ones, shared by all
-    layers, or zero."""
+    """Initial states of the decoder: a linear map of the encoder's final states, shared by all
+    layers (`mapped`), or zeros."""
     output_bias: bool = False
     """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
-    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
+    """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
     dropout: float = 0.3
-    """On what the LSTM of each layer puts out."""
+    """Dropout on the output of each LSTM layer."""
     embedding_dropout: float = 0.3
-    """On embeddings."""
+    """Dropout on embeddings."""
     output_dropout: float = 0.3
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
 
     @property
     def both_ways(self) -> bool:
@@ -124,27 +124,27 @@ BILSTM = (
     Preset("multi30k", "Multi30k De-En, thirty minutes of one CPU core", _SMALL),
     Preset(
         "iwslt14-de-en",
-        "table 3.7: two layers, d=256, trained as table 3.3 says",
+        "table 3.7: two layers, d=256, trained as in table 3.3",
         _PUBLISHED_TRAINING,
         (8848, 6632),
         8.50e6,
     ),
     Preset(
         "iwslt14-de-en-conll",
-        "CoNLL table 3, first version, RNNsearch: one layer (published: 6M). The text ties the "
-        "classifier to the embeddings, which gives 3.7M; the counts fit one of its own",
+        "CoNLL table 3, first version, RNNsearch: one layer (published: 6M). The text says that "
+        "the classifier is tied to the embeddings, but the count agrees with a separate one",
         _CONLL | model(embedding_size=128, tie="none"),
         (12000, 9000),
     ),
     Preset(
         "iwslt14-de-en-conll-tied",
-        "the same with the classifier tied to the embeddings, as its text says",
+        "iwslt14-de-en-conll with a tied classifier (3.7M), as its text says",
         _CONLL | model(embedding_size=128),
         (12000, 9000),
     ),
     Preset(
         "wmt14-en-fr",
-        "table E.3: the appendix names the model of Bahdanau et al. (2015); its sizes, one layer",
+        "table E.3: one layer, with the sizes of Bahdanau et al. (2015), whom the appendix cites",
         _PUBLISHED_TRAINING
         | model(encoder_depth=1, decoder_depth=1, size=1000, embedding_size=620)
         | model(dropout=0.0, embedding_dropout=0.0, output_dropout=0.2)

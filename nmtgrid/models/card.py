@@ -1,7 +1,7 @@
-"""The model card: `README.md` of a model directory, made of what `card.json` and the model know.
+"""The model card: `README.md` of a model directory, written from `card.json` and the model.
 
-`train` and the imports write it, `decode --data DATA --card` enters scores. Whoever edits it keeps
-the licence (`license:` in its head) and all that stands below the mark at its end.
+`train` and the imports write it; `decode --data DATA --card` adds scores. The licence (`license:`
+in its header) and all text below the last marker belong to the user and are preserved.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _NO_LICENSE = "license: unknown"
 
 
 class ScoreRecord(Record):
-    """Scores of a split, by name, with what they were computed with."""
+    """Scores of a split by name, and the conditions of their computation."""
 
     split: str
     data: str
@@ -83,7 +83,7 @@ def _key(score: ScoreRecord) -> tuple[Any, ...]:
 
 
 def _read(folder: Path) -> _Facts:
-    """Return the facts of a card; none where there is no card yet, or it is damaged."""
+    """Return the facts of a card; none if there is no card, or a damaged one."""
     try:
         return read_record(folder / FACTS, _Facts, FORMAT)
     except StorageError:
@@ -133,7 +133,7 @@ def _usage(arch: str, source: str, target: str) -> list[str]:
 
 
 def _kept(path: Path) -> tuple[str, str]:
-    """Return the line of the licence, and what stands below what is written here."""
+    """Return the licence line, and the user's text below the generated part."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
 """What the architectures' configurations share: checks, plans of networks, the start token.
 
-Each check returns faults instead of raising the first one, so that a user sees all of them.
+Each check returns errors instead of raising the first one, so that a user sees all of them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ FirstSymbol = Literal["begin", "end"]
 
 
 def first_alias(first: FirstSymbol) -> tuple[int, int] | None:
-    """Return (id, id whose vector it has) of the first symbol; None where it has its own.
+    """Return (id, id whose vector it shares) of the start token; None if it has its own.
 
     Batches and searches always begin with `<s>`: with "end" it is looked up as `</s>`.
     """

@@ -56,7 +56,7 @@ _ONCE = ("merge.", "unfold.")
 
 @dataclasses.dataclass(frozen=True)
 class ConvRNNState:
-    """What decoding keeps: hidden state and cell [R, D], predicted lengths and last words [R].
+    """Decoding state: hidden state and cell [R, D], predicted lengths and last words [R].
 
     `words` holds what the target words give the recurrent network, [B, 1, P, G], once for each
     sentence; `position` counts the written tokens.
@@ -205,8 +205,8 @@ class ConvRNN(TranslationModel):
             receptive_field=(
                 "the whole source and the whole target prefix"
                 if self.config.form == "sentence"
-                else f"about {2 * self.config.lost + 1} source tokens around the same part of the "
-                "sentence, and the whole target prefix"
+                else f"about {2 * self.config.merged_positions + 1} source tokens around the same "
+                "part of the sentence, and the whole target prefix"
             ),
             computation="O(N k d² |x| + N k d² |y|)",
             sequential=f"O(|y| + {2 * depth})",
@@ -243,8 +243,8 @@ class ConvRNN(TranslationModel):
             states, left = self._one_vector(states, left)
         # The real-valued length stretches the transfer and has a gradient; the rounded one counts
         # words.
-        merged_lengths = (predicted - config.lost).clamp(min=1.0)
-        counts = (predicted.detach().round().long() - config.lost).clamp(min=1)
+        merged_lengths = (predicted - config.merged_positions).clamp(min=1.0)
+        counts = (predicted.detach().round().long() - config.merged_positions).clamp(min=1)
         states = self.stretch(states, left, merged_lengths, int(counts.max()))
         states = torch.tanh(linear(states, self.transfer.weight, self.transfer.bias))
         for layer in self.decoder:

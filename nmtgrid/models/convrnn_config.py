@@ -28,33 +28,34 @@ LARGEST_DEPTH = 30
 
 @dataclasses.dataclass(frozen=True)
 class ConvRNNConfig:
-    """What a convolution-to-recurrent model is built from."""
+    """Configuration of the convolution-to-recurrent model."""
 
     form: Literal["phrase", "sentence"] = "phrase"
-    """`sentence` makes one vector of the source (figure 7.1), `phrase` several, which a transfer
-    layer maps (figure 7.2)."""
+    """`sentence` encodes the source as one vector (figure 7.1), `phrase` as several, mapped by a
+    transfer layer (figure 7.2)."""
     convolution: Convolution = "full"
-    """One matrix over all features of a window, or a weight for each feature and place."""
+    """`full`: one matrix over all features of a window; `depthwise`: one weight per feature and
+    position."""
     cell: Literal["plain", "lstm"] = "plain"
-    """Of the recurrent network; plain as in 2013."""
+    """Recurrent network: a plain one, as in the 2013 paper, or an LSTM."""
     encoder_depth: int = 2
-    """Convolutions on each side, whose kernels are 2, 3, 4, ...: of a row of at most 1 + (1 + 2 + 3
-    + ...) words one phrase is left, which few layers should reach."""
+    """Convolutions on each side, with kernels of 2, 3, 4, ... words. They reduce 1 + (1 + 2 + 3 +
+    ...) words or fewer to a single phrase, so few layers are enough."""
     merge: int = 4
-    """Places that the last kernel L tells apart (form sentence)."""
+    """Form `sentence`: positions that the last kernel L distinguishes."""
     size: int = 256
-    """Features of a state."""
+    """Size of a state."""
     embedding_size: int | None = None
-    """Features of an embedding; none: `size`."""
+    """Size of an embedding; none: `size`."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     dropout: float = 0.2
-    """Behind each convolution."""
+    """Dropout after each convolution."""
     embedding_dropout: float = 0.2
-    """On embeddings."""
+    """Dropout on embeddings."""
     output_dropout: float = 0.2
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
 
     @property
     def embedded(self) -> int:
@@ -62,7 +63,7 @@ class ConvRNNConfig:
         return self.embedding_size or self.size
 
     @property
-    def lost(self) -> int:
+    def merged_positions(self) -> int:
         """Positions that all convolutions together merge away."""
         return self.encoder_depth * (self.encoder_depth + 1) // 2
 
@@ -88,17 +89,17 @@ CONVRNN = (
     toy(model(size=128, encoder_depth=2, cell="lstm") | dropout_rates(0.1), 0.004, 1500),
     Preset(
         "multi30k",
-        "Multi30k De-En, thirty minutes of one CPU core; an LSTM where 2013 had a plain network",
+        "Multi30k De-En, thirty minutes of one CPU core, with an LSTM instead of a plain network",
         _SMALL,
     ),
     Preset(
         "multi30k-sentence",
-        "the same through one vector for a sentence (figure 7.1), with a plain recurrent network",
+        "the multi30k preset with one vector per sentence (figure 7.1) and a plain network",
         _SMALL | model(form="sentence", cell="plain", encoder_depth=4, merge=4),
     ),
     Preset(
         "iwslt14-de-en",
-        "IWSLT'14 De-En; the chapter gives no figures, these sizes are those of the thesis",
+        "IWSLT'14 De-En; the chapter has no sizes, so these are those of the thesis",
         model(cell="lstm", size=256, encoder_depth=3)
         | _DROPOUT
         | training(learning_rate=0.001, schedule="inverse-sqrt", warmup_updates=4000)

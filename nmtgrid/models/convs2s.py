@@ -1,12 +1,12 @@
 """ConvS2S (Gehring et al., 2017; thesis section 2.6.2): gated convolutions on both sides.
 
 The decoder attends to the source in each of its layers: keys are the encoder's output S^N, values
-are S^N + S^0, the same for all layers; the queries are projected into their space, so that nothing
-of the source is computed more than once. gamma is sqrt(1/2) throughout.
+are S^N + S^0, the same for all layers; the queries are projected into their space, so nothing of
+the source is computed more than once. gamma is sqrt(1/2) throughout.
 
 Training runs `EncoderLayer` and `DecoderLayer` over whole sequences. Decoding runs `ReadyDecoder`,
-the same layers with weight normalisation and every gamma multiplied into their matrices: a step is
-a few products of one row (benchmarks/decoding_speed.py).
+the same layers with weight normalisation and all factors gamma folded into their matrices: a step
+is a few products of one row (benchmarks/decoding_speed.py).
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ Affine = tuple[Tensor, Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class ReadyLayer:
-    """A decoder layer's weights as a step applies them: normalised, with all factors in them."""
+    """A decoder layer's weights prepared for steps: normalised and with all factors included."""
 
     convolution: Affine
     query: Tensor
@@ -140,7 +140,7 @@ class ReadyLayer:
 
 @dataclasses.dataclass(frozen=True)
 class ReadyDecoder:
-    """The weights of all steps, made once for each search and shared by all rows."""
+    """The weights for steps, prepared once for each search and shared by all rows."""
 
     enter: Affine
     layers: tuple[ReadyLayer, ...]
@@ -239,7 +239,7 @@ def _ready_layer(layer: DecoderLayer, dtype: torch.dtype) -> ReadyLayer:
 
 @dataclasses.dataclass(frozen=True)
 class ConvS2SState:
-    """What decoding keeps; `position` counts the tokens written."""
+    """Decoding state; `position` counts the tokens written."""
 
     cache: WindowCache | None
     memory: SourceCache
@@ -248,7 +248,7 @@ class ConvS2SState:
 
 
 class ConvS2S(TranslationModel):
-    """The convolutional encoder-decoder, with the options in which its descriptions differ."""
+    """The convolutional encoder-decoder, with options for the differences between publications."""
 
     architecture = "convs2s"
     no_energies = (

@@ -32,55 +32,58 @@ MOST_POSITIONS = 65536
 
 @dataclasses.dataclass(frozen=True)
 class ConvS2SConfig:
-    """What a ConvS2S model is built from; the defaults are the thesis' baseline (section 3.3.1).
+    """Configuration of ConvS2S; the defaults are those of the thesis' baseline (section 3.3.1).
 
-    Departs: section 2.6.2 has dropout on the outputs of the convolutions, before the gates. Here it
+    Departs: Section 2.6.2 has dropout on the outputs of the convolutions, before the gates. Here it
     is on their inputs and before the classifier, as in Gehring et al. (2017), whose published
-    system the tables compare with.
+    system is in the tables.
     """
 
     encoder_depth: int = 16
     """Layers of the encoder."""
     decoder_depth: int = 16
-    """Layers of the decoder, each with an attention."""
+    """Layers of the decoder, each with its own attention."""
     size: int = 256
     """Channels of a layer."""
     embedding_size: int = 256
-    """Features of an embedding."""
+    """Size of an embedding."""
     output_size: int | None = None
-    """Features that the classifier reads; none: as many as an embedding has."""
+    """Size of the classifier's input; none: `embedding_size`."""
     kernel: int = 3
-    """Tokens that a filter spans (odd)."""
+    """Width of a filter in tokens (odd)."""
     positions: Positions = "learned"
-    """Added to the embeddings of both sides."""
+    """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
+    with fairseq's or Marian's order of sines and cosines, or learned."""
     max_positions: int = 1024
-    """Learned positions of each side; the last one serves all places beyond."""
+    """Number of learned positions per side; all later positions share the last one."""
     residual: Literal["convolution", "layer"] = "convolution"
-    """What a decoder layer's residual sum spans: the convolution alone, as Eq. (2.36) and Gehring
-    et al. (2017) print it, or the attention too, as their published system does."""
+    """What the residual connection of a decoder layer skips: the convolution alone, as printed in
+    Eq. (2.36) and by Gehring et al. (2017), or also the attention, as in their published system."""
     attention_scale: Literal["none", "size"] = "none"
-    """What divides the products of queries and keys: nothing, or sqrt(d) as in Eq. (2.13)."""
+    """Divisor of attention scores: none, or sqrt(d) as in Eq. (2.13)."""
     length_scale: bool = True
-    """Whether what the attention reads is scaled by sqrt(|x|) (Gehring et al., 2017)."""
+    """Whether the output of the attention is scaled by sqrt(|x|) (Gehring et al., 2017)."""
     gradient_scale: bool = True
-    """Whether the gradient into the encoder is divided by twice the number of attentions."""
+    """Whether the gradient into the encoder is divided by twice the number of attentions (Gehring
+    et al., 2017)."""
     weight_norm: bool = True
-    """Whether filters and maps are parametrised by direction and length."""
+    """Whether filters and linear maps have weight normalisation."""
     output_bias: bool = True
     """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
-    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
+    """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
     alignment: Literal["average", "last"] = "average"
-    """Which decoder layers' attention counts as the alignment."""
+    """Decoder layers whose attention is reported as the alignment: the average of all, or the
+    last."""
     dropout: float = 0.3
-    """On the inputs of the convolutions."""
+    """Dropout on the inputs of the convolutions."""
     embedding_dropout: float = 0.3
-    """On embeddings."""
+    """Dropout on embeddings."""
     output_dropout: float = 0.3
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
 
     @property
     def classified(self) -> int:
@@ -97,7 +100,7 @@ class ConvS2SConfig:
         # A tied classifier reads vectors as wide as an embedding.
         if self.tie != "none" and self.output_size not in (None, self.embedding_size):
             faults.append(
-                f"`model.tie` {self.tie} makes the classifier of the embeddings, so "
+                f"`model.tie` {self.tie} shares the embeddings with the classifier, so "
                 "`model.output_size` must be none or `model.embedding_size` "
                 f"({self.embedding_size}), but is {self.output_size}."
             )
@@ -151,25 +154,25 @@ CONVS2S = (
     Preset("multi30k", "Multi30k De-En, thirty minutes of one CPU core", _SMALL),
     Preset(
         "iwslt14-de-en",
-        "table 3.7: 16+16 layers of width 3, dropout 0.3, trained as Gehring et al. (2017) do",
+        "table 3.7: 16+16 layers, kernels of 3, dropout 0.3, trained as in Gehring et al. (2017)",
         _PUBLISHED_TRAINING,
         (8848, 6632),
         19.5e6,
     ),
     Preset(
         "iwslt14-de-en-conll",
-        "CoNLL table 3, first version: 16+12 layers. Its 21M and 22M fit a classifier of its own",
+        "CoNLL table 3, first version: 16+12 layers, with a separate classifier (from its count)",
         _CONLL,
         (12000, 8800),
         21e6,
     ),
     Preset(
-        "iwslt14-en-de-conll", "CoNLL table 3, the other direction", _CONLL, (8800, 12000), 22e6
+        "iwslt14-en-de-conll", "as iwslt14-de-en-conll", _CONLL, (8800, 12000), 22e6
     ),
     Preset(
         "wmt16-en-ro",
-        "table 3.11 (Gehring et al., 2017): 20+20 layers of 512; its 111.5M fit 35K types a side "
-        "(the table says 40K) and a classifier tied to the target embeddings",
+        "table 3.11 (Gehring et al., 2017): 20+20 layers of 512. The table says 40K types, but its "
+        "count agrees with 35K on each side and a tied classifier",
         _PUBLISHED_TRAINING
         | model(encoder_depth=20, decoder_depth=20, size=512, embedding_size=512)
         | dropout_rates(0.2)

@@ -1,7 +1,7 @@
 """Properties and costs of sequence-to-sequence models: tables 2.1 and 3.1, and counts of FLOPs.
 
-Each architecture's `report`, which `train --dry-run` prints, is a row of the table with its own
-count of FLOPs: a product and a sum are two, and the backward pass costs twice the forward one.
+The `report` of an architecture, which `train --dry-run` prints, is a row of the table with its own
+count of FLOPs: a multiply-add counts as two, and the backward pass costs twice the forward pass.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A model directory: all that is needed to translate raw text, and nothing that can run code.
+"""Model directories: everything needed to translate raw text, and nothing executable.
 
-`config.json` says what built the model, `model.safetensors` holds the best weights
-(`last.safetensors`, `average.safetensors` others), and the text pipeline stands beside them.
-Loading builds the model on the meta device first (shapes only), compares these with the file's
-header, and only then takes memory and reads values.
+`config.json` has the architecture and its settings, `model.safetensors` the best weights
+(`last.safetensors` and `average.safetensors` others), next to the files of the text pipeline.
+Loading first builds the model on the meta device (shapes only) and compares these with the file's
+header; only then it allocates memory and reads values.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Built = TypeVar("Built")
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Makes in-place functions (`normal_`, `zero_`, ...) and norms return their tensor as it is.
+    """Makes initialisation functions (`normal_`, `zero_`, ...) return their tensors unchanged.
 
     On the meta device there are no values: initialisation would cost time, and weight
     normalisation measures the vectors that it has drawn.
@@ -116,14 +116,14 @@ class LengthPercentiles:
 
 @dataclasses.dataclass(frozen=True)
 class TrainingLengths:
-    """How long the sentences were that a model was trained on."""
+    """Sentence lengths of the training data of a model."""
 
     source: LengthPercentiles = LengthPercentiles()
     target: LengthPercentiles = LengthPercentiles()
 
 
 class _Config(Record):
-    """What is read of `config.json`; directories of old versions have no `settings`."""
+    """The fields of `config.json` that are read; old versions have no `settings`."""
 
     arch: str
     source_vocab_size: Size
@@ -135,7 +135,7 @@ class _Config(Record):
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-    """A model as it stands in a directory, with its text pipeline and the run's settings.
+    """A model loaded from a directory, with its text pipeline and the settings of its run.
 
     `weights` is the name of those that were read, `checksum` that of their file, if it has one.
     `lengths` is None where they are not known: for imported models and those of version 0.1.0.
@@ -213,7 +213,7 @@ def load_model(
                 raise ModelError(
                     f"{folder}: the {side} vocabulary has {len(vocabulary):,} types, but the model "
                     f"was built for {expected:,}.",
-                    "The folder mixes parts of two models; restore its own vocabularies.",
+                    "The folder mixes files of two models: restore its own vocabularies.",
                 )
         path = weights_file(folder, weights)
         sizes = config.source_vocab_size, config.target_vocab_size
@@ -223,7 +223,7 @@ def load_model(
             model = meta_model(make)
         except (RuntimeError, OverflowError, TypeError) as fault:
             raise ModelError(
-                f"{folder / 'config.json'} asks for a model that no machine can hold.",
+                f"{folder / 'config.json'} describes a model that is too large for any machine.",
                 "Restore a copy.",
             ) from fault
         # Before memory is taken: the file's tensors have to be those that the settings ask for.
@@ -247,7 +247,7 @@ def load_model(
 def weights_file(folder: Path, weights: str = "best") -> Path:
     """Return the path of the weights called `weights`. Raises ModelError if they are not there."""
     if weights not in WEIGHTS:
-        raise ModelError(f"There are no weights called `{weights}`.", nearest(weights, WEIGHTS))
+        raise ModelError(f"There are no weights named `{weights}`.", nearest(weights, WEIGHTS))
     path = folder / WEIGHTS[weights]
     if not path.is_file():
         present = [name for name, file in WEIGHTS.items() if (folder / file).is_file()]
@@ -294,8 +294,8 @@ def load_weights(model: TranslationModel, path: Path, *, begin: bool = False) ->
         for name in others:
             if not tensors[name].equal(tensors[first]):
                 raise ModelError(
-                    f"{path} does not fit the model: `{first}` and `{name}` are one tensor of the "
-                    "model, but differ there.",
+                    f"{path} does not fit the model: `{first}` and `{name}` are shared by the "
+                    "model, but differ in the file.",
                     "Use the settings that the weights were trained with.",
                 )
     is_meta = any(tensor.is_meta for tensor in expected.values())
@@ -319,7 +319,7 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
     for name, tensor in expected.items():
         if name in shapes and shapes[name] != list(tensor.shape):
             shape = list(tensor.shape)
-            faults.append(f"`{name}` has shape {shapes[name]} where the model wants {shape}")
+            faults.append(f"`{name}` has shape {shapes[name]}, but the model needs {shape}")
     if faults:
         more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ModelError(
@@ -336,8 +336,8 @@ def _check_values(
         if tensor.dtype not in _WEIGHT_TYPES:
             kind = str(tensor.dtype).removeprefix("torch.")
             raise ModelError(
-                f"{path} does not fit the model: `{name}` has the type {kind}, which no weights "
-                "have.",
+                f"{path} does not fit the model: `{name}` has the type {kind}, which weights "
+                "cannot have.",
                 f"Use {', '.join(str(kind).removeprefix('torch.') for kind in _WEIGHT_TYPES)}.",
             )
         # As the model will hold it: a large float64 is infinite in float32. The extremes take one

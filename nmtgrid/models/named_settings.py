@@ -1,4 +1,4 @@
-"""Settings under names in a model's directory, chosen for some of its weights: saved and checked.
+"""Named settings in a model directory, chosen for particular weights: stored and checked.
 
     {"format": 1, "settings": {"fast": {..., "weights": "best", "checksum": "whole:.."}}}
 
@@ -26,7 +26,7 @@ _NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class NamedSettings(Protocol):
-    """A dataclass: its name, and the weights that it was chosen for (None: not known).
+    """Base of stored settings: a name, and the weights they were chosen for (None: unknown).
 
     Making it raises ConfigError for a name or settings that cannot be.
     """
@@ -63,7 +63,7 @@ def check_name(name: str, what: str, reserved: Iterable[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class SettingsFile(Generic[Kind]):
-    """A kind of settings and its file in a model's directory; messages call it `what`.
+    """A kind of stored settings and its file in a model directory; messages call it `what`.
 
     `parts` is what may not fit other weights, `command` chooses it.
     """
@@ -93,7 +93,7 @@ class SettingsFile(Generic[Kind]):
         return presets
 
     def load_one(self, folder: Path, name: str) -> Kind:
-        """Return the settings under `name`. Raises ConfigError where there are none."""
+        """Return the settings stored under `name`. Raises ConfigError if there are none."""
         presets = self.load(folder)
         if name not in presets:
             advice = nearest(name, presets) or f"Choose some: `{self.command}`."
@@ -120,12 +120,12 @@ class SettingsFile(Generic[Kind]):
         write_json(folder / self.file, with_checksum({"format": FORMAT, "settings": table}))
 
     def check_writable(self, folder: Path) -> None:
-        """Raise StorageError, before the work, where no settings can be kept in a directory."""
+        """Raise StorageError, before long work, if settings cannot be stored in a directory."""
         # A damaged file would otherwise be noticed after hours of work.
         self.load(folder)
         if not os.access(folder, os.W_OK):
             raise StorageError(
-                f"{folder} may only be read: no settings can be kept in it.",
+                f"{folder} is read-only: no settings can be stored in it.",
                 "Add `--no-keep`, or tune a copy of the model.",
             )
 
@@ -142,11 +142,11 @@ class SettingsFile(Generic[Kind]):
         if preset.weights is not None and preset.weights != loaded.weights:
             raise ConfigError(
                 f"`{preset.name}` in {path} was tuned on the weights `{preset.weights}`, but "
-                f"`{loaded.weights}` are to decode.",
+                f"`{loaded.weights}` are used.",
                 f"Decode with `--weights {preset.weights}`, or tune {self.parts} for these: "
                 f"`{self.command} --weights {loaded.weights}`.",
             )
         warn(
-            f"`{preset.name}` in {path} was tuned on other weights than those that decode now: its "
-            f"{self.parts} may not fit them. Tune again: `{self.command}`."
+            f"`{preset.name}` in {path} was tuned on other weights than the current ones: its "
+            f"{self.parts} may not suit them. Tune again: `{self.command}`."
         )

@@ -1,8 +1,8 @@
 """Presets: settings named after the table or the data set that they reproduce.
 
-A preset's keys are dotted setting names, as `--set` takes them. `vocabulary` holds the
-publication's numbers of (source, target) types, special symbols included, and `parameters` the
-published count at those sizes, where there is one.
+The keys of a preset are dotted setting names, as in `--set`. `vocabulary` has the publication's
+numbers of (source, target) types, special symbols included, and `parameters` the published count at
+these sizes, if there is one.
 """
 
 from __future__ import annotations

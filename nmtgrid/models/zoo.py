@@ -1,6 +1,6 @@
 """The model zoo: every architecture under its name, with its config dataclass and presets.
 
-The command line, model directories and converters build models here alone.
+The command line, model directories and converters build all their models here.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from nmtgrid.models.transformer.model import Transformer
 
 @dataclasses.dataclass(frozen=True)
 class Architecture:
-    """An architecture: its config dataclass, how it is built, and its presets by name."""
+    """An architecture: its config dataclass, its constructor, and its presets by name."""
 
     name: str
     summary: str
@@ -141,8 +141,8 @@ def from_config(
         raise ConfigError(
             "`model.tie` all shares one matrix between both languages, but the vocabularies have "
             f"{source_vocab_size:,} and {target_vocab_size:,} types.",
-            "Make one vocabulary for both sides (`nmtgrid bpe learn DATA --joint-vocabulary`), or "
-            "set `model.tie=target`.",
+            "Build a joint vocabulary (`nmtgrid bpe learn DATA --joint-vocabulary`), or set "
+            "`model.tie=target`.",
         )
     try:
         return architecture.make(config, source_vocab_size, target_vocab_size)
@@ -151,8 +151,8 @@ def from_config(
         if not isinstance(fault, OverflowError) and "overflow" not in str(fault).lower():
             raise
         raise ConfigError(
-            "A model of these sizes is one that no machine can hold.",
-            "Take smaller vocabularies, or smaller sizes among `model.*`.",
+            "A model of these sizes is too large for any machine.",
+            "Use smaller vocabularies, or smaller sizes in `model.*`.",
         ) from fault
 
 

@@ -1,1 +1,1 @@
-"""Online translation: reading the source and writing the target in turns."""
+"""Simultaneous (online) translation: policies, objectives, streaming and evaluation (chapter 4)."""

@@ -1,4 +1,4 @@
-"""Reading policies with a statistical guarantee: the least latency whose loss keeps a bound.
+"""Reading policies with a statistical guarantee: the least latency with a bounded loss.
 
 The loss is against offline translation by the same model, which reads the whole source first. Half
 of the sentences order the settings, the other half tests them (metrics/risk_control.py).
@@ -32,7 +32,7 @@ OFFLINE = Setting("wait-k", math.inf)
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A setting with its mean latency and loss (a share) on the half that orders."""
+    """A setting with its mean latency and loss (a share) on the half that orders candidates."""
 
     setting: Setting
     latency: float
@@ -49,7 +49,7 @@ class Candidate:
 
 @dataclasses.dataclass(frozen=True)
 class Calibrated:
-    """All candidates with what became of those that were tested, and what offline's latency is."""
+    """All candidates, the results of their tests, and the latency of offline translation."""
 
     candidates: list[Candidate]
     offline_latency: float
@@ -78,16 +78,17 @@ def refused_candidates(settings: Sequence[Setting]) -> list[str]:
     policies = {setting.policy for setting in settings}
     if "oracle" in policies:
         faults.append(
-            "The oracle needs the reference, so that no guarantee for it holds for new sentences."
+            "The oracle needs the reference, so it gives no guarantee for new sentences."
         )
     if any(KINDS.get(policy) is KINDS["re-translation"] for policy in policies):
         faults.append(
-            "`re-translation` revises what it shows until that is the offline translation: its "
-            "loss is 0, whatever was shown before, and there is nothing to guarantee."
+            "The final output of `re-translation` is always the offline translation, so its loss "
+            "is 0 and needs no guarantee."
         )
     if settings and all(setting.is_offline for setting in settings):
         faults.append(
-            "All settings read the whole source first, which is what the others are compared with."
+            "All settings read the whole source first: they are the offline translation that "
+            "others are compared with."
         )
     return faults
 
@@ -116,8 +117,9 @@ def losses(
 def safest_first(latencies: Sequence[float], losses: Sequence[float]) -> list[int]:
     """Return the candidates that are worth a test, from the slowest to the fastest.
 
-    Left out is what another beats in latency or loss without losing in the other one: of those that
-    are left, a faster one loses more. What has no latency (NaN) wrote nothing, and is the fastest.
+    Candidates that another one beats in latency or loss, without being worse in the other, are left
+    out; among the rest a faster one loses more. A candidate without latency (NaN) wrote nothing,
+    and is the fastest.
     """
     fastest_first = sorted(
         range(len(losses)),
@@ -142,11 +144,11 @@ def calibrate(
     seed: int = 1,
     advance: Callable[[str, Setting, int], None] = lambda stage, setting, lines: None,
 ) -> Calibrated:
-    """Return what becomes of the settings; those that are offline are no candidates.
+    """Return the results of the settings; offline ones are not candidates.
 
-    `latency` gives the mean latency of a decoding, `seed` draws the halves, and `advance` gets the
-    stage ("ordering" or "testing") with each batch's setting and number of sentences. Raises
-    ConfigError where there are too few sentences for anything to pass.
+    `latency` gives the mean latency of a decoding, `seed` the random halves, and `advance` receives
+    the stage ("ordering" or "testing") with each batch's setting and number of sentences. Raises
+    ConfigError if there are too few sentences for any candidate to pass.
     """
     # Sentences without a source are no part of any half: there is nothing to lose in them.
     first, second = halves([sentence for sentence in sentences if sentence.source], seed)

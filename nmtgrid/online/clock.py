@@ -1,7 +1,7 @@
-"""Online decoding against the clock: each sentence alone, as a stream, with seconds of work.
+"""Online decoding with timing: each sentence as a stream, with seconds of computation.
 
-What is written, and after how many reads, is what `OnlineDecoder` writes in batches; streams take
-words (online/stream.py), so that the time has the text's processing in it.
+Translations and reads are those of `OnlineDecoder`, which decodes in batches. Streams take raw
+words (online/stream.py), so the time includes text processing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from nmtgrid.online.stream import StreamTranslator
 
 
 class ClockedDecoder(OnlineDecoder):
-    """Decodes sentence by sentence along settings that a stream can follow, and takes the time.
+    """Decodes sentence by sentence, as a stream, and measures the time.
 
     The sentences are those of raw words (`read_sentences`).
     """
@@ -42,7 +42,7 @@ class ClockedDecoder(OnlineDecoder):
     def _check(self, model: TranslationModel, setting: Setting) -> None:
         """Raise ConfigError where a model cannot follow a policy in a stream."""
         if setting.policy == "oracle":
-            raise ConfigError("The oracle needs the reference, which no stream has.")
+            raise ConfigError("The oracle needs the reference, which is unknown in a stream.")
         if self.translator.plan.beam > 1 and not setting.translates_prefixes:
             raise ConfigError(
                 f"A stream of `{setting.policy}` is decoded greedily: it has no beam "

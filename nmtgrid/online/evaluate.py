@@ -1,7 +1,7 @@
-"""Online evaluation: sentences of a split are decoded along settings of a policy and scored.
+"""Online evaluation: the sentences of a split are decoded with each policy setting and scored.
 
-`read_sentences` yields sources as a stream would bring them, `OnlineDecoder` decodes them in
-batches along wait-k, a threshold or the oracle's paths, and `measure` scores the outcome: BLEU, and
+`read_sentences` yields sources as a stream would deliver them, `OnlineDecoder` decodes them in
+batches with each policy setting or along the oracle's paths, and `measure` computes BLEU, and
 latency in tokens and words, in the conventions of the thesis (section 4.5) and of SimulEval.
 """
 
@@ -56,11 +56,10 @@ _LIMITS = SourceLimits()
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """A source as a stream would bring it, and its reference; an empty line has no words.
+    """A source as a stream would deliver it, and its reference; an empty line has no words.
 
-    `words` are the raw line's, or the tokenised line's, `sizes` how many of the `units` each of
-    them makes. `reference` is tokenised, `raw_reference` as it stood; `source` and `target` are
-    ids.
+    `words` are those of the raw or the tokenised line, `sizes` the number of `units` of each word.
+    `reference` is tokenised, `raw_reference` unchanged; `source` and `target` are ids.
     """
 
     line: int
@@ -110,11 +109,11 @@ def read_sentences(
 ) -> list[Sentence]:
     """Return the first `count` sentences of a split (None: all).
 
-    A line that is tokenised whole has the dataset's units, of which a few need words to come: a
-    full stop after an abbreviation is the word's or not by what follows.
+    A line that is tokenised as a whole has the units of the dataset, a few of which depend on later
+    words, such as a full stop after an abbreviation.
 
-    Lines that are too long for the model will be translated in pieces, as a stream would be, of
-    which it warns.
+    Lines that are too long for the model will be translated in segments, as in a stream, and are
+    listed in a warning.
     """
     columns = zip(
         split.raw_source(), split.raw_target(), split.tokenized_target(), strict=True
@@ -178,10 +177,10 @@ def _ends_of_pieces(
 
 
 def cut_path(path: Sequence[int], pieces: Sequence[Sentence]) -> list[list[int]]:
-    """Return the part of a line's path in each of its pieces.
+    """Return the part of a line's path in each of its segments.
 
-    A token belongs to the piece whose units are the last that were read before it. Behind its part
-    each piece but the last reads to its own end symbol.
+    A token belongs to the segment with the last units that were read before it. After its part,
+    each segment except the last reads to its own end symbol.
     """
     parts: list[list[int]] = []
     before = 0
@@ -206,12 +205,12 @@ _PIECES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What became of a sentence: units, tokenised words, raw text, and the reads of each unit.
+    """The translation of a sentence: units, tokenised words, raw text, and reads of each unit.
 
-    `reads` has one entry more than `units`, the end symbol's; they count the source's end symbol.
-    An empty source has no entries at all. With early exit, `exits` are the blocks behind which
-    units were predicted, `exit_scores` what was decided from, and `num_exits` the blocks there are
-    (see `Hypothesis`).
+    `reads` has one more entry than `units`, for the end symbol, and counts the source's end symbol;
+    an empty source has no entries. With early exit, `exits` are the blocks after which units were
+    predicted, `exit_scores` the values that the decisions were based on, and `num_exits` the number
+    of blocks (see `Hypothesis`).
     """
 
     units: list[str]
@@ -248,7 +247,7 @@ def outcome_of(
 
 @dataclasses.dataclass(frozen=True)
 class Decoded:
-    """All sentences along one setting, and how long that took (the oracle's costs not counted)."""
+    """All sentences with one setting, and the seconds it took (without the oracle's costs)."""
 
     setting: Setting
     outcomes: list[Outcome]
@@ -277,7 +276,7 @@ class Decoded:
 
 
 class OnlineDecoder:
-    """One translator, or several models averaged, that decodes along settings.
+    """Decodes with one model, or several averaged, and any policy setting.
 
     Tokens leave the decoder where the translator's halt says so.
     """
@@ -340,10 +339,10 @@ class OnlineDecoder:
         settings: Sequence[Setting],
         advance: Callable[[Setting, int, int], None] = lambda setting, lines, tokens: None,
     ) -> Iterator[Decoded]:
-        """Yield what becomes of the sentences along each setting, in the settings' order.
+        """Yield the translations with each setting, in the order of the settings.
 
-        `advance` gets the sentences and target tokens of each batch. The oracle's paths are
-        made from costs that all its settings share.
+        `advance` receives the sentences and target tokens of each batch. The oracle's costs are
+        computed once for all its settings.
         """
         weights = [setting.value for setting in settings if setting.policy == "oracle"]
         paths: dict[float, dict[int, list[int]]] = {}
@@ -557,10 +556,10 @@ def measure(
     own: Mapping[str, Metric] | None = None,
     words_per_minute: float = WORDS_PER_MINUTE,
 ) -> Measured:
-    """Return the scores of a decoding; `joiner` ends target units that go on in the next one.
+    """Return the scores of a decoding; `joiner` marks target units within words.
 
-    Raw text is compared in lower case if `lowercase`, as a lower-cased model can give no more;
-    `lower` is how the target `language` is lower-cased. `own` are further metrics of latency,
+    Raw text is compared in lower case if `lowercase`, because a lower-cased model has no capitals;
+    `lower` lower-cases the target `language`. `own` are user-defined latency metrics,
     `words_per_minute` as in `elapsed_of_words`.
     """
     outcomes = decoded.outcomes
@@ -635,10 +634,10 @@ def delays_of_words(sentence: Sentence, outcome: Outcome, joiner: str) -> list[i
 def elapsed_of_words(
     sentence: Sentence, outcome: Outcome, joiner: str, words_per_minute: float
 ) -> list[float]:
-    """Return the delay of each target word with the seconds of work added, in source words.
+    """Return the delay of each target word plus its computation time, in source words.
 
-    SimulEval's `elapsed`: the delay, and all work since the sentence's begin. It has both in the
-    unit of the source's length: so many source words come in a minute.
+    SimulEval's `elapsed`: the delay, plus all computation since the beginning of the sentence,
+    converted from seconds to words at `words_per_minute`.
     """
     delays = delays_of_words(sentence, outcome, joiner)
     ends = word_ends(len(outcome.reads), outcome.units, joiner)
@@ -654,8 +653,8 @@ def instances(
 ) -> list[Instance]:
     """Return a log's sentences: raw source words, tokenised target words and references.
 
-    Targets are without the tokenizer's escapes, which some of sacreBLEU's tokenizers cut in pieces.
-    Where outcomes have seconds, sentences have `elapsed`.
+    Targets are without the tokeniser's escapes, which some of sacreBLEU's tokenisers would split.
+    Sentences have `elapsed` if the outcomes have times.
     """
     return [
         Instance(

@@ -1,14 +1,14 @@
 """The oracle (section 4.4.1): the cheapest decoding path through a grid of writing costs.
 
 Costs [B, T, S]: cell (b, t, j) (0-based) is the cost -log p of writing target token t with j + 1
-source tokens read; dynamic programming finds the path. Lengths count what the caller counts, the
-end symbols included or not.
+source tokens read; dynamic programming finds the path. Lengths include the end symbols or not, as
+the caller chooses.
 
-The recursions run over the rows of a batch at once. Within a row reading is free, so that "the
-cheapest of all columns from here on" is a running minimum: columns are stored from last to first,
-and one `cummin` a row replaces the print's loop over columns.
+The recursions run over the rows of a batch at once. Within a row reading is free, so the best of
+all columns from the current one on is a running minimum: columns are stored from last to first, and
+one `cummin` per row replaces the printed loop over columns.
 
-Beside it stands another z*, by a binary search for each target token (`binary_search_paths`).
+`binary_search_paths` finds another z*, by a binary search for each target token.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def refuse_oracle(model: TranslationModel) -> str:
     if not model.traits.prefix_safe:
         return str(model.refusal())
     return (
-        f"The oracle needs the cost of writing in every cell of the grid, but what this "
-        f"`{model.architecture}` predicts depends on the path that led there: take a `pervasive` "
-        "with `--set model.source_causal=true`."
+        "The oracle needs the cost of writing at every cell of the grid, but a prediction of "
+        f"`{model.architecture}` depends on the path to the cell: use a `pervasive` with `--set "
+        "model.source_causal=true`."
     )
 
 
@@ -93,15 +93,16 @@ def oracle_paths(
     delay_weight: float = 0.0,
     cost: ReadingCost = "delay",
 ) -> Tensor:
-    """Return the paths z* [B, T] of least cost; where writing is no dearer, they write.
+    """Return the paths z* [B, T] of least cost; between equal costs they write.
 
     `delay_weight` is the thesis' lambda. "delay" adds `lambda z_t / |x|` for each write, a penalty
-    on average proportion, and is optimal. "printed" is the thesis' recursion to the letter, an
-    ablation: every first token is written with one read, and lambda has next to no effect.
-    Positions beyond |y| have the whole source. Eq. (4.38)-(4.42).
+    on average proportion, and finds the optimum. "printed" is the recursion exactly as printed, for
+    an ablation: every first token is written with one read, and lambda has almost no effect. Beyond
+    |y| the whole source is read. Eq. (4.38)-(4.42).
 
-    Departs: "delay" has another reading cost, `R_tj = lambda (|y| - t) / |x|`, and a row 0, in
-    which the first token's reads are chosen.
+    Departs: As printed, the reading cost is the same for every path, and the boundary conditions
+    contradict each other. "delay" has the cost `R_tj = lambda (|y| - t) / |x|`, and a row 0 in
+    which the reads before the first token are chosen.
 
     Raises ConfigError for a weight that is negative or not finite.
     """
@@ -128,18 +129,19 @@ def binary_search_paths(
     search_from: int,
     search_to: int,
 ) -> Tensor:
-    """Return paths z* [B, T], for costs -log p(y_t) and likeliest types [B, T, S] at every cell.
+    """Return paths z* [B, T], for costs -log p(y_t) and most likely types [B, T, S] at every cell.
 
-    The labels of BS-SiMT (Guo et al., ACL 2023), by the rule of the authors' code. Token t (from 0)
-    is searched for between l = `search_from` and r = `search_to` source tokens, to both of which
-    floor(t |x| / |y|) is added; |x| at most. With m = floor((l + r) / 2), the left half is kept if
-    the token gains no less by reading up to m than beyond, p(m) - p(l) >= p(r) - p(m), or nothing
-    by reading up to r, p(l) >= p(r); else the right half. Of two neighbours it is the left one if
-    the model predicts the same type at both. So where p rises in one step the search ends at it.
-    Positions beyond |y| have the whole source.
+    The labels of BS-SiMT (Guo et al., ACL 2023), by the rule of the authors' code. The reads of
+    token t (from 0) are searched between l = `search_from` and r = `search_to`, both increased by
+    floor(t |x| / |y|) and at most |x|. With m = floor((l + r) / 2), the left half is kept if
+    reading up to m improves the token no less than reading on, p(m) - p(l) >= p(r) - p(m), or if
+    reading up to r does not improve it, p(l) >= p(r); otherwise the right half. Between two
+    neighbours the left one is taken if the model predicts the same type at both. If p rises in one
+    step, the search ends at it. Beyond |y| the whole source is read.
 
-    Departs: where the number of reads would fall, it stays. The authors' code does so for the agent
-    only, and trains the translation model at the position where the search ended.
+    Departs: Where the search would lower the number of reads, this keeps that of the previous
+    token. The authors' code does so only for the labels of the reader, and trains the translation
+    model where the search ended.
     """
     size = write_costs.shape[1]
     probabilities = write_costs.double().neg().exp()
@@ -204,7 +206,7 @@ def _by_rows(
 
 
 def _cheapest_ends(costs: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is left to pay, and where to write, for costs [T, B, S] as `_by_rows` has them.
+    """Return the remaining costs and the writes of the best paths, for costs [T, B, S].
 
     best [T + 1, B, S] is the least cost from a state to the end, reading being free (Eq. 4.42);
     choices [T, B, S] the column where the next token is then written, the earliest of equals.

@@ -1,11 +1,12 @@
 """Decoding paths z [B, T]: how many source tokens had been read when each target token was written.
 
-Wait-k paths and paths sampled for training (section 4.2), areas of grid cells right of a path, and
-the share of all paths that pass through a cell (`exact_weights`), which weights training on such an
-area (section 4.3). Reads count from 1; whether they count the end symbol is up to the caller.
+Wait-k paths and paths sampled for training (section 4.2), areas of grid cells to the right of a
+path, and the share of all paths that pass through a cell (`exact_weights`), which weights training
+on such an area (section 4.3). Reads count from 1; they include the end symbol or not, as the caller
+chooses.
 
-Two conventions of indices meet here: a path holds counts z_t >= 1, a grid has columns from 0, so
-that column j is the state with j + 1 tokens read.
+Paths and grids index differently: a path has counts z_t >= 1, a grid has columns from 0, and column
+j is the state with j + 1 tokens read.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def wait_k(k: int | float | Tensor, source_lengths: Tensor, size: int) -> Tensor
 def sample_k(
     source_lengths: Tensor, paths_per_sentence: int = 1, generator: torch.Generator | None = None
 ) -> Tensor:
-    """Return k [B * M], drawn evenly from [1..|x|] of each sentence, the M of one side by side.
+    """Return k [B * M], drawn uniformly from [1..|x|] for each sentence, its M values adjacent.
 
-    Their order is that of `base.rows.repeat`, which repeats the sentences to go with them.
-    Eq. (4.30).
+    The order is that of `base.rows.repeat`, which repeats the sentences accordingly. Eq. (4.30).
 
-    Departs: |x| is each sentence's own length, not that of the batch's longest.
+    Departs: The print has one |x| for the batch, that of its longest sentence. Here |x| is the
+    length of each sentence.
     """
     device = source_lengths.device if generator is None else generator.device
     lengths = source_lengths.repeat_interleave(paths_per_sentence)
@@ -75,9 +76,9 @@ def continue_paths(
 ) -> Tensor:
     """Return paths [B, size] that have the whole source from target position |y| on.
 
-    For decoding along paths of another target, which a hypothesis may outgrow. Algorithm 1.
+    For decoding along the paths of another target, which a hypothesis may outgrow. Algorithm 1.
 
-    Departs: the print does not define positions beyond |y|.
+    Departs: The print does not define positions beyond |y|. Here the whole source is read there.
     """
     whole = source_lengths[:, None].expand(-1, size)
     extended = whole.clone()
@@ -113,9 +114,10 @@ def area_sites(area: Tensor) -> PredictionSites:
 
 
 def count_paths(target_length: int, source_length: int, k: int = 1) -> int:
-    """Return the number of paths nowhere left of the wait-k path. Eq. (4.31).
+    """Return the number of paths that are nowhere left of the wait-k path. Eq. (4.31).
 
-    Departs: the printed difference of binomials counts a different set of paths.
+    Departs: The printed difference of binomial coefficients counts a different set of paths. This
+    one agrees with enumeration.
     """
     return _count(target_length, max(source_length - k, 0), 1)
 
@@ -135,11 +137,11 @@ def exact_weights(
 ) -> Tensor:
     """Return [B, T, columns]: the share of all paths nowhere left of `paths` that write at a cell.
 
-    Each row of a sentence sums to 1; padding is 0. For wait-k paths this is Eq. (4.35), computed
-    in logarithms by counting the paths that lead to a cell and from it. Lengths count what the
-    caller counts.
+    Each row of a sentence sums to 1; padding is 0. For wait-k paths this is Eq. (4.35), computed in
+    logarithms by counting the paths to a cell and from it. Lengths count the same symbols as the
+    caller's.
 
-    Departs: the printed closed form is not the share of paths, see `occupancy`.
+    Departs: The printed closed form is not this share (see `occupancy`).
     """
     # Counts of paths overflow any integer for long sentences, so sums are of logarithms, in
     # float64: in float32 the shares of a row of 100 cells would not sum to 1.
@@ -165,9 +167,10 @@ def exact_weights(
 def occupancy(t: int, j: int, k: int, target_length: int, source_length: int) -> Fraction:
     """Return the exact share of the paths nowhere left of wait-k that write token t with j reads.
 
-    Both count from 1. Eq. (4.35), the closed form; `exact_weights` is the one for batches.
+    Both count from 1. Eq. (4.35) as a closed form; `exact_weights` computes whole batches.
 
-    Departs: the print omits the number of paths from the cell to the end.
+    Departs: The print counts only the paths to a cell. Here they are multiplied by the number of
+    paths from the cell to the end, so that the shares of a row sum to 1.
     """
     # Fractions of Python's integers: the reference that `exact_weights` is tested against.
     k = min(k, source_length)

@@ -1,11 +1,10 @@
-"""READ/WRITE policies: wait-k, given paths, the model's reader, and what looks at predictions.
+"""READ/WRITE policies: wait-k, given paths, the reader, and policies that inspect predictions.
 
 A policy implements `search.api.Agent`. Wait-k and given paths (chapter 4) know before a prediction
-how much to read; `Threshold` asks the model's reader (section 4.4); `Confidence`, `Entropy`,
-`AlignAtt` and `EDAtt` look at what would be written. A policy of one's own is a subclass of
-`Policy` with a method `decide`. Beside the policies stand the functions of reading probabilities
-rho that train the reader (`agent_loss`) and evaluate it along a batch of grids
-(`threshold_paths`).
+how much to read; `Threshold` uses the model's reader (section 4.4); `Confidence`, `Entropy`,
+`AlignAtt` and `EDAtt` inspect the prediction. A user-defined policy is a subclass of `Policy` with
+a method `decide`. This module also has the functions of reading probabilities rho that train the
+reader (`agent_loss`) and evaluate it on a batch of grids (`threshold_paths`).
 """
 
 from __future__ import annotations
@@ -30,9 +29,12 @@ Area = Literal["grid", "path"]
 
 
 def read_probabilities(paths: Tensor, source_lengths: Tensor, columns: int) -> Tensor:
-    """Return rho [B, T, columns] of agents that follow paths [B, T]: 1 left of them, 0 elsewhere.
+    """Return rho [B, T, columns] of policies that follow paths [B, T]: 1 left of them, 0 elsewhere.
 
-    Eq. (4.26). Departs: row t decides about writing token t + 1, where the print has t.
+    Eq. (4.26).
+
+    Departs: The print uses the path of token t in the row that decides about token t + 1, one step
+    late. Here that row uses the path of token t + 1.
     """
     reads = torch.arange(1, columns + 1, device=paths.device)
     return (reads < torch.minimum(paths, source_lengths[:, None])[..., None]).float()
@@ -43,8 +45,9 @@ def path_log_probabilities(
 ) -> Tensor:
     """Return log p(z | x, y) [B] of paths [B, T]. Eq. (4.12).
 
-    Departs: the first token's reads count too, from a start with one token read, and the last
-    column always writes; with that the probabilities of all paths sum to 1.
+    Departs: As printed, the reads before the first write do not count, and there is a READ in the
+    last column. Here a path starts with one token read, its first write counts, and the last column
+    always writes, so that the probabilities of all paths sum to 1.
     """
     return _scores(logits, paths, source_lengths, target_lengths, "path").sum((1, 2))
 
@@ -56,12 +59,13 @@ def agent_loss(
     target_lengths: Tensor,
     area: Area = "grid",
 ) -> Tensor:
-    """Return the agent's loss, a sum over the cells of all sentences, for the oracle's paths.
+    """Return the reader's loss for the oracle's paths, a sum over the cells of all sentences.
 
-    "grid": read left of the path, write on it and right of it, at every cell (Eq. 4.44, 4.46);
-    "path": only at the states that the path visits (Eq. 4.43).
+    "grid": at every cell, with READ left of the path and WRITE on it and right of it (Eq. 4.44,
+    4.46); "path": only at the cells that the path visits (Eq. 4.43).
 
-    Departs: as `path_log_probabilities`.
+    Departs: The first write counts, and nothing is decided in the last column, as in
+    `path_log_probabilities`.
     """
     return -_scores(logits, paths, source_lengths, target_lengths, area).sum()
 
@@ -101,7 +105,7 @@ def agent_hits(
 def _scores(
     logits: Tensor, paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, area: Area
 ) -> Tensor:
-    """Return [B, T, S]: the log-probability of each cell's right action, 0 where none counts."""
+    """Return [B, T, S]: the log-probability of the right action in each cell, 0 in ignored ones."""
     columns = logits.shape[2]
     counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
     # Cells that do not count may hold anything; filled first, they give no gradient either.
@@ -113,12 +117,11 @@ def _scores(
 
 
 def next_reads(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Tensor) -> Tensor:
-    """Return [R]: the reads with which each row writes next, given those so far, `reads` [R].
+    """Return [R]: the reads with which each row writes next, given its reads so far, `reads` [R].
 
-    rho [R, S] is one row of the grid: column j has j + 1 tokens read. The first column from
-    `reads` on whose rho is below the threshold writes; if there is none, the last one does. A
-    stream that goes on gives a length of one more than the columns it has: getting that length
-    back means that it must read.
+    rho [R, S] is one row of the grid; column j has j + 1 tokens read. A row writes in the first
+    column from `reads` on whose rho is below the threshold, or else in the last one. An unfinished
+    stream passes a length of one more than its columns: if that length is returned, it must read.
     """
     columns = torch.arange(1, rho.shape[1] + 1, device=rho.device)
     writes = (rho < threshold) & (columns >= reads[:, None])
@@ -164,11 +167,11 @@ class Policy(Agent):
     """
 
     floor: int = 0
-    """Never reads less than wait-k of this k (0: no floor)."""
+    """Always reads at least as much as wait-k with this k (0: no minimum)."""
     cap: int = 0
-    """Never reads more than wait-k of this k, whatever it sees (0: no cap)."""
+    """Never reads more than wait-k with this k (0: no maximum)."""
     finish_reading: bool = False
-    """No translation ends before its source has been read whole (appendix C)."""
+    """The end symbol is written only after the whole source has been read (appendix C)."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError with what is wrong with the values."""
@@ -200,11 +203,11 @@ class Policy(Agent):
         return torch.maximum(reads, lengths.clamp(max=self.floor + step))
 
     def decide(self, proposal: Proposal) -> Tensor:
-        """Return [R] (bool), True where a row writes what is proposed; see `Proposal`."""
+        """Return [R] (bool), True where a row writes the proposed token; see `Proposal`."""
         raise NotImplementedError
 
     def writes(self, proposal: Proposal) -> Tensor:
-        """Return [R]: what `decide` says, below the cap."""
+        """Return the result of `decide` [R], limited by the cap."""
         writes = self._decision(proposal)
         if self.finish_reading:
             # The end symbol would be struck out: what would be written instead nobody proposed.
@@ -214,7 +217,7 @@ class Policy(Agent):
         return writes
 
     def _decision(self, proposal: Proposal) -> Tensor:
-        """Return what `decide` says. Raises ConfigError where a policy of one's own fails."""
+        """Return the result of `decide`. Raises ConfigError if a user-defined policy fails."""
         kind = type(self)
         if kind.__module__ == __name__:
             return self.decide(proposal)
@@ -237,10 +240,10 @@ class Policy(Agent):
 
 @dataclasses.dataclass(frozen=True)
 class Threshold(Policy):
-    """Reads on while the model's probability of reading is at least `threshold`."""
+    """Reads while the model's probability of reading is at least `threshold`."""
 
     threshold: float = 0.5
-    """Probability of reading from which on it reads; lower reads more."""
+    """Reads while the probability of a READ is at least this; lower reads more."""
 
     @property
     def wants_reading(self) -> bool:
@@ -265,10 +268,10 @@ class Threshold(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class Confidence(Policy):
-    """Writes once the likeliest token has at least the probability `threshold`."""
+    """Writes once the most likely token has at least the probability `threshold`."""
 
     threshold: float = 0.5
-    """Probability of the likeliest token; higher reads more."""
+    """Minimum probability of the most likely token; higher reads more."""
 
     def faults(self) -> list[str]:
         return [*super().faults(), *_outside_unit("threshold", self.threshold)]
@@ -282,7 +285,7 @@ class Entropy(Policy):
     """Writes once the entropy of the next token is at most `most`."""
 
     most: float = 1.5
-    """Entropy in nats; lower reads more."""
+    """Maximum entropy in nats; lower reads more."""
 
     def faults(self) -> list[str]:
         faults = super().faults()
@@ -298,13 +301,16 @@ class Entropy(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class AlignAtt(Policy):
-    """Writes unless the proposed token attends most to one of the last source tokens.
+    """Writes unless the next token attends most to one of the latest source tokens.
 
-    Papi et al. (2023), "AlignAtt". Departs: speech frames are source tokens here.
+    Papi et al. (2023), "AlignAtt".
+
+    Departs: The paper is about speech; its frames are source tokens here.
     """
 
     last: int = 1
-    """How many source tokens, of those read, count as the last; more reads more."""
+    """Number of latest source tokens to which the next token must not be aligned; higher reads
+    more."""
 
     @property
     def wants_alignment(self) -> bool:
@@ -320,16 +326,17 @@ class AlignAtt(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class EDAtt(Policy):
-    """Writes while the proposed token's attention to the last source tokens is below `mass`.
+    """Writes while the next token's attention to the latest source tokens is below `mass`.
 
-    Papi et al. (2023), "Attention as a guide for simultaneous speech translation". Departs: speech
-    frames are source tokens here.
+    Papi et al. (2023), "Attention as a guide for simultaneous speech translation".
+
+    Departs: The paper is about speech; its frames are source tokens here.
     """
 
     mass: float = 0.3
-    """Share of the attention that the last tokens must not reach; lower reads more."""
+    """Share of attention on the latest source tokens that must not be reached; lower reads more."""
     last: int = 2
-    """How many source tokens, of those read, count as the last."""
+    """Number of latest source tokens."""
 
     @property
     def wants_alignment(self) -> bool:
@@ -350,14 +357,14 @@ class EDAtt(Policy):
 class Monotonic(Policy):
     """Writes once every monotonic head of the model has chosen a source position (MMA).
 
-    Ma et al. (2020), "Monotonic multihead attention". The threshold decides about the heads'
-    positions too, not only about writing: what a head may attend to ends where it chose. So without
-    floor, cap and `finish_reading` this writes what offline decoding with the same threshold does,
-    and reads as far as the foremost head has gone.
+    Ma et al. (2020), "Monotonic multihead attention". The threshold also determines the positions
+    of the heads, and thus what they attend to. Without floor, cap and `finish_reading` the policy
+    writes the same as offline decoding with the same threshold, and reads as far as the foremost
+    head.
     """
 
     threshold: float = 0.5
-    """Selection probability from which on a head chooses; higher reads more."""
+    """Minimum selection probability at which a head stops; higher reads more."""
 
     @property
     def wants_readiness(self) -> Readiness:
@@ -377,14 +384,15 @@ class Monotonic(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class ITST(Policy):
-    """Writes once what has been read transports at least the information `delta`.
+    """Writes once the source read so far transports at least the information `delta`.
 
     Zhang and Feng (2022), "Information-Transport-based Policy for Simultaneous Translation". The
     readiness is the least information that a decoder block has received for the next token.
     """
 
     delta: float = 0.5
-    """Information that the next token has to receive; training makes 1 of all; more reads more."""
+    """Information that the next token must have received, of about 1 in total; higher reads
+    more."""
 
     @property
     def wants_readiness(self) -> Readiness:
@@ -400,14 +408,14 @@ class ITST(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class WaitInfo(Policy):
-    """Writes once the source that is read has at least `k` more information than the target.
+    """Writes once the source read so far has at least `k` more information than the target.
 
     Zhang, Guo and Feng (2022), "Wait-info Policy". The readiness is the information of the source
     tokens read less that of the target tokens written.
     """
 
     k: float = 3
-    """Information that the source read has to be ahead, about that of as many tokens."""
+    """Information by which the source must be ahead of the target; a token has about 1."""
 
     @property
     def wants_readiness(self) -> Readiness:
@@ -439,9 +447,11 @@ def _below_one(name: str, value: int) -> list[str]:
 
 
 class AlongPaths(Agent):
-    """Follows given paths [B, T], then the whole source: algorithm 1, not for streams.
+    """Follows given paths [B, T], then reads the whole source: algorithm 1, not for streams.
 
-    Departs: the print counts `t` after it has taken z_t, and says nothing of |y| and beyond.
+    Departs: Algorithm 1 increments t too late, after it has taken z_t, and does not define
+    positions beyond |y|. Here token t is written with z_t reads, and the whole source is read
+    beyond |y|.
     """
 
     finish_reading = False
@@ -462,12 +472,12 @@ class AlongPaths(Agent):
 
 @dataclasses.dataclass(frozen=True)
 class Bounded(Agent):
-    """An agent that reads on where a stream cannot know whether it may write yet.
+    """An agent that reads if a stream cannot know yet whether it may write.
 
-    The most tokens that a translation may have depend on the source's length, of which a stream
-    knows only how much has come: at the limit for that much, it reads. So it does, with
-    `end_is_hidden`, before it writes more tokens than it has read. Where no limit is in sight, as
-    for wait-k with the default limits, the agent alone decides.
+    The maximum length of a translation depends on the length of the source, of which a stream knows
+    only the part that has arrived. At the limit for this part it reads; with `end_is_hidden` it
+    also reads before it would write more tokens than it has read. If no limit is reached, as with
+    wait-k and the default limits, the agent decides alone.
     """
 
     agent: Agent

@@ -26,7 +26,7 @@ from nmtgrid.online.settings import ALL, KINDS, Setting, SourceText, own_policie
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """How a policy decodes, beside its settings: what a guarantee depends on."""
+    """The decoding conditions, beside a policy's settings, that a guarantee depends on."""
 
     beam: Positive = 1
     finish_reading: bool = False
@@ -53,7 +53,7 @@ def _shown(value: object) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class PolicyPreset:
-    """A reading policy with its settings, under a name, and what is guaranteed of its loss."""
+    """A named reading policy with its settings, and the guarantee on its loss."""
 
     name: str
     policy: str
@@ -72,7 +72,7 @@ class PolicyPreset:
         # A model directory holds nothing that can run code, and no path to it.
         if self.policy.partition(" ")[0] not in KINDS:
             raise ConfigError(
-                f"`{self.policy}` is none of the policies that have a name.",
+                f"`{self.policy}` is not a named policy.",
                 f"There are {', '.join(KINDS)}.",
             )
         self.setting()
@@ -84,15 +84,16 @@ class PolicyPreset:
     def check(
         self, loaded: LoadedModel, conditions: Conditions, warn: Callable[[str], None]
     ) -> None:
-        """Warn where the guarantee does not hold for how the policy is to decode.
+        """Warn if the guarantee does not hold under the given conditions.
 
         Raises ConfigError for other weights, see `SettingsFile.check_weights`.
         """
         POLICY_FILE.check_weights(self, loaded, warn)
         if differences := conditions.differences(self.conditions):
             warn(
-                f"`{self.name}` in {loaded.folder / POLICIES} was calibrated otherwise: "
-                f"{', '.join(differences)}. What is guaranteed of its loss does not hold here."
+                f"`{self.name}` in {loaded.folder / POLICIES} was calibrated under other "
+                f"conditions: {', '.join(differences)}. The guarantee on its loss does not hold "
+                "here."
             )
 
 
@@ -111,7 +112,7 @@ def check_policy_name(name: str) -> None:
 
 
 def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], list[PolicyPreset]]:
-    """Return the texts with the policies that stored names stand for, and what was stored.
+    """Return the texts with stored names replaced by their policies, and the stored settings.
 
     The names are those of the only one of the model directories in `folders`. Raises ConfigError
     for a name that there is not, and for one with settings of its own; StorageError for a file
@@ -128,17 +129,18 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
         if name not in stored:
             # In the problem itself: whoever collects faults leaves out advice.
             raise ConfigError(
-                f"There is no reading policy `{name}`, nor is one kept under this name. "
+                f"There is no reading policy `{name}`, and none is stored under this name. "
                 f"{nearest(name, [*KINDS, *stored, *own_policies()])} {ADVICE}"
             )
         faults = []
         if len(folders) > 1:
             faults.append(
-                f"`{name}` is kept in one model's directory, but several models are named."
+                f"`{name}` is stored in one model's directory, but several models are given."
             )
         if changes:
             faults.append(
-                f"`{name}` stands for `{stored[name].policy}`, and takes no settings: change those."
+                f"`{name}` is the stored setting `{stored[name].policy}` and takes no further "
+                "settings: to change them, write the policy in full."
             )
         if faults:
             raise ConfigError(faults)

@@ -1,16 +1,17 @@
-"""Published curves of quality against latency, for plots beside one's own.
+"""Published curves of BLEU against latency, to plot next to one's own.
 
-Test sets; greedy decoding; BLEU on tokenised text (`multi-bleu`), lower-cased where it says so; AL
-by the hypothesis' length, in source tokens: those of BPE, or words where the corpus has no BPE.
+Test sets with greedy decoding; BLEU on tokenised text (`multi-bleu`), lower-cased where stated; AL
+by the length of the hypothesis, in source tokens: BPE units, or words for corpora without BPE.
 
-"Thesis" is the thesis (004), appendix D. Each of its wait-k curves is of one model: trained along
-many paths (k sampled in [1..|x|] for the Transformer, all cells right of wait-1 for Pervasive
-Attention) and evaluated at k = 1, 3, 5, 7, 9. Tables D.3 and D.10 contradict each other on
-Pervasive Attention at k = 5, IWSLT'14 De-En (29.96 and 28.96); the first stands here. Table D.11's
-dynamic rows (a copy of D.8) are left out.
+"Thesis" is appendix D of the thesis. Each of its wait-k curves belongs to one model, trained along
+many paths (k sampled in [1..|x|] for the Transformer, all cells to the right of wait-1 for
+Pervasive Attention) and evaluated at k = 1, 3, 5, 7, 9. Tables D.3 and D.10 contradict each other
+on Pervasive Attention at k = 5, IWSLT'14 De-En (29.96 and 28.96); the first value is used. The
+dynamic rows of table D.11 (a copy of D.8) are left out.
 
-Of other papers the tables are the authors' own, in the paper or beside its code, up to an AL of
-about 10, where the thesis' curves end. A later paper's run of an earlier policy says so.
+For other papers these are the authors' own figures, from the paper or its code, up to an AL of
+about 10, where the thesis' curves end. Curves that a later paper reports for an earlier policy are
+marked.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from nmtgrid.base.errors import ConfigError, nearest
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A test set: its name, languages and size, and what latency on it is counted in."""
+    """A test set: its name, languages and size, and the unit of latencies on it."""
 
     name: str
     languages: tuple[str, str]
@@ -73,7 +74,7 @@ class Curve:
 
     @property
     def name(self) -> str:
-        """What stands beside the curve: the label up to its first comma."""
+        """The label next to the curve: its text up to the first comma."""
         return self.label.partition(",")[0]
 
     @property
@@ -86,7 +87,7 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What is known of an evaluation to lay beside published ones; None is not known."""
+    """The facts of an evaluation that make it comparable with published ones (None: unknown)."""
 
     languages: tuple[str, str] | None = None
     sentences: int | None = None

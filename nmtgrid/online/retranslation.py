@@ -1,19 +1,20 @@
-"""Policies that translate source prefixes anew: LocalAgreement, hold-n and re-translation.
+"""Policies that retranslate source prefixes: LocalAgreement, hold-n and re-translation.
 
-Any model goes online so, bi-directional ones too: whenever the source has grown, the prefix is
-translated by an offline search (search/engine.py, of any beam). `LocalAgreement` and `HoldN`
-commit the part of each translation that is taken for stable, from which the next one goes on (Liu
-et al. 2020; Polak et al. 2022); `Retranslation` shows all of it and revises what it has shown
-(Arivazhagan et al. 2020).
+Any model can translate simultaneously in this way, bidirectional ones included: whenever the source
+has grown, the prefix is translated by an offline search (search/engine.py, with any beam).
+`LocalAgreement` and `HoldN` commit the stable part of each translation, from which the next one
+continues (Liu et al. 2020; Polak et al. 2022); `Retranslation` shows all of it and revises what it
+has shown (Arivazhagan et al. 2020).
 
-`PrefixDecoder` decodes many sentences in batches, `PrefixStream` one while it arrives; a test of
-the invariants checks that they write the same, token for token and delay for delay.
+`PrefixDecoder` decodes many sentences in batches, `PrefixStream` one while it arrives; an invariant
+test checks that both write the same tokens with the same delays.
 
-A prefix gets the source's end symbol, as the sentences of training had it: an offline model knows
-no other sources, and without it would seldom end its translation. A model trained along
-READ/WRITE paths may do better without (`end_of_prefix`), for it has learned to predict from
-sources that go on; that needs a prefix-safe model. Those that are never shown the end
-(`traits.hides_source_end`) translate both alike, to as many tokens as the prefix has.
+A prefix gets the source's end symbol, like the sentences of training: an offline model knows no
+other sources, and would seldom end its translation without it. A model trained along READ/WRITE
+paths may do better without the end symbol (`end_of_prefix`), because it has learned to predict from
+unfinished sources; that requires a prefix-safe model. For models that never see the end symbol
+(`traits.hides_source_end`) the setting makes no difference; their translations have as many tokens
+as the prefix.
 """
 
 from __future__ import annotations
@@ -48,16 +49,15 @@ _WINDOW = 512
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixPolicy:
-    """What all policies that translate prefixes share; reads do not count the end symbol here."""
+    """The common base of policies that translate prefixes; reads exclude the end symbol here."""
 
     stride: int = 1
-    """Source tokens from one prefix that is translated to the next."""
+    """Source tokens between two prefixes that are translated."""
     floor: int = 0
-    """Never reads less than wait-k of this k (0: no floor): no token is written before so many
-    source tokens, and one more for each token before it."""
+    """Always reads at least as much as wait-k with this k (0: no minimum)."""
     end_of_prefix: bool = True
-    """A prefix is translated as a whole sentence, with the end symbol; without it, it needs a
-    prefix-safe model."""
+    """Whether a prefix is translated with an end symbol, like a whole sentence; `false` needs a
+    model with a causal encoder."""
 
     def __post_init__(self) -> None:
         """Raise ConfigError with what is wrong with the values."""
@@ -91,17 +91,17 @@ class PrefixPolicy:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommitPolicy(PrefixPolicy):
-    """A policy that writes the stable part of each translation and never takes it back.
+    """A policy that writes the stable part of each translation and never revises it.
 
-    The end symbol is written with the source's end alone, so reading is always finished
-    (appendix C).
+    The end symbol is written only at the end of the source, so reading is always finished (appendix
+    C).
     """
 
     cap: int = 0
-    """Never reads more than wait-k of this k (0: no cap), if the prefix of so many tokens is
-    translated and its translation long enough."""
+    """Never reads more than wait-k with this k (0: no maximum), provided that the prefix of this
+    length is translated and its translation is long enough."""
     n: float
-    """How much a policy waits for; infinity is offline."""
+    """How long the policy waits; infinity reads the whole source."""
     finish_reading: ClassVar[bool] = True
 
     @property
@@ -129,10 +129,11 @@ class CommitPolicy(PrefixPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class LocalAgreement(CommitPolicy):
-    """Writes what the translations of n successive prefixes agree on (LocalAgreement-n)."""
+    """Writes the common prefix of the translations of n successive prefixes (LocalAgreement-n)."""
 
     n: float = 2
-    """Successive prefixes; 1 writes each translation whole, infinity is offline."""
+    """Successive prefixes whose translations must agree; 1 writes each translation as a whole,
+    infinity reads the whole source."""
 
     @property
     def memory(self) -> float:
@@ -155,7 +156,7 @@ class HoldN(CommitPolicy):
     """Writes all but the last n tokens of each translation (hold-n)."""
 
     n: float = 3
-    """Tokens at the end of a translation that are not written; infinity is offline."""
+    """Last tokens of a translation that are not written; infinity reads the whole source."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
@@ -168,10 +169,10 @@ class HoldN(CommitPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class Retranslation(PrefixPolicy):
-    """Shows the translation of each prefix, translated anew, and revises what it has shown."""
+    """Shows the translation of each prefix, and revises what it has shown."""
 
     mask: float = 0
-    """Tokens at the end of a prefix's translation that are not shown; infinity is offline."""
+    """Last tokens of a prefix's translation that are not shown; infinity reads the whole source."""
 
     @property
     def is_offline(self) -> bool:
@@ -203,11 +204,11 @@ def _out_of_range(policy: PrefixPolicy, **least: int) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class PrefixTranslation:
-    """What a policy wrote for a sentence, and the tokens that it erased on the way (0: none).
+    """A policy's translation of a sentence, and the number of tokens erased on the way.
 
-    The `reads` of the hypothesis are those with which each token was written, or became final where
-    the policy revises (metrics/erasure.py); its log-probabilities those of the translation that it
-    was written from, with so much of the source read, or of the last one.
+    `reads` of the hypothesis are the reads when each token was written, or became final if the
+    policy revises (metrics/erasure.py). Its log-probabilities are those of the translation that the
+    token was written from, or of the last one.
     """
 
     hypothesis: Hypothesis
@@ -215,10 +216,10 @@ class PrefixTranslation:
 
 
 class Written:
-    """What has been written of a sentence: `tokens`, their `log_probabilities` and `reads`.
+    """The tokens written for a sentence, with their `log_probabilities` and `reads`.
 
-    The end symbol's are the last of the latter two, once it `is_finished`. Reads count the
-    source's end symbol.
+    Both lists end with the entry of the end symbol, once the sentence `is_finished`. Reads count
+    the source's end symbol.
     """
 
     def __init__(self, policy: CommitPolicy, plan: SearchPlan) -> None:
@@ -292,7 +293,7 @@ class _AllButEnd(Agent):
 
 
 class PrefixDecoder:
-    """Decodes whole sentences with a policy that translates prefixes, many at a time."""
+    """Decodes whole sentences in batches with a policy that translates prefixes."""
 
     def __init__(
         self,
@@ -309,10 +310,10 @@ class PrefixDecoder:
     ) -> None:
         """`models` (in evaluation mode, on `device`) share both vocabularies and are averaged.
 
-        The limits of length in `plan` are those of each prefix for its own length; `min_length` is
-        that of the whole source alone. `halt` and `graphs` as in `engine.search`; `batch_tokens`
-        are the source tokens of a batch times the beam. Raises ConfigError for settings out of
-        range, sampling, models of pictures, and an end symbol that a model cannot do without.
+        The length limits of `plan` apply to each prefix; `min_length` applies to the whole source
+        only. `halt` and `graphs` as in `engine.search`; `batch_tokens` are the source tokens of a
+        batch times the beam. Raises ConfigError for settings out of range, sampling, models of
+        pictures, and models that need the end symbol.
         """
         check_config(plan)
         for model in models:
@@ -325,8 +326,8 @@ class PrefixDecoder:
                 )
         if plan.sample:
             raise ConfigError(
-                "Translations of prefixes are searched for, not drawn: what is drawn would change "
-                "from one prefix to the next.",
+                "Translations of prefixes cannot be sampled, because samples would change from one "
+                "prefix to the next.",
                 "Set `search.sample` to false.",
             )
         # What a prefix without its end symbol is searched with.
@@ -467,9 +468,8 @@ class PrefixStream(Written):
         """Take what `PrefixDecoder` takes. Raises ConfigError as it does, and for revisions."""
         if not isinstance(policy, CommitPolicy):
             raise ConfigError(
-                "Re-translation revises what it has shown, so it cannot write to a stream, which "
-                "only grows.",
-                "Take LocalAgreement or hold-n; `online-eval` measures re-translation.",
+                "Re-translation revises what it has shown, which a stream cannot.",
+                "Use LocalAgreement or hold-n; `online-eval` evaluates re-translation.",
             )
         super().__init__(policy, plan)
         self._decoder = PrefixDecoder(

@@ -1,9 +1,9 @@
 """READ/WRITE policies by name, their settings and sweeps, as the command line reads them.
 
-`KINDS` has every policy that has a name; the classes are those of online/policies.py and
-online/retranslation.py, imported only when a policy is made. A policy of the user's own is called
-by its class's name (`own_policies`). A `Setting` is one point of a sweep: a policy with the value
-of each of its settings.
+`KINDS` has every named policy; the classes are those of online/policies.py and
+online/retranslation.py, imported only when a policy is created. A user-defined policy has the name
+of its class (`own_policies`). A `Setting` is one point of a sweep: a policy with a value for each
+of its settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WORDS_PER_MINUTE = 150.0
 
 @dataclasses.dataclass(frozen=True)
 class PolicyKind:
-    """A policy that has a name: what it does, the setting that is swept, and the usual sweep.
+    """A named policy: its summary, the setting that is swept, and the default sweep.
 
     `make` is the class, nothing for the oracle, whose paths are no decision. `letter` stands for
     the swept setting in titles, `shown` for the policy beside a curve.
@@ -59,19 +59,19 @@ KINDS: dict[str, PolicyKind] = {
     kind.name: kind
     for kind in (
         PolicyKind(
-            "wait-k", "reads k source tokens, then one for each that it writes",
+            "wait-k", "reads k source tokens first, then one after each write",
             "k", "1,3,5,7,9", "WaitK", "k",
         ),
         PolicyKind(
-            "threshold", "asks the model's reader, which some objectives train",
+            "threshold", "reads while the reader trained with the model makes a READ likely",
             "threshold", "0.1..0.9:0.2", "Threshold", "τ", "agent",
         ),
         PolicyKind(
-            "oracle", "the cheapest path through the costs of the reference, for each lambda",
+            "oracle", "follows the path of least cost for the reference, given the delay weight",
             "lambda", "0,0.5,1,2", "", "λ",
         ),
         PolicyKind(
-            "confidence", "writes once the likeliest token is likely enough",
+            "confidence", "writes once the most likely token is likely enough",
             "threshold", "0.2,0.4,0.6,0.8,0.9", "Confidence", "p",
         ),
         PolicyKind(
@@ -79,11 +79,11 @@ KINDS: dict[str, PolicyKind] = {
             "most", "0.5,1,1.5,2,3", "Entropy", "H",
         ),
         PolicyKind(
-            "alignatt", "writes unless the next token attends most to the last source tokens",
+            "alignatt", "writes unless the next token attends most to the latest source tokens",
             "last", "1,2,3,4,6", "AlignAtt", "f",
         ),
         PolicyKind(
-            "edatt", "writes while the next token's attention to the last source tokens is small",
+            "edatt", "writes while the next token attends little to the latest source tokens",
             "mass", "0.05,0.1,0.2,0.4,0.6", "EDAtt", "α",
         ),
         PolicyKind(
@@ -129,7 +129,7 @@ class Setting:
 
     @property
     def key(self) -> str:
-        """The name of the swept setting; nothing where a policy has none."""
+        """The name of the swept setting, or nothing."""
         kind = KINDS.get(self.policy)
         return self.parameter if kind is None else kind.sweep
 
@@ -258,8 +258,9 @@ def _own_class(name: str) -> Any:
     chosen = own[name]
     if chosen.decide is Policy.decide and chosen.next_reads is Policy.next_reads:
         raise ConfigError(
-            f"The reading policy `{name}` decides nothing.",
-            "Give it a method `decide(self, proposal)` that returns a tensor [R] of bools: write.",
+            f"The reading policy `{name}` has no method `decide`.",
+            "Add `decide(self, proposal)`, which returns a tensor [R] of bools: True where a row "
+            "writes.",
         )
     return chosen
 
@@ -284,7 +285,7 @@ def read_policy(text: str) -> list[Setting]:
     for word in changes:
         key, equals, values = word.partition("=")
         if key in fields and not equals:
-            faults.append(f"`{name} {key}` lacks a value: write `{key}=...`.")
+            faults.append(f"`{name} {key}` has no value: write `{key}=...`.")
             continue
         if key not in fields:
             known = nearest(key, fields) or f"It has {', '.join(fields)}."
@@ -333,7 +334,7 @@ def named_policies(text: str | None) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class PolicySetting:
-    """A setting of a policy, for whoever offers a choice: its kind, usual value and meaning."""
+    """A setting of a policy, for user interfaces: its type, default and meaning."""
 
     name: str
     kind: Literal["whole", "number", "switch", "text"]
@@ -403,8 +404,8 @@ def read_setting(text: str) -> Setting:
     settings = read_policy(text)
     if len(settings) > 1:
         raise ConfigError(
-            f"`{text}` names {len(settings)} settings, not one: a reading policy must have one "
-            f"value for each setting here, as in `{settings[0].text}`."
+            f"`{text}` gives {len(settings)} settings: here a reading policy must have one value "
+            f"for each setting, as in `{settings[0].text}`."
         )
     return settings[0]
 

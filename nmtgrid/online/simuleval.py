@@ -142,11 +142,11 @@ def _bleu(instances: Sequence[Instance], tokenizer: Tokenizer, notes: list[str])
         notes.append("No BLEU: the log has no predictions.")
     else:
         if filled < count:
-            notes.append(f"BLEU counts {count - filled:,} empty references as they stand.")
+            notes.append(f"{count - filled:,} references are empty and count as such in BLEU.")
         if tokenizer != "none" and _are_tokenized(references):
             notes.append(
-                "The references seem to be tokenised, which BLEU does a second time: "
-                "`--sacrebleu-tokenizer none` takes the words as they stand."
+                "The references seem to be tokenised, and BLEU tokenises them again: "
+                "`--sacrebleu-tokenizer none` prevents that."
             )
         return bleu([instance.prediction for instance in instances], references, tokenizer)
     return None
@@ -172,8 +172,8 @@ def _is_computation_aware(instances: Sequence[Instance], notes: list[str]) -> bo
         # Where nothing was measured, `elapsed` is shorter than the delays.
         if len(is_late) < len(instance.delays) or not all(is_late) or not grows:
             notes.append(
-                f"No computation-aware latency: `elapsed` of index {instance.index} is not the "
-                "delays with time added."
+                f"No computation-aware latency: `elapsed` of index {instance.index} is not its "
+                "delays plus time."
             )
             return False
     return True
@@ -219,7 +219,9 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
             if instance.reference is None:
                 raise ValueError("it has no reference.")
             if instance.delays and not instance.source_length:
-                raise ValueError("it has words for an empty source, which SimulEval cannot score.")
+                raise ValueError(
+                    "there are words for an empty source, which SimulEval cannot score."
+                )
         except ValueError as fault:
             raise InputError(f"Sentence {instance.index + 1}: {fault}") from fault
         record = {
@@ -240,7 +242,7 @@ def write_log(folder: str | Path, instances: Iterable[Instance]) -> None:
 
 
 class _Line(Record):
-    """A sentence as the file has it; numbers may be written as floats."""
+    """A sentence as in the file; integers may be written as floats."""
 
     index: Number
     prediction: str
@@ -280,7 +282,7 @@ class _Line(Record):
 def _check_delays(delays: Sequence[float], prediction: str) -> None:
     for before, after in itertools.pairwise(delays):
         if after < before:
-            raise ValueError(f"delays never shrink, but {after:g} follows {before:g}.")
+            raise ValueError(f"delays must not decrease, but {after:g} follows {before:g}.")
     # Words may hold separators of Unicode: those that SimulEval splits at, or blanks only.
     counts = {len(prediction.split()), sum(map(bool, prediction.split(" ")))}
     if len(delays) not in counts:

@@ -66,7 +66,7 @@ class Session:
 
 
 def make_translator(arguments: Namespace) -> StreamTranslator:
-    """Return what the command line asks for. Raises NmtgridError for a fault in it."""
+    """Return the translator of the command line. Raises NmtgridError for errors in it."""
     policies = arguments.k, arguments.threshold, arguments.policy
     if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
@@ -121,8 +121,8 @@ def agent_class() -> type[Any]:
     except ImportError as fault:
         raise ConfigError(
             f"SimulEval is not installed here ({fault}).",
-            "`pip install nmtgrid[simuleval]`, best in an environment of its own: it pins old "
-            "versions of what others need.",
+            "`pip install nmtgrid[simuleval]`, preferably in a separate environment: it requires "
+            "old versions of other packages.",
         ) from fault
 
     class StreamAgent(TextToTextAgent):  # type: ignore[misc]

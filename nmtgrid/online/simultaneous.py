@@ -1,18 +1,16 @@
 """`nmtgrid.simultaneous`: a loaded model and a reading policy translate words as they arrive.
 
-The page docs/python.md shows how it is used.
+docs/python.md shows how to use it.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
 from nmtgrid.online.retranslation import PrefixPolicy
 from nmtgrid.online.settings import Setting, read_setting
-from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.online.stream import StreamTranslator, stream_plan
 from nmtgrid.search.api import Agent
 from nmtgrid.search.precision import check_stream_precision
 from nmtgrid.search.translate import Translator
@@ -24,7 +22,7 @@ def simultaneous(
     *,
     finish_reading: bool = False,
 ) -> StreamTranslator:
-    """Return what translates lines whose words arrive one by one, greedily: see `begin`.
+    """Return a translator of lines whose words arrive one by one, greedily: see `begin`.
 
     `policy` decides when to read: a text such as "wait-k k=3" or "confidence threshold=0.8 floor=2"
     (as `decode --policy` takes it, also a name that the model's directory keeps), or a policy; None
@@ -57,8 +55,7 @@ def simultaneous(
     for preset in presets:
         preset.check(first, conditions, model.warn)
     check_stream_precision(model.precision)
-    # The model's own width and penalties are for whole sentences: no word is taken back here.
-    plan = dataclasses.replace(model.plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
+    plan = stream_plan(model.plan)
     translator = StreamTranslator(
         model.models, model.pipeline, agent, plan, model.device, model.bf16, model.halt,
         model.limits,

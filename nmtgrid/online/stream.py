@@ -1,11 +1,11 @@
-"""Streaming decoding: sentences translated while they arrive, by a prefix-safe model and an agent.
+"""Streaming decoding: translates sentences while they arrive, with a prefix-safe model.
 
-`TokenStream` works on ids, greedily; `Stream` on words; `StreamTranslator` begins them. The command
-line (`nmtgrid stream`) and the SimulEval agent use it.
+`TokenStream` works on ids, greedily; `Stream` on words; `StreamTranslator` starts them. `nmtgrid
+decode --stream`, `nmtgrid demo` and the SimulEval agent use it.
 
 The state grows by a column with each READ and by a row with each WRITE; nothing is computed twice.
-What is written, and after how many reads, is what a batched search (search/engine.py, beam 1) with
-the same agent writes, which an invariant test checks.
+An invariant test checks that a stream writes the same, after the same reads, as a batched search
+(search/engine.py, beam 1) with the same agent.
 """
 
 from __future__ import annotations
@@ -32,6 +32,11 @@ from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.search.traces import Trace, rounded_exit_scores
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS
+
+
+def stream_plan(plan: SearchPlan) -> SearchPlan:
+    """Return a search plan for streams, which are decoded greedily: words are never revised."""
+    return dataclasses.replace(plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
 
 
 class TokenStream:
@@ -208,7 +213,7 @@ class TokenStream:
             self.alignments.append(predicted.alignment[0, : self._columns].cpu())
 
     def _step(self, model: TranslationModel, last: Tensor, state: Any) -> Step:
-        """Return the model's step; where it may leave early, keep where it left."""
+        """Return the model's step, and store the exit if there is a halting mechanism."""
         if self._halt is None or self.exits is None:
             return model.step(last, state, align=self._align)
         step = with_exits(model).step(last, state, align=self._align, halt=self._halt)
@@ -345,7 +350,7 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class StreamTranslator:
-    """What all sentences share: models, text, agent and plan; see `TokenStream`."""
+    """The common parts of all sentences: models, text, agent and plan; see `TokenStream`."""
 
     models: Sequence[TranslationModel]
     pipeline: Pipeline
@@ -377,7 +382,7 @@ class StreamTranslator:
 
 
 class LineStream:
-    """A raw line being translated: one stream, or one after the other where it is too long.
+    """A raw line being translated: one stream, or several in turn for a long line.
 
     Takes raw words and returns tokenised target words, as `Stream` does. A word with more
     units than a piece may have is several.
@@ -419,7 +424,7 @@ class LineStream:
         return words
 
     def _take_times(self, began: float) -> None:
-        """Count what has been written since `began`; time between two calls is none of work."""
+        """Record the time of words written since `began`; time between calls does not count."""
         for index in range(max(0, len(self._seconds) - 1), len(self.pieces)):
             if index == len(self._seconds):
                 self._seconds.append([])

@@ -88,7 +88,7 @@ class WordsRequest:
 
 
 class Service:
-    """What the requests ask for, without HTTP."""
+    """The operations behind the requests, without HTTP."""
 
     def __init__(self, models: Models, limits: Limits, examples: Sequence[str] = ()) -> None:
         self.models, self.limits, self.examples = models, limits, list(examples)
@@ -185,8 +185,9 @@ class Server(ThreadingHTTPServer):
             super().__init__((host, port), Handler)
         except OSError as fault:
             raise ConfigError(
-                f"`--host {host} --port {port}` cannot be listened to: {fault.strerror or fault}.",
-                "Another program may use the port: name another one, or 0 for any.",
+                f"The server cannot listen on `--host {host} --port {port}`: "
+                f"{fault.strerror or fault}.",
+                "Another program may use the port: give another port, or 0 for any free one.",
             ) from fault
 
     def server_bind(self) -> None:
@@ -338,7 +339,7 @@ class Handler(BaseHTTPRequestHandler):
         host, origin = self.headers.get("Host"), self.headers.get("Origin")
         if not self.server.knows_host(host):
             self.close_connection = True
-            raise Refusal(403, "This server is not called by that name.", "Use its address.")
+            raise Refusal(403, "This server does not have that name.", "Use its address.")
         if origin is not None and origin.lower() != f"http://{host}".lower():
             self.close_connection = True
             raise Refusal(403, "Requests of other pages are refused.", "Use this server's own.")
@@ -406,7 +407,7 @@ class Handler(BaseHTTPRequestHandler):
         return content
 
     def _drop_body(self) -> None:
-        """Read a body that nobody wants: else it would be taken for the next request."""
+        """Read the body of a refused request, which would be taken for the next request."""
         if "Content-Length" in self.headers or "Transfer-Encoding" in self.headers:
             self._read_body()
 
@@ -511,8 +512,8 @@ def _check_names(values: Mapping[str, Any], kind: Any) -> None:
 
 
 def read_examples(lines: Iterator[str], most: int = 8) -> list[str]:
-    """Return the first lines that are not empty. Raises InputError where there is none."""
+    """Return the first lines that are not empty. Raises InputError if there are none."""
     examples = [text for line in lines if (text := " ".join(line.split()))][:most]
     if not examples:
-        raise InputError("there is no sentence to try.")
+        raise InputError("the file has no sentences.")
     return examples

@@ -1,4 +1,4 @@
-"""Streams of visitors: each has its own state, its number and size are bounded.
+"""Streams of the clients of `nmtgrid demo`: one state each, bounded in number and size.
 
 `Streams` opens, finds and drops them; one thread does all of the models' work, a word of a stream
 at a time, so that nobody waits for another's whole text. What happens are events, typed records
@@ -38,7 +38,7 @@ _SHARE_DIGITS, _DIGITS = 4, 6
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What visitors may use; seconds of wall-clock time."""
+    """Limits for clients; seconds are wall-clock time."""
 
     streams: int = 64
     """Streams open at once."""
@@ -62,7 +62,7 @@ class Limits:
 
 
 class Refusal(NmtgridError):
-    """A request that cannot be served, with its HTTP status."""
+    """A request that is refused, with its HTTP status."""
 
     def __init__(self, status: int, problem: str, advice: str = "") -> None:
         self.status = status
@@ -71,7 +71,7 @@ class Refusal(NmtgridError):
 
 @dataclasses.dataclass(frozen=True)
 class Read:
-    """A source word has arrived; `reads` are the source units that have, this word's counted."""
+    """A source word has arrived; `reads` counts the source units so far, including its own."""
 
     system: int
     word: str
@@ -82,7 +82,7 @@ class Read:
 
 @dataclasses.dataclass(frozen=True)
 class Write:
-    """A target unit has been written, after so many `reads`; `seconds` are of work alone.
+    """A target unit has been written after `reads` source units; `seconds` are computation time.
 
     `alignment` are shares of the source units read. `exit` is the decoder block that predicted.
     """
@@ -130,7 +130,7 @@ Event = Read | Write | Text | End
 
 
 class Worker:
-    """The one thread that the models' work is done in, with a bounded queue of requests."""
+    """The single thread that runs the models, with a bounded queue of requests."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -244,13 +244,13 @@ def trace_values(trace: Trace) -> dict[str, Any]:
 
 
 def _lagging(delays: Sequence[int], length: int) -> float | None:
-    """Return the average lagging of a sentence, None where it has none."""
+    """Return the average lagging of a sentence, None if undefined."""
     value = latency([delays], [length]).al
     return None if math.isnan(value) else round(value, _DIGITS)
 
 
 class Stream:
-    """A source that arrives word by word, and what each system makes of it."""
+    """A source that arrives word by word, and its translation by each system."""
 
     def __init__(
         self, systems: Sequence[System], worker: Worker, limits: Limits, idle: float
@@ -358,7 +358,7 @@ class Streams:
             )
 
     def get(self, id: str) -> Stream:
-        """Return an open stream. Raises Refusal where there is none of that id."""
+        """Return an open stream. Raises Refusal for an unknown id."""
         stream = self._streams.get(id)
         if stream is None:
             raise Refusal(404, "There is no such stream; it may have been idle.", "Open another.")

@@ -1,4 +1,4 @@
-"""Systems that translate a stream: a model, a reading policy and an early exit, by their names.
+"""Systems that translate a stream, by the names of a model, a reading policy and an exit.
 
 `Models` loads the model directories that the operator named, says what each can do, and makes
 translators of what a request asks for. A request names policies, never files.
@@ -22,8 +22,7 @@ from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, expand
 from nmtgrid.online.settings import KINDS, Setting, own_policies, policy_settings, read_setting
-from nmtgrid.online.stream import StreamTranslator
-from nmtgrid.search.api import SearchPlan
+from nmtgrid.online.stream import StreamTranslator, stream_plan
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.translate import TranslationOptions, Translator, check_text, default_plan
 
@@ -47,7 +46,7 @@ class SystemRequest:
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """What translates a stream, and what it is called."""
+    """A translator of streams, and its title."""
 
     request: SystemRequest
     """With all names filled in."""
@@ -108,7 +107,7 @@ class Models:
             [loaded.model],
             loaded.pipeline,
             agent,
-            _stream_plan(loaded),
+            stream_plan(default_plan(loaded)),
             self._device,
             self._precision == "bf16",
             halt,
@@ -162,7 +161,7 @@ class Models:
         """Begin a stream and drop it. Raises NmtgridError where the model cannot."""
         agent = _one_setting(text, [loaded.folder]).make()
         models: list[TranslationModel] = [loaded.model]
-        plan = _stream_plan(loaded)
+        plan = stream_plan(default_plan(loaded))
         StreamTranslator(models, loaded.pipeline, agent, plan, self._device).begin()
 
     def _can_follow(self, text: str, loaded: LoadedModel) -> bool:
@@ -205,12 +204,6 @@ class Models:
             "policies": policies,
             "policy": self.usual_policy(name),
         }
-
-
-def _stream_plan(loaded: LoadedModel) -> SearchPlan:
-    """Return the settings of a stream, which never takes words back: it is decoded greedily."""
-    plan = default_plan(loaded)
-    return dataclasses.replace(plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
 
 
 def _one_setting(text: str, folders: Iterable[Path]) -> Setting:

@@ -1,8 +1,9 @@
 """Loss smoothing of any objective (appendix E): credit for outputs near the reference.
 
-`Smoothed` wraps an objective. The token level (E.2.2) gives mass to types like the true one; the
-sequence level (E.2.1) trains on sampled sentences near the true one, weighted by a reward. `smooth`
-makes it from a run's settings; the trainer finds it in the registry of wrappers.
+`Smoothed` wraps an objective. The token level (E.2.2) moves probability mass to types similar to
+the reference token; the sequence level (E.2.1) trains on sampled sentences near the reference,
+weighted by a reward. `smooth` creates it from a run's settings; the trainer finds it in the
+registry of wrappers.
 """
 
 from __future__ import annotations
@@ -42,19 +43,18 @@ from nmtgrid.training.settings import RunSettings, SmoothingSettings
 class Smoothed:
     """An objective whose targets are smoothed in training. Eq. (E.12) to (E.14), (E.16).
 
-    The token level turns each target into a mixture; the sequence level adds drawn sentences, as
-    batches of their own, whose sources are encoded once together with the true sentences', or,
-    lazily, as further targets at the predictions of the true prefix. Both together are (E.14).
-    `nll` is the truth's, unless `alpha` is 1 and nothing but drawn sentences is seen; `changed`
-    tells which share of tokens a drawn sentence has changed, each counting its weight, and
-    `effective`, where they are weighed, how many of them count (the inverse of the weights' sum of
-    squares). Validation is not smoothed.
+    The token level turns each target into a mixture. The sequence level adds sampled sentences: as
+    batches of their own that share the encoded source, or, if lazy, as further targets of the
+    predictions from the reference prefix. Both together are (E.14). `nll` is that of the
+    references, unless `alpha` is 1 and only sampled sentences are seen. `changed` is the weighted
+    share of tokens replaced in a sampled sentence, and `effective` the effective number of samples
+    (the inverse of the sum of squared weights). Validation is not smoothed.
 
-    Departs: the mean over L sentences instead of their sum in (E.7). Unless `rescale` is off, u is
-    the loss of reward in units of one substitution, and the sentences at a distance share the
-    weight of a single one: r is `exp(-u / temperature)` times the probability of such substitutes,
-    instead of `exp(reward / temperature)`; Hamming distances then have the probability `C(n, d)
-    exp(-d / temperature)`.
+    Departs: Eq. (E.7) sums over the L sampled sentences; here it is their mean, so that alpha is a
+    proportion. In Eq. (E.5) each sentence at a given distance has the full weight of that distance,
+    which leaves the reference little weight if the vocabulary is large. Unless `rescale` is off,
+    they share the weight of a single one: Hamming distance d has the probability `C(n, d) exp(-d /
+    temperature)` up to normalisation, and other rewards are measured in units of one substitution.
     """
 
     base: Objective
@@ -133,10 +133,9 @@ class Smoothed:
         if not settings.rescale:
             rewards = self.reward(batch, samples.tokens) / settings.temperature
             return importance_weights(rewards, samples.logs)
-        # Rescaled, what counts is how many substitutions a sample's reward is short of the truth's,
-        # so the truth is scored beside its samples.
-        truth_first = torch.cat([batch.target_output[:, None], samples.tokens], 1)
-        own, rewards = self.reward(batch, truth_first).split([1, truth_first.shape[1] - 1], 1)
+        # With `rescale` rewards are compared with that of the reference, which is scored as well.
+        reference_first = torch.cat([batch.target_output[:, None], samples.tokens], 1)
+        own, rewards = self.reward(batch, reference_first).tensor_split([1], 1)
         lengths = (batch.target_lengths - 1).tolist()
         losses = rewards.new_tensor([self.reward.loss_of_one(n) for n in lengths])
         lacking = in_substitutions(rewards, own[:, 0], losses)
@@ -158,12 +157,12 @@ class Smoothed:
         aims = self._aims(tokens, torch.ones_like(tokens, dtype=torch.float32))
         return dataclasses.replace(batch, soft_targets=aims)
 
-    def _lazy(self, batch: Batch, drawn: Tensor, weights: Tensor) -> Batch:
+    def _lazy(self, batch: Batch, samples: Tensor, weights: Tensor) -> Batch:
         """Return the batch with reference and samples [B, L, T] as one mixture. Eq. (E.16)."""
-        truth = batch.target_output[..., None]
-        tokens = torch.cat([truth, drawn.transpose(1, 2)], 2)
-        truth_weight = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)
-        shares = torch.cat([truth_weight, weights], 1)[:, None].expand(tokens.shape)
+        reference = batch.target_output[..., None]
+        tokens = torch.cat([reference, samples.transpose(1, 2)], 2)
+        reference_weight = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)
+        shares = torch.cat([reference_weight, weights], 1)[:, None].expand(tokens.shape)
         return dataclasses.replace(batch, soft_targets=self._aims(tokens, shares))
 
 

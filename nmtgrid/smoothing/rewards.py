@@ -20,7 +20,7 @@ _DOCUMENTS = 200_000
 
 
 class Reward(Protocol):
-    """What makes a sentence near the true one."""
+    """The similarity of a sampled sentence to the reference."""
 
     def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
         """Return the rewards [B, L] of samples [B, L, T]."""
@@ -45,7 +45,7 @@ class BleuReward:
         """See `Reward`."""
         count = tokens.shape[1]
         lengths = (batch.target_lengths - 1).cpu()
-        # Samples have their truth's length: substitutions alone are drawn.
+        # Samples are as long as their reference, because tokens are only substituted.
         samples = _ragged(tokens.flatten(0, 1), lengths.repeat_interleave(count))
         best = torch.zeros(tokens.shape[:2], dtype=torch.double)
         sets = [(batch.target_output, lengths)]
@@ -69,8 +69,8 @@ class BleuReward:
             return 1.0
         # Computed exactly, by scoring every single substitution, and cached by length.
         lengths = torch.full((length,), length)
-        truth = torch.arange(length).expand(length, -1)
-        changed, references = _ragged(_each_changed(length), lengths), _ragged(truth, lengths)
+        reference = torch.arange(length).expand(length, -1)
+        changed, references = _ragged(_each_changed(length), lengths), _ragged(reference, lengths)
         return 1.0 - float(sentence_bleus(bleu_counts(changed, references)).mean()) / 100.0
 
 
@@ -87,8 +87,8 @@ class CiderReward:
         """See `Reward`."""
         rows = tokens.tolist()
         lengths = (batch.target_lengths - 1).tolist()
-        truths = [row[:n] for row, n in zip(batch.target_output.tolist(), lengths, strict=True)]
-        references = [[truth] for truth in truths]
+        targets = zip(batch.target_output.tolist(), lengths, strict=True)
+        references = [[row[:n]] for row, n in targets]
         if batch.references is not None:
             references = [
                 # `PAD` is 0: a reference of nothing else is missing.
@@ -113,8 +113,8 @@ class CiderReward:
             return 1.0
         # Nothing is known of any n-gram, so that all weigh the same.
         even = Cider(DocumentFrequencies({}, pictures=3))
-        truth = list(range(length))
-        own, *scores = even.scores([truth, *_each_changed(length).tolist()], [truth])
+        reference = list(range(length))
+        own, *scores = even.scores([reference, *_each_changed(length).tolist()], [reference])
         return 1.0 - sum(scores) / (own * length)
 
 
@@ -152,10 +152,10 @@ def _ragged(tokens: Tensor, lengths: Tensor) -> Ragged:
 
 
 def in_substitutions(rewards: Tensor, own: Tensor, losses: Tensor) -> Tensor:
-    """Return how many substitutions [B, L] cost as much as rewards [B, L] lack of the truth's.
+    """Return how many substitutions [B, L] would lose as much reward as each sample lacks.
 
-    own [B] is the truth's reward, losses [B] the share of it that one substitution costs. Where the
-    truth has no reward nothing is lacking.
+    own [B] is the reward of the reference itself, losses [B] the share of it that one substitution
+    loses. If the reference has no reward, the number is 0.
     """
     share = torch.where(own[:, None] > 0, rewards / own[:, None], 1.0)
     return (1.0 - share) / losses[:, None]

@@ -1,11 +1,12 @@
-"""Sentences near the true one: drawn by their Hamming distance from it (section E.2.1).
+"""Sampling sentences near the reference, by their Hamming distance (section E.2.1).
 
-Drawing is stratified: a distance d, then d positions, then a substitute for each. With n tokens
-that may change, m substitutes for each, and a reward of `-cost * d`, the distribution (E.5) gives a
-distance the chance `C(n, d) m^d exp(-cost d)`, normalised: what is drawn has exactly that
-distribution. With a cost of `1 / temperature + log m` that is `C(n, d) exp(-d / temperature)`: the
-prior on the distance does not depend on how many substitutes there are. End symbols never change,
-so lengths stay; nor do unknown tokens, and nothing becomes one.
+Sampling is stratified: first a distance d, then d positions, then a substitute for each. With n
+replaceable tokens, m substitutes for each, and a reward of `-cost * d`, the distribution (E.5)
+gives distance d the probability `C(n, d) m^d exp(-cost d)`, normalised, which is sampled exactly.
+With a cost of `1 / temperature + log m` this is `C(n, d) exp(-d / temperature)`, independent of the
+number of substitutes. End symbols are never replaced, so lengths stay the same; unknown tokens are
+neither replaced nor inserted.
+
 Letters: B sentences, T target positions, L samples, V types, W types to choose from.
 """
 
@@ -105,7 +106,7 @@ def distance_logs(lengths: Tensor, others: Tensor, cost: Tensor, max_distance: i
 
 @dataclasses.dataclass(frozen=True)
 class Samples:
-    """L sentences for each of B: tokens [B, L, T], and what of them has changed.
+    """L sampled sentences for each of B: tokens [B, L, T], and which of them were replaced.
 
     distances [B, L]; logs [B, L], the logarithm of the chance of just this sentence.
     """
@@ -140,25 +141,25 @@ def draw_samples(
     rather than evenly from `choices` (which, unless rescaled, still say how frequent the distances
     are). A token that has no substitute stays.
     """
-    truth = batch.target_output
+    reference = batch.target_output
     others = (choices.counts - 1).expand(len(batch))
-    may_change = batch.is_target & (truth >= _SPECIAL)
+    may_change = batch.is_target & (reference >= _SPECIAL)
     if spread is not None:
         # Types without a vector have no neighbours (-inf): they stay, and do not count in n.
-        types, type_index = truth.unique(return_inverse=True)
-        _, logs = spread.sample(types, torch.zeros(len(types), device=truth.device))
+        types, type_index = reference.unique(return_inverse=True)
+        _, logs = spread.sample(types, torch.zeros(len(types), device=reference.device))
         may_change &= logs.isfinite()[type_index]
     lengths = may_change.sum(1)
     cost = change_cost(others, temperature, rescale)
-    priors = distance_logs(lengths, others, cost, truth.shape[1])
+    priors = distance_logs(lengths, others, cost, reference.shape[1])
     distances = torch.multinomial(priors.exp(), count, replacement=True)
     # Ranks of random numbers: the d smallest are d positions, evenly. Tokens that may not change
     # get 2 and so the last ranks.
-    order = torch.rand(len(batch), count, truth.shape[1], device=truth.device)
+    order = torch.rand(len(batch), count, reference.shape[1], device=reference.device)
     order = order.masked_fill(~may_change[:, None], 2.0).argsort(2).argsort(2)
     changed = order < distances[..., None]
-    tokens = truth[:, None].expand(-1, count, -1)
-    number = torch.rand(tokens.shape, device=truth.device)
+    tokens = reference[:, None].expand(-1, count, -1)
+    number = torch.rand(tokens.shape, device=reference.device)
     # The chance of one sentence: of its distance, of these d positions among all subsets, and of
     # the substitutes.
     n, d = lengths[:, None].double(), distances.double()
@@ -170,14 +171,14 @@ def draw_samples(
     else:
         substitutes = tokens.clone()
         substitutes[changed], chances = spread.sample(tokens[changed], number[changed])
-        chance_logs = torch.zeros(tokens.shape, dtype=torch.double, device=truth.device)
+        chance_logs = torch.zeros(tokens.shape, dtype=torch.double, device=reference.device)
         chance_logs[changed] = chances.double()
         logs = logs + chance_logs.sum(2)
     return Samples(torch.where(changed, substitutes, tokens), distances, logs)
 
 
 def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
-    """Return a batch whose truth is the samples [B, L, T], which count `weights` [B, L].
+    """Return a batch whose reference is the samples [B, L, T], which count `weights` [B, L].
 
     Sample l of sentence b is row `b * L + l`.
     """
@@ -187,7 +188,7 @@ def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
     output = tokens.flatten(0, 1)
     shifted = torch.full_like(output, BEGIN)
     shifted[:, 1:] = output[:, :-1]
-    # Word dropout shows samples as it shows the truth; an unknown token never changes anyway.
+    # Word dropout shows samples as it shows the reference; an unknown token never changes anyway.
     shifted = shifted.masked_fill(several.target_input == UNKNOWN, UNKNOWN)
     return dataclasses.replace(
         several,

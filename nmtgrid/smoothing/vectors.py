@@ -1,6 +1,7 @@
-"""Word vectors of the target types, whose cosines measure similarity (section E.2.2).
+"""Word vectors of target types, for their cosine similarity (section E.2.2).
 
-Learnt from the training targets, read from a file of word2vec or GloVe, or taken from a model.
+They are learnt from the training targets, read from a file of word2vec or GloVe, or taken from a
+model.
 """
 
 from __future__ import annotations
@@ -135,7 +136,8 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
             count = f"here are {len(numbers)} numbers after the type, but {size} are expected"
             raise InputError(
                 f"{count if numbers else 'here is no type with numbers after it'}.",
-                "Each line is a type and its numbers, all as many, with single spaces.",
+                "Each line must have a type and its numbers, the same number of them on all lines, "
+                "separated by single spaces.",
                 path=path, line=line,
             )  # fmt: skip
         if token in index_of:
@@ -146,13 +148,13 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
     if not rows:
         raise InputError(
             "none of its types is in the target vocabulary.",
-            "It must be made from text that is cut into the same units.",
+            "The vectors must come from text with the same subword units.",
             path=path,
         )
     vectors = torch.zeros(len(vocabulary), size)
     vectors[list(rows)] = torch.tensor(list(rows.values()))
     if not bool(vectors.isfinite().all()):
-        raise InputError("it has numbers that are not finite.", "Mend it.", path=path)
+        raise InputError("it contains numbers that are not finite.", "Mend it.", path=path)
     return vectors
 
 
@@ -179,8 +181,8 @@ def _of_model(folder: Path, vocabulary: Vocabulary) -> Tensor:
     # Special symbols are in every vocabulary.
     if len(common) <= len(_SPECIAL):
         raise ConfigError(
-            f"{_SETTING}: the model in {folder} knows none of the target types.",
-            "Take a model that was trained on the same units.",
+            f"{_SETTING}: the model in {folder} has none of the target types.",
+            "Use a model that was trained with the same units.",
         )
     indices, model_indices = zip(*common, strict=True)
     vectors[list(indices)] = weight.detach()[list(model_indices)].float()

@@ -1,10 +1,11 @@
 """Byte-pair encoding (Sennrich et al. 2016); the only module that imports subword-nmt.
 
-Codes files have subword-nmt's format 0.2 (older ones are read as well). A subword that does not
-end its word carries the joiner `@@`.
+Files of codes have subword-nmt's format 0.2; older ones are read as well. A subword that does not
+end its word is marked by `@@`.
 
-Departs: words of more than 1,000 characters, which do not occur in our training texts, are first
-cut into segments of that length; all others are segmented as by subword-nmt.
+Departs: subword-nmt segments words of any length in time that grows with their square. Here words
+of more than 1,000 characters, which hardly occur in text, are first cut into pieces of that length;
+all others are segmented as by subword-nmt.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class Codes:
             merges.append(" ".join(fields))
         if not merges:
             raise InputError(
-                "there is no merge in it.", "Is this a codes file of subword-nmt?", path=path
+                "the file contains no merges.", "Is this a codes file of subword-nmt?", path=path
             )
         # Lists of units with their counts have two fields a line as well.
         if not header and all(merge.rpartition(" ")[2].isdecimal() for merge in merges):

@@ -1,13 +1,16 @@
 """Merge operations of byte-pair encoding, learned many at a time on arrays.
 
-The most frequent pairs of symbols are merged together as long as the outcome is that of one merge
-after the other: none of their occurrences touch, and no new pair is to be merged before the last.
+The most frequent pairs of symbols are merged together as long as the result is the same as with one
+merge after the other: none of their occurrences touch, and no new pair is more frequent than the
+last of them.
 
 Each symbol is created by one merge only: text evolves alike wherever no merge crosses its ends. So
 no pair gains occurrences after its creation, and its count never rises.
 
-The merges are those of subword-nmt's `learn_bpe`. Departs: text that has `</w>` within its words
-(`a</w>b`), where subword-nmt confuses it with the ends of words.
+The merges are those of subword-nmt's `learn_bpe`.
+
+Departs: In text with `</w>` inside words (`a</w>b`) subword-nmt takes it for the end of a word.
+Here it is text like any other.
 """
 
 from __future__ import annotations
@@ -30,7 +33,7 @@ _Integers = NDArray[np.int64]
 
 
 class _Pair(NamedTuple):
-    """Two symbols that stand together; the greatest pair is merged first."""
+    """Two adjacent symbols; the greatest pair is merged first."""
 
     frequency: int
     first: str
@@ -80,7 +83,7 @@ def learn(
         report(len(learned))
     if not learned:
         raise ConfigError(
-            "There is nothing to learn merges from: no two characters stand together twice.",
+            "There is nothing to learn merges from: no two characters are adjacent twice.",
             "Give more training text, or use `--words`.",
         )
     codes = Codes(learned)

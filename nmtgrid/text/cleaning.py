@@ -94,7 +94,7 @@ class CleanedShard:
 
 @dataclasses.dataclass(frozen=True)
 class Cleaner:
-    """Tokenises shards and drops what the filters (None: none) refuse, in a worker process."""
+    """Tokenises shards and drops pairs by the filters (None: none), in a worker process."""
 
     source: Moses
     target: Moses
@@ -103,7 +103,7 @@ class Cleaner:
     """The raw lines are returned too."""
 
     def __call__(self, shard: PairShard) -> CleanedShard:
-        """Return the kept pairs of `shard`. Raises InputError for what is not text."""
+        """Return the kept pairs of `shard`. Raises InputError for invalid text."""
         notes: tuple[Counter[str], Counter[str]] = Counter(), Counter()
         raw_sources, raw_targets = shard.source.read(notes[0]), shard.target.read(notes[1])
         sources = list(map(self.source.tokenize, raw_sources))

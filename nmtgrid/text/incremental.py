@@ -125,7 +125,8 @@ class _WordSplitter:
         if problem:
             raise InputError(
                 f"{problem}.",
-                "Is this text? Convert it to UTF-8, with spaces between words, a sentence a line.",
+                "Is this text? Convert it to UTF-8, with spaces between words and one sentence per "
+                "line.",
                 path=self._name,
                 line=self.line,
             )
@@ -141,7 +142,7 @@ class _WordSplitter:
 
 
 class IncrementalDetokenizer:
-    """Raw text made of tokenised words that come one by one.
+    """Detokenises words that arrive one by one.
 
     Each word adds the difference to the detokenised words before it: closing punctuation without
     a space, and so on. Where the detokeniser would change earlier output, the word is appended
@@ -199,7 +200,7 @@ class IncrementalDetokenizer:
 
 
 class IncrementalPieces:
-    """Raw text made of pieces of SentencePiece that come one by one, in scripts of any kind."""
+    """Joins SentencePiece pieces that arrive one by one, in any script."""
 
     def __init__(self) -> None:
         self.text = ""
@@ -215,7 +216,7 @@ class IncrementalPieces:
 
 
 class IncrementalWords:
-    """Raw words made of tokenised ones that come one by one, each as soon as it is whole.
+    """Joins tokenised words that arrive one by one to raw words, each once it is complete.
 
     The next token may belong to a word (a full stop, `'s`), so a word is whole when the next one
     begins, or the text ends.

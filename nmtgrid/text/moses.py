@@ -1,9 +1,9 @@
 """The Moses tokenizer and detokenizer; the only module that imports sacremoses.
 
 Departs: sacremoses keeps the full stop of a line's last word when that word looks like an
-abbreviation ("in the U.S."); the Perl tokenizer always splits it off, as corpora made with it
-show, and so do we. The detokenizers of both leave Arabic and Devanagari punctuation behind a space;
-ours sets it close to the word before it.
+abbreviation ("in the U.S."). The Perl tokenizer always splits it off, as corpora made with it show,
+and so does this one. Both detokenizers leave a space before Arabic and Devanagari punctuation; this
+one does not.
 """
 
 from __future__ import annotations

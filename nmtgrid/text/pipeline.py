@@ -34,7 +34,7 @@ Segmenter = Codes | SentencePieceModel
 
 @dataclasses.dataclass(frozen=True)
 class TextFacts:
-    """How raw text becomes units."""
+    """The settings of the text pipeline."""
 
     source_lang: FileName
     target_lang: FileName
@@ -167,7 +167,7 @@ class Pipeline:
 
     @property
     def target_joiner(self) -> str:
-        """The mark of target units that shows where words end; empty where units are words."""
+        """The mark of target units at word boundaries; empty if units are words."""
         return self.target.mark
 
     @property

@@ -1,4 +1,4 @@
-"""Scripts that are written without spaces between words: whether a text is in one, unsegmented.
+"""Scripts without spaces between words: whether a text is in one of them and unsegmented.
 
 `preprocess` asks, since in such text a sentence is one word: lengths are estimated from letters,
 and scores count characters.

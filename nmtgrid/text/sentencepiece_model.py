@@ -29,7 +29,7 @@ _MOST_LETTERS = 1000
 
 
 class SentencePieceModel:
-    """Cuts words into pieces, each word by itself."""
+    """Segments words into pieces, each word on its own."""
 
     def __init__(self, content: bytes) -> None:
         """`content` is that of a `.model` file. Raises ValueError where it cannot be used."""
@@ -43,19 +43,19 @@ class SentencePieceModel:
         pieces = map(processor.id_to_piece, range(len(self)))
         if any(SPACE in piece[1:] for piece in pieces):
             raise ValueError(
-                "it has pieces that span several words, or the space behind a word (trained with "
-                "`--split_by_whitespace=false` or `--treat_whitespace_as_suffix`), so that words "
-                "cannot be cut one by one"
+                "its pieces span several words, or have the space at the end of a word (trained "
+                "with `--split_by_whitespace=false` or `--treat_whitespace_as_suffix`), so words "
+                "cannot be segmented one by one"
             )
         if not "".join(processor.encode("x", out_type=str)).startswith(SPACE):
             raise ValueError(
                 "it does not mark the first word of a line (trained with "
-                "`--add_dummy_prefix=false`), so that a word's pieces depend on where it stands"
+                "`--add_dummy_prefix=false`), so the pieces of a word depend on its position"
             )
         if any(map(processor.is_byte, range(len(self)))):
             raise ValueError(
-                "it writes rare characters as bytes (trained with `--byte_fallback`), which are "
-                "no text until several are there"
+                "it splits rare characters into bytes (trained with `--byte_fallback`), which are "
+                "not text one by one"
             )
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class SentencePieceModel:
 
     @classmethod
     def load(cls, path: str | Path) -> SentencePieceModel:
-        """Return the model in the file `path`. Raises InputError for what is none."""
+        """Return the model in the file `path`. Raises InputError for any other file."""
         path = Path(path)
         refuse_stream(path)
         try:

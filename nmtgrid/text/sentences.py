@@ -1,4 +1,4 @@
-"""Where sentences end within a line, in tokenised words or in those of a stream.
+"""Sentence boundaries within a line, in tokenised words or in a stream of words.
 
 Called by the search for lines that are longer than the model's training sources
 (`search/long_sources.py`), and by simultaneous translation, which knows no word to come.

@@ -1,4 +1,4 @@
-"""Shards of text files for worker processes: bytes, which are decoded only there.
+"""Shards of text files for worker processes, which decode their bytes.
 
 `Block` is a range of a tokenised file of a dataset, which a worker reads itself; `LineShard` holds
 lines of a user's file, with all that is checked and noted when they are decoded. Preprocessing,

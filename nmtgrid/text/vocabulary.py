@@ -74,7 +74,7 @@ class Vocabulary:
             ) from fault
         if tuple(types[:4]) != SPECIALS:
             raise StorageError(
-                f"{path} is not a vocabulary of ours: it does not begin with "
+                f"{path} is not a vocabulary of nmtgrid: it does not begin with "
                 f"{', '.join(SPECIALS)}.",
                 "Give dictionaries of other programs to `nmtgrid bpe learn --vocab-source F "
                 "--vocab-target F`.",
@@ -94,7 +94,7 @@ class Vocabulary:
         pairs = [pair for pair in zip(types, counts, strict=True) if pair[0] not in SPECIALS]
         if not pairs:
             raise InputError(
-                "there are only special symbols in it.", "Give another file.", path=path
+                "the file contains only special symbols.", "Give another file.", path=path
             )
         return cls([token for token, _ in pairs], [count for _, count in pairs])
 
@@ -114,7 +114,7 @@ def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
             entry = "`type count`" if has_counts else "one word"
             raise InputError(
                 f"a line of a vocabulary must be {entry}, but is `{line[:60]}`.",
-                "Mend the line, or give another file.",
+                "Correct the line, or give another file.",
                 path=path,
                 line=number,
             )

@@ -1,7 +1,7 @@
-"""Interface of training objectives: a batch in, a loss out, which is a sum over prediction sites.
+"""The interface of training objectives: from a batch to a loss, a sum over prediction sites.
 
 The trainer divides the gradient once, by the number of target tokens of the whole update, so that
-micro-batches of any size add up to exactly one large batch.
+micro-batches of any size give the same update as one large batch.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Objective(Protocol):
 
 @runtime_checkable
 class Prepared(Protocol):
-    """An objective that depends on more than settings, which a resumed run must find again."""
+    """An objective that depends on more than settings, and must be restored when resuming."""
 
     notes: Sequence[str]
     """Warnings to be shown before the training."""
@@ -66,7 +66,7 @@ class Prepared(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class ObjectiveKind:
-    """An objective's name, what it is, its settings (a frozen dataclass) and how it is made."""
+    """An objective: name, description, settings (a frozen dataclass) and constructor."""
 
     name: str
     description: str

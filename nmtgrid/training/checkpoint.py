@@ -1,15 +1,14 @@
-"""Saved states of a run: each a numbered folder that appears whole or not at all.
+"""Checkpoints of a run: numbered folders that are written completely or not at all.
 
 `checkpoints/000012/` holds `last.safetensors` (the weights), `model.safetensors` (the best ones so
 far), `training.safetensors` (moments, running average, random states) and `training.json`
-(counters, position in the data). The folder is filled under another name and renamed, so a run that
-is killed at any moment finds one consistent set when it is resumed. `model.safetensors` and
-`last.safetensors` of the model directory are links to the newest folder's files.
+(counters, position in the data). The folder is written under another name and then renamed, so a
+run that is killed at any moment resumes from a consistent state. `model.safetensors` and
+`last.safetensors` of the model directory are links to files of the newest folder.
 
-Of older states only checkpoints are kept, and of these only the weights, for the mean of the last
-ones: a checkpoint is the state of a validation that was due. What a clock or a signal had saved,
-and the state of update 0, are for going on alone, so that the mean is that of a run that nobody
-interrupted.
+Of older states only the weights of scheduled validations are kept, for averaging. States that were
+saved because of a clock or a signal, and the state of update 0, only serve to resume: the average
+is that of a run without interruptions.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ _TENSORS, _FACTS = "training.safetensors", "training.json"
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """A state: weights and what training needs, as tensors and as plain values."""
+    """A checkpoint: weights and the state of training, as tensors and plain values."""
 
     weights: dict[str, Tensor]
     tensors: dict[str, Tensor]
@@ -62,7 +61,7 @@ class _Facts(Record):
 
 
 class RunState(Record, kw_only=True):
-    """The facts of a saved state; those of early versions lack some."""
+    """The plain values of a checkpoint; those of early versions lack some."""
 
     pairs: Positive
     lengths: str | None = None
@@ -158,7 +157,7 @@ class Checkpoints:
     def _damaged(self, problem: str) -> StorageError:
         return StorageError(
             problem,
-            f"Restore a copy of {self.existing()[-1]}, or start a new run from the weights by "
+            f"Restore a copy of {self.existing()[-1]}, or start a new run from the weights with "
             f"`--init {self.model_folder}` and another `--out`.",
         )
 
@@ -247,7 +246,7 @@ def _progress_of(path: Path) -> Progress:
 
 
 def _link(source: Path, target: Path) -> None:
-    """Let `target` be `source`, in one step: a hard link, or a copy where there are none."""
+    """Make `target` the same file as `source`: a hard link, or else a copy."""
     target = link_target(target)
     remove_stale(target)
     part = temporary_path(target)

@@ -1,4 +1,4 @@
-"""`training.compile`: parts of a model compiled by torch, where they are the same for all shapes.
+"""`training.compile`: torch.compile for parts of a model, with dynamic shapes.
 
 Called by the command `train` and by prepare.py.
 """
@@ -28,14 +28,17 @@ def check_compile(settings: RunSettings, device: torch.device) -> None:
         model = zoo.from_config(settings.arch, settings.model, 8, 8)
     if not model.compilable():
         raise ConfigError(
-            f"`training.compile`: the architecture `{settings.arch}` has no parts for torch's "
-            "compiler: its time goes into kernels of its own.",
+            f"`training.compile` works with Transformers only: the architecture `{settings.arch}` "
+            "has its own kernels.",
             f"{advice}, or train a Transformer.",
         )
     if settings.training.shard:
-        raise ConfigError("`training.compile` needs whole weights.", f"{advice} or `shard=false`.")
+        raise ConfigError(
+            "`training.compile` and `training.shard` exclude each other.",
+            f"{advice} or `training.shard=false`.",
+        )
     if device.type == "cuda" and not has_triton():
-        raise ConfigError("`training.compile` needs Triton, which fails here.", f"{advice}.")
+        raise ConfigError("`training.compile` needs Triton.", f"{advice}.")
     if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
         raise ConfigError(
             "`training.compile` needs a C++ compiler (c++, g++ or clang++) on this machine.",

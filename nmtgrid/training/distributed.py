@@ -1,6 +1,6 @@
-"""The processes of a run under torchrun: what they share, sum and send each other.
+"""The processes of a run under torchrun: shared facts, sums and messages.
 
-`Processes` of one process alone does all of it without torch.distributed. Payloads go over the CPU
+With a single process, `Processes` works without torch.distributed. Objects are sent over the CPU
 (gloo), gradients over NCCL on GPUs. Called by the command `train` and by the loop of trainer.py.
 """
 
@@ -59,9 +59,9 @@ class Processes:
             return
         each = "one batch" if batches == 1 else f"{batches} batches"
         raise TrainingError(
-            f"An update of this run is {each}, which {self.count} processes cannot share.",
+            f"An update of this run consists of {each}, which {self.count} processes cannot share.",
             f"Continue with at most {batches}, or start a new run."
-            + (" Shards need equal shares." if even else ""),
+            + (" Shards need equal numbers." if even else ""),
         )
 
     def sum(self, values: Tensor) -> Tensor:
@@ -163,7 +163,7 @@ def local_device(name: str) -> str:
     gpus, own = torch.cuda.device_count(), int(os.environ["LOCAL_RANK"])
     if own >= gpus > 1:
         raise ConfigError(
-            f"Process {own} (from 0) of this machine has no GPU: there are {gpus}.",
+            f"Process {own} (from 0) of this machine has no GPU: the machine has {gpus}.",
             f"Start at most {gpus} processes on it: `torchrun --nproc-per-node {gpus} ...`.",
         )
     # Where there is one, the launcher may show each process its own.
@@ -198,7 +198,7 @@ def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _clear_errors() -> Iterator[None]:
-    """Raise TrainingError where another process is gone, which torch reports as it noticed it."""
+    """Raise TrainingError if another process has gone, which torch reports in many forms."""
     try:
         yield
     except RuntimeError as fault:
@@ -208,7 +208,7 @@ def _clear_errors() -> Iterator[None]:
         first = str(fault).strip().partition("\n")[0]
         raise TrainingError(
             "Another process of this run has ended or cannot be reached.",
-            f"Its own message says why; this one heard: {first}",
+            f"Its own message says why; this process received: {first}",
         ) from fault
 
 
@@ -248,10 +248,10 @@ def check_shared_folder(folder: Path, processes: Processes) -> None:
     if blind:
         ranks = ", ".join(blind[:_SHOWN]) + (", ..." if len(blind) > _SHOWN else "")
         raise StorageError(
-            f"What process 0 writes to {folder} is not seen by {len(blind)} of "
-            f"{processes.count} processes ({ranks}).",
-            "All machines need one and the same folder: give `--out` a whole path on a file system "
-            "that they share.",
+            f"{len(blind)} of {processes.count} processes ({ranks}) do not see what process 0 "
+            f"writes to {folder}.",
+            "All machines must use the same folder: give `--out` an absolute path on a shared file "
+            "system.",
         )
 
 

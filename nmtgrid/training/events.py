@@ -1,7 +1,7 @@
 """Counters and clock of a run, its events, the sums between two log lines, and `metrics.jsonl`.
 
-`Trainer.run` counts, and yields the events; the command `train` shows them and writes those with
-figures. All processes of a run see the same counters, clock and end.
+`Trainer.run` counts, and yields the events; the command `train` prints them and logs those with
+numbers. All processes of a run have the same counters, clock and end.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Progress:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
-        """Return what `to_json` wrote. Raises ValueError naming what makes no sense."""
+        """Return what `to_json` wrote. Raises ValueError that names inconsistent values."""
         # Older states do not tell validations that were due from others.
         older = {"checkpoint_update": values.get("validated_update", 0)}
         return convert({**older, **values, "cursor": values.get("place")}, cls)
@@ -161,16 +161,16 @@ def minutes_left(
 
 @dataclasses.dataclass
 class StopRequest:
-    """Set from outside (by a signal): the run ends after the update that it is in."""
+    """A request from outside (a signal) to stop after the current update."""
 
     reason: str = ""
 
 
 class Stopwatch:
-    """Minutes of a run, those before a resumption included, and why it is to stop.
+    """The minutes of a run, including those before a resumption, and its reason to stop.
 
-    One process alone sees both as they are; several see what they agreed upon last, the first
-    one's clock and anybody's signal, so that they take the same decisions.
+    A single process uses its own clock and signals. Several processes use what they last agreed on,
+    the clock of the first one and the signals of all, so that they make the same decisions.
     """
 
     def __init__(self, kind: RunClock, stop: StopRequest, processes: Processes) -> None:
@@ -212,7 +212,7 @@ class Stopwatch:
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The run begins (or goes on, from `update`)."""
+    """The run begins, or continues after `update`."""
 
     update: int
     minutes: float
@@ -263,7 +263,7 @@ class Gradients:
 
 @dataclasses.dataclass(frozen=True)
 class Split:
-    """A batch did not fit into memory and was halved; its gradient is the same sum."""
+    """A batch did not fit into memory and was halved; its gradient is the same."""
 
     update: int
     times: int
@@ -297,7 +297,7 @@ class Validated:
 
 @dataclasses.dataclass(frozen=True)
 class Saved:
-    """A state to resume from is on the disk."""
+    """A checkpoint to resume from has been written."""
 
     update: int
     minutes: float

@@ -1,8 +1,8 @@
-"""The form of every translation objective, and maximum likelihood, its plainest case.
+"""Maximum likelihood, and the parts that all translation objectives are built from.
 
-A loss is a sum over sites of weight x cross-entropy(target distribution, prediction). Which sites
-there are, what each one's weight is and how far its target is smoothed make the objective. The
-objectives of online/, adaptive/ and smoothing/ are built from the same parts.
+A loss is a sum over sites of weight x cross-entropy(target distribution, prediction). An objective
+defines the sites, their weights and the smoothing of their targets. The objectives of online/,
+adaptive/ and smoothing/ are built from these parts.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class LikelihoodSettings:
     """Settings of maximum likelihood."""
 
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""

@@ -1,4 +1,4 @@
-"""Optimisers, and schedules of their learning rate, Eq. (2.31) among them.
+"""Optimisers and learning-rate schedules, among them Eq. (2.31).
 
 Called by trainer.py, which saves the moments, and by benchmarks that set up updates themselves.
 """
@@ -102,7 +102,8 @@ def make_optimiser(model: TranslationModel, settings: TrainingSettings) -> torch
     hidden = model.hidden_matrices() if settings.optimiser == "muon" else []
     if settings.optimiser == "muon" and not hidden:
         raise ConfigError(
-            "`training.optimiser=muon` moves hidden matrices, and this model has none.",
+            "`training.optimiser=muon` updates hidden matrices, but this model has none: use "
+            "`adamw`.",
             "Set it to adamw.",
         )
     moved = set(hidden)
@@ -166,7 +167,7 @@ def restore_optimiser(
 
 
 def _moment_names(optimiser: torch.optim.Optimizer) -> dict[Tensor, set[str]]:
-    """Return what the optimiser keeps of each of its parameters."""
+    """Return the names of the optimiser's state per parameter."""
     buffers, adam = {"momentum_buffer"}, {"step", "exp_avg", "exp_avg_sq"}
     hidden = optimiser.hidden if isinstance(optimiser, MuonAdamW) else frozenset()
     is_sgd = isinstance(optimiser, torch.optim.SGD)
@@ -179,7 +180,7 @@ def _moment_names(optimiser: torch.optim.Optimizer) -> dict[Tensor, set[str]]:
 
 @dataclasses.dataclass(frozen=True)
 class RateState:
-    """What a schedule has learnt from validation; part of the saved state."""
+    """The state of a schedule that depends on validation; part of the saved state."""
 
     factor: Probability
     best: Finite | None

@@ -1,4 +1,4 @@
-"""From a request to a trainer: settings, checks, data, model, objective, and the model directory.
+"""Preparation of a run: settings, checks, data, model, objective, and the model directory.
 
 Called by the command `train`; recipes and benchmarks that set up runs themselves resolve settings.
 """
@@ -189,7 +189,7 @@ def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> 
 
 
 class _Run(Record):
-    """What `--resume` reads of `config.json`."""
+    """The fields of `config.json` that `--resume` reads."""
 
     settings: dict[str, Any]
     data: str | None = None
@@ -200,19 +200,19 @@ def data_of_run(folder: Path) -> Path:
     data = _read_run(folder).data
     if data is None:
         raise ModelError(
-            f"The run in {folder} does not say where its data are.",
-            f"Name the dataset directory: `nmtgrid train DATA --out {folder} --resume`.",
+            f"The run in {folder} does not record where its data are.",
+            f"Give the dataset directory: `nmtgrid train DATA --out {folder} --resume`.",
         )
     if not Path(data).is_dir():
         raise ModelError(
-            f"The data of the run in {folder} were in {data}, which is not there.",
-            f"Name the folder that they are in now: `nmtgrid train DATA --out {folder} --resume`.",
+            f"The data of the run in {folder} were in {data}, which does not exist.",
+            f"Give their new folder: `nmtgrid train DATA --out {folder} --resume`.",
         )
     return Path(data)
 
 
 def _read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings kept in a model directory. Raises ModelError where there are none."""
+    """Return the settings stored in a model directory. Raises ModelError if there are none."""
     return _read_run(folder).settings
 
 
@@ -262,8 +262,8 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     file = request.file
     if file and preset and "--preset" not in file.options and preset.keys() <= in_file.keys():
         faults.append(
-            f"`--preset {request.preset}` would change nothing: {file.path} has all of its "
-            "settings, and comes after it. Leave one of them out."
+            f"`--preset {request.preset}` would change nothing, because {file.path} overrides all "
+            "of its settings: leave one of them out."
         )
     changes = [
         text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
@@ -293,8 +293,8 @@ def _settings_in_file(
     if "model" in tables and request.arch != own:
         del tables["model"]
         faults.append(
-            f"`--arch {request.arch}`: the model of {request.file.path} is `{own}`. Leave out "
-            "`--arch`, or give another file."
+            f"`--arch {request.arch}`: {request.file.path} has a model of the architecture "
+            f"`{own}`. Leave out `--arch`, or give another file."
         )
     for name in tables.keys() & _OPTION.keys():
         del tables[name]
@@ -375,8 +375,8 @@ def _prepare(
     valid = dataset.split("valid") if "valid" in dataset.names else None
     if valid is None and training.counting_validations:
         raise ConfigError(
-            f"{data} has no split `valid`, but {training.counting_validations[0]} counts "
-            "validations.", "Leave this out, or make the dataset with `--valid`.",
+            f"{data} has no split `valid`, but {training.counting_validations[0]} needs "
+            "validations.", "Leave this setting out, or make the dataset with `--valid`.",
         )  # fmt: skip
     resegmented = resegment(settings, dataset)
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
@@ -420,7 +420,7 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
     saved = from_json(type(trainer.settings), _read_settings(folder))
     if not trainer.resume():
         advice = "Begin again with `--overwrite`."
-        raise ModelError(f"{folder} holds no saved state to resume from.", advice)
+        raise ModelError(f"{folder} contains no saved state to resume from.", advice)
     trainer.compare_rate(saved.training)
 
 
@@ -465,7 +465,7 @@ def make_objective(
     objectives: Objectives,
     run_folder: Path | None = None,
 ) -> Objective:
-    """Return the objective of `settings`, smoothed where they say so.
+    """Return the objective of `settings`, with loss smoothing if set.
 
     `run_folder` as in `Wrapper`.
     """
@@ -487,17 +487,17 @@ def check_smoothing(
     kind, sequence = objectives.get(settings.objective_name), settings.smoothing.sequence
     if sequence.alpha and not sequence.lazy and not kind.takes_samples:
         raise ConfigError(
-            f"`{kind.name}` learns decisions from how well the model predicts the truth, which "
-            "drawn sentences would pass for.",
-            "Set `smoothing.sequence.lazy=true`, or smooth tokens alone.",
+            f"`{kind.name}` learns decisions from the probability of the reference, for which it "
+            "would mistake sampled sentences.",
+            "Set `smoothing.sequence.lazy=true`, or use token-level smoothing only.",
         )
     vectors = settings.smoothing.token.vectors
     is_saved = run_folder is not None and (run_folder / OBJECTIVE_FILE).exists()
     is_needed = settings.smoothing.needs_spread and vectors != "own" and not is_saved
     if is_needed and not Path(vectors).exists():
         raise ConfigError(
-            f"`smoothing.token.vectors`: there is no file and no model directory {vectors}.",
-            "Name one, or take `own` vectors.",
+            f"`smoothing.token.vectors`: {vectors} is neither a file nor a model directory.",
+            "Give one of the two, or `own` to learn vectors from the training targets.",
         )
 
 
@@ -509,7 +509,7 @@ def check_r_drop(settings: RunSettings, objectives: Objectives) -> None:
     if not kind.takes_two_passes:
         raise ConfigError(
             f"`{kind.name}` learns decisions from one pass over a pair, but R-Drop "
-            "(`training.r_drop`) makes two, whose decisions differ.",
+            "(`training.r_drop`) makes two with different decisions.",
             "Set `training.r_drop=0`; or train with R-Drop and another objective first, then "
             "initialise from that model with `--init`.",
         )
@@ -523,8 +523,8 @@ def check_r_drop(settings: RunSettings, objectives: Objectives) -> None:
     if not any(rates.values()):
         names = ", ".join(f"`model.{name}`" for name in rates)
         raise ConfigError(
-            "R-Drop (`training.r_drop`) compares predictions with different dropout, but the model "
-            "has none: both would be the same.",
+            "R-Drop (`training.r_drop`) compares predictions with different dropout masks, but the "
+            "model has no dropout.",
             f"Set {names} above 0, or `training.r_drop=0`.",
         )
 
@@ -538,7 +538,7 @@ def build_model(settings: RunSettings, dataset: Dataset) -> TranslationModel:
 
 
 def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | None:
-    """Return the training pairs under BPE-dropout; None where there is none of it.
+    """Return the training pairs under BPE-dropout, None without it.
 
     Raises ConfigError where the dataset has nothing that the dropout of `settings` could drop.
     """
@@ -546,7 +546,7 @@ def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | Non
     if dataset.pictures is not None and (any(batches.bpe_dropout) or batches.source_word_dropout):
         raise ConfigError(
             f"The sources of {dataset.path} are pictures: `batches.source_bpe_dropout`, "
-            "`target_bpe_dropout` and `source_word_dropout` are for translation.",
+            "`target_bpe_dropout` and `source_word_dropout` apply to text only.",
             "Leave them out; `batches.target_word_dropout` works with captions too.",
         )
     if not any(batches.bpe_dropout):
@@ -577,10 +577,10 @@ def check_tie(settings: RunSettings, dataset: Dataset) -> None:
             captioners = [name for name in architectures if name not in zoo.text_architectures()]
             raise ConfigError(
                 f"The sources of {dataset.path} are pictures, but `{arch}` translates text.",
-                f"Train one that captions pictures: `--arch {captioners[-1]}`.",
+                f"Train an architecture for image captioning: `--arch {captioners[-1]}`.",
             )
         raise ConfigError(
-            f"`{arch}` captions pictures, but the sources of {dataset.path} are text.",
+            f"`{arch}` is for image captioning, but the sources of {dataset.path} are text.",
             "Train another architecture, or make a dataset with `nmtgrid preprocess --captions "
             "FILE --features FILE`.",
         )
@@ -609,7 +609,7 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
         )
     if (folder / directory.NAME).exists() or _is_foreign(folder / "config.json"):
         raise ModelError(
-            f"The folder {folder} holds something else than a model of ours, which would be "
+            f"The folder {folder} contains other files than those of a model, which could be "
             "damaged.",
             "Choose another `--out`.",
         )
@@ -633,7 +633,7 @@ def _is_foreign(config: Path) -> bool:
 
 
 def clear_folder(folder: Path) -> None:
-    """Remove what a run left in `folder`, and of links what they name.
+    """Remove the files of a run in `folder`, and the targets of links among them.
 
     Raises StorageError for what cannot be removed, which a new run would take for its own.
     """
@@ -653,7 +653,7 @@ def clear_folder(folder: Path) -> None:
 def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
     if not init.is_dir():
         raise ModelError(
-            f"`--init`: there is no model directory {init}.", "Name one that `train` wrote."
+            f"`--init`: there is no model directory {init}.", "Give a folder written by `train`."
         )
     try:
         load_weights(model, weights_file(init), begin=True)
@@ -661,9 +661,10 @@ def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
         raise ModelError(f"`--init`: {fault.problem}", fault.advice) from fault
     if not _same_vocabularies(Pipeline.load(init), dataset.pipeline):
         raise DataError(
-            f"`--init`: the model in {init} has other vocabularies than {dataset.path}.",
-            "Give `nmtgrid bpe learn` that model's `--codes` (or `--model`), `--vocab-source` and "
-            "`--vocab-target`.",
+            f"`--init`: the vocabularies of the model in {init} differ from those of "
+            f"{dataset.path}.",
+            "Run `nmtgrid bpe learn` with that model's `--codes` (or `--model`), `--vocab-source` "
+            "and `--vocab-target`.",
         )
 
 
@@ -671,8 +672,8 @@ def _check_same_pipeline(folder: Path, pipeline: Pipeline) -> None:
     saved = Pipeline.load(folder)
     if not _same_vocabularies(saved, pipeline) or saved.facts != pipeline.facts:
         raise DataError(
-            f"The run in {folder} was started on data with other vocabularies or other processing "
-            "of the text.",
+            f"The run in {folder} was started on data with other vocabularies or another text "
+            "pipeline.",
             "Resume it with its original dataset.",
         )
 

@@ -1,6 +1,6 @@
 """Settings of a training run: frozen dataclasses, checked before any data is read.
 
-`resolve.py` fills them from presets, options and `--set`; `docs/settings.py` lists them.
+`prepare.py` fills them from presets, options and `--set`; `docs/settings.py` lists them.
 """
 
 from __future__ import annotations
@@ -40,19 +40,22 @@ def outside(settings: Any, group: str, span: str, *names: str) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class TokenSmoothing:
-    """Settings of the token level: a token's target is spread over those that are like it."""
+    """Token-level smoothing: part of a token's target goes to similar tokens."""
 
     alpha: float = 0.0
-    """Share of the target that is spread; 0: none. Eq. (E.13)."""
+    """Share of the target distribution that goes to similar tokens; 0: none. Eq. (E.13)."""
     temperature: float = 0.2
-    """Tau: how far it spreads, in units of the cosine. Eq. (E.10)."""
+    """Tau: a higher temperature spreads this share more widely; in units of cosine similarity. Eq.
+    (E.10)."""
     rarity: float = 0.0
-    """Beta: what it costs to be as frequent as the true token. Eq. (E.11)."""
+    """Beta: penalty of candidates as frequent as the reference token, which promotes rare tokens.
+    Eq. (E.11)."""
     neighbours: int = 0
-    """Types of highest reward that are kept for each token; 0: all, as Eq. (E.10) has it."""
+    """Number of most similar types kept for each token; 0: all, as in Eq. (E.10)."""
     vectors: str = "own"
-    """What cosines are between: `own` vectors, learnt from the training targets; the target
-    embeddings of a model directory; or a text file with a type and its numbers on each line."""
+    """Vectors between which cosine similarity is measured: `own`, learnt from the training targets;
+    a model directory, for its target embeddings; or a text file with a type and its numbers on each
+    line."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -61,38 +64,42 @@ class TokenSmoothing:
         faults += outside(self, "smoothing.token", "a number from 0 on", "rarity")
         if self.neighbours < 0 or self.neighbours == 1:
             faults.append(
-                "`smoothing.token.neighbours` must be 0, or 2 or more (the nearest to a token is "
-                f"itself), but is {self.neighbours}."
+                "`smoothing.token.neighbours` must be 0, or at least 2 (a token is its own nearest "
+                f"neighbour), but is {self.neighbours}."
             )
         return faults
 
 
 @dataclasses.dataclass(frozen=True)
 class SequenceSmoothing:
-    """Settings of the sequence level: sentences near the true one are drawn and count too."""
+    """Sequence-level smoothing: the loss includes sampled sentences close to the reference."""
 
     alpha: float = 0.0
-    """Share of the loss that is taken on drawn sentences; 0: none. Eq. (E.12)."""
+    """Share of the loss that is computed on sampled sentences; 0: none. Eq. (E.12)."""
     reward: Reward = "hamming"
-    """What makes a sentence near: few changed tokens, or a high BLEU or CIDEr."""
+    """Similarity to the reference: Hamming distance (few replaced tokens), BLEU or CIDEr."""
     temperature: float = 0.37
-    """Tau of the reward; the lower, the nearer. Eq. (E.5)."""
+    """Tau of the reward: a lower temperature samples sentences closer to the reference. Eq.
+    (E.5)."""
     vocabulary: Vocabulary = "all"
-    """Types that take a token's place: all, those of the batch, those of the references."""
+    """Types that may replace a token: all, those of the batch, or those of the sentence's
+    references."""
     substitutes: Literal["uniform", "similar"] = "uniform"
-    """Whether they are drawn evenly, or as the token level spreads."""
+    """How replacements are sampled: uniformly, or by the similarity of token-level smoothing."""
     samples: int = 1
-    """L, the sentences that are drawn for each one."""
+    """L, the number of sentences sampled for each reference."""
     lazy: bool = False
-    """Predict drawn sentences from the true prefix: one pass through the model. Eq. (E.16)."""
+    """Predict the sampled sentences from the reference prefix, which needs only one forward pass.
+    Eq. (E.16)."""
     rescale: bool = True
-    """Count rewards in substitutions, and let the sentences of a distance share what one would
-    have: by the Hamming distance a token then changes with odds of exp(-1 / temperature), a
-    chance of 6 % at 0.37, whatever the vocabulary. BLEU and CIDEr count in what the first one
-    costs; further ones cost less. Off: the exponent is the reward over the temperature, as
-    printed."""
+    """Measure rewards in substitutions, and divide the weight of one sentence among all sentences
+    at the same distance. With the Hamming reward each token is then replaced with odds of exp(-1 /
+    temperature), 6 % at 0.37, whatever the size of the vocabulary. For BLEU and CIDEr the unit is
+    the reward lost by the first substitution. `false` is the printed form: the exponent is the
+    reward over the temperature."""
     proposal_temperature: float = 0.37
-    """Tau of the Hamming distance by which sentences are drawn whose BLEU or CIDEr counts."""
+    """With the rewards `bleu` and `cider`: tau of the Hamming distance from which sentences are
+    sampled before they are weighted."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -104,12 +111,12 @@ class SequenceSmoothing:
             return faults
         if self.reward != "hamming" and self.samples == 1:
             faults.append(
-                f"`{group}.reward={self.reward}` weighs the sentences that are drawn against each "
+                f"`{group}.reward={self.reward}` weights several sampled sentences against each "
                 f"other: set `{group}.samples` to 2 or more."
             )
         if self.substitutes == "similar" and self.vocabulary != "all":
             faults.append(
-                f"`{group}.substitutes=similar` draws from all types: leave `{group}.vocabulary` "
+                f"`{group}.substitutes=similar` samples from all types: leave `{group}.vocabulary` "
                 "at `all`."
             )
         return faults
@@ -117,12 +124,13 @@ class SequenceSmoothing:
 
 @dataclasses.dataclass(frozen=True)
 class SmoothingSettings:
-    """Settings of loss smoothing; nothing is smoothed unless one of them says so."""
+    """Loss smoothing (appendix E); off by default."""
 
     token: TokenSmoothing = dataclasses.field(default_factory=TokenSmoothing)
     sequence: SequenceSmoothing = dataclasses.field(default_factory=SequenceSmoothing)
     entropy: float = 0.0
-    """Gamma: how much less the loss is for a nat of the prediction's entropy (table E.1)."""
+    """Gamma: weight of the entropy of the predictions, in nats, that is subtracted from the loss
+    (table E.1)."""
 
     @property
     def is_on(self) -> bool:
@@ -153,7 +161,8 @@ class SmoothingSettings:
         if sequence.alpha and sequence.reward == "hamming" and is_changed:
             notes.append(
                 "`smoothing.sequence.proposal_temperature` has no effect with the reward "
-                "`hamming`, from which sentences are drawn themselves: its `temperature` counts."
+                "`hamming`, whose sentences are sampled directly: set "
+                "`smoothing.sequence.temperature`."
             )
         return notes
 
@@ -170,74 +179,75 @@ RunClock = Literal["wall", "processor"]
 
 @dataclasses.dataclass(frozen=True)
 class TrainingSettings:
-    """How the weights are moved, when the run is checked and saved, and when it ends.
+    """Optimisation, validation, checkpoints and the end of a run.
 
-    A zero switches a limit, an interval, clipping, decay or averaging off. Minutes are those of
-    the whole run, validation and saving included, carried over when it is resumed.
+    0 switches off a limit, an interval, gradient clipping, decay or averaging. Minutes are those of
+    the whole run, including validation and saving, and continue to count when it is resumed.
     """
 
     optimiser: Optimiser = "adamw"
-    """`nesterov` is SGD with Nesterov's momentum; `muon` moves hidden matrices by Muon and all
-    else by adamw."""
+    """`nesterov` is SGD with Nesterov momentum; `muon` updates hidden matrices with Muon and all
+    other parameters with AdamW."""
     learning_rate: float = 0.002
-    """The highest one, at the end of the warm-up."""
+    """Peak learning rate, at the end of the warm-up."""
     beta1: float = 0.9
-    """Of Adam: what the mean of gradients keeps at each update."""
+    """Adam: decay rate of the mean of gradients."""
     beta2: float = 0.98
-    """Of Adam: what the mean of their squares keeps."""
+    """Adam: decay rate of the mean of squared gradients."""
     epsilon: float = 1e-8
-    """Of Adam: added to the root of that mean."""
+    """Adam: added to the denominator of an update."""
     momentum: float = 0.99
-    """Of Nesterov's SGD."""
+    """Momentum of `nesterov`."""
     muon_momentum: float = 0.95
-    """Of Muon: what the mean of a matrix's gradients keeps."""
+    """Momentum of Muon."""
     weight_decay: float = 0.0001
-    """Decoupled for adamw and muon, an L2 penalty for the others; on all parameters of two
-    dimensions or more, never on vectors, such as biases and normalisation."""
+    """Weight decay: decoupled for `adamw` and `muon`, an L2 penalty for the others. It applies to
+    matrices and larger tensors, not to biases and normalisation parameters."""
     clip_norm: float = 5.0
-    """Longest gradient, of the loss per target token; longer ones are scaled down to it."""
+    """Maximum norm of the gradient of the loss per target token; larger gradients are scaled
+    down."""
     shard: bool = False
-    """With several processes: spread weights, gradients and moments over them (for models that do
-    not fit otherwise)."""
+    """With several processes: shard weights, gradients and optimiser states over them (FSDP), for
+    models that do not fit into the memory of one device."""
     schedule: Schedule = "inverse-sqrt"
-    """How the rate falls after the warm-up: with the inverse root of the updates; by a cosine over
-    the updates, or over `max_minutes`; when validation no longer improves; every `decay_updates`;
-    not at all."""
+    """Learning-rate schedule after the warm-up: the inverse square root of the updates; a cosine
+    over `max_updates` (`cosine`) or `max_minutes` (`cosine-time`); a reduction whenever validation
+    stops improving (`plateau`) or every `decay_updates` (`step`); or constant."""
     warmup_updates: int = 4000
-    """Updates over which the rate climbs."""
+    """Updates of the warm-up, in which the learning rate rises."""
     warmup_fraction: float = 0.05
-    """Part of max_minutes that the warm-up takes (cosine-time)."""
+    """With `cosine-time`: share of `max_minutes` for the warm-up."""
     initial_learning_rate: float = 1e-7
-    """Where the warm-up starts."""
+    """Learning rate at the start of the warm-up."""
     final_learning_rate: float = 0.01
-    """Where the cosine ends, as a part of learning_rate."""
+    """Learning rate at the end of a cosine schedule, as a fraction of `learning_rate`."""
     decay_factor: float = 0.8
-    """What the rate is multiplied with (plateau, step)."""
+    """With `plateau` and `step`: factor by which the learning rate is multiplied at each decay."""
     decay_patience: int = 3
-    """Evaluations without improvement before a decay (plateau)."""
+    """With `plateau`: validations without improvement before a decay."""
     decay_threshold: float = 0.0
-    """By how much, in nats per token, a validation loss must be below the best one to count as an
-    improvement there (plateau)."""
+    """With `plateau`: minimum decrease of the validation loss, in nats per token, that counts as an
+    improvement."""
     decay_updates: int = 10000
-    """Updates between decays (step)."""
+    """With `step`: updates between decays."""
     seed: int = 1
-    """Of the weights' draw, of dropout and of the order of the pairs."""
+    """Random seed of initialisation, dropout and the order of the training pairs."""
     precision: Precision = "auto"
     """`auto`: bf16 where it is faster than fp32."""
     compile: bool = False
-    """Whether torch compiles what is between the products of a Transformer's blocks: fewer and
-    larger kernels, after a minute of compilation at the start of each run."""
+    """Whether torch.compile fuses the element-wise operations of a Transformer's blocks.
+    Compilation takes about a minute at the start of each run."""
     max_updates: int = 50000
-    """Updates after which the run ends."""
+    """Maximum number of updates."""
     max_minutes: float = 0.0
-    """Minutes after which it ends, but for the last validation."""
+    """Maximum duration in minutes; the final validation is extra."""
     clock: RunClock = "wall"
-    """What minutes and rates are counted by: `processor` adds up the time of all CPU threads, so
-    that runs compare on a machine that other work shares."""
+    """Clock of time limits and rates: `wall`, or `processor`, the processor time of all CPU
+    threads, so that runs on a shared machine are comparable."""
     max_epochs: int = 0
-    """Epochs after which it ends."""
+    """Maximum number of epochs."""
     patience: int = 0
-    """Evaluations without improvement before the run stops."""
+    """Validations without improvement before training stops early."""
     validate_updates: int = 0
     """Updates between validations."""
     validate_minutes: float = 0.0
@@ -245,35 +255,34 @@ class TrainingSettings:
     validate_epochs: int = 1
     """Epochs between validations."""
     validate_share: float = 0.2
-    """Part of the run, by updates or minutes, between validations in the first epoch, where epochs
-    alone say when to validate: a run that is shorter than an epoch is validated too (0: only at its
-    end)."""
+    """Share of the run between validations during the first epoch, if validation is by epochs only,
+    so that a run shorter than an epoch is validated too. 0: such a run is validated only at its
+    end."""
     validate_bleu: bool = True
-    """Whether validation translates, for BLEU and, of captions, CIDEr-D."""
+    """Whether validation also translates and computes BLEU (captions: and CIDEr-D)."""
     validate_sentences: int = 1000
-    """Sentences of the validation split that are translated for that (0: all)."""
+    """Number of validation sentences to translate; 0: all."""
     save_minutes: float = 10.0
-    """Longest time between two saved states."""
+    """Maximum minutes between two saved checkpoints."""
     r_drop: float = 0.0
-    """Alpha of R-Drop: every pair is predicted twice, with different dropout, and the loss grows
-    with alpha times the divergence between the two predictions (published: 5 for translation).
-    0: one pass."""
+    """R-Drop: weight alpha of the divergence between two predictions of each pair with different
+    dropout (published for translation: 5). 0: off."""
     r_drop_from: float = 0.0
-    """Share of the run, by whichever limit of updates, minutes or epochs is nearest, before which
-    there is no R-Drop."""
+    """Share of the run, by the first limit of updates, minutes or epochs that it will reach, before
+    R-Drop begins."""
     log_updates: int = 50
     """Updates between two lines of the log."""
     watch_gradients: int = 0
-    """Updates between two measurements of the loss's gradient at each layer's output; their norms,
-    and the ratio of the first to the last encoder layer's, go to metrics.jsonl."""
+    """Updates between two measurements of gradient norms at the output of each layer. The norms,
+    and the ratio of the first encoder layer to the last, are written to metrics.jsonl."""
     average: int = 0
-    """Number of last checkpoints whose weights are averaged at the end: the states of the last
-    validations that were due, and the last one."""
+    """Number of checkpoints whose weights are averaged at the end: those of the last scheduled
+    validations, and the final one."""
     ema_decay: float = 0.0
-    """Running average of the weights: what is kept of it at each step (early on less: it is a
-    plain mean)."""
+    """Decay rate of an exponential moving average of the weights; in the first steps it is a plain
+    mean. 0: off."""
     ema_updates: int = 4
-    """Updates between two steps of the running average."""
+    """Updates between two steps of the moving average."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -289,8 +298,8 @@ class TrainingSettings:
         faults += outside(self, group, "at least 0 and below 1", "r_drop_from", "validate_share")
         if not 0 <= self.final_learning_rate <= 1:
             faults.append(
-                "`training.final_learning_rate` is a part of learning_rate: it must be from 0 "
-                f"to 1, but is {self.final_learning_rate}."
+                "`training.final_learning_rate` is a fraction of `training.learning_rate`: it must "
+                f"be from 0 to 1, but is {self.final_learning_rate}."
             )
         rates = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
         faults += outside(self, group, "a number from 0 on", *rates, "decay_threshold")
@@ -311,8 +320,8 @@ class TrainingSettings:
             )
         if self.optimiser in ("muon", "nesterov") and self.shard:
             faults.append(
-                f"`training.optimiser={self.optimiser}` cannot update the shards of matrices that "
-                "`training.shard` makes: set adamw or adam, or `training.shard=false`."
+                f"`training.optimiser={self.optimiser}` does not support `training.shard`: use "
+                "`adamw` or `adam`, or set `training.shard=false`."
             )
         if self.seed >= 2**63:
             faults.append(f"`training.seed` must be below 2^63, but is {self.seed}.")
@@ -339,26 +348,28 @@ class TrainingSettings:
 
 @dataclasses.dataclass(frozen=True)
 class BatchSettings:
-    """What makes a batch; an update takes `accumulation` of them."""
+    """How sentence pairs are grouped into batches; an update takes `accumulation` batches."""
 
     max_tokens: int = 4000
-    """Target tokens of a batch, padding and end symbols included."""
+    """Maximum target tokens per batch, including padding and end symbols."""
     max_cells: int = 0
-    """Grid cells of a batch (sentences x target x source positions), padding included."""
+    """Maximum grid cells per batch (sentences x target x source positions), including padding."""
     max_length: int = 100
-    """Training pairs with more tokens on either side are skipped, counted and told."""
+    """Training pairs with more tokens on either side are skipped; their number is reported. 0: no
+    limit."""
     accumulation: int = 1
-    """Batches of an update."""
+    """Batches per update (gradient accumulation)."""
     source_bpe_dropout: float = 0.0
-    """BPE-dropout (Provilkov et al. 2020): probability that a merge is skipped when source words
-    are segmented, anew in each epoch; 0.1 is usual. A training sentence that would exceed
-    max_length so keeps its plain segmentation."""
+    """BPE-dropout of the source (Provilkov et al. 2020): probability that a merge is skipped when a
+    word is segmented, sampled anew in each epoch; 0.1 is usual. A sentence that would become longer
+    than `max_length` keeps its normal segmentation."""
     target_bpe_dropout: float = 0.0
-    """The same of target words."""
+    """BPE-dropout of the target."""
     source_word_dropout: float = 0.0
-    """Probability that training shows `<unk>` to the model in place of a source token."""
+    """Probability that a source token is replaced by `<unk>` in training."""
     target_word_dropout: float = 0.0
-    """The same of the target tokens that it reads; those that it predicts stay."""
+    """Probability that a token of the decoder's input is replaced by `<unk>` in training; the
+    tokens to predict stay."""
 
     @property
     def bpe_dropout(self) -> tuple[float, float]:
@@ -382,7 +393,7 @@ class BatchSettings:
 
 @dataclasses.dataclass(frozen=True)
 class RunSettings:
-    """All settings of a run; `model` and `objective` hold the dataclasses of what was chosen."""
+    """All settings of a run; `model` and `objective` are dataclasses of the chosen kinds."""
 
     arch: str
     objective_name: str = "likelihood"
@@ -400,8 +411,8 @@ class RunSettings:
         label_smoothing: float = getattr(self.objective, "label_smoothing", 0.0)
         if self.smoothing.is_on and label_smoothing:
             notes.append(
-                "`objective.label_smoothing` spreads targets evenly beside what `smoothing` does: "
-                "set it to 0 for the losses of appendix E."
+                "`objective.label_smoothing` also smooths targets, in addition to `smoothing`: set "
+                "it to 0 for the losses of appendix E."
             )
         training = self.training
         if training.r_drop_from and not training.r_drop:

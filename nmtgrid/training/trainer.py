@@ -1,8 +1,8 @@
 """The training loop: a generator of events that prints nothing.
 
-`prepare.py` builds a `Trainer`, the command `train` shows and logs its events (events.py). A run
-goes on from its newest saved state bit for bit, with any number of processes: what a process reads
-and draws is decided here.
+`prepare.py` builds a `Trainer`; the command `train` prints and logs its events (events.py). A run
+continues from its newest checkpoint bit for bit, with any number of processes: this module decides
+which batches and random numbers each process gets.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ holes in the heap, gigabytes within an hour."""
 
 
 class Pairs(Protocol):
-    """What the trainer reads: a split of a dataset."""
+    """The training data: a split of a dataset, or anything with the same interface."""
 
     @property
     def source_lengths(self) -> NDArray[Any]: ...
@@ -99,11 +99,11 @@ def read_batches(
     *,
     ahead: bool,
 ) -> Iterator[tuple[DataCursor, list[Batch]]]:
-    """Yield this process' batches of each update, with the cursor that follows them.
+    """Yield this process' batches of each update, with the cursor after them.
 
-    An update has `count` batches of `plan` over all `processes`, from `cursor` on. For a GPU those
-    of the next update are read `ahead`, in a thread, into pinned memory. `read_batch` returns the
-    batch of some pairs in an epoch.
+    An update takes `count` batches of `plan` over all `processes`, starting at `cursor`. For a GPU
+    the batches of the next update are read `ahead`, in a thread, into pinned memory. `read_batch`
+    returns the batch of given pairs in an epoch.
     """
     walk, epoch = plan.walk(cursor), cursor.epoch
     is_pinned = ahead and torch.cuda.is_available()
@@ -135,11 +135,11 @@ def read_batches(
 
 
 class Trainer:
-    """Trains `model` on `train`; the model directory `folder` gets weights and states.
+    """Trains `model` on `train`; the model directory `folder` gets weights and checkpoints.
 
-    `validator` scores weights (None: no validation, the last weights count). `resegmented` are the
-    pairs of `train` under BPE-dropout. `resume()` before `run()` goes on from the newest saved
-    state.
+    `validator` scores weights (None: no validation; the last weights count). `resegmented` are the
+    pairs of `train` under BPE-dropout. Call `resume()` before `run()` to continue from the newest
+    checkpoint.
     """
 
     def __init__(
@@ -199,10 +199,10 @@ class Trainer:
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
 
     def resume(self) -> bool:
-        """Go on from the newest saved state; return False if there is none.
+        """Continue from the newest checkpoint; return False if there is none.
 
-        Raises DataError unless the run was begun on the same pairs, ModelError where the weights
-        are of another model.
+        Raises DataError unless the run was started on the same pairs, ModelError if the weights
+        belong to another model.
         """
         snapshot = self.checkpoints.load()
         if snapshot is None:
@@ -215,16 +215,16 @@ class Trainer:
         advice = "Resume it with its original dataset."
         if state.pairs != self._data_facts["pairs"]:
             raise DataError(
-                f"The run was started on {state.pairs:,} usable training pairs, but there are "
-                f"{self._data_facts['pairs']:,} now.", advice,
+                f"The run was started on {state.pairs:,} usable training pairs, but now there are "
+                f"{self._data_facts['pairs']:,}.", advice,
             )  # fmt: skip
         if state.lengths not in (None, self._data_facts["lengths"]):
-            raise DataError("The run was started on as many, but other training pairs.", advice)
+            raise DataError("The run was started on other training pairs.", advice)
         try:
             self.weights.load(snapshot.weights)
         except RuntimeError as fault:
             raise ModelError(
-                f"The saved weights do not fit the model of {self.checkpoints.model_folder}: its "
+                f"The saved weights do not match the model of {self.checkpoints.model_folder}: its "
                 "settings have been changed.", "Restore its `config.json`.",
             ) from fault  # fmt: skip
         # As many batches an update as before, redistributed over however many processes there are.
@@ -252,15 +252,15 @@ class Trainer:
             if old != getattr(now, name)
         )
         self.notes.append(
-            f"The learning rate of update {progress.update + 1:,} would have been {rates[0]:.3g} "
-            f"under the settings that the run had, and is {rates[1]:.3g} now ({changed})."
+            f"The learning rate of update {progress.update + 1:,} is {rates[1]:.3g} with the new "
+            f"settings ({changed}); with the previous ones it would have been {rates[0]:.3g}."
         )
 
     def _restore(self, state: RunState, progress: Progress, tensors: dict[str, Tensor]) -> None:
         """Put back counters and tensors. Raises ValueError for what does not fit the run."""
         last = max(state.best.update, state.ema_steps)
         if last > progress.update:
-            raise ValueError(f"`best` or `ema_steps` tell of update {last:,}, after the last one")
+            raise ValueError(f"`best` or `ema_steps` refer to update {last:,}, after the last one")
         rank = "" if state.processes == 1 else f"{state.processes - 1}."
         if f"{_RANDOM}{rank}random.cpu" not in tensors:
             raise ValueError(f"it lacks the random numbers of {state.processes:,} processes")
@@ -282,11 +282,11 @@ class Trainer:
         self.meter, self.progress, self.selection.best = state.meter, progress, state.best
 
     def run(self) -> Iterator[events.Event]:
-        """Train until a limit is reached, or `stop` asks for the end.
+        """Train until a limit is reached, or `stop` is set.
 
-        Raises: TrainingError when the loss is not finite or another process is gone, DeviceError
-        when a pair does not fit into memory, StorageError when a state cannot be written; what was
-        saved stays.
+        Raises TrainingError if the loss is not finite or another process has gone, DeviceError if a
+        pair does not fit into memory, StorageError if a checkpoint cannot be written; saved
+        checkpoints stay.
         """
         try:
             yield from self._run()
@@ -537,10 +537,10 @@ class Trainer:
 def restore_random(
     tensors: dict[str, Tensor], processes: Processes, device: torch.device, seed: int
 ) -> None:
-    """Put back this process' random states, or begin others by `seed` where it had none.
+    """Restore this process' random states, or start new ones from `seed`.
 
-    So a run that goes on with another number of processes draws other dropout masks. Raises
-    ValueError for a state that is none.
+    A run that continues with another number of processes thus samples other dropout masks. Raises
+    ValueError for an invalid state.
     """
     rank = "" if processes.count == 1 else f"{processes.rank}."
     states = _below(tensors, f"{_RANDOM}{rank}")
@@ -548,13 +548,13 @@ def restore_random(
         try:
             restore_random_states(states, device)
         except (RuntimeError, TypeError) as fault:
-            raise ValueError("a state of the random numbers makes no sense") from fault
+            raise ValueError("a random state is invalid") from fault
     else:
         seed_process(seed, processes)
 
 
 def seed_process(seed: int, processes: Processes) -> None:
-    """Seed each process' random numbers differently; one alone keeps those of `seed`."""
+    """Seed the random numbers of each process differently; a single one uses `seed` itself."""
     torch.manual_seed((seed + 1_000_003 * processes.rank) % 2**63)
 
 

@@ -1,9 +1,9 @@
 """One update: the summed gradient of its micro-batches, divided once, clipped and applied.
 
-A micro-batch that does not fit into memory is halved, and the update begun again: its gradient is
-the same sum, so the update stays exact but for models that take statistics of a batch: each half
-has its own. A GPU's results are read while it computes the next update, so that it never waits for
-the host. Called by trainer.py; `benchmarks/training_speed.py` times it.
+A micro-batch that does not fit into memory is halved, and the update starts again. The gradient is
+the same sum, except in models with batch statistics, which are then those of each half. Results of
+a GPU are read while it computes the next update, so that it never waits for the host. Called by
+trainer.py; `benchmarks/training_speed.py` times it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def clip_and_scale(
 
 
 class GradientWatch:
-    """Norms of the loss's gradient at the outputs of a model's stages, every so many updates.
+    """Gradient norms at the outputs of a model's stages, measured at intervals.
 
     The norm is Frobenius' over all positions of the update, of the loss per target token, as the
     weights' gradient norm is. Micro-batches hold different positions, so their squares add up;
@@ -82,7 +82,7 @@ class GradientWatch:
         return update == 1 or update % self.every == 0
 
     def begin(self) -> None:
-        """Forget what was measured: an update begins, or begins again for want of memory."""
+        """Discard measurements at the start of an update, or when it is repeated."""
         self._squares = {}
 
     @contextlib.contextmanager
@@ -160,15 +160,15 @@ def check_watch(settings: RunSettings) -> None:
 
 def _no_stages(architecture: str) -> ConfigError:
     return ConfigError(
-        "`training.watch_gradients` measures gradients between layers, but the architecture "
-        f"`{architecture}` names no such points.",
+        "`training.watch_gradients` needs named points between layers, which the architecture "
+        f"`{architecture}` does not define.",
         "Set it to 0, or choose another architecture.",
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class UpdateResult:
-    """What an update amounted to: sums over its target tokens, and the gradient's norm."""
+    """The result of an update: sums over its target tokens, and the gradient norm."""
 
     loss: float
     nll: float
@@ -360,8 +360,9 @@ class Updater:
                 if len(microbatch) == 1:
                     width, height = microbatch.source.shape[1], microbatch.target_input.shape[1]
                     raise DeviceError(
-                        f"Training pair {int(microbatch.indices[0]) + 1} alone ({width} source and "
-                        f"{height} target tokens) does not fit into memory.",
+                        f"Training pair {int(microbatch.indices[0]) + 1} ({width} source and "
+                        f"{height} target tokens) does not fit into memory, even as a batch of its "
+                        "own.",
                         "Set a smaller `batches.max_length`, a smaller model, or "
                         "`--set model.checkpoint_activations=true`.",
                     ) from fault
@@ -411,7 +412,7 @@ def split_batch(batch: Batch) -> list[Batch]:
 
 
 class NotFiniteError(TrainingError):
-    """The loss or the gradient of an update is not finite; `done` are the updates before it."""
+    """The loss or the gradient of an update is not finite; `done` counts the updates before it."""
 
     done: int | None
 

@@ -1,4 +1,4 @@
-"""Validation, and which weights are best: the last ones, their running average or a mean.
+"""Validation, and the choice of the best weights: the last ones, their average or a mean.
 
 All candidates are scored on the validation split; the lowest loss wins, or the objective's own
 criterion. Called by trainer.py.
@@ -33,7 +33,7 @@ from nmtgrid.training.weights import RunningAverage, Weights, swapped_weights
 
 @dataclasses.dataclass(frozen=True)
 class Quality:
-    """Scores of greedy translations; None where there is no such score.
+    """Scores of greedy translations; None for scores that were not computed.
 
     Tokenised BLEU in percent, that of captions against all of a picture's; of captions also a
     hundred times CIDEr-D, by the document frequencies of the references that are scored.
@@ -45,7 +45,7 @@ class Quality:
 
 @dataclasses.dataclass(frozen=True)
 class Score:
-    """What references say of weights, per target token: see `LossParts`."""
+    """The loss of weights on references, per target token: see `LossParts`."""
 
     nll: float
     criterion: float | None = None
@@ -58,7 +58,7 @@ class Score:
 
 
 class Validator(Protocol):
-    """Scores a model's present weights, as `SplitValidator` does."""
+    """Scores a model's current weights, as `SplitValidator` does."""
 
     def score(self, model: TranslationModel) -> Score: ...
 
@@ -95,7 +95,7 @@ class SplitValidator:
             # A loss of zero would make the first weights the best ones for good.
             raise DataError(
                 f"No pair of the split `{split.name}` has text on both sides.",
-                "Make the dataset with validation text that has, or without any.",
+                "Make the dataset with other validation text, or without any.",
             )
         rank, count = self.processes.rank, self.processes.count
         self._batches = cut_by_length(*lengths, filled, *limits)[rank::count]

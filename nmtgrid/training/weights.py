@@ -1,9 +1,9 @@
-"""The weights of a model: whole in every process, or sharded over the processes.
+"""The weights of a model: complete in every process, or sharded over processes.
 
-Whole is what models of this field need. Shards (`training.shard`) are for those that do not fit:
-the weights, their gradients and the optimiser's moments are spread over the processes by torch's
-`fully_shard`, and weights are brought together for as long as an update or a validation takes. The
-update is the same; what is saved is whole, so that a run may go on either way.
+Models of this field usually fit into one device. `training.shard` is for those that do not:
+weights, gradients and optimiser states are spread over the processes by torch's `fully_shard`, and
+weights are gathered for an update or a validation. Updates are the same, and checkpoints contain
+complete weights, so a run may continue either way.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from nmtgrid.training.distributed import Processes
 
 
 class RunningAverage:
-    """An exponential average of a model's weights; early on it forgets faster.
+    """An exponential moving average of a model's weights, with a lower decay at the start.
 
     The step after n others keeps min(decay, 1 - 1/(n + 1)): the first one takes the weights as they
     are, and the next ones are plain means, so that what the weights began with has no part in it.
@@ -61,7 +61,7 @@ class RunningAverage:
     def restore(
         self, weights: Mapping[str, Tensor], steps: int, put: Callable[[Tensor, Tensor], object]
     ) -> None:
-        """Put back the average of a saved state by `put`; what it lacks begins as it is now.
+        """Restore the average of a saved state with `put`; missing entries start as they are.
 
         Raises ValueError naming a tensor that is not one of this model.
         """
@@ -179,7 +179,7 @@ def disable_flattening(model: nn.Module) -> None:
 
 
 class ShardedWeights(Weights):
-    """The weights of a model, a shard of each in every process. All processes call alike."""
+    """The weights of a model, sharded over all processes, which must call it together."""
 
     is_sharded = True
 

@@ -172,8 +172,8 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], None]]]:
         "overlapping rows": (lost, b"K\x05K\x05\x86", b"K\x00K\x01\x86"),
         "two to the 120": (lost, number(2**120) + b"K\x00\x86", b"K\x01K\x01\x86"),
         "far stride": (lost, b"K\x02\x85", number(2**62) + b"\x85"),
-        "nine axes": ("no sense", b"(" + b"K\x01" * 9 + b"t", b"(" + b"K\x01" * 9 + b"t"),
-        "shape of a million axes": ("no sense", b"(" + b"K\x01" * 900_000 + b"t", one),
+        "nine axes": ("inconsistent", b"(" + b"K\x01" * 9 + b"t", b"(" + b"K\x01" * 9 + b"t"),
+        "shape of a million axes": ("inconsistent", b"(" + b"K\x01" * 900_000 + b"t", one),
     }
     option: dict[str, tuple[dict[str, Any], str]] = {
         "a billion layers": ({"encoder_layers": 10**9}, "--encoder-layers"),

@@ -167,7 +167,7 @@ def test_parts_are_named_by_patterns() -> None:
     ]  # fmt: skip
     with pytest.raises(ConfigError, match=r"`x` \(`pervasive`\) has no point `network.9.state`"):
         select_points(model, ["network.9.state", "network.1.state"], "x")
-    with pytest.raises(ConfigError, match="names no points"):
+    with pytest.raises(ConfigError, match="does not define probe points"):
         select_points(TinyModel(), [], "x")
     profiled = profile("x", model, Sentences(2), patterns=["network.layers.*.map"])
     assert [table.rows[0][0] for table in activations_section([profiled], "valid").tables] == [
@@ -235,7 +235,7 @@ def test_from_the_command_line(
     assert values["split"] == "valid" and values["systems"][0]["sentences"] == 3
     assert "network.4" in capsys.readouterr().err
     assert "has no point `nothing`" in refused(*command, model, "--point", "nothing")
-    assert "Two systems are called `model`" in refused(*command, model, model)
+    assert "Two systems have the name `model`" in refused(*command, model, model)
     assert "vocabularies of the model" in refused(*command[:2], "--data", home / "other", model)
     assert "has no split `dev`" in refused(*command, model, "--split", "dev")
     assert "There is no model directory" in refused(*command, home / "none")

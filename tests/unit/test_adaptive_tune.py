@@ -227,7 +227,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("plain --data data", "one exit, behind its last block"),
         ("exits --data data --split nothing", "no split `nothing`"),
         ("exits --data data --split train", "The raw text of `train`"),
-        ("exits --data data --mechanism geometric", "cannot stop by `geometric`"),
+        ("exits --data data --mechanism geometric", "cannot exit by `geometric`"),
         ("exits --data data --name a\u00a0b", "cannot be named"),
         ("exits --data data --baselines plain --baselines plain=plain", "Two baselines"),
         ("exits --data data --only fixed --allow-loss 1", "`--only fixed`"),
@@ -276,14 +276,14 @@ def test_decode_exit(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("exits --exit 4", "beyond the decoder's 3 blocks"),
+        ("exits --exit 4", "the decoder has 3 blocks"),
         ("exits --exit 0", "Exits are numbered from 1"),
         ("plain --exit 1", "one exit"),
         ("plain --exit auto", "one exit"),
         ("four --exit fast", "named `fast`"),
         ("exits --exit 1 --ensemble four", "`--ensemble`"),
         ("exits --exit 1 --data data --forced", "`--forced`"),
-        ("exits --stream --k 1 --exit 4", "beyond the decoder's 3 blocks"),
+        ("exits --stream --k 1 --exit 4", "the decoder has 3 blocks"),
     ],
 )
 def test_decode_exit_refused(

@@ -118,11 +118,11 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
         ((slow, short), "short.jsonl: it has 9 lines"),
         ((slow, fast, "--alignments", home / "gold"), "There are 2 systems, but 1 files"),
         ((slow, "--alignments", home / "gold"), "it has 200 lines, but there are 20"),
-        ((slow, "--attention"), "There is no alignment in the traces"),
+        ((slow, "--attention"), "The traces contain no alignments"),
         ((slow, "--attention", "--alignments", home / "gold"), "exclude each other"),
         ((slow, "--line", "3"), "say where"),
         ((slow, "--line", "99", "--out", tmp_path), "no line 99"),
-        ((slow, slow), "Two systems are called `slow`"),
+        ((slow, slow), "Two systems have the name `slow`"),
         ((home / "source",), "this is not a trace"),
     ):
         assert message in refused("analyze", "paths", *command)
@@ -284,11 +284,11 @@ def test_scores_on_a_dataset_are_those_of_decode(
     (alone,) = json.loads(report.read_text())["scores"]["systems"]
     assert alone["bleu"] < scores["bleu"]
     for options, words in (
-        (["--data", data, "-r", text], "`--reference` is what `--data` has"),
+        (["--data", data, "-r", text], "`--data` provides what `--reference` gives"),
         (["--split", "test", "-r", text], "`--split` names a part of a dataset"),
         ([], "`--reference FILE` is missing"),
         (["--data", data, "--split", "tset"], "Did you mean `test`?"),
-        (["--data", data, "--split", "train"], "The raw text of `train` is not kept"),
+        (["--data", data, "--split", "train"], "The raw text of `train` is not stored"),
         (["--data", tmp_path], "is not a dataset"),
     ):
         assert words in refused("analyze", "compare", text, *options)
@@ -327,10 +327,10 @@ def test_files_at_fault(name: str, files: Path, refused: Callable[..., str]) -> 
     for systems, words in (
         (["one", "short"], "short:4: it has 3 lines, but"),
         (["empty"], "empty"),
-        (["one", "one"], "Two systems are called `one`"),
+        (["one", "one"], "Two systems have the name `one`"),
         (["one", "reference"], "is the reference"),
         (["nowhere"], "no such file"),
-        (["one", "--json", "one"], "is what"),
+        (["one", "--json", "one"], "is also the file of"),
     ):
         assert words in refused("analyze", name, *named(files, *systems, "-r", "reference"))
     run(files, name, "blank", "two", "-r", "reference")

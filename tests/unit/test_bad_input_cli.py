@@ -48,10 +48,10 @@ def test_outputs_are_asked_for_at_once(tmp_path: Path) -> None:
         ({"--out": Path("")}, "is a folder"),
         ({"--out": tmp_path / "none/x"}, "there is no folder"),
         ({"--out": text / "x"}, "there is no folder"),
-        ({"--out": new, "--json": new}, "`--json .*/new` is what `--out` names"),
-        ({"--out": Path("-"), "--json": Path("-")}, "`--json -` is what `--out` names"),
-        ({"--out": text}, "is what `INPUT` names"),
-        ({"--out": link}, "is what `INPUT` names"),
+        ({"--out": new, "--json": new}, "`--json .*/new` is also the file of `--out`"),
+        ({"--out": Path("-"), "--json": Path("-")}, "`--json -` is also the file of `--out`"),
+        ({"--out": text}, "is also the file of `INPUT`"),
+        ({"--out": link}, "is also the file of `INPUT`"),
     ]
     for outputs, words in refused_outputs:
         with pytest.raises(ConfigError, match=words):
@@ -117,9 +117,9 @@ def test_searches_have_bounds() -> None:
         ("--top-k 5 --top-p 0.5", "`--top-p` has no effect"),
         ("--seed 2", "`--seed` has no effect without `--sample`"),
         ("--json none/x.json", "there is no folder none"),
-        ("--json -", "is what `--out` names"),
-        ("--traces x --alignments x", "`--traces` names"),
-        ("--out {home}/text", "is what `INPUT` names"),
+        ("--json -", "is also the file of `--out`"),
+        ("--traces x --alignments x", "the file of `--traces`"),
+        ("--out {home}/text", "is also the file of `INPUT`"),
     ],
 )
 def test_decoding_that_is_refused_at_once(
@@ -173,7 +173,7 @@ def test_text_is_not_changed_in_its_place(tmp_path: Path, refused: Callable[...,
     text = tmp_path / "text"
     text.write_text("a@@ b\n")
     message = refused("bpe", "undo", "--input", text, "--out", text)
-    assert "is what `--input` names" in message and text.read_text() == "a@@ b\n"
+    assert "is also the file of `--input`" in message and text.read_text() == "a@@ b\n"
     assert "nmtgrid bpe undo --help" in refused("bpe", "undo", "--no-such-option")
 
 
@@ -182,7 +182,7 @@ def test_units_that_contradict_themselves(home: Path, refused: Callable[..., str
     learn = ["bpe", "learn", data, "--codes", codes]
     assert "is given twice" in refused(*learn, "--codes", codes, "--joint")
     vocabulary = ["--vocab-source", data / "vocab.qa.txt"]
-    assert "leave `--vocab-source`" in refused(*learn, "--joint-vocabulary", *vocabulary)
+    assert "leave out `--vocab-source`" in refused(*learn, "--joint-vocabulary", *vocabulary)
     languages = ["--source-lang", "de", "--target-lang", "en"]
     toy = ["--train", "x", "--toy-seed", "1", "--toy-difficulty", "2", "--out", home / "new"]
     assert "`--toy N`" in refused("preprocess", *languages, *toy)
@@ -208,7 +208,7 @@ def test_pictures_of_one_name(home: Path, tmp_path: Path, refused: Callable[...,
     systems = json.loads((tmp_path / "r.json").read_text())["systems"]
     assert [system["system"] for system in systems] == ["a/t", "b/t"]
     alone, maps = analyze[:3], tmp_path / "maps"
-    assert "Two systems are called" in refused(*alone, paths[0], "--out", maps)
+    assert "Two systems have the name" in refused(*alone, paths[0], "--out", maps)
     assert "is a file" in refused(*alone, "--out", home / "text")
     assert "cannot be made" in refused(*alone, "--out", home / "text/x.png")
     assert not maps.exists() and Path("/dev/null").is_char_device()
@@ -282,7 +282,7 @@ def test_counts_without_effect(tmp_path: Path, messages: list[str]) -> None:
         assert run(*learn, *options) == code
         assert ("`--min-count` has no effect" in messages[-1]) == (code == 2)
     assert run("preprocess", "--toy", 30, "--valid-every", 10, "--out", tmp_path / "d") == 2
-    assert "of its own: leave `--valid-every` out" in messages[-1]
+    assert "leave out `--valid-every`" in messages[-1]
 
 
 @pytest.fixture

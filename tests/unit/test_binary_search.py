@@ -120,4 +120,4 @@ def test_settings_are_checked() -> None:
     assert "search_to` must be at least" in DynamicSettings(search_from=6).faults()[0]
     assert "search_from" in DynamicSettings(search_from=0).faults()[0]
     printed = DynamicSettings(labels="binary-search", cost="printed").faults()
-    assert "is the oracle's" in printed[0]
+    assert "applies to the oracle" in printed[0]

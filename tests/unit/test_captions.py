@@ -102,13 +102,13 @@ def _changed(index: int, without: str = "", sentence: Any = None) -> dict[str, A
         (_changed(1, "", {"raw": "half \ud83d"}), "surrogate pair at column"),
         (_changed(1, "", {"raw": "a", "tokens": ["\udc00"]}), "surrogate pair at column"),
         ({"images": [{"id": "\ud83d"}], "annotations": []}, "surrogate pair at column"),
-        ({"images": [*KARPATHY["images"], KARPATHY["images"][0]]}, "`9` stands twice"),
+        ({"images": [*KARPATHY["images"], KARPATHY["images"][0]]}, "`9` occurs twice"),
         ({"images": [{"file_name": "x"}], "annotations": []}, r"`images\[0\]\.id` is missing"),
-        ({"images": [{"id": 1}, {"id": 1}], "annotations": []}, "`1` stands twice"),
+        ({"images": [{"id": 1}, {"id": 1}], "annotations": []}, "`1` occurs twice"),
         ({"images": [{"id": 1}], "annotations": [{"image_id": 1}]}, r"annotations\[0\]\.caption"),
         (
             coco({1: []}) | {"annotations": [{"image_id": 2, "caption": "x"}]},
-            r"annotations\[0\] is of the picture `2`",
+            r"annotations\[0\] refers to the picture `2`",
         ),
     ],
 )
@@ -163,7 +163,7 @@ def test_bits_of_bfloat16_and_sizes_of_features() -> None:
     good = numpy.ones((2, 3), numpy.float32)
     assert check_size(good, 3) is good
     for bad in (good[:, :2], good[0], good[:0]):
-        with pytest.raises(DataError, match="knows 3 features"):
+        with pytest.raises(DataError, match="expects 3 features"):
             check_size(bad, 3)
 
 
@@ -177,22 +177,22 @@ FLAT = {"features": torch.ones(4, 3), "offsets": torch.tensor([0, 1, 4])}
     [
         ({"a": ONE, "b": torch.ones(2, 4)}, "`b` has 4 features of F32, others have 3"),
         ({"a": ONE, "b": ONE.half()}, "others have 3 of F"),
-        ({"a": torch.ones(2, 2, 3)}, r"1 of 1 tensors are no features .*`a` \(F32 \[2, 2, 3\]\)"),
+        ({"a": torch.ones(2, 2, 3)}, r"1 of 1 tensors are not features .*`a` \(F32 \[2, 2, 3\]\)"),
         ({"a": ONE, "b": torch.ones(2, 3, dtype=torch.int64)}, r"`b` \(I64 \[2, 3\]\)"),
-        ({"a": torch.ones(0, 3)}, "are no features"),
-        ({}, "no features in it"),
-        ({"features": torch.ones(4)}, "with `offsets` beside it"),
-        ({"features": torch.ones(4, 3)}, "with `offsets` beside it"),
+        ({"a": torch.ones(0, 3)}, "are not features"),
+        ({}, "contains no features"),
+        ({"features": torch.ones(4)}, "and a tensor `offsets`"),
+        ({"features": torch.ones(4, 3)}, "and a tensor `offsets`"),
         (FLAT, "no `ids`"),
-        ({**FLAT, "ids": torch.tensor([1, 2, 3])}, "`offsets` must rise from 0 to 4"),
+        ({**FLAT, "ids": torch.tensor([1, 2, 3])}, "`offsets` must increase from 0 to 4"),
         ({**FLAT, "ids": torch.tensor([1.0, 2.0])}, "`ids` must be a list of whole numbers"),
         ({**FLAT, "ids": torch.tensor([4, 4])}, "`4` has features twice"),
         (
             {**FLAT, "offsets": torch.tensor([0, 0, 4]), "ids": torch.arange(2)},
-            "`offsets` must rise",
+            "`offsets` must increase",
         ),
         # Differences of unsigned numbers never fall below zero.
-        ({**FLAT, "offsets": FALLING, "ids": torch.arange(3)}, "`offsets` must rise"),
+        ({**FLAT, "offsets": FALLING, "ids": torch.arange(3)}, "`offsets` must increase"),
     ],
 )
 def test_what_is_wrong_is_named(tmp_path: Path, tensors: dict[str, Tensor], words: str) -> None:
@@ -287,7 +287,7 @@ def test_training_has_captions_and_validation_pictures(tmp_path: Path) -> None:
     part = whole.select(torch.tensor([0])).to(torch.device("cpu"))
     assert part.references is not None and part.references.equal(whole.references)
     for read in (valid.raw_source, valid.tokenized_source, lambda: valid.source(0)):
-        with pytest.raises(DataError, match="are pictures, not text"):
+        with pytest.raises(DataError, match="pictures as sources, not text"):
             read()
 
 
@@ -360,11 +360,11 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
     bare = write_json(tmp_path / "bare.json", coco({1: ["!"], 2: []}))
     change = dataclasses.replace
     cases = [
-        (change(karpathy, held_out={"valid": "2"}), "has splits of its own"),
-        (change(whole, restval=True), "`--restval` belongs to Karpathy's"),
-        (change(karpathy, captions=other), "its splits are `dev`"),
-        (change(whole, held_out={"valid": "4"}), "`valid`: 4 of 4 pictures cannot be held"),
-        (change(whole, held_out={"test": str(karpathy.captions)}), "one split is wanted"),
+        (change(karpathy, held_out={"valid": "2"}), "defines its own splits"),
+        (change(whole, restval=True), "`--restval` needs Karpathy's"),
+        (change(karpathy, captions=other), "the splits are `dev`"),
+        (change(whole, held_out={"valid": "4"}), "`valid`: cannot hold out 4 of 4 pictures"),
+        (change(whole, held_out={"test": str(karpathy.captions)}), "a single split is needed"),
         (change(whole, held_out={"test": str(again)}), r"1 pictures .* twice: `1 \(train, test\)`"),
         (change(whole, captions=far), "1 of 2 pictures of `train` have no features: `77`"),
         (change(whole, captions=bare), r"no caption is left in `train`: 1 were read .*empty 1"),
@@ -414,11 +414,11 @@ def test_a_manifest_that_speaks_of_other_sources(tmp_path: Path) -> None:
     ("tensors", "words"),
     [
         ({"features": torch.ones(6)}, "lacks"),
-        ({"features": torch.ones(6), "offsets": [0, 3], "captions": [0, 1]}, "make no sense"),
-        ({"features": torch.ones(6), "offsets": [0, 2], "captions": [0, 0]}, "make no sense"),
+        ({"features": torch.ones(6), "offsets": [0, 3], "captions": [0, 1]}, "are inconsistent"),
+        ({"features": torch.ones(6), "offsets": [0, 2], "captions": [0, 0]}, "are inconsistent"),
         (
             {"features": torch.ones(12), "offsets": FALLING, "captions": [0, 1, 2, 3]},
-            "make no sense",
+            "are inconsistent",
         ),
         ({"features": torch.ones(6).half(), "offsets": [0, 2], "captions": [0, 1]}, "type F32"),
     ],
@@ -528,7 +528,7 @@ def test_reported_costs() -> None:
 
 def test_what_is_refused() -> None:
     for arch in ("caption-lstm", "caption-top-down"):
-        with pytest.raises(ConfigError, match="4 special symbols: 4 leave none"):
+        with pytest.raises(ConfigError, match="4 special symbols: a size of 4 leaves none"):
             zoo.build(arch, source_vocab_size=4, target_vocab_size=V)
     model = build_model("caption-top-down")
     batch = batch_for(model, (3,), (4,))

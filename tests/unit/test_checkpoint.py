@@ -379,7 +379,7 @@ def test_what_a_killed_process_moved_away_comes_back(tmp_path: Path, ended: int)
     old.mkdir()
     new.mkdir()
     (old / "held").write_text("old")
-    with pytest.raises(NmtgridError, match="is there already"), new_folder(tmp_path / "data"):
+    with pytest.raises(NmtgridError, match="exists already"), new_folder(tmp_path / "data"):
         pass
     assert (tmp_path / "data" / "held").read_text() == "old" and not old.exists()
 

@@ -165,7 +165,7 @@ def test_references_that_are_no_raw_text_are_told(
     options = ("--data", home / "data", "--split", "valid", "--json", report, "--beam", "1")
     assert decode(home, *options) == 0
     assert read_json(report)["references_escaped"] == escaped
-    is_warned = "references hold what Moses" in " ".join(capsys.readouterr().err.split())
+    is_warned = "references contain escapes of Moses" in " ".join(capsys.readouterr().err.split())
     assert is_warned == (escaped > count / 100)
 
 

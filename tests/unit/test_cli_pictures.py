@@ -131,7 +131,7 @@ def test_from_python(home: Path) -> None:
     captions = list(model.caption(pictures, advance=lambda *counts: progress.append(counts)))
     assert [caption.line for caption in captions] == [1, 2, 3]
     assert sum(count for count, _ in progress) == 3
-    with pytest.raises(DataError, match="knows 64 features"):
+    with pytest.raises(DataError, match="expects 64 features"):
         list(model.caption([pictures[0][:, :5]]))
     for asked in (lambda: model.translate(["x"]), lambda: model.score([("x", "y")])):
         with pytest.raises(ConfigError, match="captions pictures; it cannot read text"):
@@ -150,7 +150,7 @@ def test_from_python(home: Path) -> None:
         ("decode {top} --data {pictures} --long-lines cut", "`--long-lines` is about text"),
         ("decode {top} --data {pictures} --replace-unknown", "`--replace-unknown` is about text"),
         ("train {pictures} --arch bilstm --out new", "are pictures, but `bilstm` translates text"),
-        ("train {text} --arch caption-lstm --out new", "`caption-lstm` captions pictures, but"),
+        ("train {text} --arch caption-lstm --out new", "`caption-lstm` is for image captioning"),
         ("train {text} --arch caption-lstm --dry-run", "but the sources of"),
         ("online-eval {top} --data {pictures} --k 3 --out new", "cannot caption simultaneously"),
         ("adaptive-tune {top} --data {pictures} --out new", "one exit"),
@@ -174,7 +174,7 @@ def test_features_that_the_model_does_not_know(
     path, out = tmp_path / "f.safetensors", tmp_path / "out"
     decode = ["decode", home / "caption-top-down"]
     save_tensors(path, {"a": torch.ones(2, 5)})
-    assert "has 5 features of a region, but the model knows 64" in refused(*decode, path)
+    assert "has 5 features per region, but the model expects 64" in refused(*decode, path)
     save_tensors(path, {"a": torch.ones(2, SIZE), "b": torch.full((1, SIZE), torch.nan)})
     assert "the picture `b` are not all finite" in refused(*decode, path, "--out", out)
     assert not out.exists()

@@ -67,7 +67,7 @@ def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        ("--test train=x", "cannot be called `train`"),
+        ("--test train=x", "cannot be named `train`"),
         ("--max-ratio 0.5", "--max-ratio"),
         ("--toy 10", "leave `--train` out"),
         ("--tokenize mozes", "mozes"),
@@ -107,10 +107,10 @@ def test_other_vocabularies_are_told(texts: Path, capsys: pytest.CaptureFixture[
         capsys.readouterr()
         assert main([*learn, merges, "--overwrite"]) == 0
         shown = " ".join(capsys.readouterr().err.split())
-        assert ("other vocabularies were in" in shown) == is_warned
+        assert ("had other vocabularies" in shown) == is_warned
     before = contents(texts / "data")
     assert main([*learn, "2"]) == 2 and contents(texts / "data") == before
-    assert "has vocabularies already. Replace them by `--overwrite`" in " ".join(
+    assert "has vocabularies already. Replace them with `--overwrite`" in " ".join(
         capsys.readouterr().err.split()
     )
 

@@ -197,7 +197,7 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
         (["--policy", "alignatt"], "model", "must have one value for each setting"),
         (["--policy", "alignatt last=x"], "model", "`x` is not a whole number"),
         (["--k", "2", "--policy", "alignatt last=1"], "model", "but two are given"),
-        (["--policy", "re-translation mask=0"], "model", "cannot write to a stream"),
+        (["--policy", "re-translation mask=0"], "model", "which a stream cannot"),
         (["--threshold", "0"], "model", "above 0 and below 1"),
         (["--threshold", "nan"], "model", "above 0 and below 1"),
         (["--threshold", "0.5"], "model", "has no reader"),
@@ -232,7 +232,7 @@ def test_whole_sentences_of_a_wait_k_model(
     for name in ("wait-2", "model"):
         assert main(["decode", str(home / name), str(tmp_path / "in"), "--device", "cpu"]) == 0
         shown = " ".join(capsys.readouterr().err.split())
-        assert ("trained with wait-2, but reads the whole source" in shown) == (name == "wait-2")
+        assert ("`decode` reads the whole source" in shown) == (name == "wait-2")
 
 
 def test_options_of_streams_alone(home: Path, refused: Callable[..., str]) -> None:

@@ -57,8 +57,8 @@ def test_losses_are_those_of_the_uncompiled_model(
 @pytest.mark.parametrize(
     ("arch", "training", "message"),
     [
-        ("pervasive", {}, "`pervasive` has no parts"),
-        ("transformer", {"shard": True}, "whole weights"),
+        ("pervasive", {}, "works with Transformers only"),
+        ("transformer", {"shard": True}, "exclude each other"),
         ("transformer", {}, r"C\+\+ compiler"),
     ],
 )

@@ -253,8 +253,9 @@ def test_a_models_configuration_trains_such_a_model(
     message = refused(*plan, "--preset", "iwslt14-de-en")
     assert "`--preset iwslt14-de-en` would change nothing" in message
     message = refused(*plan, "--arch", "bilstm")
-    assert f"the model of {path} is `transformer`" in message and "model.heads" not in message
-    assert "only `train` takes" in refused("decode", tiny_model, "--config", path)
+    architecture = f"{path} has a model of the architecture `transformer`"
+    assert architecture in message and "model.heads" not in message
+    assert "only `train` accepts" in refused("decode", tiny_model, "--config", path)
 
 
 def test_other_commands_take_their_options_from_files(tmp_path: Path) -> None:
@@ -326,7 +327,7 @@ def test_a_resumed_run_knows_its_data(
     data.rename(moved)
     resume = ["--out", out, "--resume", "--max-updates", 3]
     assert train(*resume) == 2
-    assert f"were in {data}, which is not there" in messages[-1] and "DATA" in messages[-1]
+    assert f"were in {data}, which does not exist" in messages[-1] and "DATA" in messages[-1]
     assert train(moved, *resume) == 0 and train(*resume) == 0
     # What may not change on the way is refused, as on the command line.
     assert train(*resume, "--config", written(tmp_path, "[model]\nsize = 4\n")) == 2
@@ -336,7 +337,7 @@ def test_a_resumed_run_knows_its_data(
     for name in ("data", "sha256"):
         del values[name]
     (out / "config.json").write_text(json.dumps(values))
-    assert train(*resume) == 2 and "does not say where its data are" in messages[-1]
+    assert train(*resume) == 2 and "does not record where its data are" in messages[-1]
 
 
 def test_the_files_of_the_documentation_are_good(project: Path, tmp_path: Path) -> None:

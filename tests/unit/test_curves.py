@@ -101,7 +101,7 @@ def test_names_tell_runs_apart(tmp_path: Path) -> None:
     assert [run.name for run in runs] == ["a/model", "b/model", "other"]
     with pytest.raises(ConfigError, match="named twice"):
         read_runs([(None, first), ("x", first / "metrics.jsonl")])
-    with pytest.raises(ConfigError, match="Two models are called `x`"):
+    with pytest.raises(ConfigError, match="Two models have the name `x`"):
         read_runs([("x", first), ("x", second)])
 
 
@@ -236,7 +236,7 @@ def test_bad_input_is_told(
         ([good, "--out", str(tmp_path / "x.pdf")], ".png or .svg"),
         ([good, "--out", str(tmp_path / "old" / "metrics.jsonl" / "x.png")], "cannot be made"),
         ([str(tmp_path / "old"), "--against", "tokens", "--out", str(tmp_path / "x.png")],
-         "does not count target tokens"),
+         "no counts of target tokens"),
         ([good, "--against", "hours"], "hours"),
     ):  # fmt: skip
         assert message in refused("analyze", "curves", *arguments)
@@ -245,5 +245,5 @@ def test_bad_input_is_told(
     models = [str(log(tmp_path / str(index), LINES[1:3])) for index in range(22)]
     out = str(tmp_path / "x.png")
     assert main(["analyze", "curves", *models[:21], "--out", out]) == 0
-    assert "More than 21 lines" in refused("analyze", "curves", *models, "--out", out)
+    assert "At most 21 curves" in refused("analyze", "curves", *models, "--out", out)
     assert main(["analyze", "curves", *models]) == 0

@@ -206,7 +206,7 @@ def test_existing_folders(tmp_path: Path) -> None:
     preprocess_files(PLAN, prefixes, out)
     (other / "thesis.tex").mkdir(parents=True)
     for folder, words, overwrite in (
-        (out, "there already", False),
+        (out, "exists already", False),
         (other, "not a dataset", True),
         (tmp_path / "train.de", "not a folder", True),
     ):
@@ -215,7 +215,7 @@ def test_existing_folders(tmp_path: Path) -> None:
     assert (other / "thesis.tex").exists()
     (out / "model").mkdir()
     (out / "model/mine").write_text("x")
-    with pytest.raises(DataError, match=r"model/mine is no part of the dataset"):
+    with pytest.raises(DataError, match=r"model/mine is not part of the dataset"):
         preprocess_files(PLAN, prefixes, out, overwrite=True)
     assert (out / "model/mine").read_text() == "x"
     (out / "model/mine").unlink()
@@ -432,7 +432,7 @@ def test_no_vocabulary_and_one_that_does_not_fit(folder: Path, tmp_path: Path) -
     learn_subwords(folder, SubwordPlan(words=True))
     dataset = Dataset.open(folder)
     dataset.pipeline.source.vocabulary = Vocabulary(["der"])
-    with pytest.raises(StorageError, match="does not fit the vocabulary"):
+    with pytest.raises(StorageError, match="does not match the vocabulary"):
         dataset.split("train")
 
 
@@ -497,9 +497,9 @@ def test_lengths_do_not_depend_on_how_much_is_read_at_once(
         assert train.target_lengths.tolist() == [2, 2, 3]
         arrays = map_arrays(folder / "train.safetensors")
         falling = numpy.array([0, 5, 2, 7])
-        with pytest.raises(StorageError, match="offsets make no sense"):
+        with pytest.raises(StorageError, match="offsets are inconsistent"):
             dataset._checked_lengths(folder, arrays["source.tokens"], falling, "source", 9)
-        with pytest.raises(StorageError, match="ids beyond 6"):
+        with pytest.raises(StorageError, match="ids above 6"):
             tokens, offsets = arrays["source.tokens"], arrays["source.offsets"]
             dataset._checked_lengths(folder, tokens, offsets, "source", 7)
 

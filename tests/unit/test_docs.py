@@ -178,9 +178,9 @@ def test_references_name_everything() -> None:
     assert all(f"## `--arch {name}`" in settings() for name in every)
     for name in every:
         assert all(f"### `--preset {preset}`\n" in presets() for preset in zoo.presets(name))
-    assert "| `training.momentum` | a number | `0.99` | Of Nesterov's SGD. |" in settings()
-    assert meanings(TrainingSettings)["decay_updates"] == "Updates between decays (step)."
-    assert meanings(RunSettings)["batches.accumulation"] == "Batches of an update."
+    assert "| `training.momentum` | a number | `0.99` | Momentum of `nesterov`. |" in settings()
+    assert meanings(TrainingSettings)["decay_patience"].startswith("With `plateau`: validations ")
+    assert "gradient accumulation" in meanings(RunSettings)["batches.accumulation"]
     assert table(("a",), [("x|y",)]) == "| a |\n| --- |\n| x\\|y |\n"
     assert plain("a <b>\n  `<s>` c") == "a &lt;b> `<s>` c"
 

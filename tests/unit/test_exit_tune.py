@@ -624,7 +624,7 @@ def test_a_choice_is_a_number_a_name_or_auto(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("choice", "declared", "message"),
     [
-        ("4", declared_model(), "Exit 4 is beyond the decoder's 3 blocks"),
+        ("4", declared_model(), "Exit 4 does not exist: the decoder has 3 blocks"),
         ("0", declared_model(), "Exits are numbered from 1"),
         ("-1", declared_model(), "Exits are numbered from 1"),
         ("fats", declared_model(), "named `fats`. Did you mean `fast`"),

@@ -161,13 +161,13 @@ def test_what_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     old.write_text('{"line": 1, "hypothesis": "a"}\n')
     words.write_text("a b c\n")
     cases: list[tuple[str, list[object]]] = [
-        ("no exits in it", [plain]),
+        ("contains no exits", [plain]),
         ("--exit", [plain]),
         ("has no exits, though others have", [mixed]),
         ("is empty", [nothing]),
         ("`source` is missing", [old]),
         ("not JSON", [words]),
-        ("Two systems are called `good`", [good, good]),
+        ("Two systems have the name `good`", [good, good]),
         ("has 1 lines", [good, f"B={short}"]),
         ("no translation of line 9", [good, "--line", "9"]),
         ("counts from 1", [good, "--line", "0"]),

@@ -242,7 +242,7 @@ def test_codes_and_dictionaries_that_make_no_sense(tmp_path: Path) -> None:
     path.write_text("#version: 0.2\n")
     with pytest.raises(InputError, match="no merge"):
         Codes.load(path)
-    with pytest.raises(ConfigError, match="no two characters stand together twice"):
+    with pytest.raises(ConfigError, match="no two characters are adjacent twice"):
         learn({"ab": 1, "cd": 1}, 5)
 
     for text, words in (

@@ -237,7 +237,7 @@ def test_hooks_are_there_in_measured_updates_alone(tmp_path: Path) -> None:
 
 def test_models_without_stages_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also before any data are read, when the model is an outline without memory."""
-    with pytest.raises(ConfigError, match="`tiny` names no such points"):
+    with pytest.raises(ConfigError, match="`tiny` does not define"):
         trainer(tmp_path, watch_gradients=5)
     assert "watch_gradients" in TrainingSettings(watch_gradients=-1).faults()[0]
 
@@ -248,7 +248,7 @@ def test_models_without_stages_are_refused(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(zoo, "from_config", make)
     bare = SimpleNamespace(faults=list)
     watched = RunSettings("tiny", model=bare, training=TrainingSettings(watch_gradients=5))
-    with pytest.raises(ConfigError, match="names no such points"):
+    with pytest.raises(ConfigError, match="does not define"):
         check_watch(watched)
     check_watch(RunSettings("tiny", model=bare))
 
@@ -258,7 +258,7 @@ def test_every_architecture_is_measured_alike_in_any_batch(case: Case) -> None:
     """Each stage is passed once, is reached by the loss, and padding adds nothing to its norm."""
     model = case.build()
     if not model.stages():
-        with pytest.raises(ConfigError, match="names no such points"):
+        with pytest.raises(ConfigError, match="does not define"):
             GradientWatch(model)
         return
     batch = batch_for(model, (7, 4, 1), (3, 8, 5))

@@ -69,7 +69,7 @@ REFUSED: list[tuple[Callable[..., Reference], dict[str, Any], str]] = [
     (Pervasive, {"conv_groups": 4}, "--conv-groups 4"),
     (Pervasive, {"output_dim": 5}, "--output-dim 5"),
     (Pervasive, {"encoder_embed_dim": 6}, "--encoder-embed-dim"),
-    (Transformer, {"share_decoder_input_output_embed": True}, "should be one matrix"),
+    (Transformer, {"share_decoder_input_output_embed": True}, "should be shared"),
 ]
 
 
@@ -148,14 +148,14 @@ def test_dictionaries_of_another_model(tmp_path: Path, messages: list[str]) -> N
     target = (tmp_path / "dict.en.txt").read_text(encoding="utf-8")
     (tmp_path / "dict.en.txt").write_text(target + "x 1\ny 1\nz 1\n", encoding="utf-8")
     assert take_over(tmp_path, write_checkpoint(tmp_path / "c.pt", values)) == 2
-    assert "give the one dictionary twice" in " ".join(messages)
+    assert "give the same dictionary twice" in " ".join(messages)
 
 
 def test_what_stands_at_the_place_stays(tmp_path: Path, messages: list[str]) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine").touch()
     assert attempt(tmp_path, LSTM(TYPES)) == 2
-    assert "is there already" in " ".join(messages)
+    assert "exists already" in " ".join(messages)
     assert [path.name for path in (tmp_path / "model").iterdir()] == ["mine"]
 
 

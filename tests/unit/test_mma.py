@@ -375,7 +375,7 @@ def test_the_objective_decodes_with_its_policy() -> None:
     ("changes", "message"),
     [
         ({}, "`model.encoder` bidirectional each READ changes"),
-        ({"encoder": "window", "exits": "tied"}, "`model.exits` tied a token leaves"),
+        ({"encoder": "window", "exits": "tied"}, "`model.exits` tied tokens exit"),
         ({"encoder": "window", "selection_noise": -1.0}, "selection_noise"),
         ({"encoder": "window", "selection_bias": float("nan")}, "selection_bias"),
     ],
@@ -393,7 +393,7 @@ def test_models_without_monotonic_heads_refuse() -> None:
         lambda: searched(plain, Monotonic()),
         lambda: TokenStream([plain], Monotonic(), PLAN),
     ):
-        with pytest.raises(ConfigError, match="does not read by `monotonic`"):
+        with pytest.raises(ConfigError, match="does not have the reading mechanism `monotonic`"):
             refused()
 
 

@@ -155,13 +155,13 @@ def test_leftovers_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ki
     if kind == "file":
         monkeypatch.setattr(Path, "unlink", refuse)
         monkeypatch.setattr(os, "fsync", refuse)
-        warns = pytest.warns(UserWarning, match=r"\.file\..*\.part is left over")
+        warns = pytest.warns(UserWarning, match=r"\.file\..*\.part is a leftover")
         with warns, pytest.raises(StorageError, match="not permitted"):
             atomic.write_text(tmp_path / "file", "text")
     else:
         (tmp_path / "folder").mkdir()
         monkeypatch.setattr(os, "rmdir", refuse)
-        with pytest.warns(UserWarning, match="folder is left over"):
+        with pytest.warns(UserWarning, match="folder is a leftover"):
             atomic.remove_folder(tmp_path / "folder")
 
 

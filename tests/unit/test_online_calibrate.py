@@ -222,10 +222,10 @@ def test_presets_are_kept_and_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "folders", "words"),
     [
-        ("fats", 1, "nor is one kept under this name. Did you mean `fast`"),
+        ("fats", 1, "none is stored under this name. Did you mean `fast`"),
         ("confidense", 1, "Did you mean `confidence`"),
-        ("fast floor=3", 1, "`fast` stands for `confidence threshold=0.6 floor=2`"),
-        ("fast", 2, "several models are named"),
+        ("fast floor=3", 1, "`fast` is the stored setting `confidence threshold=0.6 floor=2`"),
+        ("fast", 2, "several models are given"),
         ("fast", 0, "There is no reading policy `fast`"),
     ],
 )
@@ -245,10 +245,10 @@ GOOD: dict[str, Any] = {name: value for name, value in dataclasses.asdict(FAST).
     [
         ("a", 1, StorageError, "`settings.a` must be an object"),
         ("a", GOOD | {"policy": 3}, StorageError, "`policy`"),
-        ("a", GOOD | {"policy": "luck"}, ConfigError, "none of the policies that have a name"),
-        ("a", GOOD | {"policy": ""}, ConfigError, "none of the policies that have a name"),
-        ("a", GOOD | {"policy": "x.py:A"}, ConfigError, "none of the policies that have a name"),
-        ("a", GOOD | {"policy": "confidence"}, ConfigError, "names 5 settings, not one"),
+        ("a", GOOD | {"policy": "luck"}, ConfigError, "is not a named policy"),
+        ("a", GOOD | {"policy": ""}, ConfigError, "is not a named policy"),
+        ("a", GOOD | {"policy": "x.py:A"}, ConfigError, "is not a named policy"),
+        ("a", GOOD | {"policy": "confidence"}, ConfigError, "gives 5 settings"),
         ("a", GOOD | {"policy": "wait-k k=0"}, ConfigError, "`k` must be"),
         ("a", GOOD | {"risk": "luck"}, StorageError, "`risk`"),
         ("a", GOOD | {"confidence": 2}, StorageError, "`confidence`"),
@@ -316,7 +316,7 @@ def test_from_a_calibration_to_a_stream(
     for policy in (name, calibrated["setting"]):
         command = ("grid", "--data", "data", "--sentences", 6, "--json", file, "--policy", policy)
         assert online(*command, "--finish-reading") == 0
-        assert "calibrated otherwise" not in capsys.readouterr().err
+        assert "calibrated under other conditions" not in capsys.readouterr().err
         (setting,) = report(file)["settings"]
         results.append({key: v for key, v in setting.items() if "second" not in key})
     assert results[0] == results[1]
@@ -331,7 +331,7 @@ def test_from_a_calibration_to_a_stream(
         assert main([*words, "--device", "cpu"]) == 0
         captured = capsys.readouterr()
         streams.append(captured.out)
-        assert "calibrated otherwise" not in captured.err
+        assert "calibrated under other conditions" not in captured.err
     assert streams[0] == streams[1] and streams[0].count("\n") == 2
     parser = argparse.ArgumentParser()
     parser.add_argument("--device", default="cpu")
@@ -440,11 +440,11 @@ def test_where_it_is_kept(
         ("grid --k 3 --allow-loss 2 --test-split no", "no split `no`"),
         ("grid --k inf --allow-loss 2", "read the whole source first"),
         ("grid --oracle 1 --allow-loss 2", "The oracle needs the reference"),
-        ("grid --policies re-translation --allow-loss 2", "nothing to guarantee"),
-        ("grid both --k 3 --allow-loss 2", "one MODEL at a time"),
+        ("grid --policies re-translation --allow-loss 2", "needs no guarantee"),
+        ("grid both --k 3 --allow-loss 2", "works with one MODEL"),
         ("grid --ensemble grid --k 3 --allow-loss 2", "leave out `--ensemble` or `--allow-loss`"),
         ("both --policies local-agreement --clock --allow-loss 2", "in both directions"),
-        ("grid --policy nothing-kept", "nor is one kept under this name"),
+        ("grid --policy nothing-kept", "none is stored under this name"),
     ],
 )
 def test_what_is_refused(

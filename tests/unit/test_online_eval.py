@@ -126,10 +126,12 @@ def test_sentences_without_latency_are_counted_by_setting(
         return " ".join(capsys.readouterr().err.split())
 
     assert said(way(0, 0), way(0, 0)) == ""
-    alike = "In 2 of 9 sentences source or translation is empty: averages exclude them."
+    alike = (
+        "In 2 of 9 sentences the source or the translation is empty; averages exclude them."
+    )
     assert said(way(2, 0), way(2, 0)) == alike
     assert said(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
-        "In 2 (k=1, k=3), 3 (k=2) of 9 sentences source or translation is empty: averages "
+        "In 2 (k=1, k=3), 3 (k=2) of 9 sentences the source or the translation is empty; averages "
         "exclude them. In 1 (k=2), 4 (k=3) of 9 sentences nothing was written before the whole "
         "source was read: YAAL excludes them."
     )
@@ -332,8 +334,8 @@ def test_what_models_and_data_cannot_do(here: Path, capsys: pytest.CaptureFixtur
         capsys, "grid", "--ensemble", "both", "--data", "data"
     )
     message = refused(capsys, "grid", "blocks", "--ensemble", "grid", "--data", "data")
-    assert "averages with one MODEL, but several are named" in message
-    assert "Two models are called `grid`" in refused(capsys, "grid", "grid", "--data", "data")
+    assert "works with one MODEL, but several are given" in message
+    assert "Two models have the name `grid`" in refused(capsys, "grid", "grid", "--data", "data")
     command = ("grid", "--data", "data", "--sentences", 2, "--out", "pictures", "--line", 3)
     assert "only 2 sentences" in refused(capsys, *command)
 

@@ -143,7 +143,7 @@ def test_what_is_refused(
     capsys.readouterr()
     for arguments, words in (
         ((*ours, "plain", "--exit", "1"), "has one exit, behind its last block"),
-        ((*ours, "geometric", "--exit", "4"), "beyond the decoder's 3 blocks"),
+        ((*ours, "geometric", "--exit", "4"), "the decoder has 3 blocks"),
         ((*ours, "geometric", "--exit", "quick"), "no settings of early exit named `quick`"),
         (("online-eval", "--log", "data", "--exit", "1"), "`--exit` would be ignored"),
     ):

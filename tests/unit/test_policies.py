@@ -139,7 +139,7 @@ def test_what_is_said_of_a_setting() -> None:
     [
         ("confidenc", "(?s)no reading policy `confidenc`.*`confidence`"),
         ("confidence treshold=0.5", "has no setting `treshold`.*`threshold`"),
-        ("confidence threshold", "`confidence threshold` lacks a value"),
+        ("confidence threshold", "`confidence threshold` has no value"),
         ("confidence threshold=0.5,0.5", "0.5 stands there twice"),
         ("confidence threshold=x", "`x` is not a number"),
         ("confidence threshold=1.5", "`confidence`: `threshold` must be above 0 and below 1"),
@@ -271,7 +271,7 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
     for text, message in (
         ("Margn", "no reading policy `Margn`.*`Margin`.*--import FILE"),
         ("Other", "no reading policy `Other`"),
-        ("Mute", "decides nothing"),
+        ("Mute", "has no method `decide`"),
     ):
         with pytest.raises(ConfigError, match=f"(?s){message}"):
             read_policy(text)

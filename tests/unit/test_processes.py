@@ -192,7 +192,7 @@ def test_two_are_one_and_go_on_exactly(
     run = _torchrun(data, "--out", tmp_path / "solo", "--resume")
     output = run.communicate(timeout=120)[0]
     assert run.returncode != 0
-    assert "An update of this run is one batch, which 2 processes cannot share." in output
+    assert "An update of this run consists of one batch, which 2 processes cannot share." in output
     assert output.count("cannot share") == 1
 
 

@@ -430,9 +430,9 @@ def test_policies_refuse_what_needs_nothing(make: Callable[[], Policy]) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"reader": "transport"}, "each READ changes what the tokens before it do"),
-        ({"reader": "transport", "encoder": "window", "exits": "tied"}, "leave before some"),
-        ({"reader": "information", "exits": "separate"}, "leave before some"),
+        ({"reader": "transport"}, "each READ changes the encoding of earlier tokens"),
+        ({"reader": "transport", "encoder": "window", "exits": "tied"}, "exit before the last one"),
+        ({"reader": "information", "exits": "separate"}, "exit before the last one"),
     ],
 )
 def test_models_that_have_no_meaning(changes: dict[str, Any], message: str) -> None:
@@ -453,7 +453,7 @@ def test_models_without_a_mechanism_refuse() -> None:
         lambda: TokenStream([build("information")], ITST(0.5), PLAN),
         lambda: searched(build("transport"), batch, WaitInfo(2)),
     ):
-        with pytest.raises(ConfigError, match="does not read by"):
+        with pytest.raises(ConfigError, match="does not have the reading mechanism"):
             refused()
     with pytest.raises(ConfigError, match="cannot be exported"):
         to_ctranslate2.check(build("information-reencoded"))
@@ -466,7 +466,7 @@ def test_policies_of_other_mechanisms_are_left_out(reader: str) -> None:
     for name in possible.values():
         (setting, *_) = read_policy(name)
         faults = decoder.faults([setting])
-        assert faults == [] if possible.get(reader) == name else "does not read by" in faults[0]
+        assert faults == [] if possible.get(reader) == name else "mechanism" in faults[0]
         assert KINDS[name].label == name
 
 

@@ -331,9 +331,9 @@ def test_settings_at_the_border() -> None:
 
 def test_what_cannot_be_done_is_refused() -> None:
     model: Any = ScriptedModel(SCRIPT)
-    with pytest.raises(ConfigError, match="cannot write to a stream"):
+    with pytest.raises(ConfigError, match="which a stream cannot"):
         PrefixStream([model], Retranslation(), SearchPlan())
-    with pytest.raises(ConfigError, match="searched for, not drawn"):
+    with pytest.raises(ConfigError, match="cannot be sampled"):
         PrefixDecoder([model], SearchPlan(sample=True), HoldN(1))
     with pytest.raises(ConfigError, match="beam"):
         PrefixStream([model], HoldN(1), SearchPlan(beam=0))

@@ -74,7 +74,7 @@ def test_the_cache_is_that_of_the_environment(
     [
         ("wmt15/en-de", "is from en to de, but this dataset from de to en"),
         ("wmt15/xx-en", "`wmt15` has no languages `xx-en`"),
-        ("wmt99/de-en", "knows no test set `wmt99`"),
+        ("wmt99/de-en", "has no test set `wmt99`"),
         ("wmt15", "must name a test set and its languages"),
         ("", "must name a test set and its languages"),
     ],

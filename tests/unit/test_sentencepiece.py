@@ -186,13 +186,13 @@ def test_altered_models_are_noticed(data: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--method", "sentencepiece", "--merges", "9"), "`--merges` is for BPE"),
-        (("--method", "sentencepiece", "--codes", "x"), "`--codes` is for BPE"),
-        (("--pieces", "9"), "`--pieces` is for SentencePiece"),
-        (("--method", "bpe", "--model", "x"), "`--model` is for SentencePiece"),
+        (("--method", "sentencepiece", "--merges", "9"), "`--merges` applies to BPE"),
+        (("--method", "sentencepiece", "--codes", "x"), "`--codes` applies to BPE"),
+        (("--pieces", "9"), "`--pieces` applies to SentencePiece"),
+        (("--method", "bpe", "--model", "x"), "`--model` applies to SentencePiece"),
         (("--words", "--method", "sentencepiece"), "`--method` has no effect with `--words`"),
         (("--model", "x", "--pieces", "9"), "`--pieces` has no effect with `--model`"),
-        (("--model", "x", "--model", "y", "--joint"), "`--joint` shares the units"),
+        (("--model", "x", "--model", "y", "--joint"), "`--joint` uses the same subwords"),
         (("--model", "x", "--separate"), "`--separate` needs `--model` twice"),
         (("--model", "nothing.model", "--overwrite"), "nothing.model"),
     ],

@@ -289,12 +289,12 @@ def test_bad_requests(
 POLICIES = [
     ("grid", "wait-k k=0", "", "at least 1"),
     ("grid", "wait-k k=x", "", "`wait-k k`"),
-    ("grid", "wait-k k=1,2", "", "names 2"),
+    ("grid", "wait-k k=1,2", "", "gives 2"),
     ("grid", "confidence threshold=2", "", "below 1"),
     ("grid", "confidnce", "", "Did you mean `confidence`"),
     ("grid", "threshold threshold=0.5", "", "no reader"),
     ("grid", "oracle", "", "--oracle"),
-    ("grid", "re-translation mask=1", "", "only grows"),
+    ("grid", "re-translation mask=1", "", "a stream cannot"),
     ("grid", "mma threshold=0.5", "", "monotonic"),
     ("grid", "../own.py:Always", "", "no reading policy"),
     ("grid", "wait-k k=1", "2", "one exit"),
@@ -533,10 +533,10 @@ def test_refusals_have_a_status() -> None:
 
 
 REFUSED = [
-    (["demo", "grid", "grid"], "Two models are called `grid`"),
+    (["demo", "grid", "grid"], "Two models have the name `grid`"),
     (["demo", "missing"], "missing"),
     (["demo", "grid", "--policy", "wait-k k=0"], "at least 1"),
-    (["demo", "grid", "--host", "192.0.2.1", "--port", "0"], "cannot be listened to"),
+    (["demo", "grid", "--host", "192.0.2.1", "--port", "0"], "cannot listen on"),
     (["demo", "grid", "--examples", "none.txt"], "none.txt"),
     (["demo", "grid", "--port", "70000"], "65535"),
 ]

@@ -29,8 +29,8 @@ def test_folders_apart_are_refused(tmp_path: Path, toy_dataset: Path, resumed: b
     arguments = ("train", toy_dataset, "--out", "m", *options)
     (code, words), (other, _) = on_two_ranks("nmtgrid", arguments, *apart)
     assert (code, other) == (2, 2), words
-    assert "What process 0 writes to m is not seen by 1 of 2 processes (1)" in words
-    assert "a file system that they share" in words
+    assert "1 of 2 processes (1) do not see what process 0 writes to m" in words
+    assert "a shared file system" in words
     assert [path.name for path in apart[0].iterdir()] == (["m"] if resumed else [])
     assert not list(apart[1].iterdir()) and not list(apart[0].rglob(".nmtgrid-*"))
 

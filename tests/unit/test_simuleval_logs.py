@@ -83,7 +83,7 @@ WORDS = {
         ([WORDS], 100 * (3 / 7) ** 0.25, ""),
         ([WORDS | {"reference": "the cat sat on the mat . "}], 100 * (3 / 7) ** 0.25,
          "seem to be tokenised"),
-        ([WORDS, {"reference": " "}], 100 * (3 / 7) ** 0.25, "counts 1 empty references"),
+        ([WORDS, {"reference": " "}], 100 * (3 / 7) ** 0.25, "1 references are empty"),
         ([WORDS | {"prediction": "", "delays": [], "elapsed": []}], None, "has no predictions"),
         ([WORDS | {"reference": ""}], None, "has no references"),
         ([WORDS, {"reference": None}], None, "1 of 2 sentences have no reference"),
@@ -143,7 +143,7 @@ def test_elapsed_that_is_no_delay_with_time_added(tmp_path: Path, elapsed: list[
     good = RECORD | {"index": 1, "elapsed": [2.5, 5.0]}
     log_score = score(read_log(_log(tmp_path, good, RECORD | {"elapsed": elapsed})))
     assert log_score.computation_aware is None
-    assert "`elapsed` of index 0 is not the delays" in "".join(log_score.notes)
+    assert "`elapsed` of index 0 is not its delays" in "".join(log_score.notes)
 
 
 def _without(name: str) -> dict[str, Any]:

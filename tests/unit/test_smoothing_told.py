@@ -78,7 +78,8 @@ def test_label_smoothing_beside_it_is_told(
     command = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, "--max-updates", "1"]
     for plan in ["--dry-run"], []:
         assert main([*command, *TOKENS[:2], *plan]) == 0
-        assert "`objective.label_smoothing` spreads" in " ".join(capfd.readouterr().err.split())
+        warning = " ".join(capfd.readouterr().err.split())
+        assert "`objective.label_smoothing` also smooths" in warning
     assert main([*command, *TOKENS, "--overwrite"]) == 0
     assert "`objective.label_smoothing`" not in capfd.readouterr().err
 
@@ -123,7 +124,7 @@ def test_vectors_that_are_not_there(
     command = ["train", str(data), "--out", str(tmp_path / "m"), *SMALL, *TOKENS, *plan]
     assert main([*command, "--set", "smoothing.token.vectors=nowhere"]) == 2
     message = " ".join(capfd.readouterr().err.split())
-    assert "there is no file and no model directory nowhere" in message
+    assert "nowhere is neither a file nor a model directory" in message
 
 
 def test_a_plan_tells_of_drawn_sentences(data: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -132,7 +133,7 @@ def test_a_plan_tells_of_drawn_sentences(data: Path, capfd: pytest.CaptureFixtur
         assert main(["train", str(data), *more, "-"]) == 0
         message = capfd.readouterr()
         assert json.loads(message.out)["drawn_sentences_per_pair"] == count
-        assert ("draws 2 more for each" in " ".join(message.err.split())) == bool(count)
+        assert ("samples 2 more sentences for each" in " ".join(message.err.split())) == bool(count)
 
 
 class _Nothing:

@@ -12,7 +12,7 @@ from nmtgrid.data.toy.pictures import (
     SHAPES,
     SIZE,
     Scene,
-    Thing,
+    SceneObject,
     captions,
     code_matrix,
     draw_scene,
@@ -22,9 +22,9 @@ from nmtgrid.data.toy.pictures import (
     toy_pictures,
 )
 
-BALL = Thing(shape=0, colour=0, size=1, row=0, column=0)
-CUBE = Thing(shape=1, colour=1, size=0, row=2, column=2)
-STAR = Thing(shape=2, colour=2, size=0, row=0, column=2)
+BALL = SceneObject(shape=0, colour=0, size=1, row=0, column=0)
+CUBE = SceneObject(shape=1, colour=1, size=0, row=2, column=2)
+STAR = SceneObject(shape=2, colour=2, size=0, row=0, column=2)
 SEED = 4
 
 

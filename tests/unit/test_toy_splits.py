@@ -154,7 +154,7 @@ def test_small_and_empty_splits() -> None:
     with pytest.raises(ConfigError, match="`valid` must not be negative, but is -1"):
         toy_splits(10, valid=-1)
     tiny = replace(BARE, nouns=6, modifiers=1, transitive=0, separable=0)
-    with pytest.raises(ConfigError, match="no 200 different sentences"):
+    with pytest.raises(ConfigError, match="200 different sentences"):
         toy_splits(0, settings=tiny)
 
 

@@ -132,9 +132,9 @@ def test_names_are_those_of_the_files() -> None:
     assert list(named_files(["one/test.txt", "two/test.txt", "test=three.txt"])) == [
         "one/test", "two/test", "test",
     ]  # fmt: skip
-    with pytest.raises(ConfigError, match="Two systems are called `a`"):
+    with pytest.raises(ConfigError, match="Two systems have the name `a`"):
         named_files(["a=x", "a=y"])
-    with pytest.raises(ConfigError, match="Two systems are called `test`"):
+    with pytest.raises(ConfigError, match="Two systems have the name `test`"):
         named_files(["one/test.txt", "one/test.jsonl"])
 
 
@@ -151,7 +151,7 @@ def test_text_and_traces_read_alike(tmp_path: Path) -> None:
 def test_a_missing_trace_and_unlike_lengths_are_told(tmp_path: Path) -> None:
     torn = tmp_path / "torn.jsonl"
     torn.write_text(_trace(1, "a") + "\n" + _trace(3, "c") + "\n")
-    with pytest.raises(InputError, match="trace of line 3 stands where that of line 2"):
+    with pytest.raises(InputError, match="trace of line 3 is in the place of line 2"):
         read_systems([str(torn)])
     for name, count in (("two", 2), ("three", 3)):
         (tmp_path / name).write_text("x\n" * count)

@@ -36,7 +36,7 @@ def test_overwrite_spares_other_peoples_files(
     (out / name).write_text("theirs")
     before = contents(out)
     assert train(data, "--out", out, "--overwrite", "--max-updates", 1, *SMALL) == 2
-    assert "something else than a model of ours" in messages[-1]
+    assert "other files than those of a model" in messages[-1]
     assert contents(out) == before
 
 
@@ -59,7 +59,7 @@ def test_two_matrices_are_not_loaded_into_one(
     all_tied = ["--set", "model.tie=all"]
     assert train(data, "--out", tied, "--init", apart, "--max-updates", 1, *SMALL, *all_tied) == 2
     assert (
-        "are one tensor of the model, but differ there" in messages[-1]
+        "are shared by the model, but differ in the file" in messages[-1]
         and "embedding" in messages[-1]
     )
     assert not tied.exists()
@@ -89,7 +89,7 @@ def test_the_plan_of_a_run_that_goes_on_is_its_own(
         (["--resume"], "`--out MODEL` is missing"),
         (["--out", "x", "--resume", "--overwrite"], "contradict each other"),
         (["--seeds", "1,1"], "1 stands there twice"),
-        (["--source-vocab-size", "9"], "is for `--dry-run` alone, without DATA"),
+        (["--source-vocab-size", "9"], "only to `--dry-run` without DATA"),
     ],
 )
 def test_a_plan_refuses_what_a_run_would(
@@ -151,7 +151,7 @@ def test_a_model_with_transparent_attention_alone_has_dropout_there(
     options = ["--arch", "transformer", "--dry-run", "--set", "training.r_drop=1"]
     options += ["--set", "model.dropout=0", "--set", "model.embedding_dropout=0"]
     assert train(data, *options) == 2
-    assert "the model has none" in messages[-1] and "transparent" not in messages[-1]
+    assert "the model has no dropout" in messages[-1] and "transparent" not in messages[-1]
     assert train(data, *options, "--set", "model.transparent=true") == 0
 
 

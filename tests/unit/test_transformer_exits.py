@@ -88,7 +88,7 @@ def test_the_published_set_up() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"halting": "geometric"}, "no exit to choose"),
+        ({"halting": "geometric"}, "has a single exit"),
         ({"exits": "tied", "decoder_depth": 1}, "at least 2"),
         ({"encoder_size": -1}, "at least 0"),
         ({"encoder_size": 9}, "multiple"),

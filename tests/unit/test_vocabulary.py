@@ -66,7 +66,7 @@ def test_a_faulty_line_is_named(tmp_path: Path, text: str, line: int) -> None:
 def test_load_takes_only_ours(tmp_path: Path) -> None:
     path = tmp_path / "v"
     path.write_text("der 9\n")
-    with pytest.raises(StorageError, match="not a vocabulary of ours"):
+    with pytest.raises(StorageError, match="not a vocabulary of nmtgrid"):
         Vocabulary.load(path)
     path.write_text("<pad> 0\n<s> 0\nx\n")
     with pytest.raises(StorageError, match="damaged"):

@@ -1,4 +1,4 @@
-"""Word alignments of sentence pairs: from a Pharaoh file, or learned by the own aligner.
+"""Word alignments of sentence pairs: read from a Pharaoh file, or learned by an IBM-2 aligner.
 
 The aligner is IBM model 2 with a prior that favours the diagonal, as fast-align's (Dyer et al.
 2013): EM in both directions over blocks of pairs of one shape, all words of a block at once; then
@@ -77,7 +77,7 @@ def lay_out(
             raise InputError(
                 f"line {line} has {len(x):,} source and {len(y):,} target words: too many "
                 "for a sentence pair.",
-                "Give a sentence a line, or take the line out.",
+                "Split the line into sentences, or remove it.",
             )
     source_ids, source_types = _numbered(source)
     target_ids, target_types = _numbered(target)
@@ -225,7 +225,7 @@ class AlignerSettings:
         """Raise ConfigError for settings that make no sense, all at once."""
         faults = []
         if self.iterations < 1:
-            faults.append(f"The aligner needs one iteration at least, not {self.iterations}.")
+            faults.append(f"`--iterations` must be at least 1, but is {self.iterations}.")
         if not 0 <= self.null < 1:
             faults.append(f"The probability of no word is below 1, but is {self.null:g}.")
         if self.tension < 0 or self.concentration < 0:
@@ -442,7 +442,7 @@ def read_words(source: Path, target: Path) -> tuple[list[list[str]], list[list[s
     Raises ConfigError for one file given twice, InputError unless they have as many lines.
     """
     if os.path.realpath(source) == os.path.realpath(target):
-        raise ConfigError(f"{source} is given as both sides of the text.", "Give two files.")
+        raise ConfigError(f"{source} is given as source and as target.", "Give two files.")
     x, y = read_text(source), read_text(target)
     check_lengths({source: len(x), target: len(y)})
     return [line.split() for line in x], [line.split() for line in y]

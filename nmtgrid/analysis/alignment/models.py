@@ -29,7 +29,7 @@ END = "</s>"
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentOptions:
-    """Which lines are drawn (none: the first that all align), and how links are taken.
+    """The lines to draw (none: the first that all models align), and how links are extracted.
 
     `words` joins units to words, `threshold` links whatever reaches it (None: the largest share).
     """
@@ -41,7 +41,7 @@ class AlignmentOptions:
 
 @dataclasses.dataclass(frozen=True)
 class ModelAlignments:
-    """A model's averages, what its numbers are, its links line by line, and the lines to draw."""
+    """Alignment statistics of a model, the kind of its scores, its links, and lines to draw."""
 
     name: str
     path: Path
@@ -97,7 +97,7 @@ def _read(
     averages = total.averages()
     if averages is None:
         raise InputError(
-            "there is no alignment in it.",
+            "the file contains no alignments.",
             "Run `nmtgrid decode --traces FILE` with a model that aligns.",
             path=path,
         )
@@ -120,7 +120,7 @@ def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: b
     if other is None or not (text.startswith(other) or other.startswith(text)):
         raise InputError(
             f"the source of line {trace.line} is not that of the first model's traces.",
-            "Give traces of the same text, preprocessed alike.",
+            "Give traces of the same text, preprocessed in the same way.",
             path=path,
             line=trace.line,
         )

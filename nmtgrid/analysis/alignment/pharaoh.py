@@ -70,7 +70,7 @@ _LINK = re.compile(r"(\d{1,9})([-?p])(\d{1,9})", re.ASCII)
 
 @dataclasses.dataclass(frozen=True)
 class GoldLinks:
-    """The links of one pair that people made: `possible` holds the `sure` ones too."""
+    """Manually annotated links of one pair; `possible` includes the `sure` ones."""
 
     sure: Links
     possible: Links
@@ -78,7 +78,7 @@ class GoldLinks:
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentErrorRate:
-    """Over a corpus; precision is of the possible links, recall of the sure ones; all shares.
+    """Error rate, precision (of possible links) and recall (of sure links) over a corpus.
 
     aer = 1 - (|A and S| + |A and P|) / (|A| + |S|) (Och and Ney 2003); f1 is of the sure links.
     """
@@ -175,8 +175,8 @@ def _parsed(line: str, size: tuple[int, int], signs: str, path: Path, number: in
                 raise InputError(
                     f"the link `{text}` points outside the sentence: its {side} has "
                     + (f"{length} words, 0 to {length - 1}." if length else "no words."),
-                    "Words are what spaces separate, counted from 0, source first; "
-                    "is it of another text, or target first?",
+                    "Words are separated by spaces and counted from 0, source first. Do the links "
+                    "belong to another text, or is the target first?",
                     path=path,
                     line=number,
                 )

@@ -1,4 +1,4 @@
-"""Soft alignments of traces: how sharp they are, what they cover, and links between words."""
+"""Soft alignments in traces: sharpness, coverage, and links between words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from nmtgrid.search.traces import Trace
 
 @dataclasses.dataclass(frozen=True)
 class AlignmentStatistics:
-    """Averages over a corpus; the tokens count the end symbols, over which shares are spread.
+    """Averages over a corpus; end symbols count as tokens on both sides.
 
     entropy is in nats per target token, Eq. (3.24); coverage the mean share of a source token
     that is aligned to, at most 1 each, Eq. (3.25).
@@ -30,7 +30,7 @@ class AlignmentStatistics:
 
 
 class StatisticsSum:
-    """Adds up what the averages are made of, alignment by alignment."""
+    """Accumulates the statistics of alignments, one after the other."""
 
     def __init__(self) -> None:
         self._uncertain = self._covered = 0.0
@@ -150,5 +150,5 @@ def words_of_units(units: Sequence[str]) -> list[int]:
 
 
 def join_units(units: Sequence[str]) -> list[str]:
-    """Return the words that units make; a last unit that goes on is a word as it stands."""
+    """Return the words of subword units; an unfinished last word is kept as it is."""
     return joined_words(units, mark_of(units))

@@ -1,4 +1,4 @@
-"""Bars in groups, and distributions of whole numbers around zero: one colour for each system."""
+"""Grouped bars and histograms of integers around zero: one colour per system."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _PALE = 0.35
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """A group of bars, such as a bucket of sentences, with how much is in it.
+    """A group of bars, such as a bucket of sentences, and its size.
 
     Its bars are pale where that is too little to go by (`is_few`).
     """
@@ -53,7 +53,7 @@ class Group:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """What one system has in each group (None: no number); `low` to `high` are its intervals."""
+    """The values of one system, one per group (None: no bar), with intervals `low` to `high`."""
 
     name: str
     values: Sequence[float | None]
@@ -158,7 +158,7 @@ def _draw_pale(axes: Axes, bars: Sequence[Any]) -> None:
 
 
 def _numbers(values: Sequence[float | None]) -> NDArray[numpy.float64]:
-    """Return the values, NaN for what is none and for what no bar can be as high as."""
+    """Return the values as an array, NaN for None and infinity."""
     numbers = numpy.array([math.nan if value is None else value for value in values], float)
     return numpy.where(numpy.isfinite(numbers), numbers, math.nan)
 

@@ -1,4 +1,4 @@
-"""The style that all pictures share, and how they are written: .png, or .svg with real text.
+"""The style of all figures, and writing them as .png, or as .svg with text as text.
 
 matplotlib is imported here alone. A picture is drawn within `new_picture`, which applies the style
 to this figure only: importing this module changes none of matplotlib's settings.
@@ -90,13 +90,13 @@ _MISSING = re.compile(r"Glyph (\d+) .*missing from")
 
 
 class MissingLetters(UserWarning):
-    """Letters in a picture are in no font of this machine."""
+    """No font on this machine has some letters of a figure."""
 
 
 def check_suffix(path: Path) -> None:
     """Raise ConfigError unless `path` ends in .png or .svg."""
     if path.suffix.lower() not in SUFFIXES:
-        raise ConfigError(f"Pictures are .png or .svg, but `{path.name}` is asked for.")
+        raise ConfigError(f"Figures must be .png or .svg files, not `{path.name}`.")
 
 
 @contextlib.contextmanager
@@ -305,7 +305,7 @@ _NEAR = 4.5
 
 @dataclasses.dataclass(frozen=True)
 class _Obstacles:
-    """What labels keep off, in pixels: paths of lines, markers [points, 2], other labels' boxes."""
+    """Shapes that labels must avoid, in pixels: lines, markers [points, 2], other labels."""
 
     lines: Sequence[Any]
     markers: Any

@@ -1,4 +1,4 @@
-"""Grids of source and target: heat maps of alignments, READ/WRITE paths; several side by side."""
+"""Source-target grids: heat maps of alignments and READ/WRITE paths, several side by side."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ class PathGrid:
 
 @dataclasses.dataclass(frozen=True)
 class GridRow:
-    """The grids of one sentence, and what stands above them."""
+    """The grids of one sentence and their title."""
 
     caption: str
     grids: Sequence[PathGrid]
@@ -242,7 +242,7 @@ def _draw_square(axes: Axes, column: int, row: int, side: float, strength: float
 
 
 def staircase(delays: Sequence[int]) -> tuple[list[float], list[float]]:
-    """Return the corners of a path: right along what is read, down past what is written."""
+    """Return the corners of a path: to the right for a READ, down for a WRITE."""
     x, y = [0.0], [0.0]
     for row, delay in enumerate(delays):
         x += [float(delay), float(delay)]

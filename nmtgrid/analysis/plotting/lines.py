@@ -1,4 +1,4 @@
-"""Lines: over time (and maps over time), and quality against cost, a curve for each system."""
+"""Line plots: curves and maps over time, and quality against cost, one curve per system."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ _GREY_DASHES: tuple[Any, ...] = ("-", (0, (4, 1.4)), (0, (1.4, 1.2)), (0, (5, 1.
 
 @dataclasses.dataclass(frozen=True)
 class CurvePoint:
-    """Its cost in each diagram (NaN: it has none there), BLEU in percent, and a label."""
+    """A point: its cost in each diagram (NaN: none), BLEU in percent, and a label."""
 
     costs: tuple[float, ...]
     bleu: float
@@ -249,7 +249,7 @@ class CurvePoint:
 
 @dataclasses.dataclass(frozen=True)
 class TradeoffCurve:
-    """Points of one system, in order; `is_reference` is what the others are compared with.
+    """The points of one system, in order; `is_reference` marks baselines and published curves.
 
     `short` stands beside the curve, its whole name in the legend.
     """
@@ -263,7 +263,7 @@ class TradeoffCurve:
 
 @dataclasses.dataclass(frozen=True)
 class Level:
-    """BLEU offline of the systems whose curves' names begin with `name`: a dashed line."""
+    """Offline BLEU of the systems whose curves' names begin with `name`: a dashed line."""
 
     name: str
     bleu: float
@@ -330,7 +330,7 @@ def _label_curves(
     *,
     names_alone: bool,
 ) -> None:
-    """Write what stands beside the curves of diagram `index`; of references `names_alone`, or all.
+    """Write labels next to the curves of diagram `index`; for references `names_alone`, or all.
 
     Where there is no room, it is references that go without labels of their points.
     """

@@ -1,4 +1,4 @@
-"""Quality in buckets of sentences: by length, by ratio of lengths, by difficulty, by quality."""
+"""Quality in buckets of sentences: by length, length ratio, difficulty or sentence BLEU."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ NAMES: Mapping[Property, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Buckets:
-    """Sentences (from 0) in buckets, each from its `least` on and below the next one's.
+    """Sentences (from 0) in buckets, each from its `least` to below the next bucket's.
 
     The first has no `least` and the last no end (None); `without` counts sentences for which the
     property is not known.
@@ -150,7 +150,7 @@ def split(
 def values(
     evaluation: Evaluation, by: Property, difficulty: Sequence[float] | None = None
 ) -> NDArray[Any]:
-    """Return the property of each sentence. Raises ConfigError where what it takes is missing."""
+    """Return the property of each sentence. Raises ConfigError if it needs missing data."""
     lengths = evaluation.reference.lengths
     if by == "reference-length":
         return lengths
@@ -159,7 +159,7 @@ def values(
             raise ConfigError("Difficulty is not known.", "Give it with `--difficulty FILE`.")
         return numpy.asarray(difficulty, float)
     if evaluation.source is None:
-        raise ConfigError(f"The {NAMES[by]} takes the source.", "Give it with `--source FILE`.")
+        raise ConfigError(f"The {NAMES[by]} needs the source.", "Give it with `--source FILE`.")
     if by == "source-length":
         return evaluation.source.lengths
     with numpy.errstate(divide="ignore", invalid="ignore"):
@@ -168,14 +168,14 @@ def values(
 
 
 def write_numbers(path: Path, numbers: NDArray[numpy.float64]) -> None:
-    """Write a number a line, as `split` takes it, `nan` where there is none."""
+    """Write one number per line, as `split` reads it, `nan` for a missing one."""
     with open_writer(path) as file:
         for value in numpy.round(numbers, _DIGITS).tolist():
             file.write(f"{value:.{_DIGITS}f}\n".encode())
 
 
 def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
-    """Return a number for each line, `nan` where there is none.
+    """Return one number per line, `nan` for a missing one.
 
     Raises InputError for what is no number, and unless there are `count`, as many as lines of
     `reference` (a file or dataset).
@@ -187,7 +187,7 @@ def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
         except ValueError:
             raise InputError(
                 f"`{line.strip()[:40]}` is no number.",
-                "Give a number a line; `nan` where there is none.",
+                "Give one number per line; `nan` if there is none.",
                 path=path,
                 line=number,
             ) from None
@@ -200,7 +200,7 @@ MEASURES: tuple[Measure, ...] = ("bleu", "sentence-bleu", "chrf")
 
 @dataclasses.dataclass(frozen=True)
 class BucketScores:
-    """Buckets, and by measure the percent of each system in each (None: an empty bucket).
+    """Buckets, and scores by measure, bucket and system in percent (None: an empty bucket).
 
     `intervals` are those of 95 % of the resamples of a bucket's sentences; None for fewer than two
     sentences, and without resamples.
@@ -300,9 +300,9 @@ def _describe_intervals(samples: int) -> str:
     if not samples:
         return ""
     return (
-        f"Intervals hold 95 % of {samples:,} bootstrap samples, of a bucket's sentences drawn anew "
-        f"with replacement (seed {SEED}). Buckets of fewer than {FEW} sentences say little: their "
-        "bars are pale. Empty ones are left out. "
+        f"Intervals contain 95 % of {samples:,} bootstrap samples of a bucket's sentences (seed "
+        f"{SEED}). Buckets with fewer than {FEW} sentences have pale bars, because their scores "
+        "are unreliable. Empty buckets are omitted. "
     )
 
 

@@ -1,4 +1,4 @@
-"""Systems compared with the first on one page: scores and tests, words, n-grams, sentences.
+"""Comparison of systems with the first one: scores and tests, words, n-grams, sentences.
 
 Scores and tests are sacreBLEU's, the rest is compare-mt's (`words`). `nmtgrid analyze compare` and
 the report show the section.
@@ -76,7 +76,7 @@ class PairedTest:
 
 @dataclasses.dataclass(frozen=True)
 class ComparisonOptions:
-    """What is compared: resamples and trials (0: no test), n-grams and examples of each kind."""
+    """Settings of a comparison: samples of the tests (0: none), n-grams and examples."""
 
     bootstrap: int = 0
     randomisation: int = 0
@@ -272,19 +272,19 @@ def _text(
     for test in tests:
         sentences.append(
             f"SacreBLEU's {_TESTS[test.kind]} with {test.samples:,} samples (seed {test.seed}): p "
-            f"is how likely so great a difference from {evaluation.names[0]} is by chance. Systems "
-            "whose sentences all count the same are identical, and have no p."
+            f"is the probability of a difference from {evaluation.names[0]} this large by chance. "
+            "Systems whose sentences all have the same statistics are identical, and have no p."
         )
     sentences.append(
-        f"Words are in buckets by how often they stand in the {where}; a word counts as right as "
-        "often as translation and reference both have it (compare-mt's word accuracy, F-measure "
-        "in percent)."
+        f"Words are grouped by their frequency in the {where}. A word counts as correct as often "
+        "as both translation and reference contain it (compare-mt's word accuracy, F-measure in "
+        "percent)."
     )
     if len(evaluation.systems) > 1:
         sentences.append(
-            "N-grams are those that one system has right more often than the other; salience is "
-            "compare-mt's (a + 1) / (a + b + 2), near 1 for those of the first, near 0 for those "
-            "of the other. Examples are the sentences whose sentence BLEU differs most."
+            "N-grams that one system produces correctly more often than the other. Salience is "
+            "compare-mt's (a + 1) / (a + b + 2): near 1 for n-grams of the first system, near 0 "
+            "for those of the other. Examples are the sentences whose sentence BLEU differs most."
         )
     return " ".join(sentences)
 
@@ -371,7 +371,7 @@ def _example_tables(evaluation: Evaluation, pair: Mapping[str, Any]) -> list[Tab
 
 
 def _example_values(evaluation: Evaluation, system: int, count: int) -> dict[str, Any]:
-    """Return as JSON where the first system is most ahead of another, and most behind it."""
+    """Return as JSON the sentences in which the first system leads or trails another most."""
     first, second = evaluation.systems[0], evaluation.systems[system]
     better_first, better_second = (
         [

@@ -1,4 +1,4 @@
-"""How hard pairs are to translate while the source is still coming: the lagging of their path.
+"""Difficulty of sentence pairs for simultaneous translation: the lagging that they require.
 
 The reference path reads, before each target word, up to the last source word aligned with it; its
 average lagging AL is the pair's difficulty (section 4.5.6.1).
@@ -26,11 +26,13 @@ EDGES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0)
 
 
 def reference_path(links: Links, target_words: int) -> list[int]:
-    """Return how many source words must be read before each target word, as section 4.5.6.1 says.
+    """Return how many source words must be read before each target word (section 4.5.6.1).
 
-    z_t = max(z_{t-1}, a_t), where a_t is the last source word aligned with t (from 1); z_0 = 1.
+    z_t = max(z_{t-1}, a_t), where a_t is the last source word aligned with target word t, counted
+    from 1; z_0 = 1.
 
-    Departs: the print has no a_t for a word without links; here it is 1, so that z stays.
+    Departs: The print does not define a_t for a word without links. Here it is 1, so that no
+    further source words are needed.
     """
     last = [1] * target_words
     for source, target in links:

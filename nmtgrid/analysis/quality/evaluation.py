@@ -1,4 +1,4 @@
-"""Systems against one reference, counted once: what buckets, lengths and comparisons are made of.
+"""Statistics of systems against one reference, shared by buckets, lengths and comparisons.
 
 evaluation = read_evaluation(["NAME=FILE"], reference, source, "13a")
 section = buckets_section(evaluation)
@@ -48,11 +48,10 @@ TITLES: dict[str, str] = {
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """Lines and their tokens by number; counts are made when they are first asked for.
+    """Lines and their tokens as ids; counts are computed when first needed.
 
-    `tokens` are those of `systems`, `source` is None where none is given. `corpus` is what titles
-    call the sentences; `tokenized` are source and reference with spaces between their words, where
-    the corpus has them.
+    `tokens` are those of `systems`; `source` is None if not given. `corpus` is the name in titles;
+    `tokenized` are source and reference as tokenised text, if available.
     """
 
     systems: Sequence[SystemOutput]
@@ -167,7 +166,8 @@ class Evaluation:
     ) -> dict[str, NDArray[numpy.float64]]:
         """Return by measure the scores in percent [systems, samples] of resampled `lines`.
 
-        Lines (all, if not given) are drawn with replacement, the same for all systems and measures.
+        Lines (default: all) are sampled with replacement, the same ones for all systems and
+        measures.
         """
         count = len(self.reference_lines) if lines is None else len(lines)
         selected = slice(None) if lines is None else lines
@@ -181,9 +181,9 @@ class Evaluation:
         return {name: numpy.concatenate(blocks, axis=1) for name, blocks in drawn.items()}
 
     def case_mismatches(self) -> list[str]:
-        """Return what is wrong where one side has capitals and the other has none.
+        """Return a warning for each system if only it or only the reference has capitals.
 
-        Scores that regard case then count words as wrong that differ in nothing else.
+        Case-sensitive scores then count words as wrong that only differ in case.
         """
         if self.lowercase:
             return []
@@ -248,7 +248,7 @@ def read_evaluation(
     if source is not None and os.path.realpath(reference) == os.path.realpath(source):
         faults.append(f"{source} is given as source and as reference.")
     if faults:
-        raise ConfigError(faults, "Give translations as systems.")
+        raise ConfigError(faults, "Give translations as arguments.")
     if corpus is None:
         # A pipe has a number for a name.
         corpus = "" if is_stream(reference) else reference.name
@@ -276,7 +276,7 @@ def evaluate_split(
     dataset = Dataset.open(data)
     if dataset.pictures is not None:
         raise ConfigError(
-            f"The captions in {data} have several references each, which analyses do not take.",
+            f"The captions in {data} have several references each, but analyses need one.",
             "Give one reference for each with `--reference FILE`.",
         )
     pairs, moses = dataset.split(split), dataset.pipeline.target.moses

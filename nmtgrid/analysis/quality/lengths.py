@@ -1,4 +1,4 @@
-"""How long translations are: hypothesis length minus reference length, sentence by sentence."""
+"""Length differences: hypothesis length minus reference length, sentence by sentence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _SHOWN = 0.99
 
 @dataclasses.dataclass(frozen=True)
 class LengthDifferences:
-    """Length differences [sentences] of one system, in tokens, and what they come to.
+    """Length differences [sentences] of one system in tokens, and their statistics.
 
     Shares sum to 1.
     """

@@ -26,7 +26,7 @@ FREQUENCIES = (1, 2, 3, 4, 5, 10, 100, 1000)
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """How well a system gets the words of each bucket: shares, None where there is nothing."""
+    """A system's word accuracy in each bucket, as shares (None: no words)."""
 
     system: str
     precision: Sequence[float | None]
@@ -36,7 +36,7 @@ class Accuracy:
 
 @dataclasses.dataclass(frozen=True)
 class WordAccuracy:
-    """Buckets of words by frequency: names, words of the references in each, and each system."""
+    """Word accuracy by frequency: names of buckets, reference words in each, and each system."""
 
     labels: Sequence[str]
     reference_words: Sequence[int]
@@ -87,7 +87,7 @@ def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, in
 
 
 class _Lines:
-    """Lines that are made when they are asked for: all at once, they would take gigabytes."""
+    """Lines that are created on access, because all of them would take gigabytes."""
 
     def __init__(self, tokens: Ragged) -> None:
         self._symbols, self._starts = tokens.symbols, tokens.starts
@@ -122,7 +122,7 @@ _MOST = 4
 
 @dataclasses.dataclass(frozen=True)
 class NGram:
-    """An n-gram, how often each of two systems has it right, and compare-mt's salience.
+    """An n-gram, how often each of two systems has it correctly, and compare-mt's salience.
 
     Salience is near 1 for what the first system has right and the second has not, near 0 the
     other way round.
@@ -136,7 +136,7 @@ class NGram:
 
 @dataclasses.dataclass(frozen=True)
 class Differing:
-    """What two systems differ on: n-grams that the first, or the second, has right more often."""
+    """N-grams that the first, or the second, of two systems has correctly more often."""
 
     first: str
     second: str
@@ -146,7 +146,7 @@ class Differing:
 
 @dataclasses.dataclass(frozen=True)
 class MatchedNGrams:
-    """The n-grams of one order and, by system, how often it has each right [kinds].
+    """The n-grams of one order and, by system, how often each is correct [kinds].
 
     N-gram k is the `order` words of `symbols` from `starts[k]` on.
     """
@@ -195,7 +195,7 @@ def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[MatchedNGrams
 
 
 def _ranks(keys: NDArray[numpy.int64]) -> tuple[NDArray[numpy.int64], NDArray[numpy.int64]]:
-    """Return the rank of each key among the different ones, and where one of each rank stands.
+    """Return the rank of each key among the distinct keys, and an index for each rank.
 
     As `numpy.unique`, in half its memory, which is the most that a comparison takes
     (benchmarks/analysis.py).
@@ -284,7 +284,7 @@ class Example:
 def examples(
     evaluation: Evaluation, system: int, count: int = 5
 ) -> tuple[list[Example], list[Example]]:
-    """Return the lines where the first system is most ahead of `system`, and most behind it.
+    """Return the lines in which the first system leads `system` most, and trails it most.
 
     Lines that are alike in references and both systems count once.
     """

@@ -1,4 +1,4 @@
-"""Atomic writes: a file appears whole or not at all; JSON files with checksums.
+"""Atomic writes: a file is written completely or not at all; JSON files with checksums.
 
 A file is written under a temporary name in its folder, flushed to the disk and renamed. Everything
 that nmtgrid writes goes through `atomic_file`.
@@ -117,7 +117,7 @@ def is_stream(path: Path) -> bool:
 
 
 def refuse_stream(path: Path) -> None:
-    """Raise StorageError for a pipe, a socket or a device, whose end might never come."""
+    """Raise StorageError for a pipe, a socket or a device, which may have no end."""
     if is_stream(path):
         raise StorageError(
             f"{path} is a pipe, a socket or a device, not a file.", "Restore a copy."
@@ -133,7 +133,7 @@ def make_folder(folder: Path) -> None:
 
 
 def split_label(text: str) -> tuple[str | None, Path]:
-    """Return label and path of `LABEL=PATH`; no label for what is a path as it stands."""
+    """Return label and path of `LABEL=PATH`; no label if the text is an existing path."""
     label, sign, path = text.partition("=")
     if not sign or not label or not path or Path(text).exists():
         return None, Path(text)
@@ -167,7 +167,8 @@ def remove_folder(path: Path) -> None:
 
 def _warn_of_leftover(path: Path, fault: OSError) -> None:
     warnings.warn(
-        f"{path} is left over and could not be removed: {reason(fault)}. Remove it yourself.",
+        f"{path} is a leftover temporary file that could not be removed: {reason(fault)}. Remove "
+        "it yourself.",
         stacklevel=3,
     )
 
@@ -222,7 +223,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def damaged_error(path: Path, how: str) -> StorageError:
-    """Return the error for a file of ours whose content is not what was written."""
+    """Return the error for a file of nmtgrid whose content has changed."""
     return StorageError(f"{path} is damaged: {how}.", "Make it again or restore a copy.")
 
 
@@ -239,7 +240,7 @@ def storage_error(path: Path, fault: OSError, action: str = "written") -> Storag
     if fault.errno in _FULL:
         return StorageError(
             f"{path} could not be written: the disk is full.",
-            "Free some space and run the same command again; what stood there before is unharmed.",
+            "Free some space and run the same command again; the previous file is unharmed.",
         )
     # The system reports a missing folder and a missing file by the same number.
     if fault.errno == errno.ENOENT and not path.parent.is_dir():
@@ -265,7 +266,7 @@ def with_checksum(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def is_altered(values: Mapping[str, Any]) -> bool:
-    """Return whether `values` as they were read differ from their checksum; they may have none."""
+    """Return whether `values` differ from their checksum; they may have none."""
     if CHECKSUM not in values:
         return False
     rest = {name: value for name, value in values.items() if name != CHECKSUM}

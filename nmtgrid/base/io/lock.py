@@ -1,4 +1,4 @@
-"""Exclusive locks: a folder that one process writes into is closed to every other one.
+"""Exclusive locks: while one process writes into a folder, all others are refused.
 
 The lock is a file that names its holder. The system releases it when the holder ends in whatever
 way; a file that a killed process left behind then means nothing. Where the file system has no
@@ -36,7 +36,7 @@ _LARGEST_RECORD = 4096
 
 
 class FolderLock:
-    """The right to write into `folder`, held from construction until `release`.
+    """An exclusive lock on writing into `folder`, from construction until `release`.
 
     `task` says what the holder does, such as `nmtgrid train`, in the messages to others. A folder
     that is not there is made. The lock file lies in the folder, or `beside` it where the folder is
@@ -68,7 +68,7 @@ class FolderLock:
                 raise
             raise StorageError(
                 f"The folder {folder} cannot be written: {reason(fault)}.",
-                "Mend that, or choose another folder.",
+                "Correct this, or choose another folder.",
             ) from fault
 
     def __enter__(self) -> FolderLock:
@@ -131,7 +131,7 @@ class FolderLock:
     def _left(self, record: dict[str, Any] | None) -> StorageError:
         return StorageError(
             f"The folder {self.folder} is in use: {_describe(record)} writes into it, or was "
-            "killed. This file system has no locks that would tell.",
+            "killed. This file system does not tell which.",
             f"Wait until that has ended, or, if it no longer runs, remove {self.path}.",
         )
 
@@ -154,7 +154,7 @@ def _open(path: Path) -> tuple[int, bool]:
 
 
 def _read(descriptor: int) -> dict[str, Any] | None:
-    """Return who holds, or held, the lock; None where the file does not tell."""
+    """Return the holder of the lock, current or last; None if the file does not tell."""
     try:
         return convert(parse_json(os.pread(descriptor, _LARGEST_RECORD, 0)), dict[str, Any])
     except ValueError:

@@ -1,4 +1,4 @@
-"""JSON that is read: decoded, and checked against the types and ranges of a record.
+"""Reading JSON: decoded, and checked against the types and ranges of a record.
 
 The only module that imports msgspec. A record is a dataclass, or a `Record` where only the reader
 sees it; their fields are annotated with the ranges below, and a `__post_init__` raises ValueError
@@ -54,7 +54,7 @@ Matrix = NDArray[numpy.float32]
 
 
 class Record(msgspec.Struct):
-    """Base class of records that only their reader sees."""
+    """Base class of records that are read from JSON."""
 
     def values(self) -> dict[str, Any]:
         """Return the fields by name."""
@@ -214,7 +214,7 @@ def _parse_as_python(content: bytes | str) -> Any:
 
 
 def _syntax_problem(message: str, content: bytes | str) -> str:
-    """Return what msgspec says of a text that is not JSON, with the line and the column."""
+    """Return msgspec's message on invalid JSON, with line and column."""
     if "out of range" in message:
         return "too large a number"
     message = message.removeprefix("JSON is malformed: ").replace("Input data was", "the text is")

@@ -37,10 +37,10 @@ LONGEST_LINE = 64 << 20
 
 # Messages for the notes of `read_lines`.
 NOTES = {
-    "carriage_returns": "{count} lines ended with a carriage return, which was taken away.",
-    "byte_order_marks": "began with a byte-order mark, which was taken away.",
-    "line_separators": "{count} lines hold carriage returns or Unicode line separators; they stay "
-    "one line each.",
+    "carriage_returns": "removed carriage returns at the ends of {count} lines.",
+    "byte_order_marks": "removed a byte-order mark.",
+    "line_separators": "{count} lines contain carriage returns or Unicode line separators, which "
+    "do not end a line.",
 }
 
 
@@ -103,7 +103,7 @@ class _Streams(io.RawIOBase):
 
 
 class Meter:
-    """How much of the files has been read: `done` of `total` bytes on the disk."""
+    """How much of the files has been read: `done` of `total` bytes on disk."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self.total = sum(path.stat().st_size for path in paths)
@@ -206,7 +206,7 @@ def read_line(file: IO[bytes], path: str | Path, number: int) -> bytes:
     if len(raw) > LONGEST_LINE:
         raise InputError(
             f"the line has more than {LONGEST_LINE >> 20} MiB.",
-            "Is this text? Break it into lines, one for each sentence.",
+            "Is this text? Split it into lines of one sentence each.",
             path=path,
             line=number,
         )
@@ -264,7 +264,7 @@ def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) 
     if b"\0" in raw:
         raise InputError(
             f"NUL byte at character {raw.index(0) + 1}.",
-            "This is not plain UTF-8 text (UTF-16, or damaged?); convert it or mend the line.",
+            "This is not plain UTF-8 text (UTF-16, or damaged?): convert or correct it.",
             path=path,
             line=number,
         )
@@ -273,7 +273,7 @@ def decode_line(raw: bytes, path: str | Path, number: int, notes: Counter[str]) 
     except UnicodeDecodeError as fault:
         raise InputError(
             f"not valid UTF-8 (byte {fault.start + 1} of the line is 0x{raw[fault.start]:02x}).",
-            "Convert the file to UTF-8 (`iconv -f latin1 -t utf8`) or mend the line.",
+            "Convert the file to UTF-8 (`iconv -f latin1 -t utf8`), or correct the line.",
             path=path,
             line=number,
         ) from fault
@@ -296,7 +296,7 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
     files = [path for path in paths if path.is_file()]
     if len(files) > 1:
         raise InputError(
-            f"both {files[0].name} and {files[1].name} are there.",
+            f"both {files[0].name} and {files[1].name} exist.",
             "Move one of them away, so that it is clear which one is meant.",
             path=prefix,
         )
@@ -310,8 +310,8 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
                     if name and p.name.startswith(name + "."))  # fmt: skip
     if not others and Path(prefix).is_dir():
         raise InputError(
-            "this is a folder, not the beginning of a file's name.",
-            f"Name the files without their language: `{Path(prefix, 'train')}` for "
+            "this is a folder, not a prefix of file names.",
+            f"Give the names of the files without their language: `{Path(prefix, 'train')}` for "
             f"`train.{language}`.",
             path=prefix or ".",
         )
@@ -352,7 +352,7 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
 
 
 def _packed(file: IO[bytes], path: Path) -> contextlib.AbstractContextManager[Any]:
-    """Return a file whose content goes into `file`, compressed by the suffix of `path`."""
+    """Return a file object that writes to `file`, compressed according to the suffix of `path`."""
     if path.suffix == ".gz":
         # No name and no time in the header: the same text gives the same bytes.
         return gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0)

@@ -1,4 +1,4 @@
-"""The arguments of `nmtgrid adaptive-tune`, and which of them go together."""
+"""The arguments of `nmtgrid adaptive-tune`, and the rules on combining them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class AdaptiveTuneArguments(CommandArguments):
 
     model: Path | None = argument("A model directory with early exits.", "MODEL", default=None)
     data: Path | None = option("The dataset with the splits.", "DATA")
-    split: str = option("What to tune on.", "NAME", default="valid")
+    split: str = option("Split to tune on.", "NAME", default="valid")
     test_split: str | None = option(
         "Split on which to evaluate the chosen thresholds as well.", "NAME"
     )
@@ -60,7 +60,7 @@ class AdaptiveTuneArguments(CommandArguments):
         default="exits",
     )
     judge: Literal["full", "references"] = option(
-        "Forced translations when thresholds are replayed: those of the full stack, or the "
+        "Targets when thresholds are replayed: the translations of the full stack, or the "
         "references.",
         default="full",
     )
@@ -95,7 +95,7 @@ class AdaptiveTuneArguments(CommandArguments):
     )
     beam: int = option("Beam size; 1 is greedy.", "N", default=1)
     batch: int = option("Sentences per batch.", "N", default=64)
-    repeats: int = option("Timing repetitions per batch; the least counts.", "N", default=1)
+    repeats: int = option("Timing repetitions per batch; the fastest counts.", "N", default=1)
     clock: Literal["wall", "processor"] = option(
         "Clock; use `processor` on a shared machine.", default="wall"
     )
@@ -164,8 +164,8 @@ def check(arguments: AdaptiveTuneArguments) -> None:
     faults = []
     if arguments.test_split == arguments.split:
         faults.append(
-            f"`--split` and `--test-split` are both `{arguments.split}`: what is tuned on says "
-            "nothing about new sentences."
+            f"`--split` and `--test-split` are both `{arguments.split}`: thresholds must be tested "
+            "on other sentences than those they were tuned on. Name another split."
         )
     # Written this way round to refuse NaN too, for which every comparison is false.
     if not _LEAST_BUDGET <= arguments.budget < math.inf:
@@ -173,7 +173,9 @@ def check(arguments: AdaptiveTuneArguments) -> None:
             f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {arguments.budget:g}."
         )
     if arguments.only == "fixed" and arguments.allow_loss is not None:
-        faults.append("`--only fixed` tunes nothing: leave out one of `--only` and `--allow-loss`.")
+        faults.append(
+            "`--only fixed` tunes nothing, so `--allow-loss` has no effect: leave out one of them."
+        )
     # Checked here and not by the parser, so that one message names all faults.
     names = ("samples", "finalists", "candidates", "beam", "batch", "repeats", "sentences")
     faults += [

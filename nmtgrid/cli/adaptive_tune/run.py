@@ -1,4 +1,4 @@
-"""What `nmtgrid adaptive-tune` does: record, replay, decode the finalists, measure, keep, draw."""
+"""Runs `nmtgrid adaptive-tune`: traces, replay, decoding of finalists, timing, storage, figures."""
 
 from __future__ import annotations
 
@@ -311,7 +311,7 @@ class _Tuning:
                 row.test = measured
 
     def kept(self) -> NmtgridError | None:
-        """Keep the points, instead of those of an earlier tuning; what is promised is kept beside.
+        """Store the points in the model directory, with their guarantee, in place of earlier ones.
 
         Returns what prevented it: the results are to be written in any case.
         """
@@ -384,7 +384,10 @@ def _load(
             continue
         name = label or folder_name(path)
         if name in names:
-            faults.append(f"Two baselines are called `{name}`: name one by `NAME=MODEL`.")
+            faults.append(
+                f"Two baselines have the name `{name}`: give one of them another name, as in "
+                "`other=MODEL`."
+            )
         names.add(name)
         others.append(System(name, other.model))
     if faults:
@@ -444,6 +447,6 @@ def _best(
 
 @contextlib.contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Show how far the sentences are; yield what to tell of those that are done."""
+    """Show progress over sentences; yield a function that reports finished ones."""
     with console.progress(what, total) as bar:
         yield lambda count: bar.advance(bar.task_ids[0], count)

@@ -1,4 +1,4 @@
-"""What `nmtgrid adaptive-tune` shows and writes: a table, the results as JSON, and a picture.
+"""Output of `nmtgrid adaptive-tune`: a table, the results as JSON, and a figure.
 
 `Report` gathers the rows of a tuning, which `write` shows, writes and draws; `draw_results` lays
 tunings done before side by side in one table and picture (`--results`).
@@ -33,7 +33,7 @@ _OPTIONS = ("samples", "budget", "objective", "judge", "beam", "batch", "clock",
 
 @dataclasses.dataclass
 class Row:
-    """What was measured of one system, on the split tuned on and on the test split."""
+    """The measurements of one system, on the split used for tuning and on the test split."""
 
     tuned: Measured
     test: Measured | None = None
@@ -51,7 +51,7 @@ class Row:
 
 @dataclasses.dataclass
 class Report:
-    """All that a tuning found."""
+    """The results of a tuning."""
 
     arguments: AdaptiveTuneArguments
     name: str
@@ -89,7 +89,7 @@ class Report:
         return f"{self.name}-{self.budget(row):g}"
 
     def of_kind(self, kind: type) -> list[Row]:
-        """Return the rows beside whose halt is of this kind; `NoneType`: baselines, without one."""
+        """Return the rows whose halt has this type; `NoneType`: baselines."""
         return [row for row in self.beside if isinstance(row.tuned.decoded.system.halt, kind)]
 
 
@@ -214,15 +214,15 @@ def _show(report: Report) -> None:
     if lost := report.lost():
         console.warn(
             f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "
-            "that kept to it when replayed left it when decoded. Decode more of each "
-            "(`--finalists`), or set other budgets (`--budget`)."
+            "that met it in the replay exceeded it in decoding. Decode more of them "
+            "(`--finalists`), or choose other budgets (`--budget`)."
         )
     if report.calibrated is not None and report.calibrated["certified"]:
         print_certified(report.calibrated)
 
 
 def beaten_by(report: Report) -> list[str]:
-    """Return for each point, each row beside and the full stack what beats it on this machine.
+    """Return for each point, other row and the full stack what beats it on this machine.
 
     A fixed exit, a verified one or the full stack that is as good and as fast, and better in one of
     both; of several the fastest, none ("-") where there is none.
@@ -238,7 +238,7 @@ def beaten_by(report: Report) -> list[str]:
 
 
 def print_verdict(report: Report, beaten: Sequence[str]) -> None:
-    """Say plainly where no exit that is decided token by token pays, and what does."""
+    """Print whether token-specific exits pay on this machine, and otherwise what does."""
     assert report.full is not None
     points = beaten[: len(report.points)]
     if not points or "-" in points or report.arguments.only == "points":

@@ -1,4 +1,4 @@
-"""`nmtgrid analyze`: looks into translations and models."""
+"""`nmtgrid analyze`: analyses of translations and models."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from nmtgrid.cli.analyze import align, models, quality, report, traces
 from nmtgrid.cli.options import add_command
 
 app = typer.Typer(
-    help="Look into translations and models.",
+    help="Analyse translations and models.",
     epilog="`nmtgrid analyze COMMAND --help` shows the options of each, with examples.",
     no_args_is_help=True,
 )

@@ -49,7 +49,7 @@ class AlignArguments(CommandArguments):
     )
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
-    iterations: int = option("Of EM.", "N", default=5, min=1)
+    iterations: int = option("Iterations of EM.", "N", default=5, min=1)
     null: float = option(
         "Probability of the null word.", None, "--p0", default=0.08, min=0.0, max=0.99
     )
@@ -145,6 +145,6 @@ def warn_of_little(learned_from: int) -> None:
     """Tell people when the aligner had little to learn from."""
     if learned_from < LEAST_PAIRS:
         console.warn(
-            f"alignments were learned from {learned_from:,} pairs alone: give more text with "
+            f"alignments were learned from only {learned_from:,} pairs: give more text with "
             "`--train SOURCE TARGET`, or links with `--alignments FILE`."
         )

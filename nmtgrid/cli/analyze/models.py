@@ -1,4 +1,4 @@
-"""What models did beside translating: `nmtgrid analyze activations`, `curves` and `latency`."""
+"""Analyses of models themselves: `nmtgrid analyze activations`, `curves` and `latency`."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ActivationsArguments(ShownArguments):
 
     models: list[str] = argument("Model directories, side by side.", "[NAME=]MODEL")
     data: Path = option("A dataset with the models' vocabularies.", "DATA", default=REQUIRED)
-    split: str = option("Of DATA.", "NAME", default="valid")
+    split: str = option("Split of DATA.", "NAME", default="valid")
     sentences: int = option(
         "Number of sentences, from the start of the split.", "N", default=64, min=1
     )
@@ -172,7 +172,7 @@ class LatencyArguments(ShownArguments):
         "Add the published curves of a corpus (AL only); warns if they are not comparable.",
         "NAME",
     )
-    title: str | None = option("Of the picture.")
+    title: str | None = option("Title of the figure.")
 
 
 RULES = [

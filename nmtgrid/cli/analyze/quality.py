@@ -53,7 +53,9 @@ class BucketsArguments(QualityArguments):
         "sentence-bleu by difficulty]",
         "METRIC",
     )
-    edges: str | None = option("Bucket boundaries: 10,20,30.  [default: thesis]", "N,N,...")
+    edges: str | None = option(
+        "Bucket boundaries, such as 10,20,30.  [default: those of the thesis]", "N,N,..."
+    )
     difficulty: Path | None = option(
         "Difficulties, one number per line, as `analyze difficulty` writes them.", "FILE"
     )
@@ -108,7 +110,7 @@ def buckets(arguments: BucketsArguments) -> None:
         arguments.bootstrap,
     )
     if evaluation.source is None and not arguments.by and difficulty is None:
-        console.say("Buckets by length ratio too: give `--source FILE`.")
+        console.say("For buckets by length ratio as well, give `--source FILE`.")
     arguments.show(section)
 
 
@@ -131,13 +133,15 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
         if name in by and not arguments.has_source
     ]
     if "difficulty" in by and arguments.difficulty is None:
-        faults.append("`--by difficulty` takes the difficulty of each line: `--difficulty FILE`.")
+        faults.append(
+            "`--by difficulty` needs the difficulty of each line: give `--difficulty FILE`."
+        )
     if "difficulty" not in by and arguments.difficulty is not None:
         faults.append("`--difficulty` has no effect: add `--by difficulty`.")
     if by == ["sentence-bleu"] and metric:
         faults.append("`--by sentence-bleu` shows shares of sentences: leave out `--metric`.")
     if arguments.edges is not None and len(set(by)) > 1:
-        faults.append("`--edges` are of one property: give one `--by`.")
+        faults.append("`--edges` applies to a single property: give one `--by`.")
     bounds, wrong = read_edges(arguments.edges, "10,20,30")
     faults += wrong
     if faults:
@@ -170,7 +174,7 @@ class CompareArguments(QualityArguments):
     )
     ngrams: int = option("Number of n-grams of each kind.", "N", default=10, min=0)
     examples: int = option("Number of sentences of each kind.", "N", default=3, min=0)
-    seed: int = option("Of the tests.", default=12345, min=0)
+    seed: int = option("Random seed of the tests.", default=12345, min=0)
 
 
 @takes(
@@ -189,7 +193,7 @@ def compare(arguments: CompareArguments) -> None:
     systems = arguments.systems
     arguments.check_files(systems, arguments.train)
     if len(systems) < 2 and (arguments.bootstrap or arguments.randomisation):
-        raise ConfigError("A test compares systems: give two or more.")
+        raise ConfigError("A significance test compares systems: give two or more.")
     from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section
     from nmtgrid.analysis.quality.words import frequencies_in
     from nmtgrid.analysis.systems import read_text
@@ -216,7 +220,9 @@ class DifficultyArguments(QualityArguments):
     )
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
-    edges: str | None = option("Bucket boundaries: 1,2,4.  [default: thesis]", "N,N,...")
+    edges: str | None = option(
+        "Bucket boundaries, such as 1,2,4.  [default: those of the thesis]", "N,N,..."
+    )
     difficulty_out: Path | None = option(
         "Write the difficulties, one number per line, for `analyze buckets`.", "FILE"
     )
@@ -261,7 +267,8 @@ def difficulty(arguments: DifficultyArguments) -> None:
     check_outputs(outputs, inputs)
     if links is not None and train is not None:
         raise ConfigError(
-            "`--train` has no effect where `--alignments` gives the links: leave one out."
+            "`--train` has no effect, because `--alignments` gives the links: leave one of them "
+            "out."
         )
     bounds, faults = read_edges(arguments.edges, "1,2,4")
     if faults:

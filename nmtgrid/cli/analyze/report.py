@@ -33,7 +33,7 @@ class ReportArguments(EvaluationArguments):
 
     out: Path = option("The page: .html.", "FILE", default=REQUIRED)
     systems: list[str] | None = argument(
-        "Translations: text of any system, or traces of `decode` (.jsonl): more.",
+        "Translations: text of any system, or traces of `decode` (.jsonl), which show more.",
         "[NAME=]FILE",
         default=None,
     )
@@ -92,12 +92,13 @@ RULES = [
     Requires(
         "data",
         "systems activations",
-        "`--data` is for translations or `--activations MODEL`: add them, or leave `--data` out.",
+        "`--data` applies to translations or `--activations MODEL`: add one of them, or leave out "
+        "`--data`.",
     ),
     Excludes(
         "reference source",
         "data",
-        "{option} is what `--data` has: leave one of them out.",
+        "`--data` provides what {option} gives: leave one of them out.",
         unless="activations",
     ),
     Requires("split", "data", "`--split` names a part of a dataset: add `--data DATA`."),
@@ -112,7 +113,7 @@ RULES = [
     Requires(
         "reference source alignments train bootstrap",
         "systems",
-        "{option} is about translations: name them, NAME=FILE, or leave it out.",
+        "{option} applies to translations: give some, as in NAME=FILE, or leave it out.",
     ),
 ]
 
@@ -175,18 +176,21 @@ def report(arguments: ReportArguments) -> None:
 
 
 def _faults(arguments: ReportArguments) -> list[str]:
-    """Return what no rule says: values that are wrong, options that nothing would be made of."""
+    """Return errors that no rule covers: invalid values, options without effect."""
     faults = []
     systems = [split_label(text)[1] for text in arguments.systems or []]
     others = arguments.latency, arguments.depth, arguments.curves, arguments.activations
     if not systems and not any(others):
-        faults.append("There is nothing to report on: name translations, NAME=FILE.")
+        faults.append("There is nothing to report on: give translations, as in NAME=FILE.")
     if arguments.out.suffix.lower() not in (".html", ".htm"):
-        faults.append(f"`--out {arguments.out}` is a page: end it in .html.")
+        faults.append(f"`--out {arguments.out}` must be a page: give a name that ends in .html.")
     if systems and arguments.train is not None and not (arguments.source or arguments.data):
         from nmtgrid.analysis.systems import is_traces
 
         # Traces have sources of their own.
         if not any(map(is_traces, systems)):
-            faults.append("`--train` is to learn links from the source by: add `--source FILE`.")
+            faults.append(
+                "`--train` needs the source, from which alignments are learned: add `--source "
+                "FILE`."
+            )
     return faults + line_faults(arguments.line or [])

@@ -1,4 +1,4 @@
-"""What the commands of `nmtgrid analyze` share: their options, and how a section is shown."""
+"""The common part of `nmtgrid analyze`: shared options, and printing and writing a section."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ CORPUS = option(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShownArguments(CommandArguments):
-    """Where the tables, pictures and numbers of an analysis go."""
+    """Where the tables, figures and numbers of an analysis are written."""
 
     out: Path | None = option(
         "Write figures: into a folder, or to this .png or .svg (several: each with a suffix).",
@@ -82,7 +82,7 @@ class ShownArguments(CommandArguments):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EvaluationArguments(CommandArguments):
-    """What translations are compared with, and how."""
+    """The references and how scores are computed."""
 
     reference: Path | None = option("References, one per line.", "FILE", "--reference", "-r")
     source: Path | None = option("Source, one sentence per line.", "FILE", "--source", "-s")
@@ -123,14 +123,16 @@ EVALUATION_RULES = [
         "`--reference FILE` is missing: what the translations are compared with; or give a "
         "dataset, `--data DATA --split test`.",
     ),
-    Excludes("reference source", "data", "{option} is what `--data` has: leave one of them out."),
+    Excludes(
+        "reference source", "data", "`--data` provides what {option} gives: leave one of them out."
+    ),
     Requires("split", "data", "`--split` names a part of a dataset: add `--data DATA`."),
 ]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class QualityArguments(ShownArguments, EvaluationArguments):
-    """What an analysis of translations takes, and where its results go."""
+    """The options of analyses of translations, and of their output."""
 
     def check_files(self, systems: Sequence[str], *others: Path | None) -> None:
         """Raise ConfigError unless references are named once, and outputs replace no input."""
@@ -149,7 +151,8 @@ def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]
             check_suffix(out)
         elif out.exists() and not out.is_dir():
             raise ConfigError(
-                f"`--out {out}` is a file and no folder.", "Give a folder or a picture."
+                f"`--out {out}` is a file, not a folder.",
+                "Give a folder, or a file name that ends in .png or .svg."
             )
         folder = out.parent if is_file(out) else out
         above = next(parent for parent in (folder, *folder.parents) if parent.exists())
@@ -175,7 +178,7 @@ def line_faults(lines: Sequence[int]) -> list[str]:
 
 
 def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list[str]]:
-    """Return where buckets begin, of `--edges` (None: not given), and what is wrong with them."""
+    """Return the bucket boundaries of `--edges` (None: not given), and errors in them."""
     if text is None:
         return None, []
     from nmtgrid.analysis.quality.buckets import check_edges

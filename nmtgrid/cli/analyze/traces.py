@@ -1,4 +1,4 @@
-"""What traces of `nmtgrid decode` tell: `nmtgrid analyze alignments`, `exits` and `paths`."""
+"""Analyses of traces of `nmtgrid decode`: `analyze alignments`, `exits` and `paths`."""
 
 from __future__ import annotations
 
@@ -95,7 +95,8 @@ def alignments(arguments: AlignmentsArguments) -> None:
     if len(outputs) > 1:
         if bad := [name for name in files if "/" in name]:
             raise ConfigError(
-                f"`--pharaoh` makes files of the models' names, but `{bad[0]}` holds a `/`."
+                f"`--pharaoh` names files after the models, but `{bad[0]}` contains a `/`: give it "
+                "another name, as in `name=FILE`."
             )
         outputs = {
             n: path.with_name(f"{path.stem}-{n}{path.suffix}") for n, path in outputs.items()
@@ -136,7 +137,7 @@ class ExitsArguments(ShownArguments):
     "nmtgrid analyze exits early=early.jsonl --reference test.en --out DIR",
 )
 def exits(arguments: ExitsArguments) -> None:
-    """Show where tokens exit a decoder, and what that depends on.
+    """Show after which block tokens exit, and what that depends on.
 
     Average exits, by position, confidence and source length; a few hypotheses token by token. The
     end symbol is a token with an exit.
@@ -212,8 +213,8 @@ def paths(arguments: PathsArguments) -> None:
     faults = line_faults(arguments.line or [])
     if link_files and len(link_files) != len(files):
         faults.append(
-            f"There are {len(files)} systems, but {len(link_files)} files of `--alignments`: "
-            "give one for each, in their order or by name."
+            f"There are {len(files)} systems, but {len(link_files)} files of `--alignments`: give "
+            "one file per system, in the same order or by name."
         )
     check_rules(arguments, PATHS_RULES, faults)
     from nmtgrid.analysis.paths import as_paths, paths_section, read_traced
@@ -225,8 +226,8 @@ def paths(arguments: PathsArguments) -> None:
         trace.alignment is not None for traces in traced.values() for trace in traces
     ):
         raise ConfigError(
-            "There is no alignment in the traces: `--attention` has nothing to show.",
-            "Leave it out: alignments are then learned from the translations.",
+            "The traces contain no alignments, so `--attention` has nothing to show.",
+            "Leave out `--attention`: alignments are then learned from the translations.",
         )
     links, origin = _links(traced, arguments)
     unit: Literal["word", "token"] = "word" if arguments.words else "token"
@@ -239,7 +240,7 @@ def paths(arguments: PathsArguments) -> None:
 def _links(
     traced: Mapping[str, Sequence[Trace]], arguments: PathsArguments
 ) -> tuple[dict[str, Sequence[Links]] | None, str]:
-    """Return the links of each system (None: what models looked at), and where they come from."""
+    """Return the links of each system (None: its attention), and their origin."""
     from nmtgrid.analysis.alignment.aligner import read_words
     from nmtgrid.analysis.paths import given_links, learned_links
 
@@ -251,7 +252,10 @@ def _links(
         if not files:
             files = dict(zip(traced, (path for _, path in split), strict=True))
         if missing := [name for name in traced if name not in files]:
-            raise ConfigError(f"`--alignments {missing[0]}=FILE` is missing: name all or none.")
+            raise ConfigError(
+                f"`--alignments {missing[0]}=FILE` is missing: name the files of all systems or of "
+                "none."
+            )
         links = given_links(traced, files)
         return links, "Word alignments are those of the given files."
     more = read_words(*arguments.train) if arguments.train is not None else ([], [])

@@ -1,4 +1,4 @@
-"""The arguments of `nmtgrid decode`, and which of them go together."""
+"""The arguments of `nmtgrid decode`, and the rules on combining them."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ RULES = [
     Excludes(
         "card",
         "ensemble exit sample prefix",
-        "`--card` is about translations of MODEL alone: leave {other} out.",
+        "`--card` is for translations of MODEL on its own: leave out {other}.",
     ),
     Requires(
         "k threshold policy finish_reading",

@@ -1,4 +1,4 @@
-"""What `nmtgrid decode` does: translates, captions or forces, writes files and prints scores."""
+"""Runs `nmtgrid decode`: translates, captions or scores references, writes files, prints scores."""
 
 from __future__ import annotations
 
@@ -96,14 +96,14 @@ def make_translator(arguments: DecodeArguments) -> Translator:
         console.say(format_precision(translator.precision, translator.speedups))
     if (k := trained_k(arguments.model)) is not None:
         console.say(
-            f"note: this model was trained with wait-{k}, but reads the whole source here; with "
-            "`--stream` it reads as it was trained."
+            f"note: this model was trained with wait-{k}, but `decode` reads the whole source "
+            "first; `--stream` reads as in training."
         )
     return translator
 
 
 def format_precision(precision: str, speedups: Mapping[str, float]) -> str:
-    """Return the line that says which precision was chosen, and what was measured."""
+    """Return a line on the chosen precision and the measured speeds."""
     others = [
         f"{kind} {ratio:.1f}" for kind, ratio in speedups.items() if kind not in (precision, "fp32")
     ]
@@ -122,7 +122,7 @@ def _explicit_fields(
 
 
 def choose_halt(choice: str, loaded: LoadedModel) -> Halt | Verified | None:
-    """Return where tokens leave the decoder, as `--exit` has it (see `halt_of`).
+    """Return the exit mechanism of `--exit` (see `halt_of`).
 
     None where the model cannot decide. Raises ConfigError where `choice` does not fit.
     """
@@ -142,7 +142,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
     elif sys.stdin is not None and sys.stdin.isatty():
         # Whoever types sees each translation before the next line.
         translator.options = dataclasses.replace(translator.options, window=1)
-        console.say("Write a sentence on each line; Ctrl-D ends.")
+        console.say("Type one sentence per line; Ctrl-D ends.")
     # Filled while lines are read, and complete when all are.
     notes: Counter[str] = Counter()
     prefixes = None if arguments.prefix is None else _read_prefixes(arguments.prefix, total)
@@ -216,7 +216,7 @@ def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str
     files = FeatureFiles([path])
     if files.size != translator.features:
         raise DataError(
-            f"{path} has {files.size:,} features of a region, but the model knows "
+            f"{path} has {files.size:,} features per region, but the model expects "
             f"{translator.features:,}.",
             "Extract the features that the model was trained on.",
         )

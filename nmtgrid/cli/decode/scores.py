@@ -1,4 +1,4 @@
-"""Scores of a split that was decoded: measured against its references, and printed."""
+"""Scores of a translated split: computed against its references, and printed."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: st
         )
     if values["references_escaped"] > _FEW_ESCAPED * report["sentences"]:
         console.warn(
-            f"{values['references_escaped']:,} references hold what Moses' tokeniser writes, such "
-            "as `&apos;`: they are not raw text. Raw BLEU takes that for three words and is too "
-            "high; quote tokenised BLEU."
+            f"{values['references_escaped']:,} references contain escapes of Moses' tokeniser, "
+            "such as `&apos;`, so they are not raw text. Raw BLEU splits each escape into three "
+            "words and is too high: quote tokenised BLEU."
         )

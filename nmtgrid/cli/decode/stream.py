@@ -28,7 +28,7 @@ from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_setting, read_settings
-from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.online.stream import StreamTranslator, stream_plan
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import check_ensemble, default_plan
@@ -83,21 +83,21 @@ def _setting(arguments: DecodeArguments) -> Setting:
 
 
 def _policies(arguments: DecodeArguments) -> list[object]:
-    """Return what the options name to decide when to read."""
+    """Return the options given that select a policy."""
     options = arguments.k, arguments.threshold, arguments.policy
     return [option for option in options if option is not None]
 
 
 def _setting_of_training(arguments: DecodeArguments) -> Setting:
-    """Return the k that the model was trained with, and say so."""
+    """Return the k that the model was trained with, and print it."""
     k = trained_k(arguments.model)
     assert k is not None
-    console.say(f"note: this model was trained with wait-{k}, so it reads with `--k {k}`.")
+    console.say(f"note: this model was trained with wait-{k}, so `--k {k}` is used.")
     return Setting("wait-k", k)
 
 
 def _check_preset(arguments: DecodeArguments, loaded: LoadedModel) -> None:
-    """Warn where what is guaranteed of a stored policy does not hold for the stream."""
+    """Warn if the guarantee of a stored policy does not hold for the stream."""
     if arguments.policy is None:
         return
     conditions = Conditions(
@@ -122,14 +122,11 @@ def translate_stream(arguments: DecodeArguments) -> None:
     loaded = [load_model(folder, device, arguments.weights) for folder in folders]
     check_ensemble(loaded)
     _check_preset(arguments, loaded[0])
-    # The model's own width and penalties are for whole sentences: a stream never takes words back.
-    plan = dataclasses.replace(
-        default_plan(loaded[0]), beam=1, nbest=1, sample=False, coverage_penalty=0.0
-    )
+    plan = stream_plan(default_plan(loaded[0]))
     plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
     check_config(plan)
     if plan.beam > 1 or plan.sample or plan.coverage_penalty:
-        raise ConfigError("A stream is decoded greedily: change nothing but lengths by `--set`.")
+        raise ConfigError("Streams are decoded greedily: with `--set`, change only length limits.")
     halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
     translator = StreamTranslator(
         [model.model for model in loaded],
@@ -172,7 +169,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
 
 
 class _Line:
-    """One source line under way, and its text."""
+    """A source line in progress, and its translated text."""
 
     def __init__(self, number: int, translator: StreamTranslator) -> None:
         self.number = number
@@ -192,8 +189,8 @@ class _Line:
         words = self.stream.read(word)
         if count == 1 < len(self.stream.pieces):
             console.warn(
-                f"long-line: line {self.number} has more than {self._limits.whole:,} source "
-                "units and is translated in pieces."
+                f"long-line: line {self.number} has more than {self._limits.whole:,} source units "
+                "and is translated in segments."
             )
         return self._grow(words)
 
@@ -213,7 +210,7 @@ class _Line:
 
 
 class _Run:
-    """Translates lines of words and counts what it does."""
+    """Translates lines word by word, and counts and measures."""
 
     def __init__(self, translator: StreamTranslator) -> None:
         self._translator = translator

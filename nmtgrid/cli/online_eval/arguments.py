@@ -1,4 +1,4 @@
-"""The arguments of `nmtgrid online-eval`, and which of them go together."""
+"""The arguments of `nmtgrid online-eval`, and the rules on combining them."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ class OnlineEvalArguments(CommandArguments):
 
     @property
     def chosen_split(self) -> str:
-        """What `--split` says: with `--allow-loss`, where the setting is chosen."""
+        """The value of `--split`; with `--allow-loss`, the split for calibration."""
         return self.split or ("test" if self.allow_loss is None else "valid")
 
     @property
@@ -291,17 +291,17 @@ def check(arguments: OnlineEvalArguments) -> tuple[list[Setting], list[PolicyPre
 def _faults_of_guarantee(
     arguments: OnlineEvalArguments, guarantee: Guarantee, settings: Sequence[Setting]
 ) -> list[str]:
-    """Return what is wrong with what is to be guaranteed, one sentence each."""
+    """Return errors in the options of `--allow-loss`, one sentence each."""
     from nmtgrid.online.calibrate import refused_candidates
     from nmtgrid.online.policy_presets import check_policy_name
 
     faults = guarantee.faults()
     if len(arguments.models or ()) > 1:
-        faults.append("`--allow-loss` calibrates one MODEL at a time, but several are named.")
+        faults.append("`--allow-loss` works with one MODEL, but several are given.")
     if arguments.test_split == arguments.chosen_split:
         faults.append(
-            f"`--split` and `--test-split` are both `{arguments.test_split}`: what a setting is "
-            "chosen on says nothing about new sentences."
+            f"`--split` and `--test-split` are both `{arguments.test_split}`: a setting must be "
+            "tested on other sentences than those it was chosen on. Name another split."
         )
     if not 0 <= arguments.seed <= LARGEST_SEED:
         faults.append(f"`--seed` must be from 0 to {LARGEST_SEED:,}, but is {arguments.seed}.")
@@ -329,18 +329,21 @@ def _faults(arguments: OnlineEvalArguments) -> list[str]:
     unit, convention = arguments.latency_unit, arguments.convention
     if arguments.ensemble and len(arguments.models or []) > 1:
         faults.append(
-            "`--ensemble` averages with one MODEL, but several are named; `analyze latency` "
-            "lays results side by side."
+            "`--ensemble` works with one MODEL, but several are given; `analyze latency` compares "
+            "results side by side."
         )
     if convention == "simuleval" and unit == "token":
         faults.append("SimulEval's convention counts words: leave out `--unit token`.")
     elif arguments.published and convention != "thesis":
         faults.append(
-            "The published curves have AL in the thesis' convention: leave out `--published`, or "
+            "Published curves have AL in the thesis' convention: leave out `--published`, or "
             "`--convention`."
         )
     if arguments.clock and arguments.source == "line":
-        faults.append("A stream knows no line before its end: leave out `--source line`.")
+        faults.append(
+            "`--clock` decodes streams, in which a line is unknown before its end: leave out "
+            "`--source line`."
+        )
     if not 0 < arguments.words_per_minute < math.inf:
         faults.append(
             f"`--words-per-minute` must be above 0, but is {arguments.words_per_minute:g}."

@@ -1,4 +1,4 @@
-"""`online-eval --allow-loss`: a setting is chosen with a guarantee, shown and kept."""
+"""`online-eval --allow-loss`: chooses, prints and stores a setting with a guaranteed loss."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def calibrated_settings(
 
 
 def conclude(arguments: OnlineEvalArguments, system: System) -> None:
-    """Print what is certified, and, where another split was evaluated, if it holds there."""
+    """Print what is certified, and whether it holds on another split that was evaluated."""
     values, guarantee = system.calibrated, arguments.guarantee
     if values is None or guarantee is None or not values["certified"]:
         return
@@ -145,8 +145,8 @@ def _keep(
     assert system.calibrated is not None
     if setting.policy not in KINDS:
         console.say(
-            "note: your own policy is code, which a model directory cannot store: the setting is "
-            "not stored."
+            "note: the setting is not stored, because your own policy is code and model "
+            "directories contain none."
         )
         return None
     loaded = system.loaded

@@ -1,4 +1,4 @@
-"""What `nmtgrid online-eval` leaves in folders: results, translations, traces, logs, pictures."""
+"""Files written by `nmtgrid online-eval`: results, translations, traces, logs, figures."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from nmtgrid.search.traces import Trace, rounded_exit_scores
 
 @dataclasses.dataclass
 class System:
-    """A model under evaluation: its sentences, and what has been measured so far."""
+    """A model in an evaluation: its sentences, and the results so far."""
 
     name: str
     loaded: LoadedModel
@@ -152,7 +152,7 @@ def _grid(
 
 
 class Files:
-    """The folders of an evaluation; with several systems each has a folder of its own in them."""
+    """The output folders of an evaluation; several systems have a subfolder each."""
 
     def __init__(self, arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
         """Make the folders. Raises ConfigError for names that cannot be folders of their own."""
@@ -163,7 +163,10 @@ class Files:
             self._names = {systems[0].name: "."}
         # An empty name or `..` would write into the shared folder itself or above it.
         if len(set(self._names.values())) < len(systems) or {"", ".."} & {*self._names.values()}:
-            raise ConfigError("Two models would share a folder: name them by `NAME=MODEL`.")
+            raise ConfigError(
+                "Two models would use the same folder: give one of them another name, as in "
+                "`other=MODEL`."
+            )
         for folder in (arguments.out, arguments.simuleval):
             for name in self._names.values() if folder is not None else ():
                 make_folder(Path(str(folder), name))

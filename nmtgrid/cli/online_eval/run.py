@@ -1,4 +1,4 @@
-"""What `nmtgrid online-eval` does: models along settings, tables, and results kept as they come."""
+"""Runs `nmtgrid online-eval`: decodes models with all settings, prints tables, stores results."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def score_log(
     """
     instances = read_log(path)
     if not instances:
-        raise InputError("there is no sentence in it.", path=path)
+        raise InputError("the log has no sentences.", path=path)
     log_score = score(instances, tokenizer, own)
     thesis, aware = log_score.thesis, log_score.computation_aware
     rows = [["thesis", *_row(thesis)], ["SimulEval", *_row(log_score.simuleval)]]
@@ -91,8 +91,8 @@ def print_skipped(latencies: Mapping[str, Latency]) -> None:
     total = max(latency.sentences for latency in latencies.values())
     if text := _counted(skipped):
         console.say(
-            f"In {text} of {total:,} sentences source or translation is empty: averages exclude "
-            "them."
+            f"In {text} of {total:,} sentences the source or the translation is empty; averages "
+            "exclude them."
         )
     if text := _counted(late):
         console.say(
@@ -155,9 +155,9 @@ def evaluate(
         setting.is_offline or setting.translates_prefixes for setting in settings
     ):
         console.warn(
-            f"`--beam {arguments.beam}` with limited reads: a beam may revise what it has "
-            "written until the sentence ends, so latencies are those of the hypothesis that is "
-            "best then, not of words that could have been shown. `--beam 1` writes what stays."
+            f"`--beam {arguments.beam}` with limited reads: a beam may revise its output until the "
+            "sentence ends, so latencies are those of the best hypothesis at the end, not of words "
+            "that a user would have seen. With `--beam 1` words are final."
         )
     _warn_of_published(arguments, systems)
     # Folders come first: a bad name must not waste the evaluation.
@@ -184,7 +184,7 @@ def evaluate(
 
 
 def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
-    """Return wait-k as the models were trained, where no policy is given; none if any was not."""
+    """Return wait-k with the k of training if no policy is given; none if a model has no k."""
     if arguments.k or arguments.thresholds or arguments.oracle:
         return []
     if arguments.policies or arguments.policy:
@@ -408,7 +408,7 @@ def _systems(
         for label, path in named
     ]
     faults = [
-        f"Two models are called `{name}`: name one by `NAME=MODEL`."
+        f"Two models have the name `{name}`: give one of them another, as in `other=MODEL`."
         for number, name in enumerate(names)
         if name in names[:number]
     ]
@@ -479,7 +479,7 @@ def _possible(decoder: OnlineDecoder, settings: Sequence[Setting], shown: str) -
 
 
 class _Meter:
-    """Counts what is done and shows it on the progress bar."""
+    """Counts translated sentences and shows them on the progress bar."""
 
     def __init__(self, bar: Any) -> None:
         self._bar = bar

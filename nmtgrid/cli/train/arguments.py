@@ -1,4 +1,4 @@
-"""The arguments of `nmtgrid train`, and which of them go together."""
+"""The arguments of `nmtgrid train`, and the rules on combining them."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class TrainArguments(CommandArguments):
     )
     dry_run: bool = flag("--dry-run", "Print the plan and its cost without training.")
     list_: bool = flag("--list", "List architectures, presets, objectives and settings.")
-    source_vocab_size: int | None = option("With `--dry-run` and no data.", "N")
-    target_vocab_size: int | None = option("With `--dry-run` and no data.", "N")
+    source_vocab_size: int | None = option("With `--dry-run` without DATA.", "N")
+    target_vocab_size: int | None = option("With `--dry-run` without DATA.", "N")
     json: JsonFile = None
     config: Config = None
     dump_config: Path | None = option(
@@ -98,7 +98,7 @@ PANELS = {
     "Instead of training": "list_ dump_config dry_run lengths source_vocab_size target_vocab_size",
     GENERAL: "device precision json",
 }
-_SIZES_MESSAGE = "{option} is for `--dry-run` alone, without DATA: leave it out."
+_SIZES_MESSAGE = "{option} applies only to `--dry-run` without DATA: leave it out."
 _OUT_MESSAGE = "`--out MODEL` is missing: the model directory to write."
 RULES = [
     Requires("source_vocab_size target_vocab_size", "dry_run", _SIZES_MESSAGE),

@@ -1,4 +1,4 @@
-"""`train --dry-run` and `train --list`: what would be trained, at which cost, and what there is."""
+"""`train --dry-run` and `train --list`: plans and their costs, and lists of what is available."""
 
 from __future__ import annotations
 
@@ -95,11 +95,11 @@ def _print_notes(settings: RunSettings, samples: int) -> None:
     for note in settings.notes():
         console.warn(note)
     if settings.training.r_drop:
-        console.say("Costs are those of one pass over a pair. R-Drop makes two.")
+        console.say("Costs are those of one pass over a pair; R-Drop makes two.")
     if samples:
         console.say(
-            f"Costs are those of the true sentences. Smoothing draws {samples:,} more for each, "
-            "and the model reads their prefixes too: on the same source, which is encoded once."
+            f"Costs are those of the references. Smoothing samples {samples:,} more sentences for "
+            "each, which the decoder reads too; the source is encoded once for all."
         )
 
 
@@ -144,8 +144,8 @@ def print_list(
                 print_table(title, ["name", "default", "meaning"], rows)
     if not arch:
         console.say(
-            "`--list --arch NAME` shows the settings of an architecture, with `--objective NAME` "
-            "those of that objective."
+            "`--list --arch NAME` lists the settings of an architecture, `--objective NAME` those "
+            "of an objective."
         )
     return {
         "architectures": [{"name": kind.name, "summary": kind.summary} for kind in kinds],
@@ -221,7 +221,7 @@ def _parse_lengths(text: str) -> tuple[float, float]:
     if not (1 <= source <= LONGEST and 1 <= target <= LONGEST):
         raise ConfigError(
             f"`--lengths` must be two numbers from 1 to {LONGEST:,}, but is `{shortened(text)}`.",
-            "Write source and target length like this: `--lengths 20x25`.",
+            "Give the source and target length as in `--lengths 20x25`.",
         )
     return source, target
 
@@ -284,7 +284,7 @@ def _work(
 
 
 def _print_tables(values: dict[str, Any], origin: str) -> None:
-    """Print the plan; `origin` says where its lengths come from."""
+    """Print the plan; `origin` says where its lengths are from."""
     report = values["properties"]
     lengths = f"{values['source_length']:.1f} x {values['target_length']:.1f}"
     fields = {

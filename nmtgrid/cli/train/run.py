@@ -1,4 +1,4 @@
-"""`nmtgrid train` at work: one run or several seeds, signals, one printed line for each event."""
+"""Runs `nmtgrid train`: one run or several seeds, signals, one printed line per event."""
 
 from __future__ import annotations
 
@@ -209,7 +209,7 @@ def _follow(
 
 
 def _card_rows(finished: events.Finished, trainer: Trainer) -> dict[str, str]:
-    """Return what the model card says of a training."""
+    """Return the rows of the model card on the training."""
     settings, rows = trainer.settings, {"parameters": f"{trainer.model.count_parameters():,}"}
     rows["preset"] = settings.preset or "none"
     rows["objective"] = settings.objective_name
@@ -245,7 +245,7 @@ def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
 
 
 def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
-    """Print what is to be known before a training; cut from the log what a resumed run repeats."""
+    """Print warnings before training; cut lines from the log that a resumed run repeats."""
     objective = trainer.weights.objective
     notes = objective.notes if isinstance(objective, Prepared) else ()
     for note in [*trainer.settings.notes(), *trainer.notes, *notes]:
@@ -318,7 +318,7 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
 def _print_finished(event: events.Finished) -> None:
     text = f"Finished at update {event.update:,} after {event.minutes:.1f} minutes: {event.reason}."
     if event.best_nll is None:
-        console.say(f"{text} There was no validation: model.safetensors holds the last weights.")
+        console.say(f"{text} There was no validation: model.safetensors contains the last weights.")
         return
     weights = {
         "last": "",
@@ -339,7 +339,7 @@ def _format_minutes(minutes: float) -> str:
 def _format_scores(
     criterion: float | None, bleu: float | None, cider: float | None, separator: str
 ) -> str:
-    """Return what validation measured beside the loss, each score after `separator`."""
+    """Return the scores of a validation, each after `separator`."""
     text = ""
     if criterion is not None:
         text = f"{separator}criterion {criterion:.4f}"

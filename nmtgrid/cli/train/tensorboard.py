@@ -1,4 +1,4 @@
-"""`train --tensorboard`: the figures of `metrics.jsonl` as events that TensorBoard shows."""
+"""`train --tensorboard`: the values of `metrics.jsonl` as TensorBoard events."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ def import_tensorboard() -> ModuleType:
         from torch.utils import tensorboard
     except ImportError as fault:
         raise ConfigError(
-            f"`--tensorboard` writes events with the package tensorboard, which is not installed "
-            f"here ({fault}).",
+            f"`--tensorboard` needs the package tensorboard, which is not installed ({fault}).",
             "`pip install tensorboard` (or `pip install nmtgrid[tensorboard]`), or leave the "
             "option out: `metrics.jsonl` has the same figures.",
         ) from fault
@@ -25,7 +24,7 @@ def import_tensorboard() -> ModuleType:
 
 
 class TensorBoard:
-    """Events of one run in a folder; those of updates after `update` are done again."""
+    """The TensorBoard events of one run; those after `update` are written again."""
 
     def __init__(self, folder: Path, update: int) -> None:
         self._writer = import_tensorboard().SummaryWriter(

@@ -1,4 +1,4 @@
-"""Reads checkpoints as torch saves them, without unpickling: nothing of a file is ever run.
+"""Reads checkpoints of torch without unpickling: nothing in the file is executed.
 
 Since torch 1.6 a checkpoint is a zip archive, before it was a stream of pickles and numbers. Time
 and memory are bounded by the bytes that the file has on disk, holes of a sparse file not counted:
@@ -68,7 +68,7 @@ _MAX_GROWTH = 8
 
 
 class PickleFault(ValueError):
-    """What is wrong with a pickle, without the name of the file."""
+    """An error in a pickle, without the name of the file."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class Inert:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Namespace:
-    """Options as argparse keeps them."""
+    """Options as argparse stores them."""
 
     values: dict[str, Any]
 
@@ -132,7 +132,7 @@ class TensorView:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Constructor:
-    """A constructor that the reader carries out itself."""
+    """A constructor that the reader implements itself."""
 
     name: str
 
@@ -151,7 +151,7 @@ def _resolve(name: str) -> _Constructor | Inert:
 
 def _tensor(storage: Any, offset: Any, shape: Any, strides: Any) -> TensorView:
     if not isinstance(storage, _Storage) or not len(shape) == len(strides) <= _MAX_AXES:
-        raise PickleFault("it has a tensor that makes no sense")
+        raise PickleFault("it has an inconsistent tensor")
     sizes = tuple(map(_count, shape))
     # Nobody steps along an axis of one element, so its stride may be anything.
     steps = tuple(
@@ -183,7 +183,7 @@ _BYTES = {ord("C"): "<B", ord("B"): "<I", 0x8E: "<Q", 0x96: "<Q"}
 
 
 class PickleReader:
-    """Reads the consecutive pickles in `data` on a stack machine that calls nothing.
+    """Reads the consecutive pickles in `data` on a stack machine that cannot call functions.
 
     `position` is where the next one begins; `storages` are those that were named, by key.
     """
@@ -433,7 +433,7 @@ _PROTOCOL = 1001
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """An open checkpoint: all but the tensors, the model's tensors, and the file itself."""
+    """An open checkpoint: its options, its tensors, and the file itself."""
 
     path: Path
     content: Mapping[str, Any]

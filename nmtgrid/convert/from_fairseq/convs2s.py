@@ -1,4 +1,4 @@
-"""ConvS2S of fairseq (`fconv`): weights are kept in directions and lengths, as ours are."""
+"""Converts fairseq's ConvS2S (`fconv`), whose weight normalisation is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dictionaries and codes of other programs as our vocabularies and codes.
+"""Converts dictionaries and BPE codes of other programs.
 
 A dictionary of fairseq is a text file with `token count` on each line. Its ids begin with `<s>`,
 `<pad>`, `</s>` and `<unk>`, which the file leaves out, and go on in the order of the lines; ours
@@ -39,8 +39,8 @@ def read_dictionary(path: Path) -> Vocabulary:
         if name in indices and not overwrites:
             raise InputError(
                 f"the token `{name[:60]}` stands there twice.",
-                f"Add ` {_OVERWRITE}` to the line if it is to take over, as early versions of "
-                "fairseq read it.",
+                f"Add ` {_OVERWRITE}` to the line if it is meant to replace the earlier one, as in "
+                "early versions of fairseq.",
                 path=path,
                 line=number,
             )
@@ -55,7 +55,7 @@ def read_dictionary(path: Path) -> Vocabulary:
         # Fillers may have a count of -1; our files have at most 18 digits.
         counts.append(min(max(count, 0), 10**18 - 1))
     if not names:
-        raise InputError("there is no token in it.", "Give fairseq's `dict.*.txt`.", path=path)
+        raise InputError("the file contains no tokens.", "Give fairseq's `dict.*.txt`.", path=path)
     return Vocabulary(named(names), counts)
 
 

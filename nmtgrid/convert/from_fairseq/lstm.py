@@ -1,4 +1,4 @@
-"""LSTM models of fairseq (`lstm`): a decoder with input feeding and attention to the source."""
+"""Converts fairseq's LSTM (`lstm`): a decoder with input feeding and attention."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     import_plan = Plan("bilstm", config, {}, tied_copies(tied, checkpoint, "fc_out"))
     if any(options.get(encoder, 0.0) != options.get(decoder, 0.0) for encoder, decoder in _RATES):
         import_plan.notes.append(
-            "the decoder's dropout rates serve both sides; they matter to training"
+            "the dropout rates of the decoder are used for both sides; they matter only for "
+            "training"
         )
     if not options.faults:
         import_plan.recipes = _recipes(config, tied, checkpoint)

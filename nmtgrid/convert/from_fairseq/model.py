@@ -53,7 +53,7 @@ _SEARCH = {"beam": 5, "length_penalty": 1.0}
 
 @dataclasses.dataclass(frozen=True)
 class TextFiles:
-    """The files of the text pipeline, and what else is known of it (None: as the options say)."""
+    """The files of the text pipeline and its settings (None: those of the checkpoint)."""
 
     source_dictionary: Path
     target_dictionary: Path
@@ -67,14 +67,14 @@ class TextFiles:
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """The facts of an imported checkpoint."""
+    """The facts of a converted model; `original_arch` is the other program's architecture."""
 
-    fairseq_arch: str
-    """fairseq's name of the architecture."""
     arch: str
+    original_arch: str
     config: Any
     parameters: int
     vocabularies: tuple[int, int]
+    search: dict[str, Any]
     notes: list[str]
 
 
@@ -102,19 +102,32 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
         "search": dict(_SEARCH),
         "imported": {"program": "fairseq", "arch": fairseq_arch},
     }
-    with new_folder(out, task="nmtgrid import-fairseq") as folder:
+    origin = f"`{path.name}`, a `{fairseq_arch}` of fairseq"
+    return write_imported(out, plan, model, pipeline, settings, origin)
+
+
+def write_imported(
+    out: Path,
+    plan: Plan,
+    model: TranslationModel,
+    pipeline: Pipeline,
+    settings: dict[str, Any],
+    origin: str,
+) -> Imported:
+    """Write a converted model as the model directory `out`, and return its facts."""
+    source, parameters = settings["imported"], model.count_parameters()
+    with new_folder(out, task=f"nmtgrid import-{source['program']}") as folder:
         save_model(folder, model, pipeline, settings)
         update_card(
             folder,
-            origin=f"Imported by nmtgrid from `{path.name}`, a `{fairseq_arch}` of fairseq, whose "
-            "licence and data count.",
-            training={"parameters": f"{model.count_parameters():,}"},
+            origin=f"Imported by nmtgrid from {origin}, whose licence and data count.",
+            training={"parameters": f"{parameters:,}"},
         )
         # Reading it back checks the files before the folder gets its name.
         load_model(folder)
     sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    parameters = model.count_parameters()
-    return Imported(fairseq_arch, plan.arch, model.config, parameters, sizes, plan.notes)
+    facts = parameters, sizes, settings["search"], plan.notes
+    return Imported(plan.arch, source["arch"], plan.config, *facts)
 
 
 def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
@@ -194,7 +207,7 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
     ):
         faults.append(
             f"{text.source_dictionary} and {text.target_dictionary} differ, but both sides of the "
-            "model share their embeddings: give the one dictionary twice."
+            "model share their embeddings: give the same dictionary twice."
         )
     return faults
 
@@ -212,7 +225,7 @@ def build_model(plan: Plan, checkpoint: Weights, pipeline: Pipeline) -> Translat
     shapes = outline.state_dict()
     # A fault of our plan, which users cannot mend: it should not look like theirs.
     if set(plan.recipes) != set(shapes):
-        raise ModelError(f"{path}: the plan of `{plan.arch}` is not that of its tensors.")
+        raise ModelError(f"{path}: its tensors are not those of `{plan.arch}`.")
     faults = mismatched_shapes(plan, checkpoint, shapes)
     if faults:
         raise ConfigError([f"{path}:", *faults[:10]], "Its options and its weights do not agree.")
@@ -220,7 +233,7 @@ def build_model(plan: Plan, checkpoint: Weights, pipeline: Pipeline) -> Translat
     if size > checkpoint.max_bytes:
         raise ModelError(
             f"{path}: its model would take {size:,} bytes, far more than the weights stored there.",
-            "Fetch or make it again: one tensor may be stored under many names.",
+            "Download or create it again: one tensor may be stored under many names.",
         )
     model = zoo.from_config(plan.arch, plan.config, *sizes)
     model.load_state_dict(convert_tensors(plan, checkpoint))

@@ -1,4 +1,4 @@
-"""Pervasive Attention as its authors train it with fairseq (`pervasive` of attn2d)."""
+"""Converts attn2d's Pervasive Attention (`pervasive`)."""
 
 from __future__ import annotations
 
@@ -95,9 +95,11 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     cancelled = "decoder.aggregator.w1.bias", "decoder.aggregator.w2.bias"
     import_plan.ignored += (*shifts.names, *cancelled)
     if any(name.endswith(".mconv2.bias") for name in checkpoint.views):
-        import_plan.notes.append("the convolutions' biases have gone into the maps around them")
+        import_plan.notes.append(
+            "biases of convolutions were folded into the neighbouring projections"
+        )
     if "decoder.projection.weight" in checkpoint.views and not config.output_map:
-        import_plan.notes.append("the map before the classifier is multiplied into it")
+        import_plan.notes.append("the projection before the classifier was multiplied into it")
     return import_plan
 
 

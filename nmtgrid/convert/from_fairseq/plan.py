@@ -1,4 +1,4 @@
-"""The plan of an import: our configuration of fairseq's options, a recipe for each tensor."""
+"""The plan of a conversion: the configuration from fairseq's options, and a recipe per tensor."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _READ_ALL = 1024
 
 
 class Options:
-    """The options of a checkpoint; what our models cannot express is added to `faults`."""
+    """The options of a checkpoint; unsupported ones are added to `faults`."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values = values
         self.faults: list[str] = []
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return the option's value, `default` where there is none.
+        """Return the option's value, or `default`.
 
         It is a short text, a number, or a short list of these, all of which can be printed and
         compared; of anything else `...` is left, which means a switch that is on.
@@ -55,14 +55,14 @@ class Options:
         return bool(value)
 
     def count(self, name: str, default: int | None = None) -> int:
-        """Return a whole number of at least 1; a fault where there is none."""
+        """Return a whole number of at least 1; record an error otherwise."""
         value = self.get(name, default)
         largest = LARGEST_DEPTH if name.endswith("layers") else LARGEST_COUNT
         if type(value) is int and 1 <= value <= largest:
             return value
         problem = "is missing from its options" if value is None else f"is `{str(value)[:100]}`"
         self.faults.append(
-            f"`{option_name(name)}` {problem}: a whole number from 1 to {largest:,} is wanted."
+            f"`{option_name(name)}` {problem}: it must be a whole number from 1 to {largest:,}."
         )
         return 1
 
@@ -71,7 +71,9 @@ class Options:
         value = self.get(name, default)
         if isinstance(value, (int, float)) and 0.0 <= value < 1.0:
             return float(value)
-        self.faults.append(f"`{option_name(name)} {str(value)[:100]}` is no rate from 0 up to 1.")
+        self.faults.append(
+            f"`{option_name(name)} {str(value)[:100]}` is not a rate from 0 to below 1."
+        )
         return default
 
     def refuse(self, name: str, why: str) -> None:
@@ -149,9 +151,8 @@ def read_options(checkpoint: Checkpoint) -> Options:
         return Options(values)
     kind = next((value.name for value in (args, table) if isinstance(value, Inert)), "nothing")
     raise ModelError(
-        f"{checkpoint.path} holds no options that can be read (`args` or `cfg`; there is "
-        f"{kind[:80]}).",
-        "Load and save it once with a version of fairseq that keeps `cfg` as plain values.",
+        f"{checkpoint.path} has no readable options (`args` or `cfg`; there is {kind[:80]}).",
+        "Load and save it once with a version of fairseq that stores `cfg` as plain values.",
     )
 
 
@@ -196,20 +197,20 @@ def _value(node: ast.AST) -> Any:
     raise ValueError
 
 
-class Shaped(Protocol):
-    """What is known of a tensor before it is read."""
+class HasShape(Protocol):
+    """The facts about a tensor that are known before it is read."""
 
     @property
     def shape(self) -> Sequence[int]: ...
 
 
 class Weights(Protocol):
-    """An open file of weights, fairseq's or another program's with its names."""
+    """An open file of weights, with fairseq's names of tensors."""
 
     @property
     def path(self) -> Path: ...
     @property
-    def views(self) -> Mapping[str, Shaped]:
+    def views(self) -> Mapping[str, HasShape]:
         """The tensors by name."""
     @property
     def max_bytes(self) -> int:
@@ -220,7 +221,7 @@ class Weights(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Recipe:
-    """How one of our tensors is computed: `fn` of the other program's tensors `names`."""
+    """How one tensor is computed: `fn` of the other program's tensors `names`."""
 
     names: tuple[str, ...]
     fn: Callable[..., Tensor]
@@ -231,7 +232,7 @@ Recipes = dict[str, Recipe]
 
 @dataclasses.dataclass
 class Plan:
-    """A model of ours: its configuration and the recipes of its tensors.
+    """The plan of a conversion: the configuration, and a recipe for each tensor.
 
     `copies` are names of the other program's tensors that must equal other ones.
     """
@@ -252,14 +253,14 @@ class Plan:
         if k < _READ_ALL:
             self.objective = {"objective_name": "wait-k", "objective": {"k": k}}
             self.notes.append(
-                f"trained with wait-{k}: `decode --stream` and `online-eval` stay {k} source units "
-                "behind, unless `--k` says otherwise"
+                f"trained with wait-{k}, the default of `decode --stream` and `online-eval` (`--k` "
+                "changes it)"
             )
 
     def trained_for_every_k(self, objective_name: str, **objective: int) -> None:
         """Enter that the model was trained for many k, from `k` on or for all."""
         self.objective = {"objective_name": objective_name, "objective": objective}
-        self.notes.append("trained with wait-k for many k: choose one by `--k`")
+        self.notes.append("trained with wait-k for many k: choose one with `--k`")
 
 
 def copied(name: str) -> Recipe:
@@ -314,7 +315,8 @@ def unmatched_tensors(plan: Plan, checkpoint: Weights) -> list[str]:
                 or not checkpoint.load(copy).equal(checkpoint.load(original))
             ):
                 faults.append(
-                    f"`{copy}` and `{original}` should be one matrix by the options, but differ."
+                    f"`{copy}` and `{original}` should be shared according to the options, but "
+                    "differ."
                 )
     return faults
 
@@ -340,7 +342,7 @@ def mismatched_shapes(
             continue
         expected = list(parameters[name].shape)
         if shape != expected:
-            faults.append(f"{sources} give {shape} where the options want {expected}.")
+            faults.append(f"{sources} give {shape}, but the options require {expected}.")
     return faults
 
 

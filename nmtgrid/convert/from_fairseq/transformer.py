@@ -1,4 +1,4 @@
-"""Transformers of fairseq: `transformer` and its kin, of old checkpoints and new ones.
+"""Converts fairseq's Transformers: `transformer` and its variants, old and new.
 
 And attn2d's `waitk_transformer`, whose encoder is uni-directional.
 """
@@ -113,7 +113,7 @@ def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False)
         return import_plan
     if min(inner) < max(inner):
         import_plan.notes.append(
-            f"feed-forward maps of {min(inner)} features are filled up to {max(inner)} with zeros"
+            f"feed-forward layers of size {min(inner)} are padded to {max(inner)} with zeros"
         )
     import_plan.recipes = _recipes(config, inner, checkpoint)
     return import_plan

@@ -46,7 +46,7 @@ Report = Callable[[int, int], None]
 
 @dataclasses.dataclass(frozen=True)
 class CaptionPlan:
-    """What `preprocess` does to captions."""
+    """The caption processing of `preprocess`."""
 
     target_lang: str = "en"
     tokenize: Literal["moses", "none"] = "moses"
@@ -133,7 +133,7 @@ def build_pictures(
 
 @dataclasses.dataclass
 class _SplitBuilder:
-    """Writes splits into a folder; `files` gathers the sizes and hashes of what it wrote."""
+    """Writes splits into a folder; `files` collects sizes and hashes of the files."""
 
     folder: Path
     plan: CaptionPlan
@@ -208,7 +208,7 @@ def _join_lines(lines: Iterable[str]) -> bytes:
 
 @dataclasses.dataclass(frozen=True)
 class CaptionSources:
-    """The files of a dataset of pictures, and how they become its splits."""
+    """The input files of a captioning dataset, and how they are divided into splits."""
 
     captions: Path
     features: Sequence[Path]
@@ -246,8 +246,8 @@ def preprocess_captions(
             owners[picture.name] = split
     if duplicates:
         raise InputError(
-            f"{len(duplicates):,} pictures are there twice: {list_names(duplicates)}.",
-            "A picture can be in one split alone.",
+            f"{len(duplicates):,} pictures occur twice: {list_names(duplicates)}.",
+            "Each picture must be in exactly one split.",
         )
     notes["features_without_captions"] = len(features.names) - len(owners)
     source = PictureSource(features.size, features.kind)
@@ -263,7 +263,7 @@ def _split(sources: CaptionSources) -> tuple[dict[str, list[CaptionedPicture]], 
         return _karpathy_splits(sources, captioned)
     if sources.restval:
         raise ConfigError(
-            f"`--restval` belongs to Karpathy's splits, which {sources.captions} does not have.",
+            f"`--restval` needs Karpathy's splits, which {sources.captions} does not have.",
             "Leave it out.",
         )
     splits = {"train": captioned[""]}
@@ -276,8 +276,8 @@ def _split(sources: CaptionSources) -> tuple[dict[str, list[CaptionedPicture]], 
         others = read_captions(Path(held_out))
         if "" not in others:
             raise InputError(
-                "it has splits of its own (Karpathy's layout), but one split is wanted.",
-                "Give it to `--captions` alone, or name a file in COCO's own layout.",
+                "it defines several splits (Karpathy's format), but a single split is needed.",
+                "Give it with `--captions` only, or name a file in COCO's format.",
                 path=Path(held_out),
             )
         splits[name] = others[""]
@@ -296,12 +296,12 @@ def _karpathy_splits(
 ) -> tuple[dict[str, list[CaptionedPicture]], dict[str, int]]:
     if sources.held_out:
         raise ConfigError(
-            f"{sources.captions} has splits of its own: leave `--valid` and `--test` out."
+            f"{sources.captions} defines its own splits: leave out `--valid` and `--test`."
         )
     if "train" not in captioned or not captioned.keys() <= {*_KARPATHY_SPLITS, _RESTVAL}:
         raise InputError(
-            f"its splits are {list_names(list(captioned))}.",
-            "There must be `train`, and there may be `restval`, `val` and `test`.",
+            f"the splits are {list_names(list(captioned))}.",
+            "`train` is required; `restval`, `val` and `test` are optional.",
             path=sources.captions,
         )
     rest = captioned.pop(_RESTVAL, [])
@@ -320,8 +320,8 @@ def _hold_out(
     """Return the rest of train and `count` held-out pictures, evenly spread over the file."""
     if not 0 < count < len(train):
         raise ConfigError(
-            f"`{name}`: {count:,} of {len(train):,} pictures cannot be held out; there must be "
-            "some on both sides.",
+            f"`{name}`: cannot hold out {count:,} of {len(train):,} pictures; some must be left on "
+            "both sides.",
             "Give a number of pictures to hold out, or a file.",
         )
     # The middle of each of `count` equal parts.
@@ -346,8 +346,8 @@ def _with_features(
         raise InputError(
             f"{len(missing):,} of {len(captioned):,} pictures of `{name}` have no features: "
             f"{list_names(missing)}.",
-            f"Features are called {list_names(features.names)}; a picture's id, file name, or file "
-            "name without its ending must be among the names. Give all files by `--features`, or "
-            "leave the pictures out of the captions.",
+            f"Features have names such as {list_names(features.names)}; a picture is looked up by "
+            "its id, its file name, or its file name without extension. Give all feature files "
+            "with `--features`, or remove these pictures from the captions.",
         )
     return pictures

@@ -1,4 +1,4 @@
-"""Captions of pictures in the two public layouts of MS-COCO.
+"""Captions of pictures in the two public JSON formats of MS-COCO.
 
 Karpathy's file has each picture with its split and sentences,
 `{"images": [{"cocoid", "filename", "split", "sentences": [{"raw", "tokens"}]}]}`; COCO's own files
@@ -116,7 +116,7 @@ def _read(path: Path) -> Any:
         raise storage_error(path, fault, "read") from fault
     except ValueError as fault:
         raise InputError(
-            f"{fault}.", "Mend the file, or fetch it again: it may have been cut.", path=path
+            f"{fault}.", "Correct the file, or download it again: it may be truncated.", path=path
         ) from fault
 
 
@@ -146,8 +146,8 @@ def _pictures_of_coco(path: Path, content: _Coco) -> list[CaptionedPicture]:
         owner = str(annotation.image_id)
         if owner not in captions:
             raise InputError(
-                f"annotations[{index}] is of the picture `{owner}`, which `images` does not have.",
-                "Mend the file.",
+                f"annotations[{index}] refers to the picture `{owner}`, which is not in `images`.",
+                "Correct the file.",
                 path=path,
             )
         captions[owner].append(Caption(annotation.caption))
@@ -165,4 +165,4 @@ def _keys(*names: int | str | None) -> tuple[str, ...]:
 
 
 def _duplicate_error(path: Path, name: str) -> InputError:
-    return InputError(f"the picture `{name}` stands twice.", "Keep one of them.", path=path)
+    return InputError(f"the picture `{name}` occurs twice.", "Keep one of them.", path=path)

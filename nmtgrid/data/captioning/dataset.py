@@ -1,4 +1,4 @@
-"""Features of pictures: read from users' files, stored in a dataset, collated into batches.
+"""Features of pictures: read from user files, stored in a dataset, collated into batches.
 
 In a dataset `pictures/<split>.safetensors` holds `features` (flat), `offsets` [pictures + 1] in
 regions and `captions` [pictures + 1]: the lines of text from captions[p] on belong to picture p.
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 KINDS = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _INTEGERS = {"I64": "<i8", "I32": "<i4", "U32": "<u4", "U64": "<u8"}
 _LAYOUT = (
-    "A file of features has one tensor [regions, F] for each picture, called by its id or file "
-    "name; or `features` [total, F] with `offsets` and `ids`."
+    "A file of features has one tensor [regions, F] per picture, named by its id or file name; or "
+    "`features` [total, F] with `offsets` and `ids`."
 )
 
 
@@ -72,11 +72,11 @@ class FeatureFiles:
                     raise InputError(
                         f"the picture `{name}` has {shape[1]:,} features of {shape[0]}, others "
                         f"have {usual[1]:,} of {usual[0]}.",
-                        "All pictures need features of one size and number type.",
+                        "All pictures need features of the same size and type.",
                         path=path,
                     )
         if not self._locations:
-            raise InputError("there are no features in it.", _LAYOUT, path=paths[0])
+            raise InputError("the file contains no features.", _LAYOUT, path=paths[0])
         ((self.kind, self.size),) = shapes
 
     @property
@@ -120,8 +120,8 @@ def _locate(path: Path) -> Iterator[tuple[str, _Location, tuple[str, int]]]:
     if wrong:
         first = entries[wrong[0]]
         raise InputError(
-            f"{len(wrong):,} of {len(entries):,} tensors are no features [regions, F] of F32, F16 "
-            f"or BF16: {list_names(wrong)} ({first.dtype} {first.shape}).",
+            f"{len(wrong):,} of {len(entries):,} tensors are not features of type F32, F16 or BF16 "
+            f"and shape [regions, F]: {list_names(wrong)} ({first.dtype} {first.shape}).",
             _LAYOUT,
             path=path,
         )
@@ -142,8 +142,8 @@ def _locate_flat(
     whole = entries["features"]
     if not _is_features(whole, (2,)) or "offsets" not in entries:
         raise InputError(
-            f"`features` must be [total, F] of F32, F16 or BF16 with `offsets` beside it, but is "
-            f"{whole.dtype} {whole.shape}.",
+            "`features` must have type F32, F16 or BF16, shape [total, F] and a tensor `offsets`, "
+            f"but is {whole.dtype} {whole.shape}.",
             _LAYOUT,
             path=path,
         )
@@ -155,12 +155,12 @@ def _locate_flat(
         try:
             names = convert(parse_json(facts.get("ids", "")), list[str | int])
         except ValueError as fault:
-            raise InputError("it has no `ids` of its pictures.", _LAYOUT, path=path) from fault
+            raise InputError("there are no `ids` of pictures.", _LAYOUT, path=path) from fault
     fits = len(offsets) == len(names) + 1 and offsets[-1] == whole.shape[0]
     if not (fits and _rises(offsets)):
         raise InputError(
-            f"`offsets` must rise from 0 to {whole.shape[0]:,}, one more than the {len(names):,} "
-            "pictures of `ids`, each with a region or more.",
+            f"`offsets` must increase from 0 to {whole.shape[0]:,} and have one entry more than "
+            f"the {len(names):,} pictures of `ids`; each picture needs at least one region.",
             _LAYOUT,
             path=path,
         )
@@ -187,7 +187,7 @@ _AGAIN = "Make the dataset again with `nmtgrid preprocess`, or restore a copy."
 
 @dataclasses.dataclass(frozen=True)
 class PictureSource:
-    """The manifest's entry `source`: what a region of a picture is."""
+    """The manifest's entry `source`: the size and type of region features."""
 
     size: int
     """Features of a region."""
@@ -208,9 +208,9 @@ class PictureSource:
 def no_text_error(path: Path) -> DataError:
     """Return the error for a use of source text in a dataset of pictures."""
     return DataError(
-        f"The sources of the dataset {path} are pictures, not text.",
-        "Captions are made and scored by `nmtgrid train` and `nmtgrid decode`; this needs a "
-        "dataset of two languages.",
+        f"The dataset {path} has pictures as sources, not text.",
+        "Use `nmtgrid train` and `nmtgrid decode` for captions; this command needs a dataset of "
+        "two languages.",
     )
 
 
@@ -248,9 +248,9 @@ class Pictures:
         total = int(self._offsets[-1]) if len(self._offsets) else -1
         fits = len(self._offsets) == len(self.captions) and total * source.size == len(features)
         if not fits or not (_rises(self._offsets) and _rises(self.captions)):
-            raise StorageError(f"{path} is damaged: its offsets make no sense.", _AGAIN)
+            raise StorageError(f"{path} is damaged: its offsets are inconsistent.", _AGAIN)
         if features.dtype != numpy.dtype(KINDS[source.kind]):
-            raise StorageError(f"{path} is not of the type {source.kind}.", _AGAIN)
+            raise StorageError(f"{path} does not have the type {source.kind}.", _AGAIN)
         self._features = features.reshape(-1, source.size)
         self.size = source.size
         self.regions: NDArray[numpy.int32] = numpy.diff(self._offsets).astype(numpy.int32)
@@ -276,7 +276,7 @@ def collate_pictures(pictures: Sequence[NDArray[numpy.float32]]) -> tuple[Tensor
 
 
 def collate_references(references: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Return all references of each picture as ids [B, K, L], `<pad>` where there is none."""
+    """Return all references of each picture as ids [B, K, L], padded with `<pad>`."""
     import torch  # not at the top: `bpe learn` has no use for it
 
     most = max(map(len, references))
@@ -292,8 +292,8 @@ def check_size(features: NDArray[numpy.float32], size: int) -> NDArray[numpy.flo
     """Return features [regions, F] of a picture. Raises DataError unless F is `size`."""
     if features.ndim != 2 or features.shape[1] != size or not len(features):
         raise DataError(
-            f"The model knows {size:,} features of a region, but a picture has {features.shape}.",
-            "Give features [regions, F] of the kind that the model was trained on.",
+            f"The model expects {size:,} features per region, but a picture has {features.shape}.",
+            "Give features [regions, F] of the kind used in training.",
         )
     return features
 

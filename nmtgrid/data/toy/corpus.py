@@ -1,4 +1,4 @@
-"""The embedded toy corpus: parallel sentences whose needed delay is known, from a seed.
+"""The embedded toy corpus: parallel sentences with a known minimum delay, generated from a seed.
 
 `nmtgrid preprocess --toy` writes these sentences as a dataset (`data/build.py`).
 """
@@ -72,7 +72,7 @@ class ToyPair:
 
 
 class Chooser:
-    """Decides between the rules of the grammar by chance; tests have it try them all.
+    """Makes random choices between the rules of the grammar; tests enumerate all of them.
 
     Only `random()` is used: its stream is the same in every Python.
     """
@@ -90,7 +90,7 @@ class Chooser:
 
 
 class Piece(NamedTuple):
-    """A target word, the number of source words it waits for, and the ones it is linked to.
+    """A target word, the number of source words it requires, and the source words it is linked to.
 
     It waits for its own source words, for those that decide its agreement and, where something
     optional could still stand before it, for the word that shows that nothing does.
@@ -383,7 +383,8 @@ def _draw(grammar: ToyGrammar, count: int, barred: set[str]) -> list[ToyPair]:
             pairs[pair.source], misses = pair, 0
     if len(pairs) < count:
         raise ConfigError(
-            f"The toy grammar has no {count} different sentences.", "Ask for fewer sentences."
+            f"The toy grammar cannot produce {count} different "
+            "sentences.", "Ask for fewer sentences."
         )
     barred.update(side for pair in pairs.values() for side in (pair.source, pair.target))
     return list(pairs.values())

@@ -1,4 +1,4 @@
-"""The lexicon of the toy languages qa (source) and qb (target), invented from a seed.
+"""The lexicon of the toy languages qa (source) and qb (target), generated from a seed.
 
 Adjectives come before a source noun, compounds are one source word and the case stands on the
 determiner; in the target the noun comes first, then a compound's modifiers, then its adjectives.
@@ -77,9 +77,12 @@ class ToySettings:
                 if value < _MINIMA[name]:
                     faults.append(f"`{name}` must be at least {_MINIMA[name]}, but is {value}.")
             elif not 0 <= value <= 100:
-                faults.append(f"`{name}` is a percentage, but is {value}.")
+                faults.append(f"`{name}` must be a percentage, but is {value}.")
         if self.modifiers > self.nouns:
-            faults.append(f"`modifiers` is {self.modifiers}, more than the {self.nouns} nouns.")
+            faults.append(
+                f"`modifiers` is {self.modifiers}, but must be at most the number of nouns, "
+                f"{self.nouns}."
+            )
         if self.transitive + self.ditransitive > 100:
             faults.append("`transitive` and `ditransitive` add up to more than 100 per cent.")
         if self.open_object and not self.transitive + self.ditransitive:
@@ -87,7 +90,7 @@ class ToySettings:
         if not any(getattr(self, f"open_{name}") for name in OPENINGS):
             faults.append("At least one of the `open_*` frequencies must be above 0.")
         if faults:
-            raise ConfigError(faults, "Mend these settings of the toy corpus.")
+            raise ConfigError(faults, "Correct these settings of the toy corpus.")
 
 
 # What differs from the defaults at difficulty 2 and 3.

@@ -1,6 +1,6 @@
-"""Toy images: scenes of a few objects, features of their regions, and captions, from a seed.
+"""Toy pictures: scenes of a few objects, features of their regions, and captions, from a seed.
 
-There is no image: a region's features are a linear code of what the thing in it is (its shape,
+There is no image: the features of a region are a linear code of the object in it (its shape,
 colour, size and place) through a fixed random matrix, with noise. The mean over regions says which
 attributes there are, but hardly which of them belong together; attention to single regions can
 tell. `nmtgrid preprocess --toy-pictures` writes them as a dataset.
@@ -25,7 +25,7 @@ def _synonyms(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(words.split("/")) for words in text.split(", "))
 
 
-# Common things first: they are drawn oftener.
+# Common objects first: they are sampled more often.
 SHAPES = _synonyms(
     "ball/sphere, cube/box, star, cone, ring/hoop, heart, cross, tube/pipe, moon/crescent, arrow, "
     "key, bell, cup/mug, leaf, fish, umbrella/parasol"
@@ -48,8 +48,8 @@ NOISE = 0.1
 _HELD_OUT = 500
 
 
-class Thing(NamedTuple):
-    """The indices of an object's shape, colour, size, row and column."""
+class SceneObject(NamedTuple):
+    """An object of a scene: indices of its shape, colour, size, row and column."""
 
     shape: int
     colour: int
@@ -58,28 +58,28 @@ class Thing(NamedTuple):
     column: int
 
 
-Scene = tuple[Thing, ...]
+Scene = tuple[SceneObject, ...]
 
 
 def draw_scene(dice: Random) -> Scene:
     """Return 1 to 6 objects in different places; of the generator only `random()` is used."""
     places = [(row, column) for row in range(len(_ROWS)) for column in range(len(_COLUMNS))]
-    things = []
+    objects = []
     for _ in range(1 + int(dice.random() * len(_NUMBERS))):
         row, column = places.pop(int(dice.random() * len(places)))
         # Low numbers come oftener, so that there are rare words.
         shape, colour = (int(dice.random() ** 1.5 * len(names)) for names in (SHAPES, COLOURS))
         size = int(dice.random() * len(_SIZES))
-        things.append(Thing(shape, colour, size, row, column))
-    return tuple(things)
+        objects.append(SceneObject(shape, colour, size, row, column))
+    return tuple(objects)
 
 
-def salient(scene: Scene) -> list[Thing]:
+def salient(scene: Scene) -> list[SceneObject]:
     """Return the objects by salience."""
-    return sorted(scene, key=lambda thing: (thing.size, thing.row, thing.column))
+    return sorted(scene, key=lambda item: (item.size, item.row, item.column))
 
 
-def relation(first: Thing, second: Thing) -> str:
+def relation(first: SceneObject, second: SceneObject) -> str:
     """Return where the first object is relative to the second, sideways if possible."""
     if first.column != second.column:
         return "to the left of" if first.column < second.column else "to the right of"
@@ -92,11 +92,11 @@ def captions(scene: Scene, dice: Random) -> list[str]:
 
 
 # The order of the calls below is the order of the draws, and so decides on the captions of a seed.
-def _caption(things: Sequence[Thing], dice: Random) -> str:
-    if len(things) == 1:
+def _caption(objects: Sequence[SceneObject], dice: Random) -> str:
+    if len(objects) == 1:
         beginning = _one_of(("", "there is ", "a picture of "), dice)
-        return f"{beginning}{_with_place(things[0], dice)}."
-    first, second = things[0], things[1]
+        return f"{beginning}{_with_place(objects[0], dice)}."
+    first, second = objects[0], objects[1]
     kind = dice.random()
     if 0.4 <= kind < 0.6:
         first, second = second, first
@@ -104,26 +104,26 @@ def _caption(things: Sequence[Thing], dice: Random) -> str:
         return f"{_name(first, dice)} {relation(first, second)} {_name(second, dice)}."
     if kind < 0.75:
         return f"There is {_with_place(first, dice)} and {_name(second, dice)}."
-    if kind < 0.85 or len(things) == 2:
-        return f"{_NUMBERS[len(things) - 1]} with {_with_place(first, dice)}."
-    third = _name(things[2], dice)
+    if kind < 0.85 or len(objects) == 2:
+        return f"{_NUMBERS[len(objects) - 1]} with {_with_place(first, dice)}."
+    third = _name(objects[2], dice)
     return f"{_name(first, dice)}, {_name(second, dice)} and {third}."
 
 
-def _with_place(thing: Thing, dice: Random) -> str:
-    row, column = _one_of(_ROWS[thing.row], dice), _one_of(_COLUMNS[thing.column], dice)
+def _with_place(item: SceneObject, dice: Random) -> str:
+    row, column = _one_of(_ROWS[item.row], dice), _one_of(_COLUMNS[item.column], dice)
     if row and dice.random() < 0.7:
-        return f"{_name(thing, dice)} {row} {column}"
-    return f"{_name(thing, dice)} {column}"
+        return f"{_name(item, dice)} {row} {column}"
+    return f"{_name(item, dice)} {column}"
 
 
-def _name(thing: Thing, dice: Random) -> str:
+def _name(item: SceneObject, dice: Random) -> str:
     words = []
     if dice.random() < 0.6:
-        words.append(_one_of(_SIZES[thing.size], dice))
+        words.append(_one_of(_SIZES[item.size], dice))
     if dice.random() < 0.9:
-        words.append(_one_of(COLOURS[thing.colour], dice))
-    words.append(_one_of(SHAPES[thing.shape], dice))
+        words.append(_one_of(COLOURS[item.colour], dice))
+    words.append(_one_of(SHAPES[item.shape], dice))
     return f"{'an' if words[0][0] in 'aeiou' else 'a'} {' '.join(words)}"
 
 
@@ -144,7 +144,7 @@ def features(scene: Scene, codes: NDArray[numpy.float32], seed: int) -> NDArray[
     sums = numpy.zeros((len(scene), SIZE), numpy.float32)
     start = 0
     for attribute, values in enumerate(_ATTRIBUTES):
-        sums += codes[[start + thing[attribute] for thing in scene]]
+        sums += codes[[start + item[attribute] for item in scene]]
         start += len(values)
     noise = numpy.random.default_rng([seed, 1]).standard_normal((len(scene), SIZE))
     return (sums + NOISE * noise).astype(numpy.float16)
@@ -158,7 +158,7 @@ def toy_pictures(train: int, seed: int = 1, held_out: int = _HELD_OUT) -> dict[s
     if train < 1:
         raise ConfigError(f"`--toy-pictures` must be at least 1, but is {train}.")
     dice, codes = Random(seed), code_matrix(seed)
-    seen: set[frozenset[Thing]] = set()
+    seen: set[frozenset[SceneObject]] = set()
     splits: dict[str, list[Picture]] = {"train": [], "valid": [], "test": []}
     # Drawn before train, valid and test do not depend on its size.
     for split, count in (("valid", held_out), ("test", held_out), ("train", train)):

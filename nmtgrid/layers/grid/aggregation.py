@@ -65,7 +65,7 @@ class MaxPooling(_Pooling):
 class GatedMaxPooling(MaxPooling):
     """Max over the source of a gated linear unit of the cells, Eq. (3.19).
 
-    Departs: the gated linear unit has a bias, which the print omits; it is initialised to zero.
+    Departs: The print has no bias in the gated linear unit. Here it has one, initialised to zero.
     """
 
     def __init__(self, size: int) -> None:
@@ -82,7 +82,8 @@ class GatedMaxPooling(MaxPooling):
 class AveragePooling(_Pooling):
     """The sum over the source divided by sqrt(|x|), Eq. (3.17).
 
-    Departs: the text calls it an average scaled by 1/sqrt(|x|); the formula's sum is meant.
+    Departs: The text describes an average scaled by 1/sqrt(|x|), but the formula is a sum scaled by
+    it. This follows the formula.
     """
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
@@ -157,7 +158,7 @@ class AttentionPooling(_WeightedPooling):
 class ScaledAttentionPooling(_WeightedPooling):
     """A softmax over the source weights the cells, times sqrt(|s|): CoNLL Eq. (8)-(9).
 
-    Departs: the bias b of Eq. (8) is omitted; it is the same for all scores and cancels.
+    Departs: Eq. (8) adds a bias b to all scores. It is omitted, because the softmax cancels it.
     """
 
     def __init__(self, size: int) -> None:
@@ -178,7 +179,7 @@ class ScaledAttentionPooling(_WeightedPooling):
 
 
 class LastCell(_WeightedPooling):
-    """No aggregate: the cell of the last token read alone (fig. 4.4a)."""
+    """No aggregation: only the cell of the last token read (fig. 4.4a)."""
 
     def forward(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         # Without padding the last column is the same for all rows: a view, no gather.

@@ -33,11 +33,13 @@ from nmtgrid.layers.static_cache import RingIndex, StaticPosition
 
 
 class DepthwiseConvolution(nn.Module):
-    """A depthwise k_y x k_x convolution, causal in the target (and in the source, if asked).
+    """A depthwise k_y x k_x convolution, causal in the target and, if requested, in the source.
 
-    The parameter has the printed shape [k_y, k_x, D], as the published parameter counts do; the
-    taps that Eq. (3.2) masks are zero and are never read. Departs: 3.2 as printed would also mask
-    the current row.
+    The parameter has the printed shape [k_y, k_x, D], as in the published parameter counts; the
+    weights that Eq. (3.2) masks are zero and unused.
+
+    Departs: The mask of Eq. (3.2) as printed also removes the current row. Here the current row is
+    kept, since it holds the source and the previous target word.
     """
 
     vector_parameters = ("weight",)
@@ -119,7 +121,7 @@ class FullConvolution(nn.Module):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class FoldedConvolution:
-    """A full convolution with the standardisation of its output folded in, for steps alone."""
+    """A full convolution that includes the standardisation of its output, for decoding steps."""
 
     weight: Tensor
     shift: Tensor
@@ -137,7 +139,7 @@ StepConvolution = GridConvolution | FoldedConvolution
 
 
 class Cells(Protocol):
-    """Runs the convolutions of a grid network on the cells at hand."""
+    """Applies the convolutions of a grid network to a set of cells."""
 
     def convolve(self, layer: GridConvolution, features: Tensor) -> Tensor:
         """Return the convolution of `features` [..., D]: [..., D'] at the same cells."""
@@ -295,7 +297,7 @@ Prepared = TypeVar("Prepared")
 
 
 class StepWeights:
-    """Weights in the form that a step takes, prepared once and shared by all rows."""
+    """Weights in the form used by steps, prepared once and shared by all rows."""
 
     # Otherwise each step would cast and transpose every weight again: benchmarks/kernels.py times
     # a step with a prepared weight. Keyed by identity: the model outlives the state that has this.

@@ -36,7 +36,7 @@ Gates = Literal["none", "convolution", "both"]
 
 @dataclasses.dataclass(frozen=True)
 class DensePlan:
-    """What a densely connected grid network is built from."""
+    """The sizes and options of a densely connected grid network."""
 
     depth: int
     input_size: int
@@ -136,11 +136,11 @@ class DenseLayer(nn.Module):
 
 
 class DenseConvolutionalNetwork(nn.Module):
-    """L dense layers, a projection to half the features if asked, and a last norm and ReLU.
+    """L dense layers, an optional projection to half the features, a final normalisation and ReLU.
 
-    Departs: the text mentions neither the last norm and ReLU nor that the output size is halved;
-    with both, and the halved input of its revised version, all counts of tables 1 and 2 agree to
-    0.3 % (with |V| as printed), except that of attention alone (0.9 %).
+    Departs: The text mentions neither the final normalisation and ReLU nor that the output is
+    halved. With both, and with the halved input of the revised version, the parameter counts agree
+    with tables 1 and 2 to 0.3 % (to 0.9 % for attention alone), for the printed vocabulary sizes.
     """
 
     def __init__(self, plan: DensePlan) -> None:
@@ -289,7 +289,7 @@ def _statistics(plan: DensePlan, size: int) -> nn.Module:
 
 
 def _norm(plan: DensePlan, size: int, batch_norm: type[Affine | BatchNorm]) -> nn.Module:
-    """Return a norm of `size` features: `Affine` where their statistics are taken elsewhere."""
+    """Return a normalisation of `size` features: `Affine` if statistics are computed elsewhere."""
     if plan.normalisation == "batch":
         return batch_norm(size)
     return PositionNorm(size) if plan.normalisation == "layer" else nn.Identity()

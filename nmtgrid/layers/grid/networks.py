@@ -30,7 +30,7 @@ AccumulateScale = Literal["square-root", "count"]
 
 @dataclasses.dataclass(frozen=True)
 class NetworkPlan:
-    """What a grid network is built from; sizes in features, kernels in cells."""
+    """The sizes (in features) and kernels (in cells) of a grid network."""
 
     depth: int
     size: int
@@ -160,7 +160,7 @@ class ResidualNetwork(GridNetwork):
 class ResidualNormNetwork(GridNetwork):
     """h_n = LN(h_{n-1} + F_n(h_{n-1})); the last h is the output.
 
-    Departs: Eq. (3.4) does not define H_conv; here it is the last normalised sum.
+    Departs: Eq. (3.4) does not define the output H_conv. Here it is the last normalised sum.
     """
 
     def __init__(self, plan: NetworkPlan) -> None:
@@ -168,7 +168,7 @@ class ResidualNormNetwork(GridNetwork):
         self.norms = nn.ModuleList(PositionNorm(plan.size) for _ in self.layers)
 
     def points(self) -> dict[str, ProbePoint]:
-        """Return where activations can be watched: "3.sum" is what is normalised in layer 3."""
+        """Return the probe points: "3.sum" is the input of the normalisation in layer 3."""
         points: dict[str, ProbePoint] = {}
         for name, point in super().points().items():
             layer, _, kind = name.partition(".")
@@ -226,8 +226,10 @@ class _ScaledSum(torch.autograd.Function):
 class ResidualGatedNetwork(GridNetwork):
     """h_n = f_n (h_{n-1} + H^n), H^n = F_n(h_{n-1}); output: sum of s_n H^n, Eq. (3.10)-(3.12).
 
-    The gates are vectors in R^d. Departs: n starts at 1 for f, and s_0, which the print leaves
-    undefined, is a snapshot gate on H^0.
+    The gates are vectors in R^d.
+
+    Departs: The print starts the gates f_n too early and uses a snapshot gate s_0 that it does not
+    define. Here f_n starts at n = 1, and s_0 is a snapshot gate on the input grid H^0.
     """
 
     vector_parameters = ("forward_gates", "snapshot_gates")
@@ -281,11 +283,13 @@ class DenseLayer(nn.Module):
 
 
 class DenseNetwork(GridNetwork):
-    """Each layer reads all earlier ones side by side and adds g features, Eq. (3.13)-(3.14).
+    """Each layer reads the outputs of all earlier ones and adds g features, Eq. (3.13)-(3.14).
 
-    A stack of linear layers (d + N g -> d_FF -> d) brings the features back to d.
-    Departs: H_conv includes H^0, in agreement with the d + N g of the text. The widths of the stack
-    are not printed; the sizes that follow from d_FF give the published 7.1M parameters.
+    Linear layers (d + N g -> d_FF -> d) reduce the result to d features.
+
+    Departs: Eq. (3.14) as printed leaves the input grid H^0 out of the output. Here it is included,
+    as the d + N g of the text implies. The sizes of the final linear layers are not printed; those
+    that follow from d_FF give the published 7.1M parameters.
     """
 
     def __init__(self, plan: NetworkPlan) -> None:

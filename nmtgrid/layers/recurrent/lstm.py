@@ -328,7 +328,7 @@ class BidirectionalLSTM(nn.Module):
 
 
 class LayerOutput(nn.Module):
-    """Dropout on the output of a layer; a module so that its activations can be watched."""
+    """Dropout on the output of a layer; a module, so that it can be a probe point."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()

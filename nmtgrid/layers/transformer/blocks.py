@@ -38,7 +38,7 @@ Activation = Literal["relu", "swish"]
 
 @dataclasses.dataclass(frozen=True)
 class BlockPlan:
-    """What a block is built from; sizes in features."""
+    """The sizes and options of a block."""
 
     size: int
     feed_forward_size: int
@@ -99,7 +99,7 @@ class AddNorm(nn.Module):
         return normed
 
     def points(self, name: str, sublayer: nn.Module) -> dict[str, ProbePoint]:
-        """Return what is normalised, the result, and what `sublayer`, called `name`, yields.
+        """Return probe points: the input of the norm, the result, and the output of `sublayer`.
 
         In the order of the forward pass; with `norm` post, what is normalised is the sum.
         """

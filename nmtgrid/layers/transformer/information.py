@@ -82,7 +82,7 @@ class InformationCache(WeightedCache):
 
 @dataclasses.dataclass(frozen=True)
 class ReadingState:
-    """What models with a reading mechanism keep of R rows beside keys and values.
+    """The state of a reading mechanism for R rows, beside keys and values.
 
     Of information `latest` [R] is that of the newest target token and `written` [R] that of all,
     the begin symbol counting 0. `readiness` [R] is the largest of the step's proposals so far.
@@ -124,8 +124,8 @@ class ReadingState:
 def sum_penalty(information: Tensor, is_counted: Tensor, needed: Tensor) -> Tensor:
     """Return [B]: |sum of I - needed| over the tokens [B, L] that are counted.
 
-    Departs: the authors' code (github.com/ictnlp/Wait-info) has the Euclidean distance from the
-    information to itself scaled to that sum, over all tokens of a batch; a sum over sentences does
-    not depend on the batch.
+    Departs: The authors' code (github.com/ictnlp/Wait-info) rescales the information to the
+    required sum and takes the Euclidean distance to it over all tokens of a batch. Here it is a sum
+    over sentences, so that the loss of a sentence does not depend on its batch.
     """
     return ((information * is_counted).sum(1) - needed).abs()

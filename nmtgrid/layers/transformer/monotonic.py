@@ -35,15 +35,14 @@ CHOSEN_FROM = 0.5
 def expected_alignment(probabilities: Tensor) -> Tensor:
     """Return alpha [..., T, S]: how likely a head is to stand at each position when it writes.
 
-    probabilities [..., T, S] are those of selecting a position once it is reached. The head begins
-    at the first position, and for each token where it stood for the token before (Raffel et al.,
-    2017): q_{i,j} = (1 - p_{i,j-1}) q_{i,j-1} + alpha_{i-1,j}, alpha_{i,j} = p_{i,j} q_{i,j}. A row
-    sums to at most 1: what is missing selected nothing.
+    probabilities [..., T, S] are those of selecting a position once it is reached. The head starts
+    at the first position, and for each further token at the position of the token before (Raffel et
+    al., 2017): q_{i,j} = (1 - p_{i,j-1}) q_{i,j-1} + alpha_{i-1,j}, alpha_{i,j} = p_{i,j} q_{i,j}.
+    A row sums to at most 1; the rest is the probability that no position is selected.
 
-    Departs: the published form divides running sums by running products, and bounds these from
-    below; here all q with the same i + j are computed at once from those of i + j - 1, the
-    distribution over (i, j) after so many READs and WRITEs. Nothing is divided, so nothing
-    overflows, in T + S - 1 steps of sums of positive numbers.
+    Departs: The published form divides cumulative sums by cumulative products, which must be
+    clipped to stay above 0. Here the recursion runs over the anti-diagonals i + j, one after the
+    other (T + S - 1 steps), without a division, so nothing underflows or needs clipping.
     """
     return apply(_ExpectedAlignment, probabilities)
 
@@ -100,12 +99,12 @@ def lookback_attention(alpha: Tensor, energies: Tensor) -> Tensor:
     """Return beta [..., T, S], the expected attention to all columns up to where a head stands.
 
     beta_{i,j} = sum over k >= j of alpha_{i,k} exp(e_{i,j}) / sum over l <= k of exp(e_{i,l})
-    (Arivazhagan et al., 2019), for alpha and energies e [..., T, S]; energies of -inf may stand at
-    the end of a row alone.
+    (Arivazhagan et al., 2019), for alpha and energies e [..., T, S]. Energies may be -inf only at
+    the end of a row.
 
-    Departs: the sum over k runs backwards from column to column, with the share that the columns
-    before keep of an attention once it sees one more, instead of by quotients of running sums:
-    all numbers stay between 0 and 1, whatever the energies.
+    Departs: The published form divides by cumulative sums of exp(e). Here the sum over k is
+    computed from right to left, with the ratio of each cumulative sum to the next, so all
+    intermediate values are between 0 and 1 whatever the energies.
     """
     norms = energies.logcumsumexp(-1)
     kept = pad((norms[..., :-1] - norms[..., 1:]).exp(), (1, 0))
@@ -137,7 +136,7 @@ class _ScanBackwards(torch.autograd.Function):
 
 
 def hard_positions(selects: Tensor) -> Tensor:
-    """Return [..., T] (int64): the columns where heads stand, 0-based, for selects [..., T, S].
+    """Return [..., T] (int64): the columns of the heads, from 0, for selects [..., T, S].
 
     For each token the first column that is selected, from where the head stood for the token
     before; each row must select its last column that may be looked at.
@@ -179,7 +178,7 @@ class MonotonicHeads(SourceSelection):
 
 @dataclasses.dataclass(frozen=True)
 class HeadPositions:
-    """Where the heads of a search's rows stand: `columns` [R, N, H] (int64), from 0.
+    """Positions of the heads of a search's rows: `columns` [R, N, H] (int64), from 0.
 
     `proposed` [R, N, H] is where they would stand after the step in progress (None: there is none);
     `threshold` is the selection probability from which on they choose.
@@ -209,7 +208,7 @@ class HeadPositions:
 
 @dataclasses.dataclass(frozen=True)
 class Selection:
-    """What the heads of a block have selected, each entry for target positions T (W in a step).
+    """The selections of a block's heads, for target positions T (W in a step).
 
     Either alpha [B, H, T, S], expected alignments, or positions [B, H, T] and, in a step, readiness
     [B, H, W]: the largest selection probability from where a head stood, within what is read.
@@ -342,7 +341,7 @@ class MonotonicCache(SourceCache):
         return torch.cat(parts, 1)
 
     def positions(self) -> Tensor:
-        """Return [R, N, H], where the heads stand after a step."""
+        """Return the positions of the heads after a step [R, N, H]."""
         return torch.stack([self._of_rows(block, "positions") for block in self._blocks()], 1)
 
     def readiness(self) -> Tensor:

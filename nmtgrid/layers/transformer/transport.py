@@ -95,10 +95,10 @@ class Transport(SourceSelection):
     """The transport matrices of all decoder blocks: T = sigmoid(q k / sqrt(D)) + 1e-4.
 
     Queries q [D] are projected from decoder states, keys k [D] from source states; all heads of a
-    block have one matrix.
+    block share one matrix.
 
-    Departs: the authors' code (github.com/ictnlp/ITST) divides the product of D features by
-    the root of a head's d.
+    Departs: The authors' code (github.com/ictnlp/ITST) divides the product over all D features by
+    the square root of the size of one head. This divides by sqrt(D), the size of the product.
     """
 
     def matrix(self, block: int, features: Tensor, keys: Tensor) -> Tensor:
@@ -112,16 +112,16 @@ class Transport(SourceSelection):
 
 @dataclasses.dataclass(frozen=True)
 class TransportCache(WeightedCache):
-    """The source as information is transported from it, for one pass over the target or one step.
+    """The source with its information transport, for one pass over the target or for one step.
 
-    With a `threshold` (training's), each block sees no more than the reads with which it, and every
-    block before it, has received as much information: `paths` [B, T] of the blocks. `matrices`
-    [B, T, S] have what all columns would transport, read or not.
+    With a `threshold` (in training), each block sees only as many source tokens as it and all
+    earlier blocks need to receive that much information: these reads are `paths` [B, T]. `matrices`
+    [B, T, S] hold what all columns would transport, read or not.
 
-    Departs: in the authors' code a block's reads do not depend on those of the blocks before it,
-    though in decoding all blocks see the same; it sees one column beyond the one that reaches the
-    threshold, for in decoding the last column that was read does not count; and one more than
-    wait-1 at least. Here all that has been read counts.
+    Departs: In the authors' code (github.com/ictnlp/ITST) the reads of a block in training do not
+    depend on the earlier blocks, and a block sees one column beyond the threshold and at least one
+    more than wait-1. Here training sees what decoding sees: all blocks share their reads, and
+    everything that has been read counts.
     """
 
     network: Transport = dataclasses.field(kw_only=True)

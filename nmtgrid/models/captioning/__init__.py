@@ -1,1 +1,1 @@
-"""Models that caption pictures (appendix E)."""
+"""Image captioning models (appendix E)."""

@@ -1,4 +1,4 @@
-"""Configurations and presets of the models that caption pictures (appendix E.3.1)."""
+"""Configurations and presets of image captioning models (appendix E.3.1)."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ LARGEST_DEPTH = 100
 
 @dataclasses.dataclass(frozen=True)
 class CaptionConfig:
-    """The options of both captioning models."""
+    """The settings that both captioning models share."""
 
     size: int = 512
-    """Features of a state."""
+    """Size of a state."""
     embedding_size: int | None = None
-    """Features of an embedding; none: `size`."""
+    """Size of an embedding; none: `size`."""
     tie: Literal["none", "target"] = "none"
-    """Matrices that are one: none, or the embeddings and the classifier, through a map where their
-    sizes differ."""
+    """Shared weight matrices: `none`; or `target`, the embeddings and the classifier, with a linear
+    map in between if their sizes differ."""
     output_bias: bool = True
     """Whether the classifier has a bias."""
     embedding_dropout: float = 0.0
-    """On embeddings."""
+    """Dropout on embeddings."""
     output_dropout: float = 0.3
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
 
     @property
     def embedded(self) -> int:
@@ -49,17 +49,14 @@ class CaptionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class CaptionLSTMConfig(CaptionConfig):
-    """An LSTM that sees the picture once (Vinyals et al., 2015).
-
-    `picture` says how: as the first input, or as the first states.
-    """
+    """Configuration of an LSTM that sees the picture once (Vinyals et al., 2015)."""
 
     depth: int = 1
     """Layers of the LSTM."""
     picture: Literal["input", "state"] = "input"
-    """How it is seen: as the first input, or as the first states."""
+    """How the model sees the picture: as its first input, or as its initial states."""
     dropout: float = 0.0
-    """Between layers."""
+    """Dropout between layers."""
 
     def faults(self) -> list[str]:
         return [
@@ -72,10 +69,10 @@ class CaptionLSTMConfig(CaptionConfig):
 
 @dataclasses.dataclass(frozen=True)
 class CaptionTopDownConfig(CaptionConfig):
-    """Two LSTMs with attention over regions between them (Anderson et al., 2018)."""
+    """Configuration of two LSTMs with attention over regions (Anderson et al., 2018)."""
 
     attention_size: int | None = None
-    """Features in which regions are compared with the state."""
+    """Size of the hidden layer that scores regions against the state; none: `size`."""
 
     @property
     def compared(self) -> int:
@@ -113,8 +110,7 @@ CAPTION_LSTM = (
     ),
     Preset(
         "mscoco",
-        "table E.1 without attention: the sizes of Vinyals et al. (2015), an LSTM and embeddings "
-        "of 512",
+        "table E.1 without attention: an LSTM and embeddings of 512, as in Vinyals et al. (2015)",
         _MSCOCO | model(size=512, output_dropout=0.3),
         _TYPES,
     ),
@@ -128,8 +124,8 @@ CAPTION_TOP_DOWN = (
     ),
     Preset(
         "mscoco",
-        "table E.1 with attention: the sizes of Anderson et al. (2018), LSTMs and embeddings of "
-        "1000, attention of 512",
+        "table E.1 with attention: LSTMs and embeddings of 1000, attention of 512, as in Anderson "
+        "et al. (2018)",
         _MSCOCO | model(size=1000, attention_size=512, output_dropout=0.3),
         _TYPES,
     ),

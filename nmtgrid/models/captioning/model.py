@@ -1,7 +1,7 @@
-"""Models that caption pictures: what both share, and the LSTM without attention (appendix E.3.1).
+"""Image captioning: the common base, and the LSTM without attention (appendix E.3.1).
 
-A picture is a bag of regions [S, F] instead of a source; `CaptionModel` has embeddings, output
-and classifier. `CaptionLSTM` sees the mean region once and then writes (Vinyals et al., 2015);
+A picture is a set of regions [S, F] instead of a source; `CaptionModel` has embeddings, output and
+classifier. `CaptionLSTM` sees the mean region once and then writes (Vinyals et al., 2015);
 `top_down.CaptionTopDown` attends to the regions at every word.
 """
 
@@ -45,8 +45,8 @@ class CaptionModel(TranslationModel):
         self.feature_size = source_vocab_size - len(SPECIALS)
         if self.feature_size < 1:
             raise ConfigError(
-                f"A `{self.architecture}` counts the features of a region as source types, after "
-                f"{len(SPECIALS)} special symbols: {source_vocab_size} leave none.",
+                f"`{self.architecture}` counts the features of a region as source types, after "
+                f"{len(SPECIALS)} special symbols: a size of {source_vocab_size} leaves none.",
                 "For F features give `--source-vocab-size` F + 4.",
             )
         self.target_embedding = Embedding(
@@ -102,22 +102,22 @@ class CaptionModel(TranslationModel):
     def refusal(self) -> ConfigError:
         """Return the error for limited reads: a picture is there at once."""
         return ConfigError(
-            f"A `{self.architecture}` cannot caption simultaneously: the regions of a picture "
-            "have no order in which they could be read one by one.",
+            f"`{self.architecture}` cannot caption simultaneously, because the regions of a "
+            "picture have no order.",
             "For online translation train a `transformer` or `pervasive` on text.",
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionLSTMState:
-    """What decoding keeps: the layers' states [R, D]; the picture is in them."""
+    """Decoding state: the layers' states [R, D], which include the picture."""
 
     layers: States
     weights: CellWeights
 
 
 class CaptionLSTM(CaptionModel):
-    """A language model whose first input, or first states, are a map of the picture."""
+    """A language model whose first input, or initial states, are a projection of the picture."""
 
     architecture = "caption-lstm"
     config: CaptionLSTMConfig

@@ -1,8 +1,8 @@
-"""Captions with top-down attention over regions (Anderson et al., 2018, section 3.2).
+"""Image captioning with top-down attention over regions (Anderson et al., 2018, section 3.2).
 
 The attention LSTM reads the language LSTM's last state, the mean region and the last word; its
-state h1 weighs the regions, a_i = w^T tanh(W_v v_i + W_h h1), and the language LSTM reads their
-weighted mean and h1. The equation numbers below are that paper's.
+state h1 weights the regions, a_i = w^T tanh(W_v v_i + W_h h1), and the language LSTM reads their
+weighted mean and h1. The equation numbers below are those of that paper.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nmtgrid.models.captioning.model import CaptionModel
 
 @dataclasses.dataclass(frozen=True)
 class TopDownState:
-    """What decoding keeps: both LSTMs' states, the mean region's part of the gates, the regions."""
+    """Decoding state: both LSTMs' states, the mean region's share of the gates, the regions."""
 
     layers: States
     mean: Tensor

@@ -1,7 +1,7 @@
 """Configuration and presets of Pervasive Attention (chapter 3; online 4.3.2, 4.4.2).
 
-`PervasiveConfig` has the options of tables 3.4 and 3.5; a preset is named after the data set and,
-where it is one of those tables' rows, after what the row changes.
+`PervasiveConfig` has the options of tables 3.4 and 3.5; a preset is named after the dataset and,
+for the rows of these tables, after the change.
 """
 
 from __future__ import annotations
@@ -35,78 +35,82 @@ from nmtgrid.models.presets import (
 
 @dataclasses.dataclass(frozen=True)
 class PervasiveConfig:
-    """What a Pervasive Attention model is built from; the defaults are the thesis' base model.
+    """Configuration of Pervasive Attention; the defaults are the base model of the thesis.
 
-    The `printed` preset follows the text, the others what the published checkpoint does.
+    The `printed` preset follows the text, all others the published checkpoint.
     """
 
     depth: int = 14
-    """N, blocks of the network over the grid: 2N layers."""
+    """N, the number of blocks of the network over the grid, with two layers each."""
     size: int = 256
-    """d, features of a cell."""
+    """d, features per cell."""
     embedding_size: int | None = None
-    """Features of an embedding; none: `size`."""
+    """Size of an embedding; none: `size`."""
     feed_forward_size: int = 1024
-    """d_FF, features between the two maps of a block."""
+    """d_FF, size of the hidden layer of a block."""
     target_kernel: int = 11
-    """Cells that a filter spans along the target (odd), those to come counted, which it never
-    sees."""
+    """Height of a filter along the target (odd), including the rows that the causal mask
+    removes."""
     source_kernel: int = 11
-    """Cells that a filter spans along the source (odd)."""
+    """Width of a filter along the source (odd)."""
     source_causal: bool = False
-    """Whether no filter sees to the right, so that the model can go online (section 4.3.2)."""
+    """Whether filters are also causal along the source, as simultaneous translation requires
+    (section 4.3.2)."""
     online_features: Literal["cell", "row", "grid"] = "row"
-    """What a prediction is made of (fig. 4.4): the row of cells so far, aggregated; the last cell
-    alone, whatever `aggregation` says; or the grid, all cells of this row and those above,
-    aggregated as one."""
+    """Features of a prediction (fig. 4.4): `row`, the aggregated cells of the current row up to the
+    last word read; `cell`, the last of these cells without aggregation; `grid`, the aggregated
+    cells of the current and all earlier rows."""
     reader: Literal["none", "own", "shared"] = "none"
-    """What decides when to read on: `own`, the thesis' network over a grid of its own (4.4.2), or
-    `shared`, which reads the translation network's cells, at next to no cost."""
+    """Network that estimates the probability of a READ: `own`, a second network over a grid of its
+    own, as in the thesis (section 4.4.2); `shared`, a classifier on the cells of the translation
+    network, which costs little."""
     reader_depth: int = 0
-    """Blocks of a reader of its own; 0: as many as the translation network has."""
+    """Blocks of the network of `reader=own`; 0: as many as the translation network."""
     reader_detached: bool = False
-    """Whether a shared reader's gradient stays out of the translation network."""
+    """With `reader=shared`: whether the reader's gradient stops before the translation network."""
     skip: Skip = "residual-cumulative"
-    """How layers are connected (section 3.2.4, table 3.4)."""
+    """Skip connections between layers (section 3.2.4, table 3.4)."""
     aggregation: Aggregation = "attention"
-    """From a row of cells to one vector (section 3.2.5, table 3.5)."""
+    """How a row of cells is reduced to one vector (section 3.2.5, table 3.5)."""
     attention_activation: Literal["none", "tanh"] = "none"
-    """Between the two maps by which cells are scored: nothing, as printed, or tanh."""
+    """Activation between the two linear maps that score cells for attention: none, as printed, or
+    tanh."""
     accumulate: Accumulate = "blocks"
-    """What residual-cumulative sums up: all 2N + 1 layers' outputs, as printed, or one for each
-    block."""
+    """Terms of the sum of `residual-cumulative`: the outputs of all 2N + 1 layers, as printed, or
+    one per block."""
     accumulate_scale: AccumulateScale = "count"
-    """What that sum is divided by: the square root of its number of terms, as printed, or that
-    number."""
+    """Divisor of that sum: the square root of its number of terms, as printed, or the number
+    itself."""
     growth: int = 48
-    """g, features that a layer adds (skip dense)."""
+    """g, features that each layer adds (`skip=dense`)."""
     bottleneck: int = 4
-    """The layer's 1 x 1 map makes so many times g features (skip dense)."""
+    """Output size of a layer's 1 x 1 convolution, in multiples of g (`skip=dense`)."""
     dense_norm: bool = True
-    """Whether a dense layer normalises what it reads."""
+    """Whether a layer normalises its input (`skip=dense`)."""
     positions: Positions = "sinusoidal"
-    """Added to the embeddings of both sides."""
+    """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
+    with fairseq's or Marian's order of sines and cosines, or learned."""
     scale_embeddings: bool = True
     """Whether embeddings are multiplied by the square root of their size."""
     grid_bias: bool = True
-    """Whether the first cells have a bias."""
+    """Whether a bias is added to the input cells of the grid."""
     output_map: bool = False
-    """Whether a map stands before the classifier even where sizes agree without one."""
+    """Whether there is a linear map before the classifier even if the sizes do not require one."""
     output_bias: bool = True
     """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
-    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
+    """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
     dropout: float = 0.2
-    """On what each layer adds."""
+    """Dropout on the output of each layer, before the skip connection."""
     embedding_dropout: float = 0.2
-    """On embeddings: a row or a column of the grid has one mask."""
+    """Dropout on embeddings; all cells of a row or column of the grid share one mask."""
     output_dropout: float = 0.2
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
     checkpoint_activations: bool = False
-    """Whether layers are computed again in the backward pass: less memory, more time."""
+    """Whether activations are recomputed in the backward pass: less memory, more time."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
@@ -120,13 +124,13 @@ class PervasiveConfig:
         # Faults are collected rather than raised one by one: a user sees all of them at once.
         if self.reader_depth < 0:
             faults.append(
-                "`model.reader_depth` must be at least 1, or 0 for that of the translation "
+                "`model.reader_depth` must be at least 1, or 0 for the depth of the translation "
                 f"network, but is {self.reader_depth}."
             )
         if self.reader != "none" and not self.source_causal:
             faults.append(
-                f"`model.reader={self.reader}` needs `model.source_causal=true`: a reader knows "
-                "only what has been read."
+                f"`model.reader={self.reader}` needs `model.source_causal=true`, because a reader "
+                "must not see unread source tokens."
             )
         return faults
 
@@ -207,19 +211,19 @@ PERVASIVE = (
     Preset("multi30k-hour", "Multi30k De-En, an hour on two CPU cores: N=8, d=128, 5x5", _HOUR),
     Preset(
         "iwslt14-de-en-small",
-        "IWSLT'14 De-En on two CPU cores: the multi30k-hour model, as long as --max-minutes says",
+        "IWSLT'14 De-En on two CPU cores: the multi30k-hour model; set --max-minutes",
         _HOUR | model(target_kernel=7, source_kernel=7) | dropout_rates(0.1),
     ),
     Preset(
         "iwslt14-de-en",
-        "table 3.7: N=14, 11x11, cumulative, attention, as the published checkpoint",
+        "table 3.7: N=14, 11x11, residual-cumulative, attention, as in the published checkpoint",
         _IWSLT14,
         _IWSLT14_TYPES,
         12.9e6,
     ),
     Preset(
         "iwslt14-de-en-printed",
-        "table 3.7 by the text alone: no positions, no scaling, every layer accumulated",
+        "table 3.7 exactly as printed: no positions, no scaling, every layer accumulated",
         _PRINTED,
         _IWSLT14_TYPES,
         12.9e6,
@@ -237,14 +241,14 @@ PERVASIVE = (
     _table("attention", "table 3.5", 12.9e6, aggregation="attention"),
     Preset(
         "iwslt15-en-vi",
-        "table 3.8: words, N=14, 11x11, cumulative, attention",
+        "table 3.8: N=14, 11x11, residual-cumulative, attention, on words",
         _PUBLISHED_TRAINING,
         (17192, 7710),
         15.2e6,
     ),
     Preset(
         "wmt16-en-ro",
-        "table 3.8: 35K joint types, the three matrices tied",
+        "table 3.8: joint vocabulary of 35K, all embeddings shared",
         _PUBLISHED_TRAINING
         | model(tie="all")
         | training(learning_rate=0.001)
@@ -255,8 +259,8 @@ PERVASIVE = (
     ),
     Preset(
         "wmt15-de-en",
-        "table 3.8: d=512, d_FF=2048, N=16, 32K joint types, the three matrices tied. "
-        "With embeddings of size d the count would be 55.7M; 296 gives the published 49.0M",
+        "table 3.8: d=512, d_FF=2048, N=16, joint vocabulary of 32K, all embeddings shared. "
+        "Embeddings of 296 are an assumption; those of size d would give 55.7M parameters",
         _PUBLISHED_TRAINING
         | model(depth=16, size=512, embedding_size=296, feed_forward_size=2048, tie="all")
         | training(learning_rate=0.0015, warmup_updates=2000)

@@ -1,8 +1,8 @@
 """Pervasive Attention of the CoNLL paper: a masked DenseNet with batch norm over the grid.
 
 Cell (i, j) of the initial grid holds [y_i x_j], Eq. (1); dense layers of full masked convolutions
-re-read the source on the basis of the target so far; a pooling over the source, Eq. (2)-(3) or
-(8)-(9), gives the vector that is mapped to the target embeddings, Eq. (4).
+re-encode the source given the target so far; pooling over the source, Eq. (2)-(3) or (8)-(9), gives
+the vector that is projected to the target embeddings, Eq. (4).
 """
 
 from __future__ import annotations

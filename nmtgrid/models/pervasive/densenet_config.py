@@ -1,7 +1,7 @@
-"""Configuration, costs and presets of the CoNLL paper's Pervasive Attention, both its versions.
+"""Configuration, costs and presets of Pervasive Attention as in the CoNLL paper, both versions.
 
-Departs: pairs with more than 80 tokens on a side are skipped in training, where the texts truncate
-them: truncated targets have no end, and a model would learn to stop in the middle of a sentence.
+Departs: The paper truncates training pairs to 80 tokens. Here longer pairs are skipped, because a
+truncated target has no end symbol and would teach the model to stop in the middle of a sentence.
 """
 
 from __future__ import annotations
@@ -34,47 +34,49 @@ from nmtgrid.models.presets import (
 
 @dataclasses.dataclass(frozen=True)
 class PervasiveDensenetConfig:
-    """What a densely connected Pervasive Attention is built from; defaults: CoNLL table 1, Max."""
+    """Configuration of Pervasive Attention on a DenseNet; defaults: CoNLL table 1, Max."""
 
     depth: int = 24
-    """L, layers."""
+    """L, the number of layers."""
     growth: int = 32
-    """g, features that a layer adds."""
+    """g, features that each layer adds."""
     bottleneck: int = 4
-    """The 1 x 1 map before a layer's convolution makes so many times g features."""
+    """Output size of the 1 x 1 convolution before the masked one, in multiples of g."""
     kernel: int = 5
-    """k, cells that a filter spans along either side (odd); it never sees the target to come."""
+    """k, size of a filter along both sides (odd), including the rows that the causal mask
+    removes."""
     embedding_size: int = 128
-    """d, features of an embedding of either side."""
+    """d, size of the embeddings of each side."""
     halve_input: bool = True
-    """Whether a map to half the features stands before the dense layers."""
+    """Whether a linear map halves the number of features before the dense layers."""
     halve_output: bool = True
-    """Whether one stands behind them."""
+    """Whether a linear map halves the number of features after the dense layers."""
     normalise_input: bool = False
-    """Whether the first cells are normalised."""
+    """Whether the input cells of the grid are normalised."""
     gates: Gates = "none"
-    """Gated linear units: none, on the masked convolution alone (as the published count of the
-    gated model says), or on both maps of a layer (as the text says)."""
+    """Gated linear units: none; on the masked convolution only, which agrees with the published
+    parameter count; or on both convolutions of a layer, as the text says."""
     normalisation: Normalisation = "batch"
-    """`batch` is the published one; with layer or none no prediction depends on its batch in
-    training mode either."""
+    """`batch` is the published normalisation. With `layer` or `none` predictions do not depend on
+    the rest of the batch in training either."""
     aggregation: Aggregation = "max"
-    """From a row of cells to one vector."""
+    """How a row of cells is reduced to one vector."""
     positions: Positions = "none"
-    """Added to the embeddings of both sides."""
+    """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
+    with fairseq's or Marian's order of sines and cosines, or learned."""
     output_bias: bool = True
     """Whether the classifier has a bias."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     dropout: float = 0.2
-    """On what each layer adds."""
+    """Dropout on the features that each layer adds."""
     embedding_dropout: float = 0.2
-    """On embeddings: a row or a column of the grid has one mask."""
+    """Dropout on embeddings; all cells of a row or column of the grid share one mask."""
     output_dropout: float = 0.2
-    """On what the classifier reads."""
+    """Dropout on the input of the classifier."""
     checkpoint_activations: bool = False
-    """Whether layers are computed again in the backward pass: less memory, more time."""
+    """Whether activations are recomputed in the backward pass: less memory, more time."""
 
     @property
     def input_size(self) -> int:

@@ -1,11 +1,11 @@
-"""What the models over the source-target grid share: pooling, caches, by-product alignments.
+"""The common base of models over the source-target grid: pooling, caches, alignments.
 
-A subclass makes rows [B, T, D] of the target and columns [B, S, D] of the source, and says how the
-two join in a cell. `features` runs all rows at once over the valid cells of a batch; `step` adds
-one row from caches. Both go through the same modules, so neither depends on padding.
+A subclass computes rows [B, T, D] of the target and columns [B, S, D] of the source, and how the
+two are combined in a cell. `features` runs all rows at once over the valid cells of a batch; `step`
+adds one row from caches. Both use the same modules, so neither depends on padding.
 
-A source-causal network can predict at any cell (section 4.3.2): row t has read what its columns up
-to j hold, whatever path led there.
+A network that is causal in the source can predict at any cell (section 4.3.2): cell (t, j) depends
+on the first j columns only, whatever path led to it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Pervasive Attention (chapter 3): a 2-D convolutional network over the source-target grid.
 
-Cell (t, j) of the grid holds what the model knows of the target prefix up to y_t and the source
-around x_j. The network's blocks are in `layers.grid`, pooling and decoding in `grid_model`. Online
-(section 4.3.2) the network is causal on the source side too; a reader, on the same grid or one of
-its own, then says at each cell whether to READ on (section 4.4.2).
+Cell (t, j) of the grid is a function of the target prefix up to y_t and the source around x_j. The
+network's blocks are in `layers.grid`, pooling and decoding in `grid_model`. For simultaneous
+translation (section 4.3.2) the network is causal in the source too, and a reader, on the same grid
+or one of its own, predicts READ or WRITE at each cell (section 4.4.2).
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class PervasiveGrid(nn.Module):
 
 
 class SharedReader(nn.Module):
-    """Decides from the translation network's cells, whose gradient may be cut off."""
+    """A reader on the cells of the translation network, optionally without its gradient."""
 
     def __init__(self, size: int, *, detached: bool) -> None:
         super().__init__()
@@ -294,7 +294,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         )
 
     def stages(self) -> dict[str, nn.Module]:
-        """Return the grid H^0 and what stands behind each of the 2N layers (N if they are dense).
+        """Return the grid H^0 and the outputs of the 2N layers (N if they are dense).
 
         That is h_n, or, with gated and dense skip connections, what the layer adds: the last h_n of
         the one is not read by anything, and the other has none.
@@ -305,7 +305,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         return {f"network.{name}": point for name, point in self.network.points().items()}
 
     def _widen(self, features: Tensor, state: GridState) -> GridState:
-        """Take the features [R, h, D] of a new column into what the state keeps of the cells."""
+        """Add the features [R, h, D] of a new column to the state's cells."""
         considered, above = state.considered, state.above
         if considered is not None:
             # No prediction has been made of the last row: it is not above anything yet.

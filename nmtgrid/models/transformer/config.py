@@ -43,80 +43,83 @@ _RATES = (
 
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
-    """What a Transformer is built from; the defaults are the base model of section 2.6.3."""
+    """Configuration of the Transformer; the defaults are the base model of section 2.6.3."""
 
     encoder_depth: int = 6
     """Blocks of the encoder."""
     decoder_depth: int = 6
     """Blocks of the decoder."""
     size: int = 512
-    """d, features of a state; a multiple of `heads`."""
+    """d, size of a state; a multiple of `heads`."""
     encoder_size: int = 0
-    """Features of the encoder's states, if not `size` (0)."""
+    """Size of the encoder's states; 0: `size`."""
     feed_forward_size: int = 2048
-    """d_FF, features between the two maps of a block."""
+    """d_FF, size of the hidden layer of a block."""
     heads: int = 8
     """Heads of each attention."""
     norm: Norm = "post"
-    """`post` normalises after each sum, as printed (2.42); `pre` before each sub-layer, and once
-    behind each stack."""
+    """Layer normalisation: `post`, after each residual sum, as printed in Eq. (2.42); `pre`, before
+    each sub-layer and once after each stack."""
     activation: Activation = "relu"
-    """Between the two maps of a block; `swish` is x times the logistic function of x."""
+    """Activation of the feed-forward layers; `swish(x)` is x times the logistic function of x."""
     encoder: Encoder = "bidirectional"
-    """What a source state sees: all that has been read (4.16: every prefix is encoded anew, so a
-    limited read is costly), itself and what precedes it (4.17), or the last `window` tokens
-    (4.18)."""
+    """What each source state sees: `bidirectional`, all source tokens read so far (4.16), which
+    requires encoding every prefix anew and is slow in simultaneous translation; `unidirectional`,
+    itself and the tokens before it (4.17); `window`, the last `window` tokens (4.18)."""
     window: int = 7
-    """Tokens that a source state of encoder `window` sees, itself included."""
+    """With `encoder=window`: tokens that a source state sees, including its own."""
     source_marker: SourceMarker = "end"
-    """How the source ends or begins (appendix C): `end`, as it comes, with its end symbol; `none`,
-    without (an empty source keeps it, for there must be something to read), and translations are as
-    long as their sources; `begin`, with `<s>` before it too; `add-zero`, with a pair of a zero key
-    and a zero value before it in the decoder's attention over the source. Reads count the tokens of
-    the source as it comes whatever the marker: `<s>` and the zero pair are there before the first
-    READ, and without an end symbol its READ shows nothing new."""
+    """Symbols around the source (appendix C). `end`: the end symbol after it. `none`: no symbols,
+    except in an empty source; translations have as many tokens as their sources. `begin`: `<s>`
+    before it and the end symbol after it. `add-zero`: like `end`, with a zero key and a zero value
+    at the front of the decoder's attention over the source. `<s>` and the zero pair are visible
+    before the first READ and do not count as reads; with `none`, reading the end symbol still
+    counts but shows nothing new."""
     transparent: bool = False
-    """Whether each decoder block has its own mixture of all encoder blocks' states."""
+    """Transparent attention: whether each decoder block attends to its own weighted sum of the
+    states of all encoder blocks."""
     transparent_dropout: float = 0.1
-    """On the scores of those mixtures."""
+    """Dropout on the weights of those sums, before the softmax."""
     positions: Positions = "sinusoidal"
-    """Added to the embeddings of both sides; `sinusoidal-halves` are fairseq's."""
+    """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
+    with fairseq's or Marian's order of sines and cosines, or learned."""
     max_positions: int = 1024
-    """Learned positions of each side; the last one serves all places beyond."""
+    """Number of learned positions per side; all later positions share the last one."""
     scale_embeddings: bool = True
     """Whether embeddings are multiplied by the square root of their size."""
     tie: Literal["none", "target", "all"] = "target"
-    """Matrices that are one: none; the target embeddings and the classifier; or, of a joint
-    vocabulary, the source embeddings too."""
+    """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
+    the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
-    """What the target begins with: `<s>`, or `</s>` as in fairseq."""
+    """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
     output_bias: bool = False
     """Whether the classifier has a bias."""
     exits: Exits = "none"
-    """A classifier behind every decoder block (5.3): the same one, or one for each, of which the
-    last is the model's own, tied or not; with `norm` pre a norm stands before each, shared or not
-    likewise."""
+    """Output classifiers after every decoder block (section 5.3): `tied`, one for all; `separate`,
+    one per exit, the last being the model's own. With `norm=pre` a normalisation precedes each
+    classifier, shared or separate in the same way."""
     halting: Halting = "none"
-    """The network that says when to exit: from the mean source state (5.11), from the first block's
-    state (5.19), or from each block's (5.20); it reads what the classifiers read."""
+    """Exit predictor: from the mean source state (5.11), from the state of the first block (5.19),
+    or from the state of each block (5.20). Its input is that of the classifiers."""
     alignment: Literal["last", "mean"] = "last"
-    """Whose attention over the source is the by-product alignment: the last decoder block's or the
-    mean of all."""
+    """Attention that is reported as the alignment: of the last decoder block, or the mean of
+    all."""
     reader: Literal["none", "transport", "information", "monotonic"] = "none"
-    """What says how ready the model is to write: see `models.api.Readiness`."""
+    """Mechanism that estimates whether the model is ready to write: information transport (ITST),
+    information per token (Wait-info) or monotonic heads (MMA)."""
     selection_bias: float = 0.0
-    """Reader `monotonic`: what the bias of its selection energies begins as; lower reads more."""
+    """With `reader=monotonic`: initial bias of the selection energies; a lower bias reads more."""
     selection_noise: float = 1.0
-    """Reader `monotonic`: standard deviation of the noise on its energies in training, which makes
-    selection probabilities keep away from one half."""
+    """With `reader=monotonic`: standard deviation of the noise added to selection energies in
+    training, which moves selection probabilities away from one half."""
     dropout: float = 0.1
-    """On what each sub-layer adds."""
+    """Dropout on the output of each sub-layer."""
     embedding_dropout: float = 0.1
-    """On embeddings."""
+    """Dropout on embeddings."""
     attention_dropout: float = 0.0
-    """On the weights of attention."""
+    """Dropout on attention weights."""
     activation_dropout: float = 0.0
-    """Between the two maps of a feed-forward layer."""
+    """Dropout on the hidden layer of feed-forward layers."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with these values."""
@@ -130,7 +133,7 @@ class TransformerConfig:
         faults += self._encoder_faults()
         if self.halting != "none" and self.exits == "none":
             faults.append(
-                f"`model.halting` is {self.halting}, but there is no exit to choose: set "
+                f"`model.halting` is {self.halting}, but the model has a single exit: set "
                 "`model.exits=tied` (or separate)."
             )
         # The exit of the only block would be the model's own output.
@@ -150,15 +153,15 @@ class TransformerConfig:
         faults = []
         if self.reader == "transport" and self.encoder == "bidirectional":
             faults.append(
-                "`model.reader` transport adds up what each source token transports, but with "
-                "`model.encoder` bidirectional each READ changes what the tokens before it do: set "
-                "`model.encoder=unidirectional` (or window)."
+                "`model.reader` transport sums what each source token transports, but with "
+                "`model.encoder` bidirectional each READ changes the encoding of earlier tokens: "
+                "set `model.encoder=unidirectional` (or window)."
             )
         if self.reader in ("transport", "information") and self.exits != "none":
             faults.append(
-                f"`model.reader` {self.reader} is for policies that look at what would be written, "
-                f"with all decoder blocks, but with `model.exits` {self.exits} tokens leave before "
-                "some of them: leave one of the two settings away."
+                f"`model.reader` {self.reader} is for policies that inspect predictions of all "
+                f"decoder blocks, but with `model.exits` {self.exits} tokens exit before the last "
+                "one: leave out one of the two settings."
             )
         return faults
 
@@ -167,15 +170,15 @@ class TransformerConfig:
         if self.encoder == "bidirectional":
             faults.append(
                 "`model.reader` monotonic chooses source positions while the source is read, but "
-                "with `model.encoder` bidirectional each READ changes what stands at them, and in "
-                "training they would show what follows: set `model.encoder=unidirectional` (or "
-                "window)."
+                "with `model.encoder` bidirectional each READ changes the encoding of earlier "
+                "positions, and in training they would contain later ones: set "
+                "`model.encoder=unidirectional` (or window)."
             )
         if self.exits != "none":
             faults.append(
-                "`model.reader` monotonic writes once the heads of every decoder block have "
-                f"chosen a source position, but with `model.exits` {self.exits} a token leaves "
-                "before some blocks have: leave one of them away."
+                "`model.reader` monotonic writes once the heads of every decoder block have chosen "
+                f"a source position, but with `model.exits` {self.exits} tokens exit before some "
+                "blocks have: leave out one of the two settings."
             )
         if not math.isfinite(self.selection_bias):
             faults.append(f"`model.selection_bias` must be a number, but is {self.selection_bias}.")
@@ -197,8 +200,9 @@ class TransformerConfig:
             )
         if self.tie == "all" and self.source_size != self.size:
             faults.append(
-                "`model.tie` all shares one matrix between both sides, so `model.encoder_size` "
-                f"must be 0 or `model.size` ({self.size}), but is {self.encoder_size}."
+                "`model.tie` all shares one matrix between source and target, so "
+                f"`model.encoder_size` must be 0 or `model.size` ({self.size}), but is "
+                f"{self.encoder_size}."
             )
         return faults
 
@@ -280,12 +284,12 @@ TRANSFORMER = (
     _TOY,
     Preset(
         "toy-transparent",
-        "the same with transparent attention over 12 encoder blocks of 96 features",
+        "the toy preset with transparent attention over 12 encoder blocks, d=96",
         _TOY.settings | model(encoder_depth=12, size=96, transparent=True),
     ),
     Preset(
         "toy-exits",
-        "the toy preset with six pre-norm decoder blocks and an exit behind each",
+        "the toy preset with six pre-norm decoder blocks, each with an exit",
         _TOY.settings
         | model(decoder_depth=6, norm="pre", exits="tied")
         | training(learning_rate=0.002),
@@ -303,12 +307,12 @@ TRANSFORMER = (
     ),
     Preset(
         "multi30k-deep",
-        "the same depth post-norm and without transparent attention (recipes/transparent.sh)",
+        "multi30k-transparent without transparent attention, post-norm (recipes/transparent.sh)",
         _CORE | _dropped(0.1) | model(norm="post", encoder_depth=12),
     ),
     Preset(
         "multi30k-exits",
-        "the multi30k preset with six decoder blocks and an exit behind each",
+        "the multi30k preset with six decoder blocks, each with an exit",
         _CORE | _dropped(0.3) | model(decoder_depth=6, exits="tied"),
     ),
     Preset(
@@ -320,22 +324,23 @@ TRANSFORMER = (
     ),
     Preset(
         "iwslt14-de-en-exits",
-        "section 5.4.1: small with an encoder of 512 features and six output classifiers",
+        "section 5.4.1: small, with an encoder of d=512 and a separate classifier for each exit",
         _EXITS_DE_EN,
         (8800, 6600),
     ),
     Preset(
         "iwslt14-de-en-v1",
-        "CoNLL table 3, joint BPE (published: 46M); d_FF 1024 and untied matrices fit its counts",
+        "CoNLL table 3, joint BPE (published: 46M). d_FF=1024 without weight sharing is an "
+        "assumption, which agrees with the published counts",
         _CONLL,
         (12000, 8800),
     ),
     Preset(
-        "iwslt14-de-en-v2", "CoNLL table 3, a BPE for each language", _CONLL, (13300, 13800), 52e6
+        "iwslt14-de-en-v2", "CoNLL table 3, separate BPE", _CONLL, (13300, 13800), 52e6
     ),
     Preset(
         "iwslt14-de-en-base",
-        "CoNLL paper, first version: base with untied matrices, maximum likelihood",
+        "CoNLL paper, first version: base without weight sharing or label smoothing",
         _CONLL
         | _dropped(0.2)
         | model(feed_forward_size=2048, heads=8)
@@ -347,55 +352,55 @@ TRANSFORMER = (
     ),
     Preset(
         "iwslt15-en-vi",
-        "table 3.8: small, words",
+        "table 3.8: small, on words",
         _PUBLISHED_TRAINING | _SMALL | _dropped(0.2),
         (17192, 7710),
     ),
     Preset(
         "iwslt15-en-vi-base",
-        "table 3.8: base with d_FF=1024, words",
+        "table 3.8: base with d_FF=1024, on words",
         _PUBLISHED_TRAINING | _dropped(0.3) | model(feed_forward_size=1024),
         (17192, 7710),
         44.2e6,
     ),
     Preset(
         "wmt16-en-ro",
-        "table 3.8: small, 35K joint types, the three matrices tied",
+        "table 3.8: small, joint vocabulary of 35K, all embeddings shared",
         _EN_RO | _SMALL,
         (35000, 35000),
         20.0e6,
     ),
-    Preset("wmt16-en-ro-base", "table 3.8: base, likewise", _EN_RO, (35000, 35000), 62.0e6),
+    Preset("wmt16-en-ro-base", "as wmt16-en-ro: base", _EN_RO, (35000, 35000), 62.0e6),
     Preset(
         "wmt15-de-en",
-        "table 3.8: base, 32K joint types, the three matrices tied",
+        "table 3.8: base, joint vocabulary of 32K, all embeddings shared",
         _DE_EN,
         (32000, 32000),
         60.5e6,
     ),
     Preset(
-        "wmt15-de-en-small", "table 3.8: small, likewise", _DE_EN | _SMALL, (32000, 32000), 19.3e6
+        "wmt15-de-en-small", "as wmt15-de-en: small", _DE_EN | _SMALL, (32000, 32000), 19.3e6
     ),
-    Preset("wmt15-de-en-big", "section 4.5: big, likewise", _DE_EN | _BIG, (32000, 32000)),
+    Preset("wmt15-de-en-big", "section 4.5: as wmt15-de-en, big", _DE_EN | _BIG, (32000, 32000)),
     Preset(
         "wmt14-en-fr",
-        "chapter 5 without exits: big, 44K joint types, the three matrices tied",
+        "chapter 5 without exits: big, joint vocabulary of 44K, all embeddings shared",
         _EN_FR | _BIG,
         (44000, 44000),
     ),
     Preset(
         "wmt14-en-fr-exits",
-        "section 5.4.1: the same with an exit behind every decoder block, classifiers tied too",
+        "section 5.4.1: wmt14-en-fr with an exit after each decoder block, one shared classifier",
         _EN_FR | _BIG | model(exits="tied"),
         (44000, 44000),
     ),
-    Preset("wmt14-en-fr-base", "base in the same set-up", _EN_FR, (44000, 44000)),
+    Preset("wmt14-en-fr-base", "as wmt14-en-fr: base", _EN_FR, (44000, 44000)),
     *(
         Preset(
             f"wmt14-en-de-{kind}{depth}",
-            f"poster, {'transparent attention' if kind else 'baseline'}, {depth} encoder blocks; "
-            "d_FF 3072, 37K types a side, tied classifier: the only choice found that explains the "
-            "four counts",
+            f"poster, {'transparent attention' if kind else 'baseline'}, {depth} encoder blocks. "
+            "d_FF=3072, vocabularies of 37K and a tied classifier are assumptions, which agree "
+            "with the four published counts",
             _EN_DE | model(feed_forward_size=3072, encoder_depth=depth, transparent=bool(kind)),
             (37000, 37000),
             count,
@@ -405,7 +410,8 @@ TRANSFORMER = (
     ),
     Preset(
         "wmt14-en-de-big",
-        "poster, baseline, big; d_FF 8192 and three matrices of 32K types explain the count",
+        "poster, baseline, big. d_FF=8192 and vocabularies of 32K without weight sharing are "
+        "assumptions, which agree with the published count",
         _EN_DE | _BIG | _dropped(0.3) | model(feed_forward_size=8192, tie="none"),
         (32000, 32000),
         375e6,

@@ -1,8 +1,9 @@
-"""Divergence from the future: a reader that learns how much the rest of the source would change.
+"""The objective `divergence`: a reader learns how much the rest of the source would change.
 
-Where the prediction with what has been read is that with the whole source, there is nothing to wait
-for (DaP-SiMT, Zhao et al., EMNLP 2023; without training PsFuture, Zhao et al., EMNLP 2024). On a
-grid the label is exact and at hand at every cell: the last column of its row has read everything.
+If the prediction given the source read so far equals that given the whole source, there is no need
+to wait (DaP-SiMT, Zhao et al., EMNLP 2023; PsFuture, Zhao et al., EMNLP 2024, without training). On
+a grid this label is exact and available at every cell: the last column of a row has read the whole
+source.
 """
 
 from __future__ import annotations
@@ -29,18 +30,21 @@ from nmtgrid.training.settings import outside
 
 @dataclasses.dataclass(frozen=True)
 class DivergenceSettings:
-    """Settings of training a reader on the divergence from the future."""
+    """Settings of training a reader on divergences from the prediction with the whole source."""
 
     measure: Measure = "kl"
-    """The divergence from the prediction with the whole source: see `linear_divergence.Measure`."""
+    """Divergence between the prediction with the source read so far and the prediction with the
+    whole source."""
     alpha: float = 1.0
-    """Weight of the translation model's loss beside the reader's; with 0 it is not trained."""
+    """Weight of the translation loss; 0: the translation model is not trained."""
     k: int = 1
-    """The translation model is trained on the wait-k path and right of it, as by `wait-k-area`."""
+    """The translation model is trained on the wait-k path of this k and to the right of it, as by
+    `wait-k-area`."""
     validate_threshold: float = 0.5
-    """The divergence from which on the agent of validation reads, for translations and `nll`."""
+    """Threshold of the reader in validation: it reads while the predicted divergence is at least
+    this. Used for translations and for `nll`."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -53,21 +57,23 @@ class DivergenceSettings:
 
 
 class Divergence:
-    """alpha times the loss of `wait-k-area` plus the reader's cross-entropy against divergences.
+    """alpha times the loss of `wait-k-area`, plus the reader's cross-entropy against divergences.
 
-    At every cell but those of the last column rho learns the divergence d in [0, 1] of the
-    prediction from that with the whole source, by -d log rho - (1 - d) log (1 - rho), a sum over
-    cells that is least where rho = d. So a `Threshold` reads on while the divergence is at least
-    the threshold, which stands for the price of delay: there is no lambda in training.
+    At every cell except those of the last column the reader rho learns the divergence d in [0, 1]
+    between the cell's prediction and the prediction with the whole source. Its loss is the sum over
+    cells of -d log rho - (1 - d) log (1 - rho), which is least at rho = d. A `Threshold` policy
+    thus reads while the divergence is at least the threshold, which controls the delay; training
+    needs no lambda.
 
-    Labels come from a pass without dropout, whose noise would pass for divergence, and have no
-    gradient. DaP's translation model is fixed: alpha 0, begun from one that was trained for all
-    prefixes (`--init` with `wait-k-area`). `nll` is that along the agent's path at
-    `validate_threshold`, but validation goes by the loss itself: by likelihood, an agent that reads
-    everything might be best.
+    Labels come from a pass without dropout, whose noise would count as divergence, and get no
+    gradient. DaP's translation model is fixed: alpha 0, initialised from a model that was trained
+    for all prefixes (`--init` with `wait-k-area`). `nll` is that along the reader's path at
+    `validate_threshold`, but the best weights are chosen by the loss itself: by likelihood, a
+    reader that reads everything might be best.
 
-    Departs: divergences are on a scale of 0 to 1, so that a threshold is too, and the loss is a
-    cross-entropy. Future and prefix are the true ones; PsFuture makes up a future when it decodes.
+    Departs: Unlike in the papers, divergences are scaled to 0 to 1, so that thresholds are as well,
+    and the reader's loss is a cross-entropy. The label compares with the true rest of the source,
+    where PsFuture invents one in decoding.
     """
 
     def __init__(self, settings: DivergenceSettings) -> None:
@@ -158,7 +164,7 @@ def _evaluation(model: TranslationModel) -> Iterator[None]:
 
 DIVERGENCE = ObjectiveKind(
     "divergence",
-    "online: a model with a reader, which learns how far predictions are from the whole source's",
+    "online: a reader that learns how far predictions are from those with the whole source",
     DivergenceSettings,
     Divergence,
     takes_samples=False,

@@ -1,8 +1,9 @@
-"""Dynamic agents: the translation model and the agent that reads for it, trained together.
+"""The objective `dynamic`: a translation model and a reader, supervised by an oracle.
 
-An oracle finds the cheapest path z* through what writing costs now; the model learns to write on it
-and right of it, the agent to read left of it and to write elsewhere (section 4.4.2). One pass over
-the grid serves all three: costs for the oracle, features for the model, logits for the agent.
+The oracle finds the path z* of least cost under the current translation model. The translation
+model learns to write on z* and to the right of it, the reader to read left of it and to write
+elsewhere (section 4.4.2). One pass over the grid gives the costs for the oracle, the features for
+the model and the logits for the reader.
 """
 
 from __future__ import annotations
@@ -40,30 +41,35 @@ from nmtgrid.training.settings import outside
 
 @dataclasses.dataclass(frozen=True)
 class DynamicSettings:
-    """Settings of training a dynamic agent."""
+    """Settings of training a reader on an oracle's paths."""
 
     delay_weight: float = 0.0
-    """Lambda, what the oracle pays for delay, in nats for each token written with |x| reads."""
+    """Lambda, the oracle's cost of delay, in nats for each token written after the whole source has
+    been read."""
     cost: ReadingCost = "delay"
-    """What reading costs the oracle: "printed" is an ablation."""
+    """Reading cost of the oracle; `printed` is the form of the thesis, for an ablation."""
     labels: Literal["oracle", "binary-search"] = "oracle"
-    """What finds z*: the cheapest path, or a binary search for each token (Guo et al., 2023)."""
+    """How the target path z* is found: as the path of least cost, or by a binary search for each
+    token (Guo et al., 2023)."""
     search_from: int = 1
-    """Binary search: the fewest source tokens with which the first target token may be written."""
+    """Binary search: minimum number of source tokens for the first target token; it grows by |x| /
+    |y| per target token."""
     search_to: int = 5
-    """Binary search: the most of them; both grow by |x| / |y| from token to token."""
+    """Binary search: maximum number of source tokens for the first target token; it grows
+    likewise."""
     alpha: float = 1.0
-    """Weight of the translation model's loss; with 0 it is not trained."""
+    """Weight of the translation loss; 0: the translation model is not trained."""
     beta: float = 1.0
-    """Weight of the agent's loss; with 0 it is not trained."""
+    """Weight of the reader's loss; 0: the reader is not trained."""
     write: Literal["right", "path"] = "right"
-    """Cells where the model learns to write: on z* and right of it (4.45), or on z* alone."""
+    """Cells at which the translation model is trained: on z* and to the right of it (4.45), or on
+    z* only."""
     agent_area: Area = "grid"
-    """Cells where the agent learns: all (4.46), or those that z* visits (4.43)."""
+    """Cells at which the reader is trained: all (4.46), or those on z* (4.43)."""
     validate_threshold: float = 0.5
-    """The agent's threshold in validation, for translations and for the loss."""
+    """Threshold of the reader in validation, for translations and for the loss."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -74,7 +80,9 @@ class DynamicSettings:
         if self.search_to < self.search_from:
             faults.append("`objective.search_to` must be at least `objective.search_from`.")
         if self.labels == "binary-search" and self.cost == "printed":
-            faults.append("`objective.cost` is the oracle's: a binary search has no use for it.")
+            faults.append(
+                "`objective.cost` applies to the oracle, not to the binary search: leave it out."
+            )
         return [
             *faults,
             *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
@@ -85,20 +93,21 @@ class DynamicSettings:
 class Dynamic:
     """The joint objective of a translation model and its reader. Eq. (4.45), (4.46).
 
-    Both terms are the printed sums over cells, so a target token has some |x| / 2 of the first and
-    |x| of the second; `write_cells` and `agent_cells` tell how many, and `agent_hits` how many of
-    the agent's are decided right. `nll` is that along the path that the agent takes at
-    `validate_threshold`, so that a validation judges both together; `oracle_nll` is that along z*,
-    and all that there is where the agent is not trained. Validation goes by what the oracle would
-    pay for that path, its delay at lambda included: by likelihood alone, an agent that reads
-    everything might be best.
+    Both terms are the printed sums over cells, about |x| / 2 cells per target token for the first
+    and |x| for the second. `write_cells` and `agent_cells` log their numbers, `agent_hits` how many
+    of the reader's decisions agree with the oracle. `nll` is that along the reader's path at
+    `validate_threshold`, so that validation judges both models together; `oracle_nll` is that along
+    z*, and the only one if the reader is not trained. The best weights are chosen by the oracle's
+    cost of the reader's path, including its delay at lambda: by likelihood alone, a reader that
+    reads everything might be best.
 
-    The oracle judges by the same predictions that are trained, in training mode with their
-    dropout, and its path is found anew for each update. With `labels` binary-search z* is that of
-    `binary_search_paths`, which has no price of delay: lambda is then validation's alone.
+    The oracle uses the predictions that are being trained, with their dropout, and finds a new path
+    in each update. With `labels` binary-search z* is that of `binary_search_paths`, which has no
+    cost of delay; lambda then matters only in validation.
 
-    Departs: the agent decides about the first write too (rows from t = 0), and never in the last
-    column; the oracle's reading costs are those that matter (see `oracle_paths`).
+    Departs: As printed, the reader does not learn its first write, and decides in the last column,
+    where nothing is left to read. Here it decides from t = 0 on and never in the last column. The
+    reading cost of the oracle differs as well (see `oracle_paths`).
     """
 
     def __init__(self, settings: DynamicSettings) -> None:
@@ -180,8 +189,8 @@ def check_grid(model: TranslationModel, objective: str, *, needs_reader: bool) -
     """Raise ConfigError for a model without predictions at every cell, or without a reader."""
     if not model.traits.every_cell:
         raise ConfigError(
-            f"`{objective}` needs predictions at every cell of the grid, which this "
-            f"`{model.architecture}` does not make.",
+            f"`{objective}` needs predictions at every cell of the grid, which "
+            f"`{model.architecture}` does not have.",
             "Train a `pervasive` with `--set model.source_causal=true --set model.reader=own`.",
         )
     if needs_reader and not model.traits.reads:
@@ -206,7 +215,7 @@ def along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
 
 DYNAMIC = ObjectiveKind(
     "dynamic",
-    "online: a model with a reader, which learns when to read from an oracle",
+    "online: a reader that learns from an oracle when to read",
     DynamicSettings,
     Dynamic,
     takes_samples=False,

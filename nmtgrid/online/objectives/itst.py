@@ -1,9 +1,9 @@
-"""Information transport (ITST): likelihood under a falling threshold, and the price of transport.
+"""The objective `itst`: likelihood under a decreasing threshold, and losses on transport.
 
-The matrices of layers/transformer/transport.py say how much information goes from source to target
-tokens. They are trained by the attention that they weigh; two losses bring each row to a sum of 1
-and near to the diagonal, and a threshold that falls in the course of the training hides what a
-policy at that threshold would not have read.
+The matrices of layers/transformer/transport.py say how much information flows from each source
+token to each target token. They are trained through the attention that they weight. Two further
+losses bring the sum of each row to 1 and its mass close to the diagonal, and a decreasing threshold
+hides what a policy with that threshold would not have read.
 """
 
 from __future__ import annotations
@@ -63,19 +63,21 @@ class ITSTSettings:
     """Settings of training information transport."""
 
     whole_source_updates: int = 4000
-    """So many updates see the whole source; then the threshold begins to limit it."""
+    """Number of first updates with the whole source, before the threshold limits it."""
     threshold_decay: float = 100_000
-    """Updates in which the threshold falls from 1 by 63% of the way to `least_threshold`."""
+    """Updates after which the threshold has fallen by 63% of the way from 1 to
+    `least_threshold`."""
     least_threshold: float = 0.5
-    """Information at which the threshold ends."""
+    """Final value of the threshold."""
     latency_weight: float = 1.0
-    """Weight of transport away from the diagonal."""
+    """Weight of the loss on transport far from the diagonal."""
     norm_weight: float = 0.05
-    """Weight of rows whose information does not sum to 1; too much has it come from one token."""
+    """Weight of the loss on tokens whose total information is not 1. If it is too large, all
+    information comes from a single source token."""
     validate_delta: float = 0.5
-    """The threshold of validation, for translations and for the loss."""
+    """Threshold in validation, for translations and for the loss."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -96,21 +98,19 @@ class ITSTSettings:
 
 
 class TransportLikelihood:
-    """Likelihood with the source limited by a falling threshold, plus the prices of transport.
+    """Likelihood with the source limited by a falling threshold, plus two losses on transport.
 
-    A target token sees, in each decoder block, the source tokens that it takes to receive the
+    In each decoder block a target token sees the source tokens that it needs to receive the
     information delta = `least_threshold` + (1 - `least_threshold`) exp(-u / `threshold_decay`),
-    u being the updates done (Zhang and Feng, 2022, "Information-Transport-based Policy for
-    Simultaneous Translation"). In validation delta is `validate_delta`, and weights are chosen by
-    the likelihood plus the prices.
+    after u updates (Zhang and Feng, 2022, "Information-Transport-based Policy for Simultaneous
+    Translation"). In validation delta is `validate_delta`, and the best weights are chosen by the
+    sum of likelihood and both losses.
 
-    Departs: the authors' code (github.com/ictnlp/ITST) measures rows that do not sum to 1 by the
-    Euclidean distance between a batch's matrices and their normalised form, and distances from the
-    diagonal by the batch's padded lengths; here both are sums over sentences, whatever the batch,
-    and the first has a weight below the code's 1: it counts every token in full, where a Euclidean
-    distance grows with the root of their number, and before attention has learnt where to look
-    its gradient would lead all transport to one source token. See `TransportCache` for how a
-    threshold limits the blocks.
+    Departs: In the authors' code (github.com/ictnlp/ITST) both losses are computed over the padded
+    batch, the one on total information as a Euclidean distance. Here both are sums over sentences,
+    independent of the batch. The loss on total information therefore grows faster with the number
+    of tokens, and gets a smaller weight: with a weight of 1 all information would come from one
+    source token early in training. `TransportCache` says how the threshold limits the source.
     """
 
     def __init__(self, settings: ITSTSettings) -> None:
@@ -152,7 +152,7 @@ class TransportLikelihood:
 
 ITST = ObjectiveKind(
     "itst",
-    "online: a Transformer with information transport, its source limited by a falling threshold",
+    "online: a Transformer with information transport (ITST), under a decreasing threshold",
     ITSTSettings,
     TransportLikelihood,
     takes_samples=False,

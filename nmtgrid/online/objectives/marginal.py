@@ -1,11 +1,10 @@
 """The marginal over all READ/WRITE paths: a transducer on the grid (Graves, 2012).
 
-With probabilities of reading and of each target token at every cell, the likelihood of a target
-is a sum over all monotone paths, which a forward recursion gives exactly. Its gradient trains the
-translation model where paths are likely to write, and the reader towards the paths that predict
-the target well: no oracle's path is made, and none is committed to. CAAT (Liu et al., 2021), TAED
-(Tang et al., 2023) and HMT (Zhang and Feng, 2023) train such sums over the states that their
-networks can afford; a grid has all of them.
+With a probability of reading and of each target token at every cell, the likelihood of a target is
+a sum over all monotone paths, which a forward recursion computes exactly. Its gradient trains the
+translation model where paths are likely to write, and the reader towards paths that predict the
+target well; no single path is chosen. CAAT (Liu et al., 2021), TAED (Tang et al., 2023) and HMT
+(Zhang and Feng, 2023) train such sums over some of the states; a grid has all of them.
 """
 
 from __future__ import annotations
@@ -33,11 +32,10 @@ def log_marginal(
 ) -> Tensor:
     """Return log sum_z p(z) prod_t exp(emission_{t, z_t}), a sum over all monotone paths z [B].
 
-    emission [B, T, S] is what writing at a cell adds to a path's logarithm, log p(y_t) less its
-    price; logits [B, T, S] are those of reading on. p(z) is that of
-    `policies.path_log_probabilities`: from one token read, with no choice in the last column. In
-    float64, with gradient; time is O(T S), in T steps of running sums along the source. Padding may
-    hold anything.
+    emission [B, T, S] is the log-weight of writing at a cell: log p(y_t) minus the cost of delay.
+    logits [B, T, S] are those of READ. p(z) is that of `policies.path_log_probabilities`: paths
+    start with one token read and decide nothing in the last column. In float64, with gradient; O(T
+    S) operations, in T steps of cumulative sums along the source. Padding is ignored.
     """
     size, columns = logits.shape[1:]
     counts = is_cell(source_lengths - 1, target_lengths, size, columns)
@@ -61,10 +59,11 @@ def log_marginal(
 def write_posteriors(
     emission: Tensor, logits: Tensor, source_lengths: Tensor, target_lengths: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return `log_marginal` [B], with gradient for the logits alone, and posteriors [B, T, S].
+    """Return `log_marginal` [B], with gradient for the logits only, and posteriors [B, T, S].
 
     A posterior is the share of the marginal whose paths write at a cell; those of a row sum to 1.
-    It is the marginal's gradient for the emission there, which is why emissions need none.
+    It equals the gradient of the marginal with respect to the emission there, which is why
+    emissions need no gradient.
     """
     emission = emission.detach().double().requires_grad_()
     with torch.enable_grad():
@@ -80,16 +79,18 @@ _NO_SHARE = 1e-7
 
 @dataclasses.dataclass(frozen=True)
 class MarginalSettings:
-    """Settings of training on the marginal over all paths."""
+    """Settings of training on the marginal likelihood over all paths."""
 
     delay_weight: float = 0.0
-    """Lambda, the price of delay, in nats for each token written with |x| reads; `dynamic`'s."""
+    """Lambda, the cost of delay, in nats for each token written after the whole source has been
+    read; as in `dynamic`."""
     offline: float = 0.0
-    """Weight of the likelihood with the whole source read, beside the marginal."""
+    """Weight of an additional loss: the likelihood given the whole source."""
     validate_threshold: float = 0.5
-    """The agent's threshold in validation, for translations and for the loss."""
+    """Threshold of the reader in validation, for translations and for the loss."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types, at each cell in proportion to its posterior."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary; each cell counts in
+    proportion to its posterior."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -103,19 +104,19 @@ class MarginalSettings:
 class Marginal:
     """-log sum_z p(z) prod_t p(y_t with z_t read) exp(-lambda (z_t - 1) / |x|), over all paths z.
 
-    The price of delay is that of `oracle_paths`: each write pays lambda times the share of the
-    source that has been read, the first token being free. So `marginal` and `dynamic` are
-    compared at the same lambda, and validation goes by the same criterion, the agent's path and its
-    delay.
+    The cost of delay is that of `oracle_paths`: each write costs lambda times the share of the
+    source that has been read, where the first token is free. `marginal` and `dynamic` are thus
+    comparable at the same lambda, and the best weights are chosen by the same criterion, the
+    reader's path and its delay.
 
-    Label smoothing does not touch the paths: they are weighed by the true token's likelihood, and
-    the cross-entropy at each cell, weighted by its posterior, is then smoothed. Inside of the sum
-    it would make paths prefer the cells where the model is unsure, whose distribution is nearest to
-    the uniform one. Soft targets (`smoothing`) take part in the same way.
+    Label smoothing does not affect the paths: they are weighted by the likelihood of the reference
+    token, and the cross-entropy at each cell, weighted by its posterior, is then smoothed. Inside
+    the sum it would favour cells where the model is uncertain, whose distribution is closest to the
+    uniform one. Soft targets (`smoothing`) work in the same way.
 
-    Posteriors are fixed weights of the fused loss, where they are the exact gradient: the logits
-    [M, V] of a grid are never there as a whole. Cells whose posterior float32 does not resolve
-    beside the 1 of their row are left out, which once the reader is sure are most of them.
+    Posteriors are constant weights of the fused loss, which gives the exact gradient, so the logits
+    [M, V] of a grid are never stored. Cells whose posterior is negligible in float32 are left out:
+    most of them, once the reader is confident.
     """
 
     def __init__(self, settings: MarginalSettings) -> None:
@@ -171,7 +172,7 @@ class Marginal:
 
 MARGINAL = ObjectiveKind(
     "marginal",
-    "online: a model with a reader, by the likelihood summed over all READ/WRITE paths",
+    "online: a model and its reader, by the likelihood summed over all READ/WRITE paths",
     MarginalSettings,
     Marginal,
     takes_samples=False,

@@ -1,8 +1,8 @@
-"""Monotonic multihead attention: likelihood by expected alignments, and the price of delay (MMA).
+"""The objective `mma`: likelihood by expected alignments, and losses on the heads' delays.
 
-The heads' choices are marginalised inside of the network (layers/transformer/monotonic.py), so a
-target token has one prediction, and its gradient reaches the selection probabilities. What that
-loss does not know is time: without a price, heads read everything first.
+The heads' choices are marginalised inside the network (layers/transformer/monotonic.py), so a
+target token has one prediction, whose gradient reaches the selection probabilities. The likelihood
+alone does not favour low latency: without a loss on delays, heads read everything first.
 """
 
 from __future__ import annotations
@@ -58,11 +58,12 @@ class MMASettings:
     """Settings of training monotonic heads."""
 
     delay_weight: float = 0.1
-    """Lambda_avg, in nats for each source token by which a sentence's translation lags."""
+    """Lambda_avg, in nats for each source token by which the translation of a sentence lags."""
     variance_weight: float = 0.0
-    """Lambda_var, the weight of the variance of the heads' delays, which keeps heads together."""
+    """Lambda_var, weight of the variance of the heads' delays, which keeps the heads close to each
+    other."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -75,13 +76,14 @@ class MMASettings:
 class MonotonicLikelihood:
     """-log p(y | x) + lambda_avg DAL(d) + lambda_var Var(d), a sum over sentences.
 
-    d are the heads' delays: expected ones in training, whose DAL is that of their weighted mean at
-    each target token (Ma et al., 2020, "Monotonic multihead attention"), and the chosen ones in
-    validation, which so judges what a search does. Validation goes by the whole sum, not by the
-    likelihood alone, for which heads that read everything might be best.
+    d are the delays of the heads. In training they are expected delays, and DAL is that of their
+    weighted mean at each target token (Ma et al., 2020, "Monotonic multihead attention"); in
+    validation they are the selected positions, as in decoding. The best weights are chosen by the
+    whole sum: by likelihood alone, heads that read everything might be best.
 
-    Departs: from fairseq's implementation, which weighs heads by the softmax of their sentences'
-    lagging, not of their delays at each token, and has one weight for both terms.
+    Departs: fairseq's implementation weighs heads by the softmax of each head's average lagging,
+    and has one weight for both latency terms. Here heads are weighted at each token by the softmax
+    of their delays there, as in the paper, and each term has its own weight.
     """
 
     def __init__(self, settings: MMASettings) -> None:
@@ -118,7 +120,7 @@ class MonotonicLikelihood:
 
 MMA = ObjectiveKind(
     "mma",
-    "online: a Transformer with monotonic heads, by expected alignments and a price of delay",
+    "online: a Transformer with monotonic heads (MMA), by expected alignments and delays",
     MMASettings,
     MonotonicLikelihood,
     takes_samples=False,

@@ -1,8 +1,8 @@
-"""Information of tokens (Wait-info): likelihood with the source limited to be K ahead.
+"""The objective `wait-info`: likelihood with the source K ahead in information.
 
-The information of layers/transformer/information.py is trained by the attention that it weighs,
-and by a constraint on its sums, without which the K of a policy would have no unit: the source and
-the target of a sentence have the same information, that of a token being 1 on average.
+The information of layers/transformer/information.py is trained through the attention that it
+weights, and by a loss on its sums, which defines its unit: the source and the target of a sentence
+have the same total information, 1 per token on average.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from nmtgrid.training.settings import outside
 
 @dataclasses.dataclass(frozen=True)
 class WaitInfoSettings:
-    """Settings of training the information of tokens."""
+    """Settings of training a Wait-info model."""
 
     whole_source_updates: int = 4000
-    """So many updates see the whole source; then sampled K limit it."""
+    """Number of first updates with the whole source, before sampled values of K limit it."""
     sum_weight: float = 0.3
-    """Weight of sums of information that are not the mean length of both sides."""
+    """Weight of the loss on the sums of information of both sides, which should equal the mean of
+    both lengths."""
     validate_k: float = 3
-    """The K of validation, for translations and for the loss."""
+    """K in validation, for translations and for the loss."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -47,16 +48,18 @@ class WaitInfoSettings:
 
 
 class InformationLikelihood:
-    """Likelihood with the source limited by sampled K, plus the price of sums of information.
+    """Likelihood with the source limited by a sampled K, plus a loss on sums of information.
 
-    A target token sees the source tokens that it takes to have K more information than the target
-    tokens before it, K drawn from [1..|x|] (Zhang, Guo and Feng, 2022, "Wait-info Policy"). The
-    sums of both sides' information are brought to the mean of both lengths, end symbols left out.
-    In validation K is `validate_k`, and weights are chosen by the likelihood plus that price.
+    A target token sees the source tokens that it needs to have K more information than the target
+    tokens before it, with K sampled from [1..|x|] (Zhang, Guo and Feng, 2022, "Wait-info Policy").
+    The loss brings the sums of information of both sides to the mean of both lengths, without end
+    symbols. In validation K is `validate_k`, and the best weights are chosen by the sum of
+    likelihood and this loss.
 
-    Departs: in the authors' code (github.com/ictnlp/Wait-info) all sentences of a batch have one
-    K, drawn up to the length of the longest; the begin symbol is among the target's tokens instead
-    of the last one; and a token sees at least one source token more than wait-1 does.
+    Departs: In the authors' code (github.com/ictnlp/Wait-info) all sentences of a batch share one
+    K, sampled up to the longest length; the target's information includes the begin symbol instead
+    of the last token; and a token sees at least one source token more than with wait-1. Here each
+    sentence has its own K, and information counts real tokens only.
     """
 
     def __init__(self, settings: WaitInfoSettings) -> None:
@@ -104,7 +107,7 @@ class InformationLikelihood:
 
 WAIT_INFO = ObjectiveKind(
     "wait-info",
-    "online: a Transformer whose tokens have information, the source K ahead of the target",
+    "online: a Transformer with information per token; the source is ahead by a sampled K",
     WaitInfoSettings,
     InformationLikelihood,
     takes_samples=False,

@@ -1,8 +1,8 @@
-"""Objectives of simultaneous translation (section 4.3): wait-k paths, one, sampled, or an area.
+"""The wait-k objectives (section 4.3): along one path, sampled paths, or in an area.
 
-All are sums over sites of weight x cross-entropy, as maximum likelihood is (training/likelihood),
-with limited reads: along one wait-k path (4.28), along paths with sampled k (4.30), at all cells
-right of one (4.34). `k` is in tokens, the end symbol of a source being its last.
+All are sums over sites of weight x cross-entropy, like maximum likelihood (training/likelihood),
+with limited reads: along one wait-k path (4.28), along paths with sampled k (4.30), or at all cells
+to the right of one (4.34). `k` counts tokens, including the end symbol of the source.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ class WaitKSettings:
     """Settings of training along one wait-k path."""
 
     k: int = 7
-    """Source tokens read before the first write; one more before each later write."""
+    """Source tokens read before the first write; one more is read before each later write."""
     finish_reading: bool = False
-    """The end symbol of the target is written with the whole source read (appendix C, tfR)."""
+    """Predict the end symbol of the target only after the whole source has been read (appendix C,
+    tfR)."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -84,13 +85,14 @@ class SampledSettings:
     """Settings of training along sampled wait-k paths."""
 
     paths: int = 1
-    """M, the paths of each sentence in each update."""
+    """M, paths sampled for each sentence in each update."""
     finish_reading: bool = False
-    """The end symbol of the target is written with the whole source read (appendix C, tfR)."""
+    """Predict the end symbol of the target only after the whole source has been read (appendix C,
+    tfR)."""
     validate_k: int = 5
-    """The path of validation's translations; its loss is taken along sampled paths too."""
+    """k of the translations in validation; the validation loss is computed along sampled paths."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -101,12 +103,13 @@ class SampledSettings:
 
 
 class SampledWaitK(_Online[SampledSettings]):
-    """The mean of the likelihoods along M paths, k drawn evenly from [1..|x|]. Eq. (4.30).
+    """The mean of the likelihoods along M paths, k drawn uniformly from [1..|x|]. Eq. (4.30).
 
-    A source is encoded once for all paths where that does not depend on what is read. Outside of
-    training the draws are always the same ones.
+    A source is encoded once for all its paths if the encoding does not depend on the reads. In
+    validation the same paths are sampled each time.
 
-    Departs: |x| is each sentence's own length, not that of the batch's longest.
+    Departs: The print has one |x| for the batch, that of its longest sentence. Here |x| is the
+    length of each sentence.
     """
 
     def agent(self) -> WaitK:
@@ -137,19 +140,20 @@ class SampledWaitK(_Online[SampledSettings]):
 
 @dataclasses.dataclass(frozen=True)
 class AreaSettings:
-    """Settings of training on all cells on a wait-k path and right of it."""
+    """Settings of training on all cells of a wait-k path and to the right of it."""
 
     k: int = 1
-    """The boundary: `z >= z^wait-k`."""
+    """k of the wait-k path that bounds the area."""
     weights: Literal["binary", "exact"] = "binary"
-    """A cell's weight: 1, or the share of all paths in the area that write there."""
+    """Weight of a cell: 1 (`binary`), or the share of all paths in the area that write there
+    (`exact`)."""
     cells_per_token: float = 0.0
-    """Cells that are drawn for each target token, with weights that keep the loss on average; the
-    classifier's cost falls with them. 0: all cells."""
+    """Average number of cells sampled per target token, weighted so that the expected loss stays
+    the same; fewer cells make the classifier cheaper. 0: all cells."""
     validate_k: int = 5
-    """The path of validation's translations."""
+    """k of the translations in validation."""
     label_smoothing: float = 0.1
-    """Probability mass spread over all types."""
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
@@ -163,10 +167,11 @@ class AreaSettings:
 class WaitKArea(_Online[AreaSettings]):
     """The likelihood at every cell right of a wait-k path, weighted. Eq. (4.34), (4.35).
 
-    The loss is the sum that is printed, over some |x| / 2 cells for each target token with binary
-    weights; the logged likelihood is the weighted mean over a batch's cells, times tokens.
+    The loss is the printed sum, over about |x| / 2 cells per target token with binary weights. The
+    logged likelihood is the weighted mean over the cells of a batch, times the number of tokens.
 
-    Departs: the exact weights are those found by enumeration, not the printed ones.
+    Departs: The printed closed form of the exact weights is wrong (see `occupancy`). These are
+    computed by counting paths.
     """
 
     def check(self, model: TranslationModel) -> None:
@@ -174,8 +179,8 @@ class WaitKArea(_Online[AreaSettings]):
         super().check(model)
         if not model.traits.every_cell:
             raise ConfigError(
-                f"`wait-k-area` trains predictions at every cell of the grid, but what a "
-                f"`{model.architecture}` predicts at a cell depends on the path that led there.",
+                "`wait-k-area` trains predictions at every cell of the grid, but a prediction of "
+                f"`{model.architecture}` depends on the path to the cell.",
                 "Use `--objective wait-k-sampled`, or train a `pervasive`.",
             )
 
@@ -222,13 +227,13 @@ WAIT_K = ObjectiveKind(
 )
 WAIT_K_SAMPLED = ObjectiveKind(
     "wait-k-sampled",
-    "online: along wait-k paths whose k is drawn anew for each sentence",
+    "online: maximum likelihood along wait-k paths, with k sampled for each sentence",
     SampledSettings,
     SampledWaitK,
 )
 WAIT_K_AREA = ObjectiveKind(
     "wait-k-area",
-    "online: at all cells of the grid on a wait-k path and right of it",
+    "online: maximum likelihood at all cells of a wait-k path and to the right of it",
     AreaSettings,
     WaitKArea,
 )
