@@ -66,52 +66,77 @@ class Compiled:
     """Machine instructions by name and width: `FFMA`, `LDG.128`, ..."""
 
 
-def kernels() -> list[Kernel]:
-    """Return every kernel of nmtgrid at its default tile, for the preset's sizes in bf16."""
-    from nmtgrid.layers.kernels import dropout_triton, grid_conv_triton, relu_triton
+def kernels(kind: str = "bf16") -> list[Kernel]:
+    """Return every kernel of nmtgrid at its default tile, for the preset's sizes in a type."""
+    features = f"*{kind}"
+    return [*_convolutions(features), *_passes(features)]
 
-    conv = grid_conv_triton
+
+def _convolutions(features: str) -> list[Kernel]:
+    from nmtgrid.layers.kernels import grid_conv_triton as conv
+
     grids = dict.fromkeys(("offsets", "heights", "widths"), "*i64")
     taps = {"D": SIZE, "ROWS": ROWS, "COLUMNS": COLUMNS, "LEFT": COLUMNS // 2}
     tile, warps = _tile(conv.TILE)
     step_tile, step_warps = _tile(conv.STEP_TILE)
-    relu_tile, relu_warps = _tile(relu_triton.TILE)
-    fused = conv.OPTIONS
     result = [
         Kernel(
             f"convolution, {way}", conv._convolve_kernel,
-            {"x": "*bf16", "taps": "*fp32", "y": "*bf16", **grids},
+            {"x": features, "taps": "*fp32", "y": features, **grids},
             {**taps, "REVERSED": way == "input gradient", "PARTS": conv.PARTS, **tile},
-            {**warps, **fused},
+            {**warps, **conv.OPTIONS},
         )
         for way in ("forward", "input gradient")
     ]  # fmt: skip
     result.append(Kernel(
         "convolution, weight gradient", conv._weight_gradient_kernel,
-        {"x": "*bf16", "gradient": "*bf16", "of_taps": "*fp32", **grids, "batch": "i32"},
-        {**taps, "SENTENCES": conv.SENTENCES, **tile}, {**warps, **fused},
+        {"x": features, "gradient": features, "of_taps": "*fp32", **grids, "batch": "i32"},
+        {**taps, "SENTENCES": conv.SENTENCES, **tile}, {**warps, **conv.OPTIONS},
     ))  # fmt: skip
-    strides = ("width", "row_stride", "slot_stride", "cell_stride", "tap_row_step", "tap_step")
-    result.append(Kernel(
-        "convolution, decoding step", conv._step_kernel,
-        {"window": "*bf16", "taps": "*bf16", "y": "*bf16", **dict.fromkeys(strides, "i32")},
-        {**taps, "order": None, "feature_step": 1, "IS_RING": False, **step_tile},
-        {**step_warps, **fused},
-    ))  # fmt: skip
+    numbers = ("width", "row_stride", "slot_stride", "cell_stride", "tap_row_step", "tap_step")
+    for name, order, is_ring in (("rows in order", {}, False), ("a ring", {"order": "*i64"}, True)):
+        types = {"window": features, "taps": features, **order, "y": features}
+        constants = {} if is_ring else {"order": None}
+        result.append(Kernel(
+            f"convolution, decoding step, {name}", conv._step_kernel,
+            {**types, **dict.fromkeys(numbers, "i32")},
+            {**taps, **constants, "feature_step": 1, "IS_RING": is_ring, **step_tile},
+            {**step_warps, **conv.OPTIONS},
+        ))  # fmt: skip
+    return result
+
+
+def _passes(features: str) -> list[Kernel]:
+    from nmtgrid.layers.kernels import dropout_triton, relu_triton, scaled_sum_triton
+
+    result = []
     numbers = {"count": "i32", "rate": "fp32", "factor": "fp32", "scale": "fp32", "seed": "i64"}
-    for name, function, names in (
-        ("residual and dropout, forward", dropout_triton._add_kernel, ("h", "y", "out")),
-        ("residual and dropout, backward", dropout_triton._gradient_kernel,
-         ("gradient", "of_h", "of_y")),
-    ):  # fmt: skip
-        types = {**dict.fromkeys(names, "*bf16"), **numbers}
-        constants = {"DROPS": True, "BLOCK": dropout_triton.BLOCK}
-        result.append(Kernel(name, function, types, constants, {"num_warps": 4}))
-    pointers = dict.fromkeys(("gradient", "rectified", "of_input"), "*bf16")
+    forward, backward = dropout_triton._add_kernel, dropout_triton._gradient_kernel
+    for sums, drops in (("residual and dropout", True), ("residual", False)):
+        constants = {"DROPS": drops, "BLOCK": dropout_triton.BLOCK}
+        types = {**dict.fromkeys(("h", "y", "out"), features), **numbers}
+        result.append(Kernel(f"{sums}, forward", forward, types, constants, {}))
+        pointers = ("first", "second", "third", "of_h", "of_y")
+        types = {**dict.fromkeys(pointers, features), **numbers}
+        constants = {"GRADIENTS": 3, **constants}
+        result.append(Kernel(f"{sums}, backward", backward, types, constants, {}))
+    pointers = ("first", "second", "third", "fourth")
+    result.append(Kernel(
+        "sum of four states", scaled_sum_triton._sum_kernel,
+        {**dict.fromkeys(pointers, features), "total": "*fp32", "out": features, "count": "i32",
+         "scale": "fp32"},
+        {"TERMS": 4, "BEGINS": False, "ENDS": False, "BLOCK": scaled_sum_triton.BLOCK}, {},
+    ))  # fmt: skip
+    tile, warps = _tile(relu_triton.TILE)
     result.append(Kernel(
         "rectifier and bias, backward", relu_triton._rectifier_kernel,
-        {**pointers, "sums": "*fp32", "count": "i32"},
-        {"N": WIDE, "STEPS": relu_triton.STEPS, **relu_tile}, relu_warps,
+        {**dict.fromkeys(("gradient", "rectified", "of_input"), features), "sums": "*fp32",
+         "count": "i32"},
+        {"N": WIDE, "STEPS": relu_triton.STEPS, **tile}, warps,
+    ))  # fmt: skip
+    result.append(Kernel(
+        "rectifier and bias, sums of programs", relu_triton._sum_kernel,
+        {"sums": "*fp32", "out": features, "groups": "i32"}, {"N": WIDE, **tile}, warps,
     ))  # fmt: skip
     return result
 
@@ -194,11 +219,39 @@ def computed_cells(lengths: Lengths, positions: int) -> float:
     return float((strips * target).sum() / (source * target).sum())
 
 
-def roofline(gpu: str, cells: float, share: float, *, is_fused: bool) -> Row:
+@dataclasses.dataclass(frozen=True)
+class Passes:
+    """The passes over memory around products and convolutions, in grids of a block's features.
+
+    A grid is 256 bf16 features a cell, read or written.
+    """
+
+    name: str
+    residual: int
+    """Of the two sums of a block and their dropout, both ways."""
+    cumulative: int
+    """Of the sum of the blocks' states, both ways."""
+    gradients: int
+    """Of sums of the gradients of what several layers read."""
+    biases: int
+    """Of the gradients of biases, where a pass of its own reads them."""
+
+
+PASSES = (
+    # Each residual sum reads two grids and writes one, both ways. A float32 counts twice: the sum
+    # of states is read and written, and its gradient was converted for each state.
+    Passes("one strip, separate passes", 12, 5 + 6, 6, 6),
+    Passes("three strips, rectifier and bias together", 12, 5 + 3, 6, 2),
+    # Backward one residual sum reads the gradients of two readers and one of three. Of 15 states 4
+    # are added in a pass: 15 are read, and the sum three times written and read.
+    Passes("as they are", 6 + 4 + 5, 2, 0, 2),
+)
+
+
+def roofline(gpu: str, cells: float, share: float, around: Passes) -> Row:
     """Return the milliseconds of one update of so many valid cells, part by part.
 
-    `share` is what the convolution reaches of the fp32 peak on valid cells; `is_fused` whether the
-    backward pass of the rectifier also sums the bias's gradient.
+    `share` is what the convolution reaches of the fp32 peak on valid cells.
     """
     bf16, fp32, memory = GPUS[gpu]
     passes = 1000 * cells * DEPTH / (memory * BANDWIDTH_SHARE)
@@ -207,21 +260,17 @@ def roofline(gpu: str, cells: float, share: float, *, is_fused: bool) -> Row:
         work = 1000 * cells * DEPTH * 2 * inputs * outputs / (bf16 * GEMM_SHARE)
         # Forward, and for the gradients of the input and the weight.
         products += 3 * max(work, passes * BYTES * (inputs + outputs))
-    grid = BYTES * SIZE
-    wide = BYTES * WIDE
+    grid = BYTES * SIZE * passes
     both_ways = 2 * 1000 * cells * DEPTH * 2 * ROWS * COLUMNS * SIZE
-    bias = 2 * grid + (0 if is_fused else wide)
     parts = {
         "products": products,
         "convolution, both ways": both_ways / (fp32 * share),
         "its weight gradient": GRADIENT_MS * cells / 1e5,
-        # Two sums in a block, each of three grids, forward and backward.
-        "residual and dropout": passes * 12 * grid,
-        # In fp32: the sum read and written, the block read; backward the gradients.
-        "cumulative sum": passes * (5 + 6) * grid,
-        "rectifier, backward": passes * 3 * wide,
-        "biases": passes * bias,
-        "sums of gradients": passes * 6 * grid,
+        "residual and dropout": around.residual * grid,
+        "cumulative sum": around.cumulative * grid,
+        "rectifier, backward": 3 * WIDE / SIZE * grid,
+        "biases": around.biases * grid,
+        "sums of gradients": around.gradients * grid,
     }
     return {"gpu": gpu, "cells": round(cells), **parts, "sum, ms": sum(parts.values())}
 
@@ -252,11 +301,10 @@ def measure(lengths_file: Path | None) -> dict[str, Any]:
     share /= computed_cells(lengths, PARTS * TILE["BLOCK_S"])
     former = FORMER_SHARE / computed_cells(lengths, 16)
     lines = [
-        {"kernels": name, **roofline(gpu, cells, part, is_fused=is_fused)}
+        {"kernels": around.name,
+         **roofline(gpu, cells, share if number else former, around)}
         for gpu in GPUS
-        for name, part, is_fused in (
-            ("one strip, separate passes", former, False), ("as they are", share, True)
-        )
+        for number, around in enumerate(PASSES)
     ]  # fmt: skip
     return section(
         {"lengths": origin, "cells of an update": f"{cells:,.0f}",

@@ -4,7 +4,9 @@ A step of a few rows is hundreds of small kernels, and launching them takes long
 (`benchmarks/decoding_speed.py` measures it). A recording holds addresses, so all that it reads and
 writes stays where it is: a `_Slot` has buffers for one shape of search, and searches come and go in
 it. Shapes are few: rows are padded to a power of two of groups, sources to a multiple of eight
-tokens, tokens so far to a power of two. Rows of padding repeat the first row and are dead.
+tokens, tokens so far to a power of two. Rows of padding repeat the first row and are dead. A search
+whose sentences come to an end moves to fewer rows only while these take longer than launches do:
+`benchmarks/recordings.py` counts what other rules record and compute.
 
 What is recorded is a whole step of a search (`SearchStep` of engine.py): the models, with caches
 that read their position from a tensor (layers/static_cache.py), the constraints, the selection and
@@ -45,6 +47,8 @@ _MOST_SLOTS = 64
 _MOST_BYTES = 2**32
 """Bytes of their buffers that are kept, at most."""
 _LEAST_GROUPS = 4
+_FREE_CELLS = 4096
+"""Rows x source columns that a step computes in about the time that its kernels take to start."""
 _SOURCE_MULTIPLE = 8
 
 Replay = Callable[[], None]
@@ -181,10 +185,12 @@ class Graphs:
         groups: Groups,
         rules: Rules,
         copies: int,
+        columns: int,
     ) -> RecordedSearch | None:
         """Return the search under way, whose steps are `fn`; None where it has no static form yet.
 
-        `rules` are those of all sentences, each of which began as `copies` groups.
+        `rules` are those of all sentences, each of which began as `copies` groups; the longest
+        source has `columns` tokens.
         """
         width = fn.select.width
         # A beam begins with one row a sentence; its groups are whole from the second step on.
@@ -196,7 +202,7 @@ class Graphs:
             static = tuple(state.to_static(position, index, width) for state in states)
             return None if None in static else static
 
-        search = RecordedSearch(self, fn, rules, copies, position)
+        search = RecordedSearch(self, fn, rules, copies, columns, position)
         return search if search.enter(to_static, rows, groups) else None
 
     def slot(
@@ -299,24 +305,38 @@ class RecordedSearch:
     slot: _Slot
 
     def __init__(
-        self, graphs: Graphs, fn: StepFn, rules: Rules, copies: int, position: StaticPosition
+        self,
+        graphs: Graphs,
+        fn: StepFn,
+        rules: Rules,
+        copies: int,
+        columns: int,
+        position: StaticPosition,
     ) -> None:
         self.graphs, self.fn, self.rules, self.copies = graphs, fn, rules, copies
         self.position = position
+        free = _FREE_CELLS // (fn.select.width * columns)
+        # A power of two, at most `free` unless that is very few.
+        self._least_groups = max(_LEAST_GROUPS, 1 << free.bit_length() >> 1)
 
     def enter(
-        self, move: Callable[[Tensor], tuple[Any, ...] | None], rows: Rows, groups: Groups
+        self,
+        move: Callable[[Tensor], tuple[Any, ...] | None],
+        rows: Rows,
+        groups: Groups,
+        least: int = _LEAST_GROUPS,
     ) -> bool:
         """Go on with `rows` and `groups`; return False where `move` has no states for them.
 
-        `move` returns the states of rows [R'], some of which are padding.
+        `move` returns the states of rows [R'], some of which are padding, of `least` groups or
+        more.
         """
-        count, device = len(groups.numbers), rows.tokens.device
-        index = pad_groups(torch.arange(len(rows.tokens), device=device), self.fn.select.width)
+        count, device, width = len(groups.numbers), rows.tokens.device, self.fn.select.width
+        index = pad_groups(torch.arange(len(rows.tokens), device=device), width, least)
         states = self.graphs.with_memory(lambda: move(index))
         if states is None:
             return False
-        groups = take(groups, pad_groups(torch.arange(count, device=device), 1))
+        groups = take(groups, pad_groups(torch.arange(count, device=device), 1, least))
         # All groups but those of padding have lower numbers.
         sentences = groups.numbers // self.copies
         groups.numbers[count:] = len(self.rules.limits) * self.copies
@@ -347,18 +367,22 @@ class RecordedSearch:
         alignment = None if slot.alignment is None else slot.alignment.clone()
         return Following(rows, slot.groups, alignment)
 
+    def is_worth_dropping(self, going: int) -> bool:
+        """Return whether `going` groups alone have a smaller slot, and take less time in it."""
+        return count_padded(going, self._least_groups) < len(self.slot.groups.numbers)
+
     def drop(self, rows: Rows, groups: Groups) -> None:
         """Go on with `rows` and `groups` alone, those of this search that are left."""
         states, parents = self.slot.states, rows.parents
-        self.enter(lambda index: take(states, parents[index]), rows, groups)
+        self.enter(lambda index: take(states, parents[index]), rows, groups, self._least_groups)
 
 
-def pad_groups(rows: Tensor, width: int) -> Tensor:
-    """Return `rows` with zeros behind, so that groups of `width` are a power of two."""
-    groups = count_padded(len(rows) // width)
+def pad_groups(rows: Tensor, width: int, least: int = _LEAST_GROUPS) -> Tensor:
+    """Return `rows` with zeros behind: a power of two of groups of `width`, `least` or more."""
+    groups = count_padded(len(rows) // width, least)
     return torch.nn.functional.pad(rows, (0, groups * width - len(rows)))
 
 
-def count_padded(groups: int) -> int:
-    """Return how many groups there are when `groups` are padded."""
-    return max(_LEAST_GROUPS, 1 << (groups - 1).bit_length())
+def count_padded(groups: int, least: int) -> int:
+    """Return how many groups there are when `groups` are padded to `least` or more."""
+    return max(least, 1 << (groups - 1).bit_length())

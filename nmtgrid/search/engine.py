@@ -42,7 +42,7 @@ from nmtgrid.search.constraints import (
     Rules,
     length_bounds,
 )
-from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch, count_padded
+from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch
 from nmtgrid.search.select import Beam, Greedy, Sample, Select, is_read_freely
 from nmtgrid.search.verified import VerifiedSearch, check_verified
 from nmtgrid.text.vocabulary import BEGIN, PAD
@@ -313,7 +313,7 @@ class SearchRun:
         device, is_text = source.device, source.dim() == 2
         self.models, self.plan, self.align = models, plan, align
         self.agent, self.halt = agent, halt
-        self.source_lengths = lengths
+        self.source_lengths, self.columns = lengths, source.shape[1]
         self.copies = plan.nbest if plan.sample else 1
         count = len(source) * self.copies
         self.lengths = lengths.repeat_interleave(self.copies).tolist()
@@ -359,7 +359,7 @@ class SearchRun:
         """Write one token in each live row; return False when all sentences are done."""
         if self.recorded is None and self.graphs is not None:
             self.recorded = self.graphs.begin(
-                self.fn, self.states, self.rows, self.groups, self.rules, self.copies
+                self.fn, self.states, self.rows, self.groups, self.rules, self.copies, self.columns
             )
         following = self._step(step) if self.recorded is None else self.recorded.step(step)
         if self.align and following.alignment is not None:
@@ -497,8 +497,8 @@ class SearchRun:
 
     def _is_worth_dropping(self, going: int) -> bool:
         """Return whether it pays to go on with `going` sentences alone."""
-        count = len(self.groups.numbers)
         if self.recorded is not None:
-            return count_padded(going) < count
+            return self.recorded.is_worth_dropping(going)
+        count = len(self.groups.numbers)
         # Rows that move anyway are copied, so dropping costs nothing more.
         return going < count if self.select.width > 1 else going <= _WORTH_DROPPING * count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import nmtgrid.layers.attention
+from nmtgrid.layers.grid import networks
 from nmtgrid.layers.kernels import (
     dropout,
     dropout_triton,
@@ -17,6 +19,7 @@ from nmtgrid.layers.kernels import (
     grid_conv_triton,
     linear,
     relu_triton,
+    scaled_sum_triton,
 )
 from nmtgrid.layers.kernels.grid_conv import CpuGridConvolution
 from nmtgrid.layers.kernels.layout import GridLayout
@@ -27,12 +30,13 @@ from tests.pretend_gpu.device import Device, PretendTensor, on_gpu, run_on_cpu, 
 def install() -> None:
     """Put the stand-ins in the place of what they stand for; there is no way back."""
     nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined, assignment]
-    for module in (dropout, grid_conv, linear):
+    for module in (dropout, grid_conv, linear, networks):
         module.has_triton = lambda: True  # type: ignore[attr-defined]
     grid_conv_triton.convolve_cells = _convolve_cells
     grid_conv_triton.weight_gradient = _weight_gradient
     grid_conv_triton.convolve_step = _convolve_step
     dropout_triton._launch = _launch_residual
+    scaled_sum_triton.scaled_sum = _scaled_sum
     relu_triton.rectifier_backward = _rectifier_backward
     lstm.BidirectionalLSTM._library = _lstm  # type: ignore[method-assign, assignment]
 
@@ -159,7 +163,18 @@ def _rectifier_backward(gradient: Tensor, rectified: Tensor) -> tuple[Tensor, Te
     return results
 
 
-def _launch_residual(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any) -> None:
+def _scaled_sum(terms: Sequence[Tensor], scale: float) -> Tensor:
+    assert all(map(on_gpu, terms))
+    result: Tensor = run_on_cpu(
+        "scaled sum", -(-len(terms) // 4),
+        lambda *terms: (torch.stack(terms).float().sum(0) * scale).to(terms[0].dtype), *terms,
+    )  # fmt: skip
+    return result
+
+
+def _launch_residual(
+    kernel: Any, tensors: tuple[Tensor, ...], ctx: Any, gradients: int = 1
+) -> None:
     """Write what the kernel would without dropout, whose numbers need the GPU."""
     assert all(map(on_gpu, tensors))
 
@@ -167,8 +182,9 @@ def _launch_residual(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any) -> None
         if kernel is dropout_triton._add_kernel:
             others[1].copy_((first.float() + others[0].float()) * ctx.scale)
         else:
-            for output in others:
-                output.copy_(first.float() * ctx.scale)
+            total = sum((other.float() for other in others[: gradients - 1]), first.float())
+            for output in others[-2:]:
+                output.copy_(total * ctx.scale)
 
     run_on_cpu("residual sum", 1, write, *tensors)
 

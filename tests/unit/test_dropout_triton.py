@@ -68,6 +68,38 @@ def test_plain_twin(dtype: torch.dtype, rate: float, scale: float, shape: tuple[
 
 
 @runs
+@pytest.mark.parametrize("branches", [2, 3])
+@pytest.mark.parametrize("shape", [(0, 4), (37, 61)])
+@pytest.mark.parametrize(("rate", "scale"), [(0.0, 1.0), (0.3, SCALE)])
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-6), (torch.bfloat16, 8e-3)])
+def test_gradients_of_all_readers_are_added(
+    dtype: torch.dtype, tolerance: float, rate: float, scale: float, shape: tuple[int, ...],
+    branches: int,
+) -> None:  # fmt: skip
+    from nmtgrid.layers.kernels.dropout_triton import TritonResidual
+
+    h, y = (torch.randn(shape).to(dtype).to(DEVICE).requires_grad_() for _ in range(2))
+    # One has other strides, as gradients may have.
+    outer = [torch.randn(shape).to(dtype) for _ in range(branches - 1)]
+    outer.append(torch.randn(shape[::-1]).to(dtype).t())
+    state = torch.get_rng_state()
+    single = residual(h, y, rate, scale)
+    torch.set_rng_state(state)
+    mask = mask_of(shape, rate)
+    results = TritonResidual.apply(  # type: ignore[no-untyped-call]
+        h, y, rate, scale, branches
+    )
+    assert len(results) == branches
+    assert all(torch.equal(result, single) for result in results)
+    assert len({result.data_ptr() for result in results}) == 1
+    gradients = torch.autograd.grad(results, (h, y), [part.to(DEVICE) for part in outer])
+    total = torch.stack([part.double() for part in outer]).sum(0) * scale
+    for mine, right in zip(gradients, (total, total * mask / (1.0 - rate)), strict=True):
+        assert mine.dtype == dtype
+        torch.testing.assert_close(mine.cpu().double(), right, rtol=tolerance, atol=1e-6)
+
+
+@runs
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_share_and_independence(rate: float) -> None:
     count = 40_003
@@ -108,24 +140,17 @@ def test_recomputed_activations_have_the_same_masks() -> None:
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
+@pytest.mark.parametrize("way", ["forward", "backward"])
 @pytest.mark.parametrize(
-    ("capability", "kind", "drops"),
-    [(80, "bf16", True), (80, "bf16", False), (80, "fp32", True), (90, "bf16", True),
-     (90, "bf16", False), (90, "fp32", True)],
-)  # fmt: skip
+    ("kind", "sums"),
+    [("bf16", "residual and dropout"), ("bf16", "residual"), ("fp32", "residual and dropout")],
+)
+@pytest.mark.parametrize("capability", [80, 90])
 def test_kernels_compile(
-    capability: int, kind: str, drops: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+    capability: int, kind: str, sums: str, way: str, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from nmtgrid.layers.kernels.dropout_triton import _add_kernel, _gradient_kernel
-
-    numbers = {"count": "i32", "rate": "fp32", "factor": "fp32", "scale": "fp32", "seed": "i64"}
-    constants = {"DROPS": drops, "BLOCK": 512}
-    for kernel in (_add_kernel, _gradient_kernel):
-        names = ("gradient", "of_h", "of_y") if kernel is _gradient_kernel else ("h", "y", "out")
-        text = assembly(
-            kernel, {**dict.fromkeys(names, f"*{kind}"), **numbers}, constants,
-            capability=capability,
-        )  # fmt: skip
-        # Random numbers are made of products of 32 bits, and only where they are wanted.
-        assert ("mul.hi.u32" in text) == drops
+    text = assembly(f"{sums}, {way}", kind, capability)
+    # Random numbers are made of products of 32 bits, and only where they are wanted.
+    assert ("mul.hi.u32" in text) == (sums == "residual and dropout")

@@ -1,6 +1,8 @@
 """benchmarks/gpu_code.py: instructions, shares of a peak, and a roofline by hand."""
 
+import re
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -39,8 +41,9 @@ def test_cells_beyond_the_end_are_counted() -> None:
 
 
 def test_the_roofline_is_the_sum_of_its_parts() -> None:
-    slow = gpu_code.roofline("H100", 1e5, 0.25, is_fused=False)
-    fast = gpu_code.roofline("H100", 1e5, 0.5, is_fused=True)
+    separate, _, present = gpu_code.PASSES
+    slow = gpu_code.roofline("H100", 1e5, 0.25, separate)
+    fast = gpu_code.roofline("H100", 1e5, 0.5, present)
     # Two passes of 66 multiply-adds for 256 features, 14 blocks, a quarter of 67 TFLOP/s.
     work = 2 * 1e5 * 14 * 2 * 66 * 256
     assert slow["convolution, both ways"] == pytest.approx(1000 * work / (0.25 * 67e12))
@@ -55,8 +58,25 @@ def test_the_roofline_is_the_sum_of_its_parts() -> None:
     assert slow["products"] > 1000 * max(work / 2 / 593.4e12, moved / 2.5125e12)
 
 
+def test_passes_over_memory_are_counted() -> None:
+    present = gpu_code.PASSES[-1]
+    # Forward two sums of two grids into a third. Backward the gradients of the next layer and the
+    # next sum are read (behind a block that of the sum of all too) and two are written.
+    assert present.residual == 2 * 3 + (2 + 2) + (3 + 2)
+    # Four, four, four and three states; the sum in float32 after all passes but the last.
+    states, written, read = 15, 3 * 2, 3 * 2
+    assert present.cumulative == (states + written + read + 1) / 14
+
+
 def test_every_kernel_is_compiled() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
     names = {kernel.function.fn.__name__ for kernel in gpu_code.kernels()}
-    assert {"_convolve_kernel", "_weight_gradient_kernel", "_step_kernel", "_add_kernel",
-            "_gradient_kernel", "_rectifier_kernel"} <= names  # fmt: skip
+    folder = Path(gpu_code.__file__).parents[1] / "nmtgrid/layers/kernels"
+    # All functions that are launched: those with a program's number.
+    written = {
+        name
+        for path in folder.glob("*_triton.py")
+        for name in re.findall(r"^def (_\w+_kernel)\(", path.read_text("utf-8"), re.MULTILINE)
+    }
+    assert names == written
+    assert len({kernel.name for kernel in gpu_code.kernels()}) == len(gpu_code.kernels())

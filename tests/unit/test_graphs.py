@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from benchmarks.decoding_speed import EndsAt
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import beams, engine, select
@@ -82,6 +83,8 @@ SOURCES = [[3, 7, 2, 9, 12, 5, 1], [1], [5, 3, 3, 7, 10, 2, 12]]
 @pytest.fixture(autouse=True)
 def _record_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "_EAGER_STEPS", 0)
+    # Searches move to smaller slots even where that saves no time.
+    monkeypatch.setattr(graphs_module, "_FREE_CELLS", 0)
     # What is recorded must not look at tensors, as the CPU does otherwise.
     for module in (beams, engine, select):
         monkeypatch.setattr(module, "is_read_freely", lambda tensor: False)
@@ -155,6 +158,34 @@ def test_another_batch_of_the_same_shape_records_nothing(name: str) -> None:
         recorded = search([model], source, sizes, plan, graphs=graphs)
         assert_same(recorded, search([model], source, sizes, plan))
     assert recordings.count == 1
+
+
+@pytest.mark.parametrize(
+    ("free", "width", "rows"),
+    # Nine sentences of up to 8 tokens are padded to 16 groups, and one goes on after four steps.
+    [(0, 1, 4), (8 * 8 - 1, 1, 4), (8 * 8, 1, 8), (16 * 8 - 1, 1, 8), (16 * 8, 1, 16),
+     (10_000, 1, 16), (0, 2, 8), (8 * 2 * 8, 2, 16), (16 * 2 * 8, 2, 32)],
+)  # fmt: skip
+def test_few_rows_are_not_made_fewer(
+    free: int, width: int, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphs_module, "_FREE_CELLS", free)
+    model, counts = build("pervasive"), []
+    step = model.step
+
+    def count(tokens: torch.Tensor, *arguments: Any, **named: Any) -> Any:
+        counts.append(len(tokens))
+        return step(tokens, *arguments, **named)
+
+    monkeypatch.setattr(model, "step", count)
+    source, sizes = draw([3, 7, 5, 6, 2, 4, 4, 4, 4])
+    ends = EndsAt(torch.tensor([11] + [3] * 8))
+    plan = SearchPlan(beam=width, max_length_a=20.0)
+    # Nothing is replayed, so that each step calls the model.
+    graphs = Graphs(lambda fn, prepare: fn)
+    search([model], source, sizes, plan, constraints=[ends], graphs=graphs)
+    # The first step is not recorded, and a beam begins as one row.
+    assert counts == [9] + [16 * width] * 3 + [rows] * 8
 
 
 @pytest.mark.parametrize("name", ["transformer", "pervasive"])

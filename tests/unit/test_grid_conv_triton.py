@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from benchmarks.gpu_code import COLUMNS, ROWS
 from nmtgrid.layers.kernels.grid_conv import (
     grid_convolution_step,
     live_taps,
@@ -120,10 +121,6 @@ def test_a_step_equals_the_librarys(
     assert _distance(turned, exact) < tolerance
 
 
-SIZES = {"offsets": "*i64", "heights": "*i64", "widths": "*i64"}
-TAPS = {"D": 256, "ROWS": 6, "COLUMNS": 11, "LEFT": 5}
-
-
 @pytest.fixture
 def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
@@ -132,50 +129,32 @@ def _empty_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 @pytest.mark.filterwarnings("error:.*FP_FUSION")
 @pytest.mark.usefixtures("_empty_cache")
-@pytest.mark.parametrize(
-    ("capability", "kind", "reverse"),
-    [(80, "bf16", False), (80, "bf16", True), (80, "fp32", False), (90, "bf16", False),
-     (90, "bf16", True), (90, "fp32", False)],
-)  # fmt: skip
-def test_the_convolution_compiles(capability: int, kind: str, reverse: bool) -> None:
+@pytest.mark.parametrize(("kind", "way"), [("bf16", "forward"), ("bf16", "input gradient"),
+                                           ("fp32", "forward")])  # fmt: skip
+@pytest.mark.parametrize("capability", [80, 90])
+def test_the_convolution_compiles(capability: int, kind: str, way: str) -> None:
     """With fused multiply-adds, 12 for each load of four taps, and no spills."""
-    from nmtgrid.layers.kernels.grid_conv_triton import OPTIONS, PARTS, TILE, _convolve_kernel
+    from nmtgrid.layers.kernels.grid_conv_triton import PARTS, TILE
 
-    tile = {"BLOCK_S": TILE["BLOCK_S"], "BLOCK_D": TILE["BLOCK_D"]}
-    text = assembly(
-        _convolve_kernel,
-        {"x": f"*{kind}", "taps": "*fp32", "y": f"*{kind}", **SIZES},
-        {**TAPS, "REVERSED": reverse, "PARTS": PARTS, **tile},
-        capability=capability, options={"num_warps": TILE["num_warps"], **OPTIONS},
-    )  # fmt: skip
-    products = 6 * 11 * PARTS * TILE["BLOCK_S"] * TILE["BLOCK_D"]
+    text = assembly(f"convolution, {way}", kind, capability)
+    products = ROWS * COLUMNS * PARTS * TILE["BLOCK_S"] * TILE["BLOCK_D"]
     assert text.count("fma.rn.f32") >= products // (32 * TILE["num_warps"])
     # Four taps at a time, each for all strips; and, in fp32, four features of each position that
     # a thread reads: strips of 8 overlap by the 3 outer columns of a kernel of 11.
-    features = 11 + (PARTS - 1) * TILE["BLOCK_S"] if kind == "fp32" else 0
-    assert text.count("ld.global.v4") == 6 * 11 + features
+    features = COLUMNS + (PARTS - 1) * TILE["BLOCK_S"] if kind == "fp32" else 0
+    assert text.count("ld.global.v4") == ROWS * COLUMNS + features
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter does not compile")
 @pytest.mark.usefixtures("_empty_cache")
-@pytest.mark.parametrize("is_ring", [False, True])
+@pytest.mark.parametrize("window", ["rows in order", "a ring"])
 @pytest.mark.parametrize("capability", [80, 90])
-def test_the_step_compiles(capability: int, is_ring: bool) -> None:
-    from nmtgrid.layers.kernels.grid_conv_triton import OPTIONS, STEP_TILE, _step_kernel
+def test_the_step_compiles(capability: int, window: str) -> None:
+    from nmtgrid.layers.kernels.grid_conv_triton import STEP_TILE
 
-    tile = {"BLOCK_S": STEP_TILE["BLOCK_S"], "BLOCK_D": STEP_TILE["BLOCK_D"]}
-    order = {"order": "*i64"} if is_ring else {}
-    numbers = ("width", "row_stride", "slot_stride", "cell_stride", "tap_row_step", "tap_step")
-    constants = {} if is_ring else {"order": None}
-    text = assembly(
-        _step_kernel,
-        {**dict.fromkeys(("window", "taps"), "*bf16"), **order, "y": "*bf16",
-         **dict.fromkeys(numbers, "i32")},
-        {**TAPS, **constants, "feature_step": 1, "IS_RING": is_ring, **tile},
-        capability=capability, options={"num_warps": STEP_TILE["num_warps"], **OPTIONS},
-    )  # fmt: skip
+    text = assembly(f"convolution, decoding step, {window}", "bf16", capability)
     # One row of taps at a time.
-    products = 11 * tile["BLOCK_S"] * tile["BLOCK_D"]
+    products = COLUMNS * STEP_TILE["BLOCK_S"] * STEP_TILE["BLOCK_D"]
     assert text.count("fma.rn.f32") >= products // (32 * STEP_TILE["num_warps"])
 
 
@@ -184,19 +163,8 @@ def test_the_step_compiles(capability: int, is_ring: bool) -> None:
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("kind", ["bf16", "fp32"])
 def test_the_weight_gradient_compiles(kind: str, capability: int) -> None:
-    from nmtgrid.layers.kernels.grid_conv_triton import (
-        OPTIONS,
-        SENTENCES,
-        TILE,
-        _weight_gradient_kernel,
-    )
+    from nmtgrid.layers.kernels.grid_conv_triton import TILE
 
-    tile = {"BLOCK_S": TILE["BLOCK_S"], "BLOCK_D": TILE["BLOCK_D"]}
-    text = assembly(
-        _weight_gradient_kernel,
-        {"x": f"*{kind}", "gradient": f"*{kind}", "of_taps": "*fp32", **SIZES, "batch": "i32"},
-        {**TAPS, "SENTENCES": SENTENCES, **tile},
-        capability=capability, options={"num_warps": TILE["num_warps"], **OPTIONS},
-    )  # fmt: skip
-    products = 6 * TILE["BLOCK_S"] * TILE["BLOCK_D"]
+    text = assembly("convolution, weight gradient", kind, capability)
+    products = ROWS * TILE["BLOCK_S"] * TILE["BLOCK_D"]
     assert text.count("fma.rn.f32") >= products // (32 * TILE["num_warps"])

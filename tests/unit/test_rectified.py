@@ -56,8 +56,9 @@ def test_on_a_cpu_it_is_the_map_and_the_rectifier() -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="the tests of the Triton form run there")
 def test_triton_form_in_the_interpreter(project: Path) -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
-    ended = run_interpreted("tests/unit/test_relu_triton.py", project, "-k", "equals")
-    assert "8 passed" in ended, ended
+    more = "tests/unit/test_scaled_sum_triton.py", "-k", "equals"
+    ended = run_interpreted("tests/unit/test_relu_triton.py", project, *more)
+    assert "21 passed" in ended, ended
 
 
 @pytest.mark.gpu

@@ -49,18 +49,7 @@ def test_kernels_compile(
     kind: str, capability: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    from nmtgrid.layers.kernels.relu_triton import STEPS, TILE, _rectifier_kernel, _sum_kernel
-
-    tile = {"N": 1024, "BLOCK_M": TILE["BLOCK_M"], "BLOCK_N": TILE["BLOCK_N"]}
-    pointers = dict.fromkeys(("gradient", "rectified", "of_input"), f"*{kind}")
-    options = {"num_warps": TILE["num_warps"]}
-    text = assembly(
-        _rectifier_kernel, {**pointers, "sums": "*fp32", "count": "i32"}, {**tile, "STEPS": STEPS},
-        capability=capability, options=options,
-    )  # fmt: skip
+    text = assembly("rectifier and bias, backward", kind, capability)
     # 16 bytes at a time.
     assert "ld.global.v4" in text and "st.global.v4" in text
-    assembly(
-        _sum_kernel, {"sums": "*fp32", "out": f"*{kind}", "groups": "i32"}, tile,
-        capability=capability, options=options,
-    )  # fmt: skip
+    assembly("rectifier and bias, sums of programs", kind, capability)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from benchmarks.gpu_code import compile_ahead
+from benchmarks.gpu_code import compile_ahead, kernels
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -35,15 +35,15 @@ def mend(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(interpreter, "_patch_lang_tensor", patch_and_mend)
 
 
-def assembly(
-    kernel: Any, types: dict[str, str], constants: dict[str, Any], *, capability: int = 90,
-    options: dict[str, Any] | None = None,
-) -> str:  # fmt: skip
-    """Compile `kernel` for a GPU that need not be there; return its assembly.
+def assembly(name: str, kind: str, capability: int) -> str:
+    """Compile a kernel of `benchmarks.gpu_code.kernels` for a GPU that need not be there.
 
     Raises AssertionError where it keeps anything in memory for want of registers.
     """
-    code = compile_ahead(kernel, types, constants, options or {}, capability)
+    (kernel,) = (kernel for kernel in kernels(kind) if kernel.name == name)
+    code = compile_ahead(
+        kernel.function, kernel.types, kernel.constants, kernel.options, capability
+    )
     assert code.spilled == 0
     return code.ptx
 

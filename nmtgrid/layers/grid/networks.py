@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -18,14 +19,16 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.layers.grid.convolution import Cells, DepthwiseConvolution
-from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
-from nmtgrid.layers.kernels.linear import Projection, apply, feed_forward
+from nmtgrid.layers.kernels.dropout import dropout, residual_branches, residual_dropout
+from nmtgrid.layers.kernels.linear import Projection, apply, feed_forward, is_watched
+from nmtgrid.layers.kernels.triton_support import has_triton
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.probes import ProbePoint
 
 Skip = Literal["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]
 Accumulate = Literal["layers", "blocks"]
 AccumulateScale = Literal["square-root", "count"]
+Output = TypeVar("Output")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,12 +113,16 @@ class GridNetwork(nn.Module):
 
     def run_layer(self, n: int, cells: Cells, *inputs: Tensor) -> Tensor:
         """Return `connect` of layer `n`, recomputed in the backward pass if the plan says so."""
-        # `connect` is a method and not a closure, so what is recomputed later cannot have picked up
-        # another layer from a loop.
+        return self.checkpointed(self.connect, n, cells, *inputs)
+
+    def checkpointed(self, method: Callable[..., Output], *inputs: Any) -> Output:
+        """Return `method(*inputs)`, recomputed in the backward pass if the plan says so."""
+        # A method and not a closure, so that what is recomputed later cannot have picked up another
+        # layer from a loop.
         if self.plan.checkpoint_activations and self.training and torch.is_grad_enabled():
-            output: Tensor = checkpoint(self.connect, n, cells, *inputs, use_reentrant=False)
+            output: Output = checkpoint(method, *inputs, use_reentrant=False)
             return output
-        return self.connect(n, cells, *inputs)
+        return method(*inputs)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         features = self.states[0](features)
@@ -192,15 +199,33 @@ class ResidualCumulativeNetwork(GridNetwork):
 
     residual_scale = 0.5**0.5
 
+    def branch(
+        self, n: int, cells: Cells, count: int, for_layer: Tensor, for_sum: Tensor, /
+    ) -> tuple[Tensor, ...]:
+        """Return h_n of layer `n` (from 0) for `count` readers, given h_{n-1} for two."""
+        change = self.layers[n](for_layer, cells)
+        return residual_branches(
+            for_sum, change, self.plan.dropout, self.residual_scale, self.training, count
+        )
+
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         every = 1 if self.plan.accumulate == "layers" else 2
         features = self.states[0](features)
+        branches: tuple[Tensor, ...] = (features, features)
         terms = [features]
         for n, state in enumerate(self.states[1:]):
-            features = state(self.run_layer(n, cells, features))
             # "blocks": behind the feed-forward layer alone, which is every second one.
-            if (n + 1) % every == 0:
-                terms.append(features)
+            is_term = (n + 1) % every == 0
+            # The next layer and the next sum read it, and the sum of all.
+            count = 2 * (n + 1 < len(self.layers)) + is_term
+            if is_watched(state):
+                # As one tensor, of which a hook sees the whole gradient.
+                (features,) = self.checkpointed(self.branch, n, cells, 1, *branches[:2])
+                branches = (state(features),) * count
+            else:
+                branches = self.checkpointed(self.branch, n, cells, count, *branches[:2])
+            if is_term:
+                terms.append(branches[-1])
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
         return apply(_ScaledSum, len(terms) ** -power, *terms)
 
@@ -211,6 +236,11 @@ class _ScaledSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scale: float, *terms: Tensor) -> Tensor:
         ctx.scale, ctx.count = scale, len(terms)
+        if terms[0].device.type == "cuda" and terms[0].dtype != torch.float64 and has_triton():
+            # Imported here: builds of torch for a CPU alone come without Triton.
+            from nmtgrid.layers.kernels.scaled_sum_triton import scaled_sum
+
+            return scaled_sum(terms, scale)
         total = terms[0].to(torch.promote_types(terms[0].dtype, torch.float32), copy=True)
         for term in terms[1:]:
             total += term

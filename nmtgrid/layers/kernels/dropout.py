@@ -45,7 +45,7 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
     if torch.compiler.is_compiling():
         # The compiler fuses all this with its neighbours.
         return (h + F.dropout(y, rate, active)) * scale
-    if h.device.type == "cuda" and h.dtype != torch.float64 and has_triton():
+    if _has_kernel(h):
         # Imported here: builds of torch for a CPU alone come without Triton.
         from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
@@ -55,6 +55,29 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
         y, active = F.dropout(y, rate), False
     rate = rate if active else 0.0
     return apply(_Residual, h, y, rate, scale)
+
+
+def residual_branches(
+    h: Tensor, y: Tensor, rate: float, scale: float, training: bool, count: int
+) -> tuple[Tensor, ...]:
+    """Return `residual_dropout` of these `count` times (1 to 3), once for each reader.
+
+    All share their memory. On a GPU their gradients are added by the kernel that needs the sum.
+    """
+    if count > 1 and _has_kernel(h):
+        from nmtgrid.layers.kernels.dropout_triton import TritonResidual
+
+        rate = rate if _is_active(rate, training) else 0.0
+        branches: tuple[Tensor, ...] = TritonResidual.apply(  # type: ignore[no-untyped-call]
+            h, y.to(h.dtype), rate, scale, count
+        )
+        return branches
+    return (residual_dropout(h, y, rate, scale, training),) * count
+
+
+def _has_kernel(h: Tensor) -> bool:
+    is_on_gpu = h.device.type == "cuda" and h.dtype != torch.float64
+    return is_on_gpu and not torch.compiler.is_compiling() and has_triton()
 
 
 def kept_share(rate: float) -> float:

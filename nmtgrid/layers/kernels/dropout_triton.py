@@ -48,17 +48,25 @@ def _add_kernel(
 
 @triton.jit(do_not_specialize=["seed"])
 def _gradient_kernel(
-    gradient, of_h, of_y, count, rate, factor, scale, seed,
-    DROPS: tl.constexpr, BLOCK: tl.constexpr,
+    first, second, third, of_h, of_y, count, rate, factor, scale, seed,
+    GRADIENTS: tl.constexpr, DROPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """of_h = gradient * scale; of_y = gradient * scale * factor where kept, else zero."""
+    """of_h = gradient * scale; of_y = gradient * scale * factor where kept, else zero.
+
+    The gradient is the sum of the first GRADIENTS tensors, of three at most.
+    """
     lane = tl.arange(0, BLOCK)
     draws = tl.randint4x(seed, tl.program_id(0) * BLOCK + lane)
-    first = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + lane
+    begin = tl.program_id(0).to(tl.int64) * (4 * BLOCK) + lane
     for quarter in tl.static_range(4):
-        index = first + quarter * BLOCK
+        index = begin + quarter * BLOCK
         is_inside = index < count
-        of_sum = tl.load(gradient + index, mask=is_inside, other=0.0).to(tl.float32) * scale
+        gradient = tl.load(first + index, mask=is_inside, other=0.0).to(tl.float32)
+        if GRADIENTS > 1:
+            gradient += tl.load(second + index, mask=is_inside, other=0.0).to(tl.float32)
+        if GRADIENTS > 2:
+            gradient += tl.load(third + index, mask=is_inside, other=0.0).to(tl.float32)
+        of_sum = gradient * scale
         tl.store(of_h + index, of_sum.to(of_h.dtype.element_ty), mask=is_inside)
         if DROPS:
             of_change = tl.where(_is_kept(draws[quarter], rate), of_sum * factor, 0.0)
@@ -66,10 +74,16 @@ def _gradient_kernel(
 
 
 class TritonResidual(torch.autograd.Function):
-    """(h + dropout(y)) * scale for h and y of one shape and dtype; see `residual_dropout`."""
+    """(h + dropout(y)) * scale for h and y of one shape and dtype; see `residual_dropout`.
+
+    With `branches` (2 or 3) so many tensors that share their memory, each for another reader: the
+    backward pass adds their gradients.
+    """
 
     @staticmethod
-    def forward(ctx: Any, h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:
+    def forward(
+        ctx: Any, h: Tensor, y: Tensor, rate: float, scale: float, branches: int = 1
+    ) -> Tensor | tuple[Tensor, ...]:
         h, y = h.contiguous(), y.contiguous()
         ctx.rate, ctx.scale, ctx.seed = rate, scale, 0
         if rate:
@@ -78,29 +92,32 @@ class TritonResidual(torch.autograd.Function):
         out = torch.empty_like(h)
         if out.numel():
             _launch(_add_kernel, (h, y, out), ctx)
-        return out
+        return out if branches == 1 else tuple(out.view_as(out) for _ in range(branches))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
+        first = gradients[0]
         # A plain sum passes its gradient on as it is: no kernel, no copy.
-        if not ctx.rate and ctx.scale == 1.0:
-            return gradient, gradient, None, None
-        gradient = gradient.contiguous()
-        of_h = torch.empty_like(gradient)
+        if not ctx.rate and ctx.scale == 1.0 and len(gradients) == 1:
+            return first, first, None, None, None
+        inputs = [gradient.contiguous() for gradient in gradients]
+        of_h = torch.empty_like(inputs[0])
         # Without dropout both gradients are equal and share their memory.
-        of_y = torch.empty_like(gradient) if ctx.rate else of_h
-        if gradient.numel():
-            _launch(_gradient_kernel, (gradient, of_h, of_y), ctx)
-        return of_h, of_y, None, None
+        of_y = torch.empty_like(of_h) if ctx.rate else of_h
+        if of_h.numel():
+            pointers = *inputs, *inputs[:1] * (3 - len(inputs))
+            _launch(_gradient_kernel, (*pointers, of_h, of_y), ctx, len(inputs))
+        return of_h, of_y, None, None, None
 
 
-def _launch(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any) -> None:
+def _launch(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any, *constants: int) -> None:
     count = tensors[0].numel()
     programs = (triton.cdiv(count, 4 * BLOCK),)
     factor = 1.0 / (1.0 - ctx.rate)
     with torch.cuda.device_of(tensors[0]):
         kernel[programs](
-            *tensors, count, ctx.rate, factor, ctx.scale, ctx.seed, ctx.rate > 0.0, BLOCK,
+            *tensors, count, ctx.rate, factor, ctx.scale, ctx.seed,
+            *constants, ctx.rate > 0.0, BLOCK,
             enable_fp_fusion=True,  # named, as Triton's default for it is to change
-        )
+        )  # fmt: skip

@@ -179,8 +179,8 @@ _IS_FASTER = {
 
 def feed_forward(widen: nn.Linear, narrow: nn.Linear, x: Tensor) -> Tensor:
     """Return narrow(relu(widen(x))) [..., N], for x [..., K]."""
-    is_watched = _is_watched(widen) or _is_watched(narrow)
-    if is_watched or not torch.is_grad_enabled() or not _has_derivative(x, widen.weight):
+    has_hooks = is_watched(widen) or is_watched(narrow)
+    if has_hooks or not torch.is_grad_enabled() or not _has_derivative(x, widen.weight):
         narrowed: Tensor = narrow(linear_relu(widen, x))
         return narrowed
     return apply(_FeedForward, x, widen.weight, widen.bias, narrow.weight, narrow.bias)
@@ -225,9 +225,9 @@ class _FeedForward(torch.autograd.Function):
         return of_x.to(dtypes[0]) if needs[0] else None, *of_maps
 
 
-def _is_watched(module: nn.Module) -> bool:
-    # Fused products call no modules, so hooks on these would see nothing.
-    return bool(module._forward_hooks or module._forward_pre_hooks)
+def is_watched(module: nn.Module) -> bool:
+    """Return whether a module has hooks, which would see nothing where it is not called."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 def packs_fp32() -> bool:
@@ -240,7 +240,7 @@ def packs_fp32() -> bool:
 def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:
     """Return relu(module(x)) [..., N], for x [..., K]."""
     is_plain = x.device.type != "cuda" or torch.compiler.is_compiling()
-    if is_plain or _is_watched(module) or module.bias is None:
+    if is_plain or is_watched(module) or module.bias is None:
         return torch.relu_(module(x))
     dtype = working_dtype(x)
     return apply(LinearReLU, x.to(dtype), module.weight.to(dtype), module.bias.to(dtype))
