@@ -20,6 +20,10 @@ from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import apply
 
 
+_VECTOR = 8
+"""Scores that a CPU's kernel computes at once, or half of them."""
+
+
 def product_attention(
     query: Tensor,
     keys: Tensor,
@@ -95,6 +99,15 @@ class _ProductAttention(torch.autograd.Function):
         of_keys = torch.bmm(of_scores.transpose(1, 2), query)
         gradients = (part.unflatten(0, ctx.leading) for part in (of_query, of_keys, of_values))
         return (*gradients, None, None, None)
+
+
+def missing_columns(keys: Tensor) -> int:
+    """Return how many more of keys [..., S, d] torch's kernel would take in less time.
+
+    On a CPU it computes what is left over from whole vectors of scores one by one.
+    """
+    is_vectorised = keys.device.type == "cpu" and keys.dtype is torch.float32
+    return -keys.shape[-2] % _VECTOR if is_vectorised else 0
 
 
 def attend(
