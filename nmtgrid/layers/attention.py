@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from nmtgrid.base.rows import is_true_everywhere
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
@@ -134,6 +134,12 @@ def attend(
         return product_attention(
             query, keys, values, mask, causal=causal, dropout=dropout, scale=scale
         )
+    if has_own_form and mask is not None and query.shape[-2] >= _VECTOR:
+        padding = 0 if torch.is_grad_enabled() else missing_columns(keys)
+        if padding:
+            columns = (0, 0, 0, padding)
+            keys, values = pad(keys, columns), pad(values, columns)
+            mask = pad(mask, (0, padding), value=-math.inf)
     return scaled_dot_product_attention(
         query, keys, values, mask, dropout_p=dropout, is_causal=causal, scale=scale
     )
