@@ -13,11 +13,15 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from nmtgrid.base.rows import is_true_everywhere
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import apply
+
+
+_VECTOR = 8
+"""Scores that a CPU's kernel computes at once, or half of them."""
 
 
 def product_attention(
@@ -97,6 +101,15 @@ class _ProductAttention(torch.autograd.Function):
         return (*gradients, None, None, None)
 
 
+def missing_columns(keys: Tensor) -> int:
+    """Return how many more of keys [..., S, d] torch's kernel would take in less time.
+
+    On a CPU it computes what is left over from whole vectors of scores one by one.
+    """
+    is_vectorised = keys.device.type == "cpu" and keys.dtype is torch.float32
+    return -keys.shape[-2] % _VECTOR if is_vectorised else 0
+
+
 def attend(
     query: Tensor,
     keys: Tensor,
@@ -121,6 +134,12 @@ def attend(
         return product_attention(
             query, keys, values, mask, causal=causal, dropout=dropout, scale=scale
         )
+    if has_own_form and mask is not None and query.shape[-2] >= _VECTOR:
+        padding = 0 if torch.is_grad_enabled() else missing_columns(keys)
+        if padding:
+            columns = (0, 0, 0, padding)
+            keys, values = pad(keys, columns), pad(values, columns)
+            mask = pad(mask, (0, padding), value=-math.inf)
     return scaled_dot_product_attention(
         query, keys, values, mask, dropout_p=dropout, is_causal=causal, scale=scale
     )

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from nmtgrid.layers.attention import attend, attention_weights
+from nmtgrid.layers.attention import attend, attention_weights, missing_columns
 
 _WORTH_COPYING = 0.7
 """Share of the sentences below which some rows read copies of their own."""
@@ -26,8 +26,9 @@ class SourceCache:
 
     keys and values: one pair for each attention of the decoder, [B, H, S, d]; mask [B, 1, 1, S]
     is additive (see layers/attention.py) or None. R = B * width rows. The first `lead` columns
-    stand before the source and need no READ. In a static cache (layers/static_cache.py) sentences
-    keep `width` rows each, so that no device has to be asked.
+    stand before the source and need no READ, the last `padding` ones behind it: the mask hides
+    them. In a static cache (layers/static_cache.py) sentences keep `width` rows each, so that no
+    device has to be asked.
     """
 
     keys: tuple[Tensor, ...]
@@ -36,6 +37,7 @@ class SourceCache:
     width: int = 1
     lead: int = 0
     is_static: bool = False
+    padding: int = 0
 
     @property
     def count(self) -> int:
@@ -89,7 +91,7 @@ class SourceCache:
             mask = mask + self.mask.repeat_interleave(self.width, 0)
         mask[rows] = -math.inf
         mask[rows, :, :, :size] = 0.0 if new.mask is None else new.mask.to(mask.dtype)
-        return SourceCache(keys, values, mask, 1, self.lead)
+        return SourceCache(keys, values, mask, 1, self.lead, padding=self.padding)
 
     def select(self, block: int, features: Tensor) -> None:
         """Choose what the heads of `block` see, for features [B, T, D] ([R, D] in a step).
@@ -106,7 +108,7 @@ class SourceCache:
         """Return [R, H, S]: the weights with which `attend` reads the source."""
         keys, _ = self.pair(block)
         weights = attention_weights(self._grouped(query), keys, self.mask, scale=scale)
-        return weights.transpose(1, 2).flatten(0, 1)
+        return weights.transpose(1, 2).flatten(0, 1)[..., : keys.shape[2] - self.padding]
 
     def attend_rows(self, block: int, query: Tensor, rows: Tensor) -> Tensor:
         """Return [R', H, d]: what the queries [R', H, d] of some rows [R'] read."""
@@ -129,7 +131,7 @@ class SourceCache:
         elif mask is not None:
             mask = mask.index_select(0, sentences)
         keys, values = keys.index_select(0, sentences), values.index_select(0, sentences)
-        return SourceCache((keys,), (values,), mask, 1, self.lead)
+        return SourceCache((keys,), (values,), mask, 1, self.lead, padding=self.padding)
 
     def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
         """Return [B, H, T, d]: what all positions' queries [B, H, T, d] read, in teacher forcing.
@@ -148,6 +150,22 @@ class SourceCache:
             self,
             keys=tuple(tensor.contiguous() for tensor in self.keys),
             values=tuple(tensor.contiguous() for tensor in self.values),
+        )
+
+    def padded(self) -> SourceCache:
+        """Return the cache in contiguous tensors of as many columns as a kernel likes best."""
+        padding = missing_columns(self.keys[0])
+        if not padding:
+            return self.contiguous()
+        mask = self.mask
+        if mask is None:
+            mask = self.keys[0].new_zeros(self.count, 1, 1, self.keys[0].shape[2])
+        return dataclasses.replace(
+            self,
+            keys=tuple(pad(tensor, (0, 0, 0, padding)) for tensor in self.keys),
+            values=tuple(pad(tensor, (0, 0, 0, padding)) for tensor in self.values),
+            mask=pad(mask, (0, padding), value=-math.inf),
+            padding=padding,
         )
 
     def take_rows(self, rows: Tensor) -> SourceCache:
@@ -176,6 +194,7 @@ class SourceCache:
             None if self.mask is None else self.mask.index_select(0, sentences),
             width,
             self.lead,
+            padding=self.padding,
         )
 
     def _sentences_of(self, rows: Tensor) -> tuple[Tensor | None, int]:

@@ -98,14 +98,20 @@ def stable_max(values: Tensor) -> tuple[Tensor, Tensor]:
         return values.max(1)
     # On a CPU a largest value alone is found many times faster than its index: which chunk first.
     # `benchmarks/decoding_speed.py` times greedy search, where this is a step's selection.
+    value, chunk = _chunk_tops(values).max(1)
+    indices = chunk[:, None] * _CHUNK + torch.arange(_CHUNK)
+    is_top = values.gather(1, indices.clamp_(max=count - 1)) == value[:, None]
+    return value, indices.gather(1, is_top.to(torch.int8).argmax(1, keepdim=True))[:, 0]
+
+
+def _chunk_tops(values: Tensor) -> Tensor:
+    """Return the largest of each chunk of each row of `values` [R, N], the last one shorter."""
+    count = values.shape[1]
     whole = count - count % _CHUNK
     tops = values[:, :whole].unflatten(1, (-1, _CHUNK)).amax(2)
     if whole < count:
         tops = torch.cat([tops, values[:, whole:].amax(1, keepdim=True)], 1)
-    value, chunk = tops.max(1)
-    indices = chunk[:, None] * _CHUNK + torch.arange(_CHUNK)
-    is_top = values.gather(1, indices.clamp_(max=count - 1)) == value[:, None]
-    return value, indices.gather(1, is_top.to(torch.int8).argmax(1, keepdim=True))[:, 0]
+    return tops
 
 
 def _continue_rows(token: Tensor, total: Tensor) -> Continuations:
@@ -182,21 +188,10 @@ class Beam:
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
         """Pick the best continuations of each group, all groups at once."""
-        count, rows = len(keys), len(totals)
         # At most one continuation of each row ends, so 2 x width hold enough that go on.
-        value, token = stable_topk(
-            log_probabilities, min(2 * self.width, log_probabilities.shape[1])
+        value, token, parent = _best_of_groups(
+            log_probabilities, totals, len(keys), 2 * self.width
         )
-        per_row = value.shape[1]
-        value = (value + totals[:, None]).view(count, -1)
-        # In the first step a group is one row, which may have too few types.
-        missing = max(0, 2 * self.width - value.shape[1])
-        value = torch.nn.functional.pad(value, (0, missing), value=-math.inf)
-        token = torch.nn.functional.pad(token.reshape(count, -1), (0, missing))
-        value, index = stable_topk(value, 2 * self.width)
-        token = token.gather(1, index)
-        first = torch.arange(0, rows, rows // count, device=token.device)[:, None]
-        parent = first + (index // per_row).clamp(max=rows // count - 1)
         is_end = token == END
         # A stable sort of the flags puts what goes on first and keeps its order.
         goes_on = is_end.to(torch.int8).sort(dim=1, stable=True).indices[:, : self.width]
@@ -208,6 +203,40 @@ class Beam:
             parent[:, : self.width],
             ended,
         )
+
+
+def _best_of_groups(
+    log_probabilities: Tensor, totals: Tensor, groups: int, count: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the `count` best sums [G, count] of each group, their tokens and their rows.
+
+    A sum is of one of log_probabilities [R, V] and its row's total [R].
+    """
+    rows, types = log_probabilities.shape
+    first = torch.arange(0, rows, rows // groups, device=totals.device)[:, None]
+    if is_read_freely(totals) and types >= 4 * _CHUNK:
+        # As in `stable_max`: which chunks first. A chunk behind `count` better ones has none of
+        # the best.
+        tops = (_chunk_tops(log_probabilities) + totals[:, None]).view(groups, -1)
+        chunk = stable_topk(tops, min(count, tops.shape[1]))[1].sort(dim=1).values
+        chunks = -(-types // _CHUNK)
+        parent = first + chunk // chunks
+        token = (chunk % chunks * _CHUNK)[..., None] + torch.arange(_CHUNK)
+        index = (parent[..., None] * types + token).clamp_(max=rows * types - 1)
+        value = log_probabilities.flatten().index_select(0, index.flatten()).view_as(index)
+        value = (value + totals[parent][..., None]).masked_fill_(token >= types, -math.inf)
+        value, index = stable_topk(value.flatten(1), count)
+        return value, token.flatten(1).gather(1, index), parent.gather(1, index // _CHUNK)
+    value, token = stable_topk(log_probabilities, min(count, types))
+    per_row = value.shape[1]
+    value = (value + totals[:, None]).view(groups, -1)
+    # In the first step a group is one row, which may have too few types.
+    missing = max(0, count - value.shape[1])
+    value = torch.nn.functional.pad(value, (0, missing), value=-math.inf)
+    token = torch.nn.functional.pad(token.reshape(groups, -1), (0, missing))
+    value, index = stable_topk(value, count)
+    parent = first + (index // per_row).clamp(max=rows // groups - 1)
+    return value, token.gather(1, index), parent
 
 
 _STRIDE = 0x9E3779B97F4A7C15

@@ -66,8 +66,8 @@ def product(
     """Return the same without a gradient, for factors with any strides; `rectify`: its ReLU."""
     packed = getattr(weight, "packed", None)  # see packed_weights.py
     if packed is not None and x.dtype is torch.float32 and _is_plain(x, weight):
-        result: Tensor = packed.product(x, weight, bias)
-        return result.relu_() if rectify else result
+        result: Tensor = packed.product(x, weight, bias, rectify)
+        return result
     is_faster = _IS_FASTER.get(x.dtype, False) and _is_plain(x, weight)
     # In bf16 `F.linear` takes oneDNN by itself, but first copies a bias into every row.
     if not is_faster or (x.dtype is torch.bfloat16 and bias is None):
@@ -84,7 +84,7 @@ def _is_plain(x: Tensor, weight: Tensor) -> bool:
     # Under autocast `F.linear` converts, and keeps what it has converted.
     return (
         weight.dtype is x.dtype
-        and x.device.type == "cpu"
+        and x.is_cpu
         and x.numel() > 0
         and not torch.is_autocast_enabled("cpu")
         and not torch.compiler.is_compiling()

@@ -35,23 +35,32 @@ class PackedWeight:
         self._of: tuple[Any, ...] = ()
         self._packed: Any = None
 
-    def product(self, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Return x weight^T + bias [..., N] for x [..., K] in fp32, without a gradient."""
+    def product(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool = False
+    ) -> Tensor:
+        """Return x weight^T + bias [..., N] for x [..., K] in fp32, without a gradient.
+
+        With `rectify` its ReLU.
+        """
         # Whoever writes into the weight, by whichever name, changes its version.
         of = weight._version, weight.data_ptr(), None if bias is None else bias._version, id(bias)
         if of != self._of:
             self._packed, self._of = _pack(weight.detach(), bias, self.packing), of
         packed = self._packed
         if self.packing == "int8":
-            result: Tensor = torch.ops.quantized.linear_dynamic(x, packed, not _has_vnni())
+            fn = torch.ops.quantized.linear_dynamic
+            if rectify:
+                fn = torch.ops.quantized.linear_relu_dynamic
+            result: Tensor = fn(x, packed, not _has_vnni())
             return result
         if self.packing == "fp32":
-            return _pointwise(x, packed, bias)
-        return _pointwise(x.bfloat16(), *packed).float()
+            return _pointwise(x, packed, bias, rectify)
+        return _pointwise(x.bfloat16(), *packed, rectify).float()
 
 
-def _pointwise(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+def _pointwise(x: Tensor, packed: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
+    fn, activation = torch.ops.mkldnn._linear_pointwise, "relu" if rectify else "none"
+    result: Tensor = fn(x, packed, bias, activation, [], "")
     return result
 
 

@@ -129,12 +129,20 @@ class FeedForward(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         # Flat, so that the rectifier may write over what the first projection returns.
         flat = features.flatten(0, -2)
+        if not (self.training or torch.is_grad_enabled()):
+            return self.step(flat).view_as(features)
         if self.training and self.activation == "relu":
             hidden = linear_relu(self.widen, flat)
         else:
             hidden = self.activate(self.widen(flat))
         narrowed: Tensor = self.narrow(dropout(hidden, self.dropout_rate, self.training))
         return narrowed.view_as(features)
+
+    def step(self, features: Tensor) -> Tensor:
+        """Return what `forward` does of features [R, D], without a gradient and dropout."""
+        is_relu = self.activation == "relu"
+        hidden = _project(self.widen, features, rectify=is_relu)
+        return _project(self.narrow, hidden if is_relu else nn.functional.silu(hidden))
 
 
 class EncoderBlock(nn.Module):
@@ -325,8 +333,7 @@ class DecoderBlock(nn.Module):
 
     def _feed_forward(self, features: Tensor) -> Tensor:
         inner = self.add_feed_forward.before(features)
-        hidden = self.feed_forward.activate(_project(self.feed_forward.widen, inner))
-        change = _project(self.feed_forward.narrow, hidden)
+        change = self.feed_forward.step(inner)
         return self.add_feed_forward.after(change, features)
 
     def _attend_to_prefix(
@@ -366,6 +373,9 @@ class DecoderBlock(nn.Module):
         }
 
 
-def _project(layer: nn.Linear, features: Tensor) -> Tensor:
-    """Return layer(features) [R, N] without a gradient and without the cost of a module's call."""
-    return product(features, layer.weight, layer.bias)
+def _project(layer: nn.Linear, features: Tensor, *, rectify: bool = False) -> Tensor:
+    """Return layer(features) [R, N], with `rectify` its ReLU, without a gradient.
+
+    And without the cost of a module's call.
+    """
+    return product(features, layer.weight, layer.bias, rectify=rectify)

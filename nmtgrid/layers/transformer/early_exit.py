@@ -122,6 +122,10 @@ class LazySourceCache(SourceCache):
         """Return itself: whatever is computed is contiguous."""
         return self
 
+    def padded(self) -> LazySourceCache:
+        """Return itself."""
+        return self
+
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:
         """Return the cache, all of it computed, with `rows` [R'] replaced by those of `new`."""
         keys, values = zip(*map(self.pair, range(self.projection.blocks)), strict=True)

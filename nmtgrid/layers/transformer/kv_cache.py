@@ -23,10 +23,11 @@ _LEAST_ROOM = 32
 class KVCache:
     """Keys and values of `filled` tokens in each of N blocks; written in place, grown by doubling.
 
-    The buffer is [R, H, N, capacity, 2d]: what a row owns lies together, and what a block reads
-    is a plain view for batched products. `push` writes one token in one block, `advance` counts
-    it in all of them. Taking rows copies what is filled, into the buffer of the cache before the
-    last if that cache is gone: fresh memory costs more than the copy.
+    The buffer is [N, 2, capacity, R, H, d]: what a step writes lies together, and what a block
+    reads is one stretch of memory and a plain view for batched products. `push` writes one token in
+    one block, `advance` counts it in all of them. Taking rows copies what is filled, into the
+    buffer of the cache before the last if that cache is gone: fresh memory costs more than the
+    copy.
     """
 
     hidden: Tensor | None = None
@@ -57,21 +58,19 @@ class KVCache:
 
     def push_pair(self, block: int, pair: Tensor) -> tuple[Tensor, Tensor]:
         """Do what `push` does for keys and values that lie together, [R, 2, H, d]."""
-        rows, _, heads, size = pair.shape
-        live = self._with_room(pair[:, 0])[:, :, block, : self.filled + 1]
-        live[:, :, self.filled].view(rows, heads, 2, size).copy_(pair.transpose(1, 2))
-        return live[..., :size], live[..., size:]
+        live = self._with_room(pair[:, 0])[block, :, : self.filled + 1]
+        live[:, self.filled].copy_(pair.transpose(0, 1))
+        return _in_rows(live)
 
     def push_rest(self, first: int, keys: Tensor, values: Tensor) -> None:
         """Write the newest keys and values [R, H, n, d] in the last n blocks, `first` and after."""
-        size = keys.shape[3]
-        newest = self._with_room(keys)[:, :, first:, self.filled]
-        newest[..., :size], newest[..., size:] = keys, values
+        newest = self._with_room(keys)[first:, :, self.filled]
+        newest.copy_(torch.stack([keys, values]).permute(3, 0, 1, 2, 4))
 
     def put_newest(self, rows: Tensor, other: KVCache) -> None:
         """Take the newest keys and values of `rows` [R'] from those of `other`, which has them."""
         assert self.buffer is not None and other.buffer is not None, "nothing has been pushed"
-        self.buffer[rows, :, :, self.filled] = other.buffer[:, :, :, self.filled]
+        self.buffer[:, :, self.filled].index_copy_(2, rows, other.buffer[:, :, self.filled])
 
     def read(self, block: int, rows: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return the keys and values of all tokens in `block`, [R, H, t, d] each.
@@ -80,11 +79,8 @@ class KVCache:
         """
         assert self.buffer is not None, "nothing has been pushed"
         if rows is None:
-            live = self.buffer[:, :, block, : self.filled]
-        else:
-            live = self.buffer[:, :, block, : self.filled + 1].index_select(0, rows)
-        size = live.shape[-1] // 2
-        return live[..., :size], live[..., size:]
+            return _in_rows(self.buffer[block, :, : self.filled])
+        return _in_rows(self.buffer[block, :, : self.filled + 1].index_select(2, rows))
 
     def advance(self) -> None:
         """Count the token that was pushed in every block."""
@@ -97,16 +93,16 @@ class KVCache:
             return taken
         # Autograd cannot write into memory that an older step may still have saved.
         if self.buffer.requires_grad:
-            taken.buffer = self.buffer.index_select(0, rows)
+            taken.buffer = self.buffer.index_select(3, rows)
             return taken
-        shape, spare, before = (len(rows), *self.buffer.shape[1:]), self._spare, self._before
+        shape, spare, before = self._shape(len(rows)), self._spare, self._before
         self._spare = self._before = None
         is_free = spare is not None and before is not None and before() is None
         if spare is None or not is_free or spare.shape != shape:
             spare = self.buffer.new_empty(shape)
         taken.buffer = spare
-        live = self.buffer[..., : self.filled, :]
-        torch.index_select(live, 0, rows, out=taken.buffer[..., : self.filled, :])
+        live = self.buffer[:, :, : self.filled]
+        torch.index_select(live, 3, rows, out=taken.buffer[:, :, : self.filled])
         # Promised to one cache alone: two would write into the same memory.
         if not self._is_promised:
             self._is_promised = True
@@ -116,15 +112,25 @@ class KVCache:
     def _with_room(self, like: Tensor) -> Tensor:
         """Return the buffer, with room for one more token of shape [R, H, ..., d]."""
         if self.buffer is None:
-            # Rows first, as in every state; a row's keys and values are one block of memory.
-            shape = (*like.shape[:2], self.blocks, self.capacity, 2 * like.shape[-1])
-            self.buffer = like.new_empty(shape)
-        elif self.filled == self.buffer.shape[3]:
-            *leading, _, size = self.buffer.shape
-            grown = self.buffer.new_empty((*leading, 2 * self.filled, size))
-            grown[..., : self.filled, :] = self.buffer
+            rows, heads, *_, size = like.shape
+            self.buffer = like.new_empty(self.blocks, 2, self.capacity, rows, heads, size)
+        elif self.filled == self.buffer.shape[2]:
+            grown = self.buffer.new_empty(
+                self.blocks, 2, 2 * self.filled, *self.buffer.shape[3:]
+            )
+            grown[:, :, : self.filled] = self.buffer
             self.buffer = grown
         return self.buffer
+
+    def _shape(self, rows: int) -> tuple[int, ...]:
+        assert self.buffer is not None
+        return (*self.buffer.shape[:3], rows, *self.buffer.shape[4:])
+
+
+def _in_rows(live: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values [R, H, t, d] of a block's part [2, t, R, H, d] of a buffer."""
+    keys, values = live.permute(0, 2, 3, 1, 4).unbind(0)
+    return keys, values
 
 
 class DraftKVCache(KVCache):
@@ -147,11 +153,9 @@ class DraftKVCache(KVCache):
         Returns those of all tokens, [R, H, t, d] each.
         """
         assert self.buffer is not None, "the first block has not been run"
-        rows, count, _, heads, size = pairs.shape
-        live = self.buffer[:, :, block, : self.filled]
-        newest = live[:, :, -count:].view(rows, heads, count, 2, size)
-        newest.copy_(pairs.permute(0, 3, 1, 2, 4))
-        return live[..., :size], live[..., size:]
+        live = self.buffer[block, :, : self.filled]
+        live[:, -pairs.shape[1] :].copy_(pairs.permute(2, 1, 0, 3, 4))
+        return _in_rows(live)
 
     def mask_of(self, count: int) -> Tensor | None:
         """Return the additive mask [R or 1, 1, Q, t] of the newest Q tokens; None: all is seen."""
@@ -169,7 +173,7 @@ class DraftKVCache(KVCache):
         self.filled -= count - most
         if bool((kept < most).any()):
             if self._holes is None:
-                self._holes = self.buffer.new_zeros(len(kept), 1, 1, self.buffer.shape[3])
+                self._holes = self.buffer.new_zeros(len(kept), 1, 1, self.buffer.shape[2])
             columns = torch.arange(most, device=kept.device)
             hidden = self._holes[:, 0, 0, self.filled - most : self.filled]
             hidden.masked_fill_(columns >= kept[:, None], -math.inf)
@@ -179,9 +183,9 @@ class DraftKVCache(KVCache):
         taken = DraftKVCache(self.blocks, self.capacity)
         taken.filled = self.filled
         if self.buffer is not None:
-            taken.buffer = self.buffer.new_empty(len(rows), *self.buffer.shape[1:])
-            filled = (..., slice(self.filled), slice(None))
-            torch.index_select(self.buffer[filled], 0, rows, out=taken.buffer[filled])
+            taken.buffer = self.buffer.new_empty(self._shape(len(rows)))
+            live = self.buffer[:, :, : self.filled]
+            torch.index_select(live, 3, rows, out=taken.buffer[:, :, : self.filled])
         taken._holes = None if self._holes is None else self._holes.index_select(0, rows)
         taken._show()
         return taken
@@ -208,14 +212,14 @@ class StaticKVCache(KVCache):
     def __init__(
         self, blocks: int, buffer: Tensor, hidden: Tensor, position: StaticPosition
     ) -> None:
-        super().__init__(blocks, buffer.shape[3])
+        super().__init__(blocks, buffer.shape[2])
         self.buffer, self.hidden, self._position = buffer, hidden, position
 
     @classmethod
     def of(cls, cache: KVCache, position: StaticPosition, rows: Tensor) -> StaticKVCache:
         """Return the keys and values of `rows` [R] in `cache`."""
         assert cache.buffer is not None, "nothing has been pushed"
-        live = cache.buffer[..., : cache.filled, :].index_select(0, rows)
+        live = cache.buffer[:, :, : cache.filled].index_select(3, rows)
         hidden = live.new_zeros(1, 1, 1, cache.filled)
         return cls(cache.blocks, live, hidden, position).with_room(cache.filled)
 
@@ -226,7 +230,7 @@ class StaticKVCache(KVCache):
         missing = max(_LEAST_ROOM, 1 << position.bit_length()) - self.capacity
         return StaticKVCache(
             self.blocks,
-            pad(self.buffer, (0, 0, 0, missing)),
+            pad(self.buffer, (0, 0, 0, 0, 0, 0, 0, missing)),
             pad(self.hidden, (0, missing), value=-math.inf),
             self._position,
         )
@@ -243,16 +247,15 @@ class StaticKVCache(KVCache):
         # The first block of a step shows the new column to all blocks, which share the mask.
         if not block:
             self.hidden.index_fill_(3, self._position.index, 0.0)
-        live, size = self.buffer[:, :, block], pair.shape[3]
-        newest = pair.transpose(1, 2).flatten(2)[:, :, None]
-        live.index_copy_(2, self._position.index, newest.to(live.dtype))
-        return live[..., :size], live[..., size:]
+        live, newest = self.buffer[block], pair.transpose(0, 1)[:, None]
+        live.index_copy_(1, self._position.index, newest.to(live.dtype))
+        return _in_rows(live)
 
     def advance(self) -> None:
         """Do nothing: search/cuda_graphs.py moves the position."""
 
     def take_rows(self, rows: Tensor) -> StaticKVCache:
-        buffer = self.buffer.index_select(0, rows)
+        buffer = self.buffer.index_select(3, rows)
         # Each state has a mask of its own: it may go to a slot of another size.
         return StaticKVCache(self.blocks, buffer, self.hidden.clone(), self._position)
 

@@ -295,7 +295,9 @@ class TransformerSource(ExitModel):
             )
         encoded = self._encode(source, source_lengths)
         # With exits some blocks may never run: their keys and values are projected once they do.
-        memory = self._remember(encoded, is_lazy=maps is not None).contiguous()
+        memory = self._remember(encoded, is_lazy=maps is not None)
+        # A reading mechanism has scores of its own for each column.
+        memory = memory.padded() if self.config.reader == "none" else memory.contiguous()
         tokens = source.masked_fill(~encoded.is_real, PAD) if self.traits.reencodes else None
         exits = None
         if self.config.halting == "sequence":
