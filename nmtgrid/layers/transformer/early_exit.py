@@ -8,6 +8,7 @@ models/transformer; benchmarks/exits.py measures what they gain over running all
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import torch
@@ -83,13 +84,15 @@ class LazySourceCache(SourceCache):
     """A source cache that computes a block's keys and values when they are first read.
 
     `states` are the source's [B, S, D'], one for all blocks or one for each; `computed` has the
-    keys and values of the blocks that have been read. `zeros` columns of zeros stand before them.
+    keys and values of the blocks that have been read. `zeros` columns of zeros stand before them,
+    `hidden` ones, which the mask hides, behind.
     """
 
     projection: SourceProjection = dataclasses.field(kw_only=True)
     states: tuple[Tensor, ...] = dataclasses.field(kw_only=True)
     computed: dict[int, tuple[Tensor, Tensor]] = dataclasses.field(kw_only=True)
     zeros: int = dataclasses.field(default=0, kw_only=True)
+    hidden: int = dataclasses.field(default=0, kw_only=True)
 
     @classmethod
     def over(
@@ -108,9 +111,22 @@ class LazySourceCache(SourceCache):
         if block not in self.computed:
             states = self.states[block if len(self.states) > 1 else 0]
             keys, values = self.projection.of_block(block, states)
-            lead = (0, 0, self.zeros, 0)
-            self.computed[block] = pad(keys, lead).contiguous(), pad(values, lead).contiguous()
+            if self.zeros or self.hidden:
+                keys, values = (
+                    pad(part, (0, 0, self.zeros, self.hidden)) for part in (keys, values)
+                )
+            self.computed[block] = keys.contiguous(), values.contiguous()
         return self.computed[block]
+
+    def with_columns(self, least: int) -> LazySourceCache:
+        """Return the cache, not yet read, with `least` columns: hidden ones behind the source."""
+        states = self.states[0]
+        count = self.zeros + states.shape[1]
+        if count >= least:
+            return self
+        mask = states.new_zeros(len(states), 1, 1, count) if self.mask is None else self.mask
+        mask = pad(mask, (0, least - count), value=-math.inf)
+        return dataclasses.replace(self, computed={}, mask=mask, hidden=least - count)
 
     def led_by_zero(self) -> LazySourceCache:
         mask = None if self.mask is None else pad(self.mask, (1, 0))

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 
 from nmtgrid.layers.static_cache import Position, StaticPosition
 
+COLUMNS = 16
 _LEAST_ROOM = 32
 """Tokens that a static cache has room for at first."""
 
@@ -148,19 +149,28 @@ class DraftKVCache(KVCache):
         """
         assert self.buffer is not None, "the first block has not been run"
         rows, count, _, heads, size = pairs.shape
-        live = self.buffer[:, :, block, : self.filled]
-        newest = live[:, :, -count:].view(rows, heads, count, 2, size)
+        live = self.buffer[:, :, block, : self._columns]
+        newest = live[:, :, self.filled - count : self.filled].view(rows, heads, count, 2, size)
         newest.copy_(pairs.permute(0, 3, 1, 2, 4))
         return live[..., :size], live[..., size:]
 
     def mask_of(self, count: int) -> Tensor | None:
         """Return the additive mask [R or 1, 1, Q, t] of the newest Q tokens; None: all is seen."""
-        if count == 1:
-            return None if self._holes is None else self._holes[..., : self.filled]
         assert self.buffer is not None
-        shape = count, self.filled
+        shape = count, self._columns
         later = self.buffer.new_full(shape, -math.inf).triu_(self.filled - count + 1)
-        return later[None, None] if self._holes is None else later + self._holes[..., : self.filled]
+        return later[None, None] if self._holes is None else later + self._holes[..., : shape[1]]
+
+    @property
+    def _columns(self) -> int:
+        """How many columns are read: a CPU takes multiples of 16 several times faster."""
+        return min(-(-self.filled // COLUMNS) * COLUMNS, self.buffer.shape[3])
+
+    def _with_room(self, like: Tensor) -> Tensor:
+        before, buffer = self.buffer, super()._with_room(like)
+        if buffer is not before:
+            buffer[..., self.filled :, :] = 0.0
+        return buffer
 
     def keep(self, kept: Tensor, count: int) -> None:
         """Keep the first `kept` [R] of each row's newest `count` tokens, 1 at least."""
@@ -179,9 +189,7 @@ class DraftKVCache(KVCache):
         taken = DraftKVCache(self.blocks, self.capacity)
         taken.filled = self.filled
         if self.buffer is not None:
-            taken.buffer = self.buffer.new_empty(len(rows), *self.buffer.shape[1:])
-            filled = (..., slice(self.filled), slice(None))
-            torch.index_select(self.buffer[filled], 0, rows, out=taken.buffer[filled])
+            taken.buffer = self.buffer.index_select(0, rows)
         taken._holes = None if self._holes is None else self._holes.index_select(0, rows)
         taken._show()
         return taken
