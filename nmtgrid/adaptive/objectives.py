@@ -141,6 +141,9 @@ class MixedSettings:
 
     sequences: int = 1
     """M, the sequences of exits that are drawn for each sentence in each update."""
+    distillation: float = 0.0
+    """What the full stack's prediction, held fixed, counts as the target of earlier exits beside
+    the true token: the weight of KL(full stack || earlier). Costs a pass more without gradients."""
     label_smoothing: float = 0.1
     """Probability mass spread over all types."""
 
@@ -149,6 +152,7 @@ class MixedSettings:
         return [
             *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
             *outside(self, "objective", "at least 1", "sequences"),
+            *outside(self, "objective", "a number from 0 on", "distillation"),
         ]
 
 
@@ -156,7 +160,8 @@ class Mixed(_WithoutPredictor):
     """The mean of the likelihoods along M sequences of exits, drawn evenly. Eq. (5.6), (5.7).
 
     All sequences go through the model at once, as sentences of one batch whose sources are encoded
-    once. Outside of training the draws are always the same ones.
+    once. Outside of training the draws are always the same ones. With `distillation` earlier exits
+    also learn from the last one's predictions where no token leaves early.
 
     Departs: n_t is the exit that predicts y_t.
     """
@@ -175,6 +180,8 @@ class Mixed(_WithoutPredictor):
         sites = dataclasses.replace(sites, depth=depth, mixed=True)
         features = model.features(*both_passes(several, sites))
         passes = features.unflatten(0, (-1, len(sites)))
+        settings = self.settings
+        full_stack = self._full_stack(model, several) if settings.distillation else None
         targets = SiteTargets.at(several, sites)
         # Exit by exit, because each may have a classifier of its own; a GPU is asked once for all.
         exits = range(1, model.traits.num_exits + 1)
@@ -183,13 +190,24 @@ class Mixed(_WithoutPredictor):
         total = nll = torch.zeros((), device=features.device)
         for exit, rows_of_exit in zip(exits, split, strict=True):
             features_of_exit = passes[:, rows_of_exit].flatten(0, 1)
-            classifier = classifier_of(model, exit)
+            teacher = None
+            if full_stack is not None and exit < len(exits):
+                taught = full_stack.features.unflatten(0, (-1, len(sites)))[:, rows_of_exit]
+                teacher = dataclasses.replace(full_stack, features=taught.flatten(0, 1))
             loss, likelihood = targets[rows_of_exit].cross_entropy(
-                features_of_exit, classifier, label_smoothing=self.settings.label_smoothing
-            )
+                features_of_exit, classifier_of(model, exit),
+                label_smoothing=settings.label_smoothing, teacher=teacher,
+            )  # fmt: skip
             total, nll = total + loss / count, nll + likelihood / count
         tokens = batch.token_count
         return LossParts(total, tokens, nll, {"average_exit": depth.sum() / count})
+
+    @torch.no_grad()
+    def _full_stack(self, model: ExitModel, batch: Batch) -> Teacher:
+        """Return the last exit's predictions at all sites, of tokens that all leave there."""
+        features = model.features(*both_passes(batch, PredictionSites.offline(batch)))
+        last = detached(model.classifier())
+        return Teacher(features, last.weight, last.bias, self.settings.distillation)
 
 
 def aligned_loss(

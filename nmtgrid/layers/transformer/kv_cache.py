@@ -189,7 +189,7 @@ class DraftKVCache(KVCache):
         taken = DraftKVCache(self.blocks, self.capacity)
         taken.filled = self.filled
         if self.buffer is not None:
-            taken.buffer = self.buffer.index_select(0, rows)
+            taken.buffer = self.buffer[..., : self._columns, :].index_select(0, rows)
         taken._holes = None if self._holes is None else self._holes.index_select(0, rows)
         taken._show()
         return taken

@@ -42,7 +42,7 @@ from nmtgrid.models.api import (
 )
 from nmtgrid.models.transformer.source import TransformerSource, TransformerState, narrowed
 
-_WORTH_SELECTING = 0.9
+_WORTH_SELECTING = 0.75
 """Share of the positions from which on all of them are run rather than copied."""
 
 
