@@ -201,11 +201,11 @@ class Cells:
 
     rows: int
     indices: Tensor | None
-    mask: Tensor | None
+    mask: Tensor
 
     def spread(self, features: Tensor) -> Tensor:
-        """Return [R, Q, D] of features [M, D], zero elsewhere; Q is that of `mask`, else 1."""
-        count = 1 if self.mask is None else self.mask.shape[2]
+        """Return [R, Q, D] of features [M, D], zero elsewhere."""
+        count = self.mask.shape[2]
         if self.indices is not None:
             spread = features.new_zeros(self.rows * count, features.shape[1])
             features = spread.index_copy_(0, self.indices, features)
@@ -375,7 +375,7 @@ def _attend_several(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | 
     leading = query.shape[:2]
     if query.device.type != "cpu" or leading.numel() < _WORTH_PRODUCTS:
         return attend(query, keys, values, mask)
-    # torch's kernel calls a product for each row and head: two batched ones are faster.
+    # torch's kernel multiplies row by row and head by head: batched products are faster.
     scale = 1.0 / math.sqrt(query.shape[-1])
     return product_attention(query, keys, values, mask, causal=False, dropout=0.0, scale=scale)
 

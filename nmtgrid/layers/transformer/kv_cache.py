@@ -17,6 +17,7 @@ from torch.nn.functional import pad
 from nmtgrid.layers.static_cache import Position, StaticPosition
 
 COLUMNS = 16
+"""On a CPU softmax over fewer columns, or the rest of a multiple, takes several times as long."""
 _LEAST_ROOM = 32
 """Tokens that a static cache has room for at first."""
 
@@ -132,7 +133,8 @@ class DraftKVCache(KVCache):
     """Keys and values of drafts: rows keep different numbers of the newest tokens.
 
     All rows write into the same columns. `keep` hides the columns of what a row does not keep, and
-    columns that no row keeps are written again.
+    columns that no row keeps are written again. Several tokens at once read a multiple of COLUMNS,
+    of which `mask_of` hides those not written yet.
     """
 
     _holes: Tensor | None = None
@@ -145,7 +147,7 @@ class DraftKVCache(KVCache):
     def push_several(self, block: int, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Write the newest Q keys and values [R, Q, 2, H, d] of `block`, which are counted.
 
-        Returns those of all tokens, [R, H, t, d] each.
+        Returns those of t columns, [R, H, t, d] each.
         """
         assert self.buffer is not None, "the first block has not been run"
         rows, count, _, heads, size = pairs.shape
@@ -154,8 +156,8 @@ class DraftKVCache(KVCache):
         newest.copy_(pairs.permute(0, 3, 1, 2, 4))
         return live[..., :size], live[..., size:]
 
-    def mask_of(self, count: int) -> Tensor | None:
-        """Return the additive mask [R or 1, 1, Q, t] of the newest Q tokens; None: all is seen."""
+    def mask_of(self, count: int) -> Tensor:
+        """Return the additive mask [R or 1, 1, Q, t] of the newest Q tokens."""
         assert self.buffer is not None
         shape = count, self._columns
         later = self.buffer.new_full(shape, -math.inf).triu_(self.filled - count + 1)
@@ -163,12 +165,13 @@ class DraftKVCache(KVCache):
 
     @property
     def _columns(self) -> int:
-        """How many columns are read: a CPU takes multiples of 16 several times faster."""
+        assert self.buffer is not None
         return min(-(-self.filled // COLUMNS) * COLUMNS, self.buffer.shape[3])
 
     def _with_room(self, like: Tensor) -> Tensor:
         before, buffer = self.buffer, super()._with_room(like)
         if buffer is not before:
+            # Hidden columns count 0 times what they hold, which must not be NaN.
             buffer[..., self.filled :, :] = 0.0
         return buffer
 
