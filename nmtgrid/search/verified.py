@@ -181,8 +181,8 @@ class VerifiedSearch:
     def _likeliest(self, logits: Tensor, step: Tensor, last: int) -> tuple[Tensor, Tensor]:
         """Return drafts [R] and their log-probabilities, of logits [R, V'].
 
-        `step` [R] tokens stand in the rows, `last` at most. Constraints act on drafts too where
-        they leave few tokens; what the others rule out is seldom likeliest, and falls.
+        `step` [R] tokens stand in the rows, `last` at most. Constraints act on drafts too, so that
+        these are accepted; rules on special symbols alone forbid what is seldom likeliest.
         """
         logits = logits.float()
         if not self.is_plain:
