@@ -7,14 +7,18 @@ python recipes/adaptive_speed.py [NAME=]MODEL... --data DATA --out TABLE.json
     Thresholds of confidence are chosen on `--tune-split` for an average exit of `--exit`. "free
     decisions" leave where these thresholds do, without deciding: what any cheaper decision gains at
     most. "free, by batch" lets all rows of a batch leave with the last of them. A model with a
-    predictor is decoded by that too.
+    predictor is decoded by that too. "one pass" scores the translations of the full stack all
+    positions at once: what verified exits would gain if drafts cost nothing and all were accepted.
+    Weights are packed and memory is kept, as in `nmtgrid decode`.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import statistics
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,12 +37,15 @@ from nmtgrid.adaptive.measure import (
     read_samples,
 )
 from nmtgrid.adaptive.tune import Budgets, draw_thresholds, finalists, record
+from nmtgrid.base.devices import keep_memory
 from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.api import ExitModel, with_exits
 from nmtgrid.models.directory import load_model
 from nmtgrid.search.api import SearchPlan, Verified
+from nmtgrid.search.forced import forced_log_probabilities
+from nmtgrid.search.precision import prepare
 
 
 def main() -> None:
@@ -56,6 +63,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
+    keep_memory()
     rows = []
     for text in arguments.models:
         label, path = split_label(text)
@@ -66,7 +74,8 @@ def main() -> None:
 def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[str, Any]]:
     """Return the rows of one model."""
     loaded = load_model(path)
-    model, dataset = with_exits(loaded.model.eval()), Dataset.open(arguments.data)
+    model = with_exits(prepare([loaded.model.eval()], "fp32")[0][0])
+    dataset = Dataset.open(arguments.data)
     count = model.traits.num_exits
     tuning = read_samples(loaded.pipeline, dataset.split(arguments.tune_split), arguments.tune)
     every = read_samples(loaded.pipeline, dataset.split(arguments.split), arguments.sentences)
@@ -84,8 +93,11 @@ def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[
             systems.append(System(f"{halting} predictor", model, halt))
         for exit in range(1, min(count, 4)):
             systems.append(System(f"verified {exit}", model, Verified(exit)))
-        rounds = [decode(systems, samples, setup) for _ in range(arguments.rounds)]
-        for turn in range(len(systems)):
+        rounds = []
+        for _ in range(arguments.rounds):
+            rounds.append(decode(systems, samples, setup))
+            rounds[-1].append(one_pass(rounds[-1][0], samples, setup))
+        for turn in range(len(systems) + 1):
             decoded = [every_system[turn] for every_system in rounds]
             row = summary(decoded, [every_system[0] for every_system in rounds])
             measured = measure(decoded[0], samples, loaded.pipeline)
@@ -99,6 +111,23 @@ def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[
             )  # fmt: skip
             print(json.dumps(rows[-1]))
     return rows
+
+
+@torch.no_grad()
+def one_pass(full: Decoded, samples: Sequence[Sample], setup: DecodeSetup) -> Decoded:
+    """Return the full stack's translations, with the seconds that scoring them at once takes."""
+    spent = 0.0
+    for part in batches(samples, setup.batch):
+        translated = [full.hypotheses[index] for index in part]
+        batch = collate(
+            [samples[index].source for index in part],
+            [best.tokens if best else [] for best in translated],
+        )
+        busy = time.process_time()
+        forced_log_probabilities([full.system.model], batch)
+        spent += time.process_time() - busy
+    system = System("one pass", full.system.model)
+    return dataclasses.replace(full, system=system, processor_seconds=spent)
 
 
 def summary(decoded: Sequence[Decoded], full: Sequence[Decoded]) -> dict[str, Any]:

@@ -143,6 +143,9 @@ class MixedSettings:
 
     sequences: int = 1
     """M, sequences of exits sampled for each sentence in each update."""
+    distillation: float = 0.0
+    """Weight of KL(full stack || earlier exit): earlier exits learn from the full stack's
+    prediction, held fixed, beside the true token. Costs one more pass, without gradients."""
     label_smoothing: float = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
@@ -151,6 +154,7 @@ class MixedSettings:
         return [
             *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
             *outside(self, "objective", "at least 1", "sequences"),
+            *outside(self, "objective", "a number from 0 on", "distillation"),
         ]
 
 
@@ -158,7 +162,8 @@ class Mixed(_WithoutPredictor):
     """The mean of the likelihoods along M sequences of exits, sampled uniformly. Eq. (5.6), (5.7).
 
     All sequences go through the model at once, as rows of one batch that share the encoded source.
-    In validation the same exits are sampled each time.
+    In validation the same exits are sampled each time. With `distillation`, earlier exits also
+    learn from the predictions of the full stack, along which no token exits early.
 
     Departs: The printed indices of exits and steps are inconsistent. Here n_t is the exit that
     predicts y_t.
@@ -178,6 +183,8 @@ class Mixed(_WithoutPredictor):
         sites = dataclasses.replace(sites, depth=depth, mixed=True)
         features = model.features(*both_passes(several, sites))
         passes = features.unflatten(0, (-1, len(sites)))
+        settings = self.settings
+        full_stack = self._full_stack(model, several) if settings.distillation else None
         targets = SiteTargets.at(several, sites)
         # Exit by exit, because each may have a classifier of its own; a GPU is asked once for all.
         exits = range(1, model.traits.num_exits + 1)
@@ -186,13 +193,24 @@ class Mixed(_WithoutPredictor):
         total = nll = torch.zeros((), device=features.device)
         for exit, rows_of_exit in zip(exits, split, strict=True):
             features_of_exit = passes[:, rows_of_exit].flatten(0, 1)
-            classifier = classifier_of(model, exit)
+            teacher = None
+            if full_stack is not None and exit < len(exits):
+                taught = full_stack.features.unflatten(0, (-1, len(sites)))[:, rows_of_exit]
+                teacher = dataclasses.replace(full_stack, features=taught.flatten(0, 1))
             loss, likelihood = targets[rows_of_exit].cross_entropy(
-                features_of_exit, classifier, label_smoothing=self.settings.label_smoothing
-            )
+                features_of_exit, classifier_of(model, exit),
+                label_smoothing=settings.label_smoothing, teacher=teacher,
+            )  # fmt: skip
             total, nll = total + loss / count, nll + likelihood / count
         tokens = batch.token_count
         return LossParts(total, tokens, nll, {"average_exit": depth.sum() / count})
+
+    @torch.no_grad()
+    def _full_stack(self, model: ExitModel, batch: Batch) -> Teacher:
+        """Return the last exit's predictions at all sites, of tokens that all leave there."""
+        features = model.features(*both_passes(batch, PredictionSites.offline(batch)))
+        last = detached(model.classifier())
+        return Teacher(features, last.weight, last.bias, self.settings.distillation)
 
 
 def aligned_loss(

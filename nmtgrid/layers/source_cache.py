@@ -142,7 +142,9 @@ class SourceCache:
 
     def weights_all(self, block: int, query: Tensor) -> Tensor:
         """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
-        return attention_weights(query, self.pair(block)[0], self.mask)
+        keys, _ = self.pair(block)
+        weights = attention_weights(query, keys, self.mask)
+        return weights[..., : keys.shape[2] - self.padding]
 
     def contiguous(self) -> SourceCache:
         """Return the cache in contiguous tensors, as decoding reads it over and over."""

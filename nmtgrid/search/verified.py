@@ -179,48 +179,44 @@ class VerifiedSearch:
         return _Drafts(tokens, logs, counts, needed, fed, min(fed, most))
 
     def _likeliest(self, logits: Tensor, step: Tensor, last: int) -> tuple[Tensor, Tensor]:
-        """Return drafts [R] and their log-probabilities, of logits [R, V'] and the constraints.
+        """Return drafts [R] and their log-probabilities, of logits [R, V'].
 
-        `step` [R] tokens stand in the rows, `last` at most.
+        `step` [R] tokens stand in the rows, `last` at most. Constraints act on drafts too, so that
+        these are accepted; rules on special symbols alone forbid what is seldom likeliest.
         """
-        missing = self.types - logits.shape[1]
-        if missing and not self.is_plain:
+        logits = logits.float()
+        if not self.is_plain:
+            missing = self.types - logits.shape[1]
             logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
-        at_limit = last >= self.min_limit
-        logits = self.rules.apply(logits.float(), step, self.sentence, at_limit=at_limit)
-        value, token = stable_max(logits)
-        return token, value - logits.logsumexp(1)
+            at_limit = last >= self.min_limit
+            logits = self.rules.apply(logits, step, self.sentence, at_limit=at_limit)
+        value, token = logits.log_softmax(1).max(1)
+        return token, value
 
     def _verify(self, drafts: _Drafts) -> None:
         """Write what the full stack finds, as far as each row's drafts agree with it."""
         columns = torch.arange(drafts.fed, device=drafts.tokens.device)
         is_needed = columns < drafts.needed[:, None]
         logits, alignments = self.state.verify(is_needed)
+        values = logits.float().log_softmax(1)
         steps = (self.written[:, None] + columns)[is_needed]
         sentence = self.sentence.repeat_interleave(drafts.needed)
         at_limit = int(steps.max()) >= self.min_limit
-        values = self.rules.apply(
-            logits.float().log_softmax(1), steps, sentence, at_limit=at_limit
-        )
-        value, token = stable_max(values)
+        value, token = stable_max(self.rules.apply(values, steps, sentence, at_limit=at_limit))
         tokens = torch.full(is_needed.shape, PAD, device=token.device)
         tokens[is_needed] = token
         log_probabilities = value.new_zeros(is_needed.shape)
         log_probabilities[is_needed] = value
         stood = accepted(drafts.tokens, drafts.counts, tokens)
-        # One token more than stood: the correction, or what follows the last draft.
+        # One token more than stood: the correction, or what follows the last draft. An end symbol
+        # is the last token then: no draft follows one.
         written = (stood + 1).minimum(drafts.needed)
-        is_end = tokens == END
-        first_end = torch.where(is_end.any(1), is_end.int().argmax(1), drafts.fed)
-        is_done = first_end < written
-        written = torch.where(is_done, first_end + 1, written)
+        last = tokens.gather(1, written[:, None] - 1)[:, 0]
         self._count(drafts, stood)
-        stood = stood.minimum(written)
         self.passes.append(
             _Pass(self.sentence, tokens, log_probabilities, alignments, written, stood, drafts)
         )
-        last = tokens.gather(1, written[:, None] - 1)[:, 0]
-        self._go_on(last, written, is_done)
+        self._go_on(last, written, last == END)
 
     def _count(self, drafts: _Drafts, stood: Tensor) -> None:
         """Count the drafts that stood, and the first of each row that did not."""

@@ -29,7 +29,7 @@ from tests.unit.plain_kernels import plain_r_drop
 ALPHA = 5.0
 CHANGES: dict[str, dict[str, Any]] = {
     "wait-k-sampled": {"paths": 2},
-    "exits-mixed": {"sequences": 2},
+    "exits-mixed": {"sequences": 2, "distillation": 0.5},
     "exits-aligned": {"gradient_ratio": 2.0},
 }
 """Settings with which an objective has most to do."""

@@ -248,8 +248,11 @@ def test_the_printed_ratio_and_validation() -> None:
     assert float(parts.total) == pytest.approx(float(plain.total))
 
 
-def mixed_costs(network: ExitModel, depth: Tensor, smoothing: float) -> Tensor:
+def mixed_costs(
+    network: ExitModel, depth: Tensor, smoothing: float, distillation: float = 0.0
+) -> Tensor:
     """Return the costs [M] along one sequence of exits [M] of each sentence."""
+    fixed = log_p(network)[:, -1].detach()
     sites = PredictionSites.offline(BATCH)
     sites = PredictionSites(sites.sentence, sites.position, depth=depth, mixed=True)
     features, smoothed = network.features(BATCH, sites), []
@@ -257,14 +260,16 @@ def mixed_costs(network: ExitModel, depth: Tensor, smoothing: float) -> Tensor:
         output = network.classifier(exit)
         values = nn.functional.linear(features[index], output.weight, output.bias).log_softmax(0)
         true = values[targets()[index]]
-        smoothed.append(-(1 - smoothing) * true - smoothing * values.mean())
+        divergence = (fixed[index].exp() * (fixed[index] - values)).sum() * (exit < EXITS)
+        cost = -(1 - smoothing) * true - smoothing * values.mean()
+        smoothed.append(cost + distillation * divergence)
     return torch.stack(smoothed)
 
 
 @pytest.mark.parametrize("exits", ["tied", "separate"])
-@pytest.mark.parametrize("sequences", [1, 3])
+@pytest.mark.parametrize(("sequences", "distillation"), [(1, 0.0), (3, 0.0), (1, 0.6), (2, 0.6)])
 def test_mixed_is_the_mean_over_drawn_sequences(
-    exits: str, sequences: int, monkeypatch: pytest.MonkeyPatch
+    exits: str, sequences: int, distillation: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = model(exits=exits).train()
     draw = torch.Generator().manual_seed(3)
@@ -273,9 +278,11 @@ def test_mixed_is_the_mean_over_drawn_sequences(
              for size in TARGETS]  # fmt: skip
     flat = torch.cat(list(itertools.chain.from_iterable(drawn)))
     monkeypatch.setattr("nmtgrid.adaptive.objectives.draw_exits", lambda *_: flat)
-    parts = Mixed(MixedSettings(sequences, 0.2)).loss(network, BATCH)
+    parts = Mixed(MixedSettings(sequences, distillation, 0.2)).loss(network, BATCH)
     along = [torch.cat([drawn[sentence][m] for sentence in range(3)]) for m in range(sequences)]
-    expected = torch.stack([mixed_costs(network, depth, 0.2).sum() for depth in along]).mean()
+    expected = torch.stack(
+        [mixed_costs(network, depth, 0.2, distillation).sum() for depth in along]
+    ).mean()
     torch.testing.assert_close(parts.total, expected)
     reported = torch.stack([mixed_costs(network, depth, 0.0).sum() for depth in along]).mean()
     torch.testing.assert_close(parts.nll, reported.detach())
@@ -380,7 +387,7 @@ def test_models_that_an_objective_does_not_train(capsys: pytest.CaptureFixture[s
     ("settings", "names"),
     [
         (AlignedSettings(gradient_ratio=-1, label_smoothing=1), ["gradient_ratio", "smoothing"]),
-        (MixedSettings(sequences=0), ["sequences"]),
+        (MixedSettings(sequences=0, distillation=-1), ["sequences", "distillation"]),
         (HaltingSettings(alpha=-1, depth_penalty=float("inf"), sigma=-0.1, validate_threshold=2),
          ["alpha", "depth_penalty", "sigma", "validate_threshold"]),
     ],

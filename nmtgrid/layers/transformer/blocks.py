@@ -11,13 +11,14 @@ Section 2.6.3; used by models/transformer.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.attention import attend
+from nmtgrid.layers.attention import attend, product_attention
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.kernels.linear import linear_relu, product
 from nmtgrid.layers.normalisation import PositionNorm
@@ -31,6 +32,9 @@ from nmtgrid.layers.transformer.attention import (
     outward_projection,
 )
 from nmtgrid.layers.transformer.kv_cache import DraftKVCache, KVCache
+
+_WORTH_PRODUCTS = 64
+"""Rows x heads from which on a CPU's attention of a few queries each is of batched products."""
 
 Norm = Literal["post", "pre"]
 Activation = Literal["relu", "swish"]
@@ -205,11 +209,11 @@ class Cells:
 
     rows: int
     indices: Tensor | None
-    mask: Tensor | None
+    mask: Tensor
 
     def spread(self, features: Tensor) -> Tensor:
-        """Return [R, Q, D] of features [M, D], zero elsewhere; Q is that of `mask`, else 1."""
-        count = 1 if self.mask is None else self.mask.shape[2]
+        """Return [R, Q, D] of features [M, D], zero elsewhere."""
+        count = self.mask.shape[2]
         if self.indices is not None:
             spread = features.new_zeros(self.rows * count, features.shape[1])
             features = spread.index_copy_(0, self.indices, features)
@@ -319,13 +323,13 @@ class DecoderBlock(nn.Module):
         fused = cells.spread(_project(self.self_attention.input_map, inner))
         fused = fused.view(*fused.shape[:2], 3, heads, -1)
         keys, values = cache.push_several(self.index, fused[:, :, 1:])
-        context = attend(fused[:, :, 0].transpose(1, 2), keys, values, cells.mask)
+        context = _attend_several(fused[:, :, 0].transpose(1, 2), keys, values, cells.mask)
         change = _project(self.self_attention.output_map, cells.collect(context))
         features = self.add_self.after(change, features)
         attention = self.source_attention
         query = cells.spread(_project(attention.query_map, self.add_source.before(features)))
         query = query.view(*query.shape[:2], heads, -1).transpose(1, 2)
-        context = memory.attend_all(self.index, query)
+        context = _attend_several(query, *memory.pair(self.index), memory.mask)
         if weights is not None:
             weights.append(memory.weights_all(self.index, query).mean(1))
         change = _project(attention.output_map, cells.collect(context))
@@ -371,6 +375,16 @@ class DecoderBlock(nn.Module):
             **self.add_source.points("source-attention", self.source_attention),
             **self.add_feed_forward.points("feed-forward", self.feed_forward),
         }
+
+
+def _attend_several(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return what `attend` does of few queries [R, H, Q, d] in each of many rows."""
+    leading = query.shape[:2]
+    if query.device.type != "cpu" or leading.numel() < _WORTH_PRODUCTS:
+        return attend(query, keys, values, mask)
+    # torch's kernel multiplies row by row and head by head: batched products are faster.
+    scale = 1.0 / math.sqrt(query.shape[-1])
+    return product_attention(query, keys, values, mask, causal=False, dropout=0.0, scale=scale)
 
 
 def _project(layer: nn.Linear, features: Tensor, *, rectify: bool = False) -> Tensor:

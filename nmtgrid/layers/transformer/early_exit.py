@@ -8,6 +8,7 @@ models/transformer; benchmarks/exits.py measures what they gain over running all
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import torch
@@ -83,7 +84,8 @@ class LazySourceCache(SourceCache):
     """A source cache that computes a block's keys and values when they are first read.
 
     `states` are the source's [B, S, D'], one for all blocks or one for each; `computed` has the
-    keys and values of the blocks that have been read. `zeros` columns of zeros stand before them.
+    keys and values of the blocks that have been read. `zeros` columns of zeros stand before them,
+    `padding` ones behind.
     """
 
     projection: SourceProjection = dataclasses.field(kw_only=True)
@@ -108,9 +110,22 @@ class LazySourceCache(SourceCache):
         if block not in self.computed:
             states = self.states[block if len(self.states) > 1 else 0]
             keys, values = self.projection.of_block(block, states)
-            lead = (0, 0, self.zeros, 0)
-            self.computed[block] = pad(keys, lead).contiguous(), pad(values, lead).contiguous()
+            if self.zeros or self.padding:
+                keys, values = (
+                    pad(part, (0, 0, self.zeros, self.padding)) for part in (keys, values)
+                )
+            self.computed[block] = keys.contiguous(), values.contiguous()
         return self.computed[block]
+
+    def with_columns(self, least: int) -> LazySourceCache:
+        """Return the cache, not yet read, with `least` columns, padding behind the source."""
+        states = self.states[0]
+        count = self.zeros + states.shape[1]
+        if count >= least:
+            return self
+        mask = states.new_zeros(len(states), 1, 1, count) if self.mask is None else self.mask
+        mask = pad(mask, (0, least - count), value=-math.inf)
+        return dataclasses.replace(self, computed={}, mask=mask, padding=least - count)
 
     def led_by_zero(self) -> LazySourceCache:
         mask = None if self.mask is None else pad(self.mask, (1, 0))
@@ -129,7 +144,10 @@ class LazySourceCache(SourceCache):
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:
         """Return the cache, all of it computed, with `rows` [R'] replaced by those of `new`."""
         keys, values = zip(*map(self.pair, range(self.projection.blocks)), strict=True)
-        return SourceCache(keys, values, self.mask, self.width, self.lead).with_rows(rows, new)
+        cache = SourceCache(
+            keys, values, self.mask, self.width, self.lead, padding=self.padding
+        )
+        return cache.with_rows(rows, new)
 
     def take_rows(self, rows: Tensor) -> LazySourceCache:
         sentences, width = self._sentences_of(rows)

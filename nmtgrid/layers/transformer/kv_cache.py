@@ -16,6 +16,8 @@ from torch.nn.functional import pad
 
 from nmtgrid.layers.static_cache import Position, StaticPosition
 
+COLUMNS = 16
+"""On a CPU softmax over fewer columns, or the rest of a multiple, takes several times as long."""
 _LEAST_ROOM = 32
 """Tokens that a static cache has room for at first."""
 
@@ -137,7 +139,8 @@ class DraftKVCache(KVCache):
     """Keys and values of drafts: rows keep different numbers of the newest tokens.
 
     All rows write into the same columns. `keep` hides the columns of what a row does not keep, and
-    columns that no row keeps are written again.
+    columns that no row keeps are written again. Several tokens at once read a multiple of COLUMNS,
+    of which `mask_of` hides those not written yet.
     """
 
     _holes: Tensor | None = None
@@ -150,21 +153,32 @@ class DraftKVCache(KVCache):
     def push_several(self, block: int, pairs: Tensor) -> tuple[Tensor, Tensor]:
         """Write the newest Q keys and values [R, Q, 2, H, d] of `block`, which are counted.
 
-        Returns those of all tokens, [R, H, t, d] each.
+        Returns those of t columns, [R, H, t, d] each.
         """
         assert self.buffer is not None, "the first block has not been run"
-        live = self.buffer[block, :, : self.filled]
-        live[:, -pairs.shape[1] :].copy_(pairs.permute(2, 1, 0, 3, 4))
+        count = pairs.shape[1]
+        live = self.buffer[block, :, : self._columns]
+        live[:, self.filled - count : self.filled].copy_(pairs.permute(2, 1, 0, 3, 4))
         return _in_rows(live)
 
-    def mask_of(self, count: int) -> Tensor | None:
-        """Return the additive mask [R or 1, 1, Q, t] of the newest Q tokens; None: all is seen."""
-        if count == 1:
-            return None if self._holes is None else self._holes[..., : self.filled]
+    def mask_of(self, count: int) -> Tensor:
+        """Return the additive mask [R or 1, 1, Q, t] of the newest Q tokens."""
         assert self.buffer is not None
-        shape = count, self.filled
+        shape = count, self._columns
         later = self.buffer.new_full(shape, -math.inf).triu_(self.filled - count + 1)
-        return later[None, None] if self._holes is None else later + self._holes[..., : self.filled]
+        return later[None, None] if self._holes is None else later + self._holes[..., : shape[1]]
+
+    @property
+    def _columns(self) -> int:
+        assert self.buffer is not None
+        return min(-(-self.filled // COLUMNS) * COLUMNS, self.buffer.shape[2])
+
+    def _with_room(self, like: Tensor) -> Tensor:
+        before, buffer = self.buffer, super()._with_room(like)
+        if buffer is not before:
+            # Hidden columns count 0 times what they hold, which must not be NaN.
+            buffer[:, :, self.filled :] = 0.0
+        return buffer
 
     def keep(self, kept: Tensor, count: int) -> None:
         """Keep the first `kept` [R] of each row's newest `count` tokens, 1 at least."""
@@ -183,9 +197,7 @@ class DraftKVCache(KVCache):
         taken = DraftKVCache(self.blocks, self.capacity)
         taken.filled = self.filled
         if self.buffer is not None:
-            taken.buffer = self.buffer.new_empty(self._shape(len(rows)))
-            live = self.buffer[:, :, : self.filled]
-            torch.index_select(live, 3, rows, out=taken.buffer[:, :, : self.filled])
+            taken.buffer = self.buffer[:, :, : self._columns].index_select(3, rows)
         taken._holes = None if self._holes is None else self._holes.index_select(0, rows)
         taken._show()
         return taken

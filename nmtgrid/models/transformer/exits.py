@@ -28,7 +28,8 @@ from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache, without_lead
 from nmtgrid.layers.transformer.attention import outward_projection
 from nmtgrid.layers.transformer.blocks import Cells, DecoderBlock
-from nmtgrid.layers.transformer.kv_cache import DraftKVCache
+from nmtgrid.layers.transformer.early_exit import LazySourceCache
+from nmtgrid.layers.transformer.kv_cache import COLUMNS, DraftKVCache
 from nmtgrid.models.api import (
     Classifier,
     Drafts,
@@ -41,7 +42,7 @@ from nmtgrid.models.api import (
 )
 from nmtgrid.models.transformer.source import TransformerSource, TransformerState, narrowed
 
-_WORTH_SELECTING = 0.9
+_WORTH_SELECTING = 0.75
 """Share of the positions from which on all of them are run rather than copied."""
 
 
@@ -384,9 +385,12 @@ class TransformerDrafts:
         self, model: TransformerExits, memory: SourceCache, verified: Verified, align: bool
     ) -> None:
         """`memory` is what the rows, one a sentence, may look at."""
-        self.model, self.memory, self.exit = model, memory, verified.exit
+        self.model, self.exit = model, verified.exit
         self.embedding = model.target_embedding
         self.blocks = [block for block in model.decoder if isinstance(block, DecoderBlock)]
+        self.memory = memory
+        if self.embedding.weight.device.type == "cpu" and isinstance(memory, LazySourceCache):
+            self.memory = memory.with_columns(COLUMNS)
         self.cache = DraftKVCache(len(self.blocks))
         self.is_aligned = align
         self.takes_mean = align and model.config.alignment == "mean"
