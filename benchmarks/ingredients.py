@@ -47,7 +47,8 @@ def begin(
 ) -> Iterator[Event]:
     """Return the events of a run that reports every `updates` updates and never validates."""
     always = (
-        "training.optimiser=adamw", "training.ema_decay=0", f"training.log_updates={updates}", "training.clock=processor",
+        "training.optimiser=adamw", "training.ema_decay=0", "training.clock=processor",
+        f"training.log_updates={updates}",
         "training.save_minutes=0", "training.validate_minutes=0", "training.validate_epochs=0",
         "training.schedule=constant",
     )  # fmt: skip

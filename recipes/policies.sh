@@ -7,15 +7,18 @@
 #   bash recipes/policies.sh --dry-run     only prints the commands
 #
 # Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
-# along paths of random k (wait-k-sampled). Readers of Pervasive Attention: `marginal` and `dynamic`, for each
-# delay weight of LAMBDAS, and `divergence` without a change of the model. Beside the Transformer three that
-# decide on reading within the model, trained as long: monotonic heads (`mma`) and those that learn how much
-# tokens tell (`itst`, `wait-info`). The table has BLEU and latencies of each setting, means and deviations over
-# the seeds, and the area between each curve and wait-k's; another one
-# the processor time of each policy beside wait-k's (ROUNDS=7 in turn).
-# Device hours: 0.3 (toy), 3 (Multi30k), of one CPU core, for each seed.
+# along paths of random k (wait-k-sampled). Readers are trained from Pervasive Attention: for each delay
+# weight of LAMBDAS those of READERS, `marginal` as it is, with the likelihood at all cells beside it
+# (marginal-area) or without a change of the translation model (marginal-fixed), and `dynamic`; and
+# `divergence`, without a change of the model. Beside the Transformer three that decide on reading within
+# the model, trained as long: monotonic heads (`mma`) and those that learn how much tokens tell (`itst`,
+# `wait-info`). The table has BLEU and latencies of each setting, means and deviations over the seeds, and
+# the area between each curve and wait-k's; another one the processor time of each policy beside wait-k's
+# (ROUNDS=7 in turn).
+# Device hours: 0.4 (toy), 3.5 (Multi30k), of one CPU core, for each seed.
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
-# of it), ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", K=1..9, THRESHOLDS=0.1..0.9:0.2,
+# of it), ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", READERS="marginal marginal-area
+# marginal-fixed dynamic", K=1..9, THRESHOLDS=0.1..0.9:0.2,
 # RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, one
 # value of each list. Existing results are kept.
 set -euo pipefail
@@ -90,9 +93,15 @@ for seed in ${SEEDS:-1 2 3}; do
         fi
         [ "$arch" = pervasive ] || continue
         for weight in ${LAMBDAS:-0.5 1}; do
-            for objective in marginal dynamic; do
-                reader "$objective-$weight" "$seed" "$objective" --set "objective.delay_weight=$weight"
-                results+=("$HERE/eval/$objective-$weight-seed$seed")
+            for name in ${READERS:-marginal marginal-area marginal-fixed dynamic}; do
+                more=()
+                case "$name" in
+                marginal-area) more=(--set objective.area=1) ;;
+                marginal-fixed) more=(--set objective.alpha=0) ;;
+                esac
+                reader "$name-$weight" "$seed" "${name%%-*}" "${more[@]}" \
+                    --set "objective.delay_weight=$weight"
+                results+=("$HERE/eval/$name-$weight-seed$seed")
             done
         done
         reader divergence "$seed" divergence --set objective.alpha=0

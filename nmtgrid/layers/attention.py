@@ -19,7 +19,6 @@ from nmtgrid.base.rows import is_true_everywhere
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import apply
 
-
 _VECTOR = 8
 """Scores that a CPU's kernel computes at once, or half of them."""
 

@@ -123,7 +123,7 @@ def run(model: TranslationModel, **settings: Any) -> LossParts:
 
 
 def plain(
-    model: TranslationModel, delay_weight: float, eps: float, offline: float
+    model: TranslationModel, delay_weight: float, eps: float, offline: float, area: float
 ) -> tuple[Tensor, Tensor]:
     """Return (loss, marginal) with all logits in memory, and autograd through everything."""
     reading = model.reading(BATCH)
@@ -144,29 +144,49 @@ def plain(
         smoothed = -(1 - eps) * own - eps * log_p.mean(2)
         marginal = marginal + negative
         total = total + negative + (posteriors * (smoothed + own)).sum()
-        total = total + offline * smoothed[:, -1].sum()
+        total = total + offline * smoothed[:, -1].sum() + area * smoothed.mean(1).sum()
     return total, marginal
 
 
 @pytest.mark.parametrize(
-    ("delay_weight", "label_smoothing", "offline"),
-    [(0.0, 0.0, 0.0), (2.0, 0.0, 0.0), (2.0, 0.2, 0.0), (2.0, 0.2, 0.5)],
+    ("delay_weight", "label_smoothing", "offline", "area"),
+    [(0.0, 0.0, 0.0, 0.0), (2.0, 0.0, 0.0, 0.0), (2.0, 0.2, 0.5, 0.0), (2.0, 0.2, 0.0, 0.7)],
 )
 @pytest.mark.parametrize("reader", ["own", "shared"])
 def test_the_fused_loss_is_the_plain_one(
-    reader: str, delay_weight: float, label_smoothing: float, offline: float
+    reader: str, delay_weight: float, label_smoothing: float, offline: float, area: float
 ) -> None:
     model = grid(reader=reader)
-    parts = run(model, delay_weight=delay_weight, label_smoothing=label_smoothing, offline=offline)
+    weights = {"delay_weight": delay_weight, "offline": offline, "area": area}
+    parts = run(model, label_smoothing=label_smoothing, **weights)
     names, parameters = zip(*model.named_parameters(), strict=True)
     got = torch.autograd.grad(parts.total, parameters)
-    total, marginal = plain(model, delay_weight, label_smoothing, offline)
+    total, marginal = plain(model, delay_weight, label_smoothing, offline, area)
     torch.testing.assert_close(parts.total, total, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(parts.extra["marginal"].float(), marginal, rtol=1e-5, atol=1e-5)
     for name, mine, autograd in zip(
         names, got, torch.autograd.grad(total, parameters), strict=True
     ):
         torch.testing.assert_close(mine, autograd, rtol=1e-3, atol=2e-5, msg=name)
+
+
+def test_without_alpha_the_reader_alone_learns() -> None:
+    """Its gradient is that of the marginal; the translation model has none."""
+    model = grid(reader="own")
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    both = torch.autograd.grad(run(model, delay_weight=2.0).total, parameters)
+    parts = run(model, delay_weight=2.0, alpha=0.0)
+    alone = torch.autograd.grad(parts.total, parameters, allow_unused=True)
+    of_reader = {name for name, gradient in zip(names, alone, strict=True) if gradient is not None}
+    assert of_reader and all(name.startswith("reader.") for name in of_reader)
+    for name, mine, other in zip(names, alone, both, strict=True):
+        if mine is not None:
+            torch.testing.assert_close(mine, other, msg=name)
+    torch.testing.assert_close(parts.total.double(), parts.extra["marginal"])
+    half = torch.autograd.grad(run(model, delay_weight=2.0, alpha=0.5).total, parameters)
+    for name, mine, other in zip(names, half, both, strict=True):
+        share = 1.0 if name in of_reader else 0.5
+        torch.testing.assert_close(mine, share * other, msg=name)
 
 
 def test_validation_follows_the_agent() -> None:
@@ -239,5 +259,8 @@ def test_settings_are_checked() -> None:
     kind = objectives.get("marginal")
     assert isinstance(kind.make(kind.settings()), Marginal)
     assert MarginalSettings().faults() == []
-    assert len(MarginalSettings(-1.0, -1.0, 0.0, 1.0).faults()) == 4
+    wrong = {"delay_weight": -1.0, "alpha": -1.0, "offline": -1.0, "area": -1.0}
+    assert len(MarginalSettings(**wrong, validate_threshold=0.0, label_smoothing=1.0).faults()) == 6
+    (fault,) = MarginalSettings(alpha=0.0, area=1.0).faults()
+    assert "leaves as it is" in fault
     assert Marginal(MarginalSettings(validate_threshold=0.3)).agent() == Threshold(0.3)

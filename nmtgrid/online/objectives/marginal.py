@@ -84,8 +84,13 @@ class MarginalSettings:
     delay_weight: float = 0.0
     """Lambda, the cost of delay, in nats for each token written after the whole source has been
     read; as in `dynamic`."""
+    alpha: float = 1.0
+    """Weight of the gradient of the translation model; 0: only the reader is trained."""
     offline: float = 0.0
     """Weight of an additional loss: the likelihood given the whole source."""
+    area: float = 0.0
+    """Weight of an additional loss: the likelihood given each source prefix, the mean over the
+    prefixes. The model then stays good off the reader's paths, as with `wait-k-area`."""
     validate_threshold: float = 0.5
     """Threshold of the reader in validation, for translations and for the loss."""
     label_smoothing: float = 0.1
@@ -94,8 +99,16 @@ class MarginalSettings:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
+        faults = outside(
+            self, "objective", "a number from 0 on", "delay_weight", "alpha", "offline", "area"
+        )
+        if self.alpha == 0 and (self.offline or self.area):
+            faults.append(
+                "`objective.offline` and `objective.area` train the translation model, which "
+                "`objective.alpha=0` leaves as it is."
+            )
         return [
-            *outside(self, "objective", "a number from 0 on", "delay_weight", "offline"),
+            *faults,
             *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
             *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
         ]
@@ -137,32 +150,36 @@ class Marginal:
         lengths = batch.source_lengths, batch.target_lengths
         cells = grid_cells(batch)
         sites = area_sites(cells)
-        features, logits = model.features_with_reading(batch, sites)
+        features, logits = model.features_with_reading(
+            batch, sites, learn_features=bool(settings.alpha)
+        )
         costs = cell_costs(model, batch, cells, features)
         price = delay_penalty(settings.delay_weight, lengths[0], columns)
         log_sums, posteriors = write_posteriors(-costs - price, logits, *lengths)
-        weights = posteriors
-        if settings.offline:
-            is_last = ~is_token(lengths[0] - 1, columns)[:, None]
-            weights = weights + settings.offline * is_last
-        # In the order of the sites, of which those that no path writes at need no classifier.
-        shares = weights[cells].float()
-        counts = shares > _NO_SHARE
-        write_loss, _ = SiteTargets.at(batch, sites)[counts].cross_entropy(
-            features[counts], model.classifier(), shares[counts], settings.label_smoothing
-        )
         # The value is the marginal's with what smoothing adds; the expected cost that is taken away
         # has no gradient, that of the fused loss is the marginal's.
         marginal = -log_sums.sum()
-        total = write_loss + (marginal - (posteriors * costs).sum()).to(write_loss.dtype)
+        total, extra = marginal.to(costs.dtype), {"marginal": marginal.detach()}
+        if settings.alpha:
+            weights = posteriors
+            if settings.offline:
+                is_last = ~is_token(lengths[0] - 1, columns)[:, None]
+                weights = weights + settings.offline * is_last
+            if settings.area:
+                weights = weights + settings.area / lengths[0][:, None, None]
+            # In the order of the sites, of which those that no path writes at need no classifier.
+            shares = weights[cells].float()
+            counts = shares > _NO_SHARE
+            write_loss, _ = SiteTargets.at(batch, sites)[counts].cross_entropy(
+                features[counts], model.classifier(), shares[counts], settings.label_smoothing
+            )
+            expected = (posteriors * costs).sum().to(write_loss.dtype)
+            total = total.to(write_loss.dtype) + settings.alpha * (write_loss - expected)
+            extra["write_cells"] = counts.sum()
         paths = agent_paths(logits, batch, settings.validate_threshold)
         reads = torch.arange(1, columns + 1, device=costs.device) / lengths[0][:, None, None]
-        extra = {
-            "marginal": marginal.detach(),
-            "expected_reads": (posteriors * reads).sum(),
-            "agent_reads": read_share(paths, batch),
-            "write_cells": counts.sum(),
-        }
+        extra["expected_reads"] = (posteriors * reads).sum()
+        extra["agent_reads"] = read_share(paths, batch)
         criterion = None
         if settings.delay_weight and not model.training:
             criterion = path_costs(costs, paths, *lengths, settings.delay_weight).sum()
