@@ -11,13 +11,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from nmtgrid.analysis.areas import CurveArea, area_table
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
-from nmtgrid.analysis.section import Picture, Section, Table, read_result_file
+from nmtgrid.analysis.section import Cell, Picture, Section, Table, read_result_file
 from nmtgrid.analysis.systems import corpus_title, shared_corpus
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import nan_to_none
-from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent, Record, convert
+from nmtgrid.base.io.records import (
+    Count,
+    Finite,
+    NonNegative,
+    Percent,
+    Probability,
+    Record,
+    convert,
+)
+from nmtgrid.metrics.areas import Area
 from nmtgrid.metrics.latency import METRICS, Convention, Unit, heading
 from nmtgrid.online.published import Evaluation
 from nmtgrid.online.published import curves as published_curves
@@ -101,6 +109,59 @@ class _Row(Record, rename={"oracle": "lambda"}):
         return OnlineResult(self.system, setting, self.bleu_tokenized, latencies)
 
 
+AREA_METRICS = ("al", "dal")
+"""The metrics of latency that areas are taken over."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Curve:
+    """A curve of a system over a metric of latency; `samples` and `seed` are the bootstrap's."""
+
+    system: str
+    curve: str
+    policy: str
+    metric: str
+    unit: Unit
+    convention: Convention
+    samples: Count
+    seed: Count
+
+
+@dataclasses.dataclass(frozen=True)
+class CurveArea(Curve):
+    """The area of a curve to wait-k's of the same system."""
+
+    area: Area
+
+    def values(self) -> dict[str, Any]:
+        """Return JSON keys, with None for what there is not."""
+        values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
+        numbers: dict[str, Any] = values.pop("area")
+        return values | numbers
+
+
+@dataclasses.dataclass(frozen=True)
+class _AreaRow(Curve):
+    """An area in the file; null where the curves have no common range."""
+
+    difference: Finite | None
+    low: Finite | None
+    high: Finite | None
+    interval: tuple[Finite, Finite] | None
+    p_value: Probability | None
+    resamples: Count
+
+    def area(self, name: str | None) -> CurveArea:
+        """Return the row; `name` renames the system."""
+        curve = {field.name: getattr(self, field.name) for field in dataclasses.fields(Curve)}
+        difference, low, high = (
+            math.nan if number is None else number
+            for number in (self.difference, self.low, self.high)
+        )
+        area = Area(difference, low, high, self.interval, self.p_value, self.resamples)
+        return CurveArea(**curve | {"system": name or self.system}, area=area)
+
+
 class _Results(Record):
     """The results file; version 0.1.0 did not store languages and text processing."""
 
@@ -111,6 +172,7 @@ class _Results(Record):
     subwords: Literal["bpe", "words", "sentencepiece"] | None = None
     data: str | None = None
     split: str | None = None
+    areas: tuple[_AreaRow, ...] = ()
 
     def results(self) -> list[OnlineResult]:
         """Return the settings. Raises ValueError where one lacks its parameter."""
@@ -143,6 +205,17 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
             path=path,
         )
     return [dataclasses.replace(result, system=name) for result in results]
+
+
+def read_areas(path: Path, name: str | None = None) -> list[CurveArea]:
+    """Return the areas in a file or folder; `name` renames its only system.
+
+    Early versions computed none. Raises as `read_online_results` does.
+    """
+    return read_result_file(
+        path, lambda values: [row.area(name) for row in convert(values, _Results).areas],
+        content="results of an online evaluation", advice=_ADVICE,
+    )  # fmt: skip
 
 
 def latency_curves(
@@ -306,3 +379,26 @@ def _settings_table(
         ],
     )
     return rows, table
+
+
+def area_table(areas: Sequence[CurveArea]) -> Table:
+    """Return the table of areas (at least one) of one unit and convention."""
+    first = areas[0]
+    tests = {(row.samples, row.seed): None for row in areas if row.samples}
+    note = "" if not tests else "; 95 % and p (two-sided): paired\nbootstrap over sentences, "
+    note += " and ".join(f"{samples:,} resamples, seed {seed}" for samples, seed in tests)
+    return Table(
+        "BLEU above wait-k's at equal latency: mean difference over the latencies that both "
+        f"curves reach\n(source {first.unit}s, {first.convention} convention){note}",
+        ["system", "curve", "by", "BLEU", "95 %", "p", "from", "to"],
+        [_cells(row) for row in areas],
+    )
+
+
+def _cells(row: CurveArea) -> list[Cell]:
+    area = row.area
+    interval = None if area.interval is None else "{:+.2f} to {:+.2f}".format(*area.interval)
+    p_value = None if area.p_value is None else f"{area.p_value:.3f}"
+    difference = None if math.isnan(area.difference) else f"{area.difference:+.2f}"
+    ends = (area.low, area.high)
+    return [row.system, row.curve, row.metric.upper(), difference, interval, p_value, *ends]

@@ -19,8 +19,7 @@ from pathlib import Path
 from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
 from nmtgrid.analysis.alignment.aligner import Advance, link_pairs, read_words
-from nmtgrid.analysis.areas import read_areas
-from nmtgrid.analysis.latency import read_online_results
+from nmtgrid.analysis.latency import read_areas, read_online_results
 from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker, naming_corpus
 from nmtgrid.analysis.quality import buckets, compare, difficulty, lengths
 from nmtgrid.analysis.quality.buckets import Property

@@ -4,14 +4,15 @@ A recorded step holds addresses and no numbers, so one recording serves every po
 position itself is read from memory. Every cache has the size that it will need, is written in
 place, and learns from a `StaticPosition` where. The static forms of caches are `StaticKVCache`
 (transformer/kv_cache.py), `SourceCache.to_static` (source_cache.py) and `RingCache`
-(grid/convolution.py); search/cuda_graphs.py records the steps and moves the position.
+(grid/convolution.py); search/cuda_graphs.py records the steps and moves the position. A decoding
+state has a static form if it has the methods `to_static` and `with_room` (see `GridState`).
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -65,22 +66,6 @@ class StaticPosition:
 
 
 Position = int | StaticPosition
-
-
-class HasStaticForm(Protocol):
-    """A decoding state with a static form."""
-
-    def to_static(self, position: StaticPosition, rows: Tensor, width: int) -> Self | None:
-        """Return the static form of `rows` [R], in new tensors; None where there is none (yet).
-
-        Rows stand in groups of `width`, each of one sentence; a row may come more than once.
-        `position` is moved to where the state stands.
-        """
-        ...
-
-    def with_room(self, position: int) -> Self:
-        """Return this static state, or, where `position` has no room in it, a larger copy."""
-        ...
 
 
 def tensors(value: Any) -> Iterator[Tensor]:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.areas import CurveArea, area_table, read_areas
+from nmtgrid.analysis.latency import CurveArea, area_table, read_areas
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.metrics import bootstrap
@@ -112,7 +112,7 @@ def test_areas_are_read_back_and_shown(tmp_path: Path) -> None:
                   Area(math.nan, math.nan, math.nan)),
     ]  # fmt: skip
     path = tmp_path / "results.json"
-    write_json(path, with_checksum({"areas": [row.values() for row in rows]}))
+    write_json(path, with_checksum({"settings": [], "areas": [row.values() for row in rows]}))
     first, second = read_areas(path, "b")
     assert first.area == tested and (first.system, first.metric) == ("b", "al")
     assert math.isnan(second.area.difference) and second.area.interval is None

@@ -147,8 +147,8 @@ def test_from_python(home: Path) -> None:
         ("decode {top} {pictures}/raw/test.en", "it cannot read text"),
         ("decode {bilstm} --data {pictures}", "translates text; it cannot read pictures"),
         ("decode {bilstm} f.safetensors", "cannot read pictures"),
-        ("decode {top} --data {pictures} --long-lines cut", "`--long-lines` is about text"),
-        ("decode {top} --data {pictures} --replace-unknown", "`--replace-unknown` is about text"),
+        ("decode {top} --data {pictures} --long-lines cut", "`--long-lines` applies to text"),
+        ("decode {top} --data {pictures} --replace-unknown", "`--replace-unknown` applies to text"),
         ("train {pictures} --arch bilstm --out new", "are pictures, but `bilstm` translates text"),
         ("train {text} --arch caption-lstm --out new", "`caption-lstm` is for image captioning"),
         ("train {text} --arch caption-lstm --dry-run", "but the sources of"),
@@ -227,21 +227,21 @@ BOTH = "--captions c --features f"
         ("--restval", "`--captions` is missing|`--features` is missing"),
         (
             f"{BOTH} --train t --xml --toy 3",
-            "`--train` is about text|`--xml` is about text|`--toy` is about text",
+            "`--train` applies to text|`--xml` applies to text|`--toy` applies to text",
         ),
         (
             f"{BOTH} --valid-every 3 --source-lang de",
-            "`--valid-every` is about text|`--source-lang` is about text",
+            "`--valid-every` applies to text|`--source-lang` applies to text",
         ),
         (
             f"{BOTH} --toy-difficulty 2 --toy-seed 3",
-            "`--toy-difficulty` is about text|`--toy-seed` belongs to `--toy-pictures N`",
+            "`--toy-difficulty` applies to text|`--toy-seed` belongs to `--toy-pictures N`",
         ),
         (f"{BOTH} --valid 1 --valid 2", "`--valid` is given 2 times"),
         (f"{BOTH} --test a=1 --test a=2", "`--test a=` is given 2 times"),
         (
             f"{BOTH} --max-ratio 3 --workers 2",
-            "`--max-ratio` is about text|`--workers` is about text",
+            "`--max-ratio` applies to text|`--workers` applies to text",
         ),
         (
             "--toy-pictures 5 --captions c --test t --restval",

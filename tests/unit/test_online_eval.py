@@ -323,14 +323,14 @@ def test_what_models_and_data_cannot_do(here: Path, capsys: pytest.CaptureFixtur
         capsys, "both", "blocks", "nowhere", "--data", "data", "--k", "1", "--thresholds", "0.5",
         "--oracle", "0",
     )  # fmt: skip
-    assert "both: This `pervasive` reads its source in both directions" in message
+    assert "both: `pervasive` reads its source in both directions" in message
     assert "blocks: The oracle needs" in message and "has no reader" in message
     assert "nowhere" in message
     both = ("b=both", "blocks", "--data", "data", "--exit", 9)
     message = refused(capsys, *both)
     assert "both: This `pervasive` has one exit" in message and "blocks: " in message
     assert "has no split `tset`" in refused(capsys, "grid", "--data", "data", "--split", "tset")
-    assert "grid + both: This `pervasive` reads its source in both directions" in refused(
+    assert "grid + both: `pervasive` reads its source in both directions" in refused(
         capsys, "grid", "--ensemble", "both", "--data", "data"
     )
     message = refused(capsys, "grid", "blocks", "--ensemble", "grid", "--data", "data")

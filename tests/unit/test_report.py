@@ -218,7 +218,7 @@ def test_it_opens_with_who_is_better_and_the_method_stands_behind(tmp_path: Path
         (["first", "-r", "reference", "--split", "x"], "`--split` names a part of a dataset"),
         (["first", "-r", "reference", "--line", "0"], "`--line` counts from 1"),
         (["first", "-r", "reference", "--train", "x", "y"], "`--train` needs the source"),
-        (["--curves", "x", "-r", "no", "--bootstrap", "9"], "`--bootstrap` is about translations"),
+        (["--curves", "x", "-r", "no", "--bootstrap", "9"], "`--bootstrap` applies to"),
         (["a=first", "a=second", "-r", "reference"], "Two systems have the name `a`"),
         (["first", "short", "-r", "reference"], "it has 1 lines, but"),
         (["first", "empty", "-r", "reference"], "empty: the file is empty"),

@@ -204,8 +204,7 @@ def latency(arguments: LatencyArguments) -> None:
     named = [split_label(text) for text in arguments.results]
     arguments.check(*(path for _, path in named))
     check_rules(arguments, RULES)
-    from nmtgrid.analysis.areas import read_areas
-    from nmtgrid.analysis.latency import latency_section, read_online_results
+    from nmtgrid.analysis.latency import latency_section, read_areas, read_online_results
     from nmtgrid.online.published import warnings
 
     # A folder may have the results of several systems and policies.

@@ -173,7 +173,7 @@ STREAM_RULES = [
 PICTURE_RULES = [
     Excludes(
         "replace_unknown max_source long_lines prefix ter card",
-        message="{option} is about text; this model captions pictures.",
+        message="{option} applies to text, but this model captions pictures.",
         advice="Leave it out.",
     )
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nmtgrid.analysis.areas import METRICS, CurveArea
+from nmtgrid.analysis.latency import AREA_METRICS, CurveArea
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
 from nmtgrid.cli.online_eval.files import System
 from nmtgrid.metrics.areas import SettingScores, areas
@@ -33,7 +33,8 @@ def _areas_of(arguments: OnlineEvalArguments, system: System) -> list[CurveArea]
     baseline = [_scores(arguments, system, measured) for measured in wait_k]
     curves = [[_scores(arguments, system, each) for each in group] for group in groups.values()]
     rows = {
-        metric: areas(curves, baseline, metric, arguments.bootstrap, SEED) for metric in METRICS
+        metric: areas(curves, baseline, metric, arguments.bootstrap, SEED)
+        for metric in AREA_METRICS
     }
     return [
         CurveArea(
@@ -48,7 +49,7 @@ def _areas_of(arguments: OnlineEvalArguments, system: System) -> list[CurveArea]
             rows[metric][index],
         )
         for index, group in enumerate(groups.values())
-        for metric in METRICS
+        for metric in AREA_METRICS
     ]
 
 
@@ -61,5 +62,6 @@ def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) 
     latencies = sentence_latencies(system.sentences, outcomes, system.joiner)
     chosen = latencies[arguments.latency_unit, arguments.convention]
     return SettingScores(
-        bleu_counts(hypotheses, references), {metric: getattr(chosen, metric) for metric in METRICS}
+        bleu_counts(hypotheses, references),
+        {metric: getattr(chosen, metric) for metric in AREA_METRICS},
     )

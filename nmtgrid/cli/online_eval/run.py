@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nmtgrid.analysis.areas import area_table
+from nmtgrid.analysis.latency import area_table
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
