@@ -19,41 +19,43 @@ from nmtgrid.models.api import Verified as Verified
 
 @dataclasses.dataclass(frozen=True)
 class SearchPlan:
-    """How translations are sought; also the group `search.*` of a model's settings."""
+    """How decoding searches for translations; also the group `search.*` of a model's settings."""
 
     beam: int = 1
-    """Width of the beam; 1 is greedy search."""
+    """Beam size; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Alpha of eq. (2.28): 0 ranks by log-probability, more favours longer hypotheses."""
+    """Alpha of Eq. (2.28): 0 ranks hypotheses by log-probability; higher values favour longer ones."""
     length_offset: float = 0.0
-    """Mu of eq. (2.28)."""
+    """Mu of Eq. (2.28), an offset of the length; 0 leaves the length as it is."""
     coverage_penalty: float = 0.0
-    """Beta of Wu et al. (2016): weight of the log of how far each source token is covered."""
+    """Beta of Wu et al. (2016): weight of the coverage term, which penalises source tokens that receive
+    little attention."""
     nbest: int = 1
-    """Hypotheses returned for each sentence (with `sample`: how many are drawn)."""
+    """Number of hypotheses returned for each sentence; with `sample`, of samples."""
     max_length_a: float = 10.0
-    """At most a + b|x| target tokens; both sides are counted without the end symbol, and a picture
-    counts 20 tokens."""
+    """Maximum target length is a + b|x| tokens, with a this setting, b `max_length_b` and |x| the
+    source length, without end symbols; a picture counts as 20 tokens."""
     max_length_b: float = 2.0
-    """See `max_length_a`."""
+    """Target tokens per source token in the maximum length; see `max_length_a`."""
     style: Literal["own", "transformers"] = "own"
-    """In the latter's style a beam goes on until no row is ahead of any of the `beam` best
-    hypotheses that have ended, not only of those returned, and at the greatest length the end
-    symbol is certain: its probability is 1."""
+    """When a beam ends. `own`: when no unfinished hypothesis can overtake those that are returned.
+    `transformers`, as in that library: when none is ahead of the `beam` best finished ones; at the
+    maximum length the end symbol has probability 1."""
     renormalize: bool = False
-    """Divide the probability of `<pad>` and `<s>`, which are never written, among the others."""
+    """Renormalise over the tokens that can be generated: all but `<pad>` and `<s>`."""
     min_length: int = 0
-    """At least so many target tokens before the end symbol."""
+    """Minimum number of target tokens before the end symbol."""
     sample: bool = False
-    """Draw tokens at random instead of seeking the best."""
+    """Sample tokens instead of searching for the most probable translation."""
     temperature: float = 1.0
-    """Sampling: divides the logits; below 1 sharpens, above 1 flattens."""
+    """Sampling: divisor of the logits; below 1 the distribution is sharper, above 1 flatter."""
     top_k: int = 0
-    """Sampling: only among the k likeliest tokens (0: all)."""
+    """Sampling: only from the k most probable tokens (0: all)."""
     top_p: float = 1.0
-    """Sampling: only among the likeliest tokens that together hold this much probability."""
+    """Sampling: only from the smallest set of most probable tokens with this total probability."""
     seed: int = 1
-    """Sampling: the same seed, sentence and line number draw the same tokens."""
+    """Sampling: seed of the random numbers. The same seed, sentence and line number give the same
+    sample."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the plan, one sentence each."""

@@ -122,7 +122,8 @@ def _weight_gradient(grid: Tensor, below: Tensor, taps: Tensor, left: int, right
 def live_taps(weight: Tensor, *, source_causal: bool = False) -> Tensor:
     """Return the view [floor(k_y/2)+1, k_x or floor(k_x/2)+1, D] that is ever read, Eq. (3.2).
 
-    Departs: the print masks the current row for odd k_y; here it is kept.
+    Departs: The mask of Eq. (3.2) as printed also removes the current row for odd k_y. Here the
+    current row is kept, since it holds the source and the previous target word.
     Raises: ValueError for an even kernel size.
     """
     rows, columns = weight.shape[0], weight.shape[1]

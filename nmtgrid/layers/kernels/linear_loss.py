@@ -88,10 +88,10 @@ def linear_cross_entropy(
     (CE(p) + CE(q)) / 2 + alpha / 4 (KL(p || q) + KL(q || p)): R-Drop, section 2.1 of Liang et al.
     (2021).
 
-    Departs: half of the printed R-Drop loss, which is the sum over the passes; alpha is the printed
-    one, and the loss has the scale of one pass.
+    Departs: The R-Drop loss is printed as a sum over both passes. Here it is their mean, half of
+    that, so that it has the scale of one pass; alpha is the printed one.
 
-    A `teacher` has as many features; what it counts is added to the loss.
+    A `teacher` has as many features; its weighted divergence is added to the loss.
 
     Raises: ValueError for smoothing outside [0, 1), a chunk below 1, or another number of features.
     """
