@@ -24,12 +24,12 @@ class SearchPlan:
     beam: int = 1
     """Beam size; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Alpha of Eq. (2.28): 0 ranks hypotheses by log-probability; higher values favour longer ones."""
+    """Alpha of Eq. (2.28): 0 ranks hypotheses by log-probability, higher values favour long ones."""
     length_offset: float = 0.0
     """Mu of Eq. (2.28), an offset of the length; 0 leaves the length as it is."""
     coverage_penalty: float = 0.0
-    """Beta of Wu et al. (2016): weight of the coverage term, which penalises source tokens that receive
-    little attention."""
+    """Beta of Wu et al. (2016): weight of the coverage term, which penalises source tokens that
+    receive little attention."""
     nbest: int = 1
     """Number of hypotheses returned for each sentence; with `sample`, of samples."""
     max_length_a: float = 10.0
