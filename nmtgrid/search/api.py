@@ -24,7 +24,7 @@ class SearchPlan:
     beam: int = 1
     """Beam size; 1 is greedy search."""
     length_penalty: float = 1.0
-    """Alpha of Eq. (2.28): 0 ranks hypotheses by log-probability, higher values favour long ones."""
+    """Alpha of Eq. (2.28): 0 ranks by log-probability, higher values favour longer outputs."""
     length_offset: float = 0.0
     """Mu of Eq. (2.28), an offset of the length; 0 leaves the length as it is."""
     coverage_penalty: float = 0.0
