@@ -127,11 +127,19 @@ def _policies(rows: Sequence[Row]) -> str:
         )
         return f"{al:+.1f} ({dal:+.1f})"
 
+    systems = {row["system"] for row in rows}
+    readers = {
+        "marginal-0.5": "`marginal`", "marginal-area-0.5": "`marginal` with all cells",
+        "marginal-fixed-0.5": "`marginal` with the model fixed", "dynamic-0.5": "`dynamic`",
+        "divergence": "`divergence`",
+    }  # fmt: skip
+    trained = ", ".join(
+        f"{title} {area(name, 'agent')}" for name, title in readers.items() if name in systems
+    )
+    untrained = {"edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence"}
     return (
-        "mean BLEU above wait-k at equal AL (DAL): reader trained with `marginal` "
-        f"{area('marginal-0.5', 'agent')}, `divergence` {area('divergence', 'agent')}, `dynamic` "
-        f"{area('dynamic-0.5', 'agent')}; untrained EDAtt {area('pervasive', 'edatt')}, AlignAtt "
-        f"{area('pervasive', 'alignatt')}, confidence {area('pervasive', 'confidence')}"
+        f"mean BLEU above wait-k at equal AL (DAL): reader trained with {trained}; untrained "
+        + ", ".join(f"{title} {area('pervasive', curve)}" for curve, title in untrained.items())
     )
 
 
@@ -225,6 +233,7 @@ QUESTIONS = (
         "Which reading policy?",
         ("table-4", "figure-4", "figure-C", "policies", "guarantee"),
         (
+            Answer("policies-multi30k", "Multi30k De-En, Pervasive Attention", _policies),
             Answer("policies-toy-words", "toy corpus, Pervasive Attention", _policies),
             Answer("guarantee-toy-words", "toy corpus, `--allow-loss`, 90 %", _guarantee),
         ),
