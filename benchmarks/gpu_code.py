@@ -277,13 +277,13 @@ def roofline(gpu: str, cells: float, share: float, around: Passes) -> Row:
 
 def measure(lengths_file: Path | None) -> dict[str, Any]:
     """Compile all kernels and compute the rooflines."""
-    made, rows = {}, []
+    compiled, rows = {}, []
     for kernel in kernels():
         for capability in CAPABILITIES:
             code = compile_ahead(
                 kernel.function, kernel.types, kernel.constants, kernel.options, capability
             )
-            made[kernel.name, capability] = code
+            compiled[kernel.name, capability] = code
             counts = sorted(code.instructions.items())
             loads = {name: number for name, number in counts if name.startswith("LD")}
             rows.append({
@@ -297,7 +297,7 @@ def measure(lengths_file: Path | None) -> dict[str, Any]:
     cells = epoch_of(lengths, batches).cells_per_batch
     from nmtgrid.layers.kernels.grid_conv_triton import PARTS, TILE
 
-    share = convolution_share(made["convolution, forward", 90].instructions)
+    share = convolution_share(compiled["convolution, forward", 90].instructions)
     share /= computed_cells(lengths, PARTS * TILE["BLOCK_S"])
     former = FORMER_SHARE / computed_cells(lengths, 16)
     lines = [
