@@ -162,9 +162,14 @@ def compile_ahead(
     from triton.compiler import ASTSource
 
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
-    # As tensors of torch are: their addresses are multiples of 16.
-    pointers = [number for number, kind in enumerate(types.values()) if kind.startswith("*")]
-    attributes = {(number,): [["tt.divisibility", 16]] for number in pointers}
+    # As tensors of torch are: their addresses are multiples of 16, and so are elements of 256
+    # features, which Triton looks at unless told not to.
+    multiples = [
+        number for number, (name, kind) in enumerate(types.items())
+        if kind.startswith("*")
+        or (name == "count" and not function.params[number].do_not_specialize)
+    ]  # fmt: skip
+    attributes = {(number,): [["tt.divisibility", 16]] for number in multiples}
     source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     target, options = GPUTarget("cuda", capability, 32), {"num_warps": 4, **options}
     code = triton.compile(source, target=target, options=options)
