@@ -116,14 +116,14 @@ def _passes(features: str) -> list[Kernel]:
         constants = {"DROPS": drops, "BLOCK": dropout_triton.BLOCK}
         types = {**dict.fromkeys(("h", "y", "out"), features), **numbers}
         result.append(Kernel(f"{sums}, forward", forward, types, constants, {}))
-        pointers = ("first", "second", "third", "of_h", "of_y")
-        types = {**dict.fromkeys(pointers, features), **numbers}
+        gradients = ("first", "second", "third", "of_h", "of_y")
+        types = {**dict.fromkeys(gradients, features), **numbers}
         constants = {"GRADIENTS": 3, **constants}
         result.append(Kernel(f"{sums}, backward", backward, types, constants, {}))
-    pointers = ("first", "second", "third", "fourth")
+    states = ("first", "second", "third", "fourth")
     result.append(Kernel(
         "sum of four states", scaled_sum_triton._sum_kernel,
-        {**dict.fromkeys(pointers, features), "total": "*fp32", "out": features, "count": "i32",
+        {**dict.fromkeys(states, features), "total": "*fp32", "out": features, "count": "i32",
          "scale": "fp32"},
         {"TERMS": 4, "BEGINS": False, "ENDS": False, "BLOCK": scaled_sum_triton.BLOCK}, {},
     ))  # fmt: skip

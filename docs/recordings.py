@@ -14,7 +14,7 @@ RECORD = Path(__file__).resolve().parents[1] / "benchmarks/results/recordings.js
 def recordings() -> str:
     """Return a row for each search: what each rule records, replays, computes and takes."""
     record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
-    rules: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    rules: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in record["tables"]["Recordings of a test set"]:
         search = f"`{row['architecture']}`", f"{row['beam']}", f"{row['batch tokens']:,}"
         rules.setdefault(search, []).append(row)
