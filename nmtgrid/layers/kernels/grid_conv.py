@@ -80,8 +80,6 @@ class CpuGridConvolution(torch.autograd.Function):
 
 def _groups(layout: GridLayout, size: int) -> list[list[int]]:
     """Return sentences of similar shapes, whose grids of `size` features are convolved together."""
-    if layout.is_full:
-        return [list(range(layout.batch_size))]
     order = sorted(range(layout.batch_size), key=layout.shapes.__getitem__)
     groups: list[list[int]] = []
     height = width = 0
@@ -97,7 +95,8 @@ def _groups(layout: GridLayout, size: int) -> list[list[int]]:
         else:
             groups.append([sentence])
             height, width = rows, columns
-    return groups
+    # All together stay as they lie.
+    return groups if len(groups) > 1 else [list(range(layout.batch_size))]
 
 
 def _blocks(x: Tensor, layout: GridLayout, group: list[int]) -> list[Tensor]:
@@ -117,7 +116,7 @@ def _spread(
     # Padding inside the convolution spares a copy of the grid that is wider than the input.
     if left == right:
         left = right = 0
-    if layout.is_full:
+    if len(group) == layout.batch_size:
         return scatter_cells(x, layout, margins=(above, below, left, right))
     blocks = _blocks(x, layout, group)
     rows, columns = (max(block.shape[side] for block in blocks) for side in (0, 1))
