@@ -81,11 +81,11 @@ def chosen(options: argparse.Namespace) -> list[str]:
     """Return the parts that are asked for. Exits with a message for a name that is none."""
     known = list(parts(options))
     if options.only:
-        wanted = options.only.split(",")
-        wrong = [name for name in wanted if name not in known]
+        names = options.only.split(",")
+        wrong = [name for name in names if name not in known]
         if wrong:
             sys.exit(f"There is no part `{wrong[0]}`: the parts are {', '.join(known)}.")
-        return [name for name in known if name in wanted]
+        return [name for name in known if name in names]
     left_out = {"peers"} if options.device == "cuda" else {"compiled"}
     if options.data is None:
         left_out.add("peers")
@@ -98,31 +98,31 @@ def conditions_of(options: argparse.Namespace) -> list[Conditions]:
         device=options.device, threads=options.threads, runs=1 if options.quick else options.runs,
         quick=options.quick, lengths=options.lengths,
     )  # fmt: skip
-    wanted = ("bf16", "fp32") if options.precision == "both" else (options.precision,)
-    return [dataclasses.replace(common, precision=name) for name in wanted]
+    precisions = ("bf16", "fp32") if options.precision == "both" else (options.precision,)
+    return [dataclasses.replace(common, precision=name) for name in precisions]
 
 
 def parser() -> argparse.ArgumentParser:
     """Return what reads the command line."""
-    made = argparse.ArgumentParser(
+    result = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    made.add_argument("--only", default="", help="parts, separated by commas")
-    made.add_argument("--architectures", nargs="+", choices=zoo.text_architectures())
-    made.add_argument("--quick", action="store_true", help="small models, to see that it runs")
-    made.add_argument("--first-gpu", action="store_true", help="what a new GPU is tried with")
-    made.add_argument("--minutes", type=float, default=40.0, help="for --first-gpu, at most")
-    made.add_argument("--device", choices=("cpu", "cuda"), help="(default: cpu)")
-    made.add_argument("--precision", choices=("bf16", "fp32", "both"), default="both")
-    made.add_argument("--threads", type=int, default=1)
-    made.add_argument("--runs", type=int, default=2, help="of which the best counts")
-    made.add_argument("--lengths", type=Path, help="file of training lengths (or NMTGRID_DATA)")
-    made.add_argument("--attn2d", type=Path, help="a checkout of elbayadm/attn2d")
-    made.add_argument("--data", type=Path, help="a dataset of `nmtgrid preprocess`, for peers")
-    made.add_argument("--peers-python", default=sys.executable, help="where the peers are")
-    made.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="a folder")
-    return made
+    result.add_argument("--only", default="", help="parts, separated by commas")
+    result.add_argument("--architectures", nargs="+", choices=zoo.text_architectures())
+    result.add_argument("--quick", action="store_true", help="small models, to see that it runs")
+    result.add_argument("--first-gpu", action="store_true", help="what a new GPU is tried with")
+    result.add_argument("--minutes", type=float, default=40.0, help="for --first-gpu, at most")
+    result.add_argument("--device", choices=("cpu", "cuda"), help="(default: cpu)")
+    result.add_argument("--precision", choices=("bf16", "fp32", "both"), default="both")
+    result.add_argument("--threads", type=int, default=1)
+    result.add_argument("--runs", type=int, default=2, help="of which the best counts")
+    result.add_argument("--lengths", type=Path, help="file of training lengths (or NMTGRID_DATA)")
+    result.add_argument("--attn2d", type=Path, help="a checkout of elbayadm/attn2d")
+    result.add_argument("--data", type=Path, help="a dataset of `nmtgrid preprocess`, for peers")
+    result.add_argument("--peers-python", default=sys.executable, help="where the peers are")
+    result.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="a folder")
+    return result
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -131,19 +131,19 @@ def main(arguments: list[str] | None = None) -> None:
     options.device = options.device or ("cuda" if options.first_gpu else "cpu")
     if options.first_gpu:
         sys.exit(first_gpu.run(options))
-    wanted, known = chosen(options), parts(options)
+    names, known = chosen(options), parts(options)
     if options.device == "cuda" and not torch.cuda.is_available():
         sys.exit("torch finds no CUDA device on this machine.")
     name = f"cpu-{options.threads}-thread" if options.device == "cpu" else "cuda"
     store = Store(options.out, f"quick-{name}" if options.quick else name)
     torch.set_num_threads(options.threads)
-    for part in wanted:
+    for part in names:
         every = conditions_of(options)
         for conditions in every[:1] if part in BOTH else every:
             key = part if part in BOTH else f"{part}, {conditions.precision}"
-            found = known[part](conditions)
-            store.put(key, found)
-            print(chapter(key, found), flush=True)
+            section = known[part](conditions)
+            store.put(key, section)
+            print(chapter(key, section), flush=True)
 
 
 if __name__ == "__main__":

@@ -116,14 +116,14 @@ def _passes(features: str) -> list[Kernel]:
         constants = {"DROPS": drops, "BLOCK": dropout_triton.BLOCK}
         types = {**dict.fromkeys(("h", "y", "out"), features), **numbers}
         result.append(Kernel(f"{sums}, forward", forward, types, constants, {}))
-        pointers = ("first", "second", "third", "of_h", "of_y")
-        types = {**dict.fromkeys(pointers, features), **numbers}
+        gradients = ("first", "second", "third", "of_h", "of_y")
+        types = {**dict.fromkeys(gradients, features), **numbers}
         constants = {"GRADIENTS": 3, **constants}
         result.append(Kernel(f"{sums}, backward", backward, types, constants, {}))
-    pointers = ("first", "second", "third", "fourth")
+    states = ("first", "second", "third", "fourth")
     result.append(Kernel(
         "sum of four states", scaled_sum_triton._sum_kernel,
-        {**dict.fromkeys(pointers, features), "total": "*fp32", "out": features, "count": "i32",
+        {**dict.fromkeys(states, features), "total": "*fp32", "out": features, "count": "i32",
          "scale": "fp32"},
         {"TERMS": 4, "BEGINS": False, "ENDS": False, "BLOCK": scaled_sum_triton.BLOCK}, {},
     ))  # fmt: skip
@@ -162,9 +162,14 @@ def compile_ahead(
     from triton.compiler import ASTSource
 
     signature = {**types, **dict.fromkeys(constants, "constexpr")}
-    # As tensors of torch are: their addresses are multiples of 16.
-    pointers = [number for number, kind in enumerate(types.values()) if kind.startswith("*")]
-    attributes = {(number,): [["tt.divisibility", 16]] for number in pointers}
+    # As tensors of torch are: their addresses are multiples of 16, and so are elements of 256
+    # features, which Triton looks at unless told not to.
+    multiples = [
+        number for number, (name, kind) in enumerate(types.items())
+        if kind.startswith("*")
+        or (name == "count" and not function.params[number].do_not_specialize)
+    ]  # fmt: skip
+    attributes = {(number,): [["tt.divisibility", 16]] for number in multiples}
     source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
     target, options = GPUTarget("cuda", capability, 32), {"num_warps": 4, **options}
     code = triton.compile(source, target=target, options=options)
@@ -277,13 +282,13 @@ def roofline(gpu: str, cells: float, share: float, around: Passes) -> Row:
 
 def measure(lengths_file: Path | None) -> dict[str, Any]:
     """Compile all kernels and compute the rooflines."""
-    made, rows = {}, []
+    compiled, rows = {}, []
     for kernel in kernels():
         for capability in CAPABILITIES:
             code = compile_ahead(
                 kernel.function, kernel.types, kernel.constants, kernel.options, capability
             )
-            made[kernel.name, capability] = code
+            compiled[kernel.name, capability] = code
             counts = sorted(code.instructions.items())
             loads = {name: number for name, number in counts if name.startswith("LD")}
             rows.append({
@@ -297,7 +302,7 @@ def measure(lengths_file: Path | None) -> dict[str, Any]:
     cells = epoch_of(lengths, batches).cells_per_batch
     from nmtgrid.layers.kernels.grid_conv_triton import PARTS, TILE
 
-    share = convolution_share(made["convolution, forward", 90].instructions)
+    share = convolution_share(compiled["convolution, forward", 90].instructions)
     share /= computed_cells(lengths, PARTS * TILE["BLOCK_S"])
     former = FORMER_SHARE / computed_cells(lengths, 16)
     lines = [

@@ -27,20 +27,22 @@ def product(device: str, dtype: torch.dtype, rows: int, inputs: int, outputs: in
 def products(conditions: Conditions) -> dict[str, tuple[Workload, float]]:
     """Return the maps of the base model, each with its GFLOP, to be timed beside others."""
     rows = 256 if conditions.quick else MANY_CELLS if conditions.is_large else CELLS
-    found = {}
+    workloads = {}
     for inputs, outputs in SHAPES[:3]:
         workload = product(conditions.device, conditions.dtype, rows, inputs, outputs)
-        found[f"{rows:,} x {inputs} to {outputs}"] = workload, 2e-9 * rows * inputs * outputs
-    return found
+        gigaflops = 2e-9 * rows * inputs * outputs
+        workloads[f"{rows:,} x {inputs} to {outputs}"] = workload, gigaflops
+    return workloads
 
 
 def with_ceiling(
     clock: Clock, conditions: Conditions, workloads: dict[str, Workload]
 ) -> tuple[dict[str, float], float]:
     """Return the seconds of `workloads`, and the best GFLOP/s of products timed beside them."""
-    held = products(conditions)
-    seconds = clock.best({**workloads, **{name: workload for name, (workload, _) in held.items()}})
-    return seconds, max(work / seconds[name] for name, (_, work) in held.items())
+    ceilings = products(conditions)
+    beside = {name: workload for name, (workload, _) in ceilings.items()}
+    seconds = clock.best({**workloads, **beside})
+    return seconds, max(work / seconds[name] for name, (_, work) in ceilings.items())
 
 
 def measure(conditions: Conditions) -> Section:
@@ -50,15 +52,15 @@ def measure(conditions: Conditions) -> Section:
     cases = [(rows, *shape) for shape in SHAPES[:3]] + [(min(rows, CELLS), *SHAPES[3])]
     if conditions.is_large:
         cases.append((8192, 8192, 8192))
-    found = []
+    rates = []
     for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
         for count, inputs, outputs in cases:
             workload = product(conditions.device, dtype, count, inputs, outputs)
             rate = 2e-9 * count * inputs * outputs / clock.best({"": workload})[""]
             shape = f"{count:,} x {inputs:,} to {outputs:,}"
-            found.append({"map": shape, "precision": name, "GFLOP/s": rate})
+            rates.append({"map": shape, "precision": name, "GFLOP/s": rate})
     copies = [copy(clock, conditions, size) for size in ((1,) if conditions.quick else (64, 1024))]
-    return section(facts(conditions.device), {"Matrix products": found, "Copies": copies})
+    return section(facts(conditions.device), {"Matrix products": rates, "Copies": copies})
 
 
 def copy(clock: Clock, conditions: Conditions, mebibytes: int) -> Row:

@@ -93,8 +93,8 @@ class Worker:
         if not line:
             last = self.log.read_text(encoding="utf-8").strip().splitlines()[-1:]
             raise SystemExit(f"{self.log.stem} ended: {' '.join(last)} (all of it in {self.log})")
-        found: dict[str, Any] = json.loads(line)
-        return found
+        answer: dict[str, Any] = json.loads(line)
+        return answer
 
     def close(self) -> None:
         """Let the process end."""
@@ -138,7 +138,7 @@ def measure(
     workers: dict[str, Worker], rounds: int, seconds: float, only: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return each contestant's tokens per processor second, by workload and round."""
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     for workload, command in commands(seconds).items():
         if only and workload not in only:
             continue
@@ -147,10 +147,10 @@ def measure(
             for one in CONTESTANTS:
                 if one.name not in workers or (workload == "train" and not one.trains):
                     continue
-                told = {**command, "quantization": one.quantization, "count": one.sentences}
+                request = {**command, "quantization": one.quantization, "count": one.sentences}
                 if turn < 0:
-                    told |= {"seconds": seconds / 3, "count": 64}
-                answer = workers[one.name].ask(told)
+                    request |= {"seconds": seconds / 3, "count": 64}
+                answer = workers[one.name].ask(request)
                 row = rows.setdefault(one.name, {"tokens_per_second": [], "share_of_core": []})
                 if turn >= 0:
                     row["tokens_per_second"].append(answer["tokens"] / answer["cpu"])
@@ -159,8 +159,8 @@ def measure(
                 row |= {name: answer[name] for name in ("lines",) if name in answer}
                 print(f"{workload:7} round {turn + 1}  {one.name:17} "
                       f"{answer['tokens'] / answer['cpu']:9,.0f}", file=sys.stderr)  # fmt: skip
-        found[workload] = summarise(workload, rows)
-    return found
+        results[workload] = summarise(workload, rows)
+    return results
 
 
 def summarise(workload: str, rows: dict[str, Any]) -> dict[str, Any]:
@@ -185,19 +185,19 @@ def summarise(workload: str, rows: dict[str, Any]) -> dict[str, Any]:
     return rows
 
 
-def show(found: dict[str, Any]) -> str:
+def show(results: dict[str, Any]) -> str:
     """Return the table: tokens per second of processor, and in brackets our ratio."""
-    workloads = [name for name in found if name in commands(0)]
+    workloads = [name for name in results if name in commands(0)]
     lines = [" " * 18 + "".join(f"{workload:>22}" for workload in workloads)]
     for one in CONTESTANTS:
         cells = []
         for workload in workloads:
-            row = found[workload].get(one.name)
+            row = results[workload].get(one.name)
             cells.append("" if row is None else f"{row['median']:,.0f} ({row['ours_to_it']:.2f}x)")
         if any(cells):
             lines.append(f"{one.name:18}" + "".join(f"{cell:>22}" for cell in cells))
     for (workload, name), floor in FLOORS.items():
-        row = found.get(workload, {}).get(name)
+        row = results.get(workload, {}).get(name)
         if row is not None:
             met = "met" if row["met"] else "BELOW ITS FLOOR"
             lines.append(f"{workload} to {name}: {row['ours_to_it']:.2f}x, floor {floor}x: {met}")
@@ -223,18 +223,18 @@ def prepare(data: Path, folder: Path, model: Path | None, minutes: float) -> dic
 
 def check_same(task: dict[str, Any], loaded: LoadedModel, dataset: Dataset) -> None:
     """Refuse weights of another model or of other vocabularies than the benchmark's."""
-    held, free = loaded.model.config, "dropout"
+    config, free = loaded.model.config, "dropout"
     wrong = [
-        f"{name}={getattr(held, name, None)}"
+        f"{name}={getattr(config, name, None)}"
         for name, value in model_settings(task).items()
-        if free not in name and getattr(held, name, None) != value
+        if free not in name and getattr(config, name, None) != value
     ]
     sides = ("source_vocabulary", "target_vocabulary")
     wrong += [
         f"another {side}" for side in sides
         if getattr(loaded.pipeline, side).types != getattr(dataset.pipeline, side).types
     ]  # fmt: skip
-    if getattr(held, "output_bias", False):
+    if getattr(config, "output_bias", False):
         wrong.append("output_bias=True")
     if wrong:
         raise SystemExit(f"{loaded.folder} is not the benchmark's model: {', '.join(wrong)}")
@@ -249,13 +249,13 @@ def contest(
     workers = start(task, python, folder)
     try:
         versions = {name: worker.greeting["version"] for name, worker in workers.items()}
-        found = measure(workers, rounds, seconds, only)
+        results = measure(workers, rounds, seconds, only)
     finally:
         for worker in set(workers.values()):
             worker.close()
-    settings = {name: held for name, held in task.items() if isinstance(held, int | float)}
+    settings = {name: value for name, value in task.items() if isinstance(value, int | float)}
     about = {**facts("cpu"), "rounds": rounds, "versions": versions, "settings": settings}
-    return {**about, **found}
+    return {**about, **results}
 
 
 def main() -> None:
@@ -277,14 +277,14 @@ def main() -> None:
     torch.set_num_threads(1)
     if options.core is not None:
         os.sched_setaffinity(0, {options.core})
-    found = contest(
+    results = contest(
         options.data, options.peers_python, options.folder.resolve(), options.model,
         minutes=options.minutes, rounds=options.rounds, seconds=options.seconds,
         only=options.only or (),
     )  # fmt: skip
-    print(show(found))
+    print(show(results))
     if options.out:
-        options.out.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+        options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -126,7 +126,7 @@ def count(architecture: str, beam: int, tokens: int, lengths: Lengths) -> Row:
     in_steps = sum(max(REPLAY_MS, per_cell * number * width) for number, width in shapes)
     return {
         "steps": len(shapes), "recordings": recordings,
-        "replays of each": replays / recordings, "steps not recorded": eager,
+        "replays of each": replays / max(1, recordings), "steps not recorded": eager,
         "cells computed for each live one": cells / (beam * cells_of(batches)),
         "ms on paper": RECORDING_MS * recordings + (EAGER_MS - REPLAY_MS) * eager + in_steps,
     }  # fmt: skip

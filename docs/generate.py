@@ -21,6 +21,7 @@ from docs.equations import equations
 from docs.launches import launches
 from docs.markdown import plain, table
 from docs.recipes import recipes
+from docs.recordings import recordings
 from docs.settings import objective_page, presets, settings
 
 FOLDER = Path(__file__).resolve().parent
@@ -51,6 +52,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "departures": departures,
     "equations": equations,
     "launches": launches,
+    "recordings": recordings,
 }
 
 

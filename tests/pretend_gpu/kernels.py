@@ -173,7 +173,7 @@ def _scaled_sum(terms: Sequence[Tensor], scale: float) -> Tensor:
 
 
 def _launch_residual(
-    kernel: Any, tensors: tuple[Tensor, ...], ctx: Any, gradients: int = 1
+    kernel: Any, tensors: tuple[Tensor, ...], ctx: Any, *constants: int
 ) -> None:
     """Write what the kernel would without dropout, whose numbers need the GPU."""
     assert all(map(on_gpu, tensors))
@@ -182,6 +182,7 @@ def _launch_residual(
         if kernel is dropout_triton._add_kernel:
             others[1].copy_((first.float() + others[0].float()) * ctx.scale)
         else:
+            (gradients,) = constants
             total = sum((other.float() for other in others[: gradients - 1]), first.float())
             for output in others[-2:]:
                 output.copy_(total * ctx.scale)

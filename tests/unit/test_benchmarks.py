@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import attn2d, decoding_speed, shapes
+from benchmarks import attn2d, decoding_speed, fill, recordings, shapes
 from benchmarks.forms import busiest
 from benchmarks.store import Store, section, shown, table
 from benchmarks.timing import Conditions, Memory, apart, facts
@@ -241,3 +241,23 @@ def test_what_is_chosen() -> None:
     assert [(condition.precision, condition.runs) for condition in conditions] == [
         ("bf16", 5), ("fp32", 5)
     ]  # fmt: skip
+
+
+def test_batches_of_a_fill() -> None:
+    # Areas from 0.2 to 1.8 times 20 x 20: the mean is 0.55 of the largest.
+    sizes = np.array(fill.lengths(1 / 1.8, 5, 2))
+    assert sizes.tolist() == [9, 15, 20, 24, 27]
+    assert fill.lengths(1.0, 3, 1) == [20, 20, 20]
+
+
+def test_rules_of_padding_are_counted() -> None:
+    assert [recordings.power_of_four(count, 4) for count in (1, 4, 5, 17, 64)] == [4, 4, 16, 64, 64]
+    # The first step has no caches yet, and the shape is recorded at its ninth: of 13 steps the
+    # last four are replayed. Four rows of 4 columns, which are padded to 8.
+    rule = recordings.Rule("here", recordings.power_of_four, 0)
+    lengths = np.array([[3, 12]] * 4)
+    with torch.no_grad(), rule.applied():
+        counts = recordings.count("pervasive", 1, 100, lengths)
+    assert (counts["steps"], counts["recordings"], counts["steps not recorded"]) == (13, 1, 9)
+    assert counts["replays of each"] == 4
+    assert counts["cells computed for each live one"] == pytest.approx(13 * 32 / (4 * 13 * 4))

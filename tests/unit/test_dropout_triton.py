@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from nmtgrid.data.batches import collate
+from nmtgrid.models import zoo
+from nmtgrid.models.api import PredictionSites
 from tests.unit.plain_kernels import plain_residual_dropout
 from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly, mend
 
@@ -97,6 +100,42 @@ def test_gradients_of_all_readers_are_added(
     for mine, right in zip(gradients, (total, total * mask / (1.0 - rate)), strict=True):
         assert mine.dtype == dtype
         torch.testing.assert_close(mine.cpu().double(), right, rtol=tolerance, atol=1e-6)
+
+
+@runs
+@pytest.mark.parametrize("accumulate", ["blocks", "layers"])
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_a_network_whose_sums_add_gradients(
+    monkeypatch: pytest.MonkeyPatch, accumulate: str, is_watched: bool
+) -> None:
+    """Gradients are those of one tensor for all readers, and a hook sees the whole of them."""
+    from nmtgrid.layers.kernels import dropout
+
+    torch.manual_seed(4)
+    options = {"depth": 2, "size": 6, "feed_forward_size": 8, "accumulate": accumulate}
+    model = zoo.build("pervasive", None, options, source_vocab_size=9, target_vocab_size=8)
+    batch = collate([[4, 5, 6], [7]], [[5, 4], [6, 7]])
+    sites = PredictionSites.offline(batch)
+    middle = model.get_submodule("network.states.2")
+    gradients: list[tuple[Tensor | None, ...]] = []
+    seen: list[Tensor] = []
+
+    def watch(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        output.register_hook(seen.append)
+
+    for has_kernel in (False, True):
+        monkeypatch.setattr(dropout, "_has_kernel", lambda h, answer=has_kernel: answer)
+        hook = middle.register_forward_hook(watch)
+        if not is_watched:
+            hook.remove()
+        loss = model.eval().features(batch, sites).square().sum()
+        gradients.append(torch.autograd.grad(loss, list(model.parameters()), allow_unused=True))
+        hook.remove()
+    for mine, right in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, right, rtol=1e-4, atol=1e-6)
+    assert len(seen) == 2 * is_watched
+    if is_watched:
+        torch.testing.assert_close(seen[0], seen[1], rtol=1e-4, atol=1e-6)
 
 
 @runs

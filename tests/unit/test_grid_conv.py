@@ -86,6 +86,22 @@ def test_equals_the_definition(form: Form, source_causal: bool) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("size", "groups"),
+    [
+        # 2 x 3 and 3 x 3 together need 3 cells of padding, and with 4 x 6 2 x (24 - 9) more.
+        (10_000, [[1, 3], [0], [2]]),
+        (1000, [[1, 3, 0], [2]]),
+        (1, [[0, 1, 2, 3]]),
+    ],
+)
+def test_similar_sentences_are_convolved_together(size: int, groups: list[list[int]]) -> None:
+    layout = _layout([4, 2, 20, 3], [6, 3, 20, 3])
+    assert grid_conv._groups(layout, size) == groups
+    whole = _layout([4, 4], [6, 6])
+    assert grid_conv._groups(whole, size) == [[0, 1]]
+
+
 def _distance(actual: Tensor, right: Tensor) -> float:
     return float(((actual.double() - right).norm() / right.norm()).detach())
 
@@ -100,6 +116,8 @@ def test_cpu_form_in_narrow_dtypes(
     source_causal: bool, has_library_kernel: bool, piece: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(grid_conv, "PIECE_CELLS", piece)
+    # Each sentence for itself, few together, all.
+    monkeypatch.setattr(grid_conv, "CALL_ELEMENTS", {1: -1, 100: 200, 2048: 2**16}[piece])
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has_library_kernel)
     targets, sources, size, kernel = form
     layout = _layout(targets, sources)

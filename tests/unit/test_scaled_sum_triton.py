@@ -59,4 +59,6 @@ def test_the_kernel_compiles(
     capability: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    assembly("sum of four states", "bf16", capability)
+    text = assembly("sum of four states", "bf16", capability)
+    # 16 bytes at a time.
+    assert "ld.global.v4" in text and "st.global.v4" in text

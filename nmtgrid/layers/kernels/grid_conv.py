@@ -18,12 +18,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_weight
 
-from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
+from nmtgrid.layers.kernels.layout import GridLayout, scatter_cells
 from nmtgrid.layers.kernels.linear import apply
 from nmtgrid.layers.kernels.triton_support import has_triton
 
 PIECE_CELLS = 2048
 """Cells of the tall image at a time, so that they stay in the cache of a core."""
+
+
+CALL_ELEMENTS = 2**16
+"""Elements of cells that a convolution computes in the time that a call more takes."""
 
 
 class CpuGridConvolution(torch.autograd.Function):
@@ -38,9 +42,12 @@ class CpuGridConvolution(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, taps)
         ctx.layout, ctx.reach = layout, (left, right)
+        result = torch.empty_like(x, memory_format=torch.contiguous_format)
         with torch.autocast("cpu", enabled=False):
-            grid = _spread(x, layout, above=taps.shape[0] - 1, left=left, right=right)
-            return gather_cells(_convolve(grid, taps.to(x.dtype), left, right), layout)
+            for group in _groups(layout, x.shape[1]):
+                grid = _spread(x, layout, group, above=taps.shape[0] - 1, left=left, right=right)
+                _collect(_convolve(grid, taps.to(x.dtype), left, right), layout, group, result)
+        return result
 
     @staticmethod
     @once_differentiable
@@ -48,32 +55,81 @@ class CpuGridConvolution(torch.autograd.Function):
         x, taps = ctx.saved_tensors
         layout, (left, right) = ctx.layout, ctx.reach
         above, gradient = taps.shape[0] - 1, gradient.to(x.dtype)
-        of_x = of_taps = None
+        # The transpose of a causal convolution looks down and to the other side.
+        reversed_taps = taps.to(x.dtype).flip(0, 1)
+        of_x = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        wide = torch.promote_types(x.dtype, torch.float32)
+        of_taps = torch.zeros(taps.shape, dtype=wide)
         with torch.autocast("cpu", enabled=False):
-            below = _spread(gradient, layout, below=above, left=right, right=left)
-            if ctx.needs_input_grad[0]:
-                # The transpose of a causal convolution looks down and to the other side.
-                reversed_taps = taps.to(x.dtype).flip(0, 1)
-                of_x = gather_cells(_convolve(below, reversed_taps, right, left), layout)
-            # The padded grid is made again: kept, it would double the memory of ragged batches.
-            if ctx.needs_input_grad[1]:
-                grid = _spread(x, layout, above=above, left=left, right=right)
-                below = below[:, :, : layout.source_size]
-                of_taps = _weight_gradient(grid, below, taps, left, right).to(taps.dtype)
-        return of_x, of_taps, None, None, None
+            for group in _groups(layout, x.shape[1]):
+                below = _spread(gradient, layout, group, below=above, left=right, right=left)
+                if ctx.needs_input_grad[0]:
+                    of_grid = _convolve(below, reversed_taps, right, left)
+                    _collect(of_grid, layout, group, of_x)
+                # The padded grid is made again: kept, it would double the memory of ragged batches.
+                if ctx.needs_input_grad[1]:
+                    grid = _spread(x, layout, group, above=above, left=left, right=right)
+                    columns = max(layout.shapes[sentence][1] for sentence in group)
+                    of_taps += _weight_gradient(grid, below[:, :, :columns], taps, left, right)
+        needs = ctx.needs_input_grad
+        return (
+            of_x if needs[0] else None, of_taps.to(taps.dtype) if needs[1] else None,
+            None, None, None,
+        )  # fmt: skip
+
+
+def _groups(layout: GridLayout, size: int) -> list[list[int]]:
+    """Return sentences of similar shapes, whose grids of `size` features are convolved together."""
+    order = sorted(range(layout.batch_size), key=layout.shapes.__getitem__)
+    groups: list[list[int]] = []
+    height = width = 0
+    for sentence in order:
+        rows, columns = layout.shapes[sentence]
+        tall, wide = max(height, rows), max(width, columns)
+        count = len(groups[-1]) if groups else 0
+        # Padding that only sharing a rectangle needs.
+        padding = (count + 1) * tall * wide - count * height * width - rows * columns
+        if count and padding * size <= CALL_ELEMENTS:
+            groups[-1].append(sentence)
+            height, width = tall, wide
+        else:
+            groups.append([sentence])
+            height, width = rows, columns
+    # All together stay as they lie.
+    return groups if len(groups) > 1 else [list(range(layout.batch_size))]
+
+
+def _blocks(x: Tensor, layout: GridLayout, group: list[int]) -> list[Tensor]:
+    """Return the cells [T_b, S_b, D] of some sentences of flat cells x [M, D]."""
+    parts = x.split([height * width for height, width in layout.shapes])
+    return [parts[sentence].view(*layout.shapes[sentence], -1) for sentence in group]
 
 
 def _spread(
-    x: Tensor, layout: GridLayout, *, above: int = 0, below: int = 0, left: int = 0, right: int = 0
-) -> Tensor:
-    """Write flat cells into grids with empty margins.
+    x: Tensor, layout: GridLayout, group: list[int], *, above: int = 0, below: int = 0,
+    left: int = 0, right: int = 0,
+) -> Tensor:  # fmt: skip
+    """Write flat cells of some sentences into grids with empty margins.
 
     Columns are added only where the sides differ: torch pads equal sides by itself.
     """
     # Padding inside the convolution spares a copy of the grid that is wider than the input.
     if left == right:
         left = right = 0
-    return scatter_cells(x, layout, margins=(above, below, left, right))
+    if len(group) == layout.batch_size:
+        return scatter_cells(x, layout, margins=(above, below, left, right))
+    blocks = _blocks(x, layout, group)
+    rows, columns = (max(block.shape[side] for block in blocks) for side in (0, 1))
+    grid = x.new_zeros(len(blocks), above + rows + below, left + columns + right, x.shape[1])
+    for inner, block in zip(grid[:, above:, left:], blocks, strict=True):
+        inner[: block.shape[0], : block.shape[1]].copy_(block)
+    return grid
+
+
+def _collect(grid: Tensor, layout: GridLayout, group: list[int], result: Tensor) -> None:
+    """Write the valid cells of grids [B', T', S', D] of some sentences into flat cells [M, D]."""
+    for inner, block in zip(grid, _blocks(result, layout, group), strict=True):
+        block.copy_(inner[: block.shape[0], : block.shape[1]])
 
 
 def _convolve(grid: Tensor, taps: Tensor, left: int, right: int) -> Tensor:
