@@ -8,6 +8,7 @@ import torch
 
 from benchmarks.peer_worker import Task, Until
 from nmtgrid import __version__
+from nmtgrid.base.devices import find_device, keep_memory
 from nmtgrid.data.batches import BatchPlan, DataCursor, collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.kernels.packed_weights import Packing
@@ -37,6 +38,9 @@ class System:
 
     def __init__(self, task: Task) -> None:
         torch.set_num_threads(1)
+        # As `decode` does.
+        find_device("cpu")
+        keep_memory()
         self.version = __version__
         self.task = task
         self.bf16 = task.get("bf16", False)

@@ -110,10 +110,10 @@ def find_device(name: str) -> torch.device:
             "Give a smaller number.",
         )
     # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a
-    # search or a training on text hardly meets a shape again; a step has far fewer than these.
+    # training on text hardly meets a shape again; the steps of a search have fewer than these.
     # They ask for the sizes when they first compute.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
     if device.type == "cuda":
         if device.index is not None:
             torch.cuda.set_device(device)

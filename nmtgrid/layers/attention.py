@@ -124,10 +124,10 @@ def attend(
     `scale` None means 1 / sqrt(d); `causal` lets query t see keys up to t alone (T = S); `dropout`
     is the rate at which weights are dropped: pass 0 outside training.
     """
-    if mask is not None:
+    if mask is not None and mask.dtype is not query.dtype:
         mask = mask.to(query.dtype)
     # torch's CPU kernel has a fast path for fp32 without dropout alone.
-    has_own_form = query.device.type == "cpu" and not torch.compiler.is_compiling()
+    has_own_form = query.is_cpu and not torch.compiler.is_compiling()
     if has_own_form and (query.dtype is torch.bfloat16 or dropout):
         scale = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
         return product_attention(

@@ -108,7 +108,7 @@ def _chunk_tops(values: Tensor) -> Tensor:
     """Return the largest of each chunk of each row of `values` [R, N], the last one shorter."""
     count = values.shape[1]
     whole = count - count % _CHUNK
-    tops = values[:, :whole].unflatten(1, (-1, _CHUNK)).amax(2)
+    tops: Tensor = values[:, :whole].unflatten(1, (-1, _CHUNK)).amax(2)
     if whole < count:
         tops = torch.cat([tops, values[:, whole:].amax(1, keepdim=True)], 1)
     return tops

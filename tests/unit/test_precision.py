@@ -186,3 +186,13 @@ def test_from_the_command_line(
     translator = nmtgrid.load(model, precision="auto", device="cpu")
     assert translator.precision in translator.speedups and translator.speedups["fp32"] == 1.0
     assert all(ratio > 0 and math.isfinite(ratio) for ratio in translator.speedups.values())
+
+
+@pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
+def test_a_rectified_product_is_the_rectified_one(kind: Any) -> None:
+    if not can_pack(kind):
+        pytest.skip("this processor has no such products")
+    x, weight, bias = factors(5)
+    packed = PackedWeight(kind)
+    expected = packed.product(x, weight, bias).relu()
+    assert torch.equal(packed.product(x, weight, bias, rectify=True), expected)

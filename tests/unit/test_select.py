@@ -57,6 +57,24 @@ def test_beam_by_hand() -> None:
     assert choice.tokens.tolist() == [3, 4]
 
 
+@pytest.mark.parametrize("types", [512, 1000])
+@pytest.mark.parametrize("levels", [3, 10_000])
+def test_beam_of_many_types_is_a_stable_sort(types: int, levels: int) -> None:
+    """Of 3 sentences with 4 rows each; one row is dead. Sums of eighths are exact."""
+    groups, width = 3, 4
+    values = -torch.randint(0, levels, (groups * width, types)).float() / 8
+    values[:, END] = -math.inf
+    totals = -torch.randint(0, levels, (groups * width,)).float() / 8
+    totals[5] = -math.inf
+    choice = Beam(width).choose(values, totals, torch.arange(groups), 3)
+    sums = (values + totals[:, None]).view(groups, -1)
+    best, order = sums.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(choice.log_probabilities, best[:, :width].flatten())
+    assert torch.equal(choice.tokens, (order % types)[:, :width].flatten())
+    first = torch.arange(groups)[:, None] * width
+    assert torch.equal(choice.parents, (first + order // types)[:, :width].flatten())
+
+
 def test_uniform_is_uniform_and_its_own() -> None:
     keys = torch.arange(20_000)
     numbers = uniform(1, keys, 5)

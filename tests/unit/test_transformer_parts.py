@@ -9,6 +9,7 @@ from torch import Tensor
 from nmtgrid.base.config import override
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
+from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.transformer.config import TransformerConfig
@@ -133,3 +134,27 @@ def test_faults_are_told_all_at_once() -> None:
     text = str(caught.value)
     for name in ("heads", "encoder_depth", "dropout", "decoder_depth"):
         assert f"`model.{name}`" in text
+
+
+@pytest.mark.parametrize("length", [5, 8, 11])
+def test_columns_of_padding_change_nothing(length: int) -> None:
+    """Of a step's attention to the source, and of its weights."""
+    torch.manual_seed(1)
+    keys, values = torch.randn(2, 2, 2, 2, length, 4).unbind()
+    hidden = torch.zeros(2, 1, 1, length)
+    hidden[1, ..., -2:] = -math.inf
+    for mask in (None, hidden):
+        plain = SourceCache(tuple(keys), tuple(values), mask)
+        padded = plain.padded()
+        assert padded.keys[0].shape[2] == (8 if length < 9 else 16)
+        query, reads = torch.randn(2, 2, 4), torch.tensor([[2], [length]])
+        rows = torch.tensor([1])
+        for one, other in (
+            (plain, padded),
+            (plain.limited(reads), padded.limited(reads)),
+            (plain.of_rows(0, rows), padded.of_rows(0, rows)),
+            (plain.take_rows(rows), padded.take_rows(rows)),
+        ):
+            some = query[: one.count]
+            torch.testing.assert_close(one.attend(0, some), other.attend(0, some))
+            torch.testing.assert_close(one.weights(0, some), other.weights(0, some))

@@ -55,7 +55,8 @@ class PackedWeight:
             return result
         if self.packing == "fp32":
             return _pointwise(x, packed, bias, rectify)
-        return _pointwise(x.bfloat16(), *packed, rectify).float()
+        packed, bias = packed
+        return _pointwise(x.bfloat16(), packed, bias, rectify).float()
 
 
 def _pointwise(x: Tensor, packed: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
