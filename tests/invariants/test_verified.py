@@ -10,7 +10,6 @@ from torch import Tensor
 from nmtgrid.adaptive.measure import DecoderSizes, blocks_run, verified_flops
 from nmtgrid.adaptive.objectives import Aligned, AlignedSettings
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.layers.transformer import blocks
 from nmtgrid.layers.transformer.blocks import DecoderBlock
 from nmtgrid.models.api import ExitModel
 from nmtgrid.models.transformer.exits import TransformerDrafts
@@ -117,13 +116,12 @@ def test_a_trained_model_writes_the_same_and_its_drafts_stand(exits: str) -> Non
     assert stood > 40 and ends_drafted > 3
 
 
-def test_many_rows_and_long_prefixes() -> None:
-    """Where attention is of batched products, over columns of which few or many are hidden."""
+def test_long_prefixes_and_sources() -> None:
+    """Caches that have grown, with few or many hidden columns behind what has been written."""
     model = trained("tied")
     types = model.classifier().weight.shape[0]
-    sources = [torch.randint(4, types, (1 + row % 5,)).tolist() for row in range(40)]
+    sources = [torch.randint(4, types, (1 + row % 5,)).tolist() for row in range(12)]
     plan = SearchPlan(min_length=33, max_length_a=34, max_length_b=0)
-    assert len(sources) * model.config.heads >= blocks._WORTH_PRODUCTS
     for longer, halt in ((0, Verified(1, 2)), (18, Verified(2, 8, None))):
         padded = [[*source, *[5] * longer] for source in sources]
         batch = collate(padded, padded)

@@ -11,14 +11,13 @@ Section 2.6.3; used by models/transformer.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.attention import attend, product_attention
+from nmtgrid.layers.attention import attend
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
 from nmtgrid.layers.kernels.linear import linear_relu, product
 from nmtgrid.layers.normalisation import PositionNorm
@@ -32,9 +31,6 @@ from nmtgrid.layers.transformer.attention import (
     outward_projection,
 )
 from nmtgrid.layers.transformer.kv_cache import DraftKVCache, KVCache
-
-_WORTH_PRODUCTS = 64
-"""Rows x heads from which on a CPU's attention of a few queries each is of batched products."""
 
 Norm = Literal["post", "pre"]
 Activation = Literal["relu", "swish"]
@@ -323,13 +319,13 @@ class DecoderBlock(nn.Module):
         fused = cells.spread(_project(self.self_attention.input_map, inner))
         fused = fused.view(*fused.shape[:2], 3, heads, -1)
         keys, values = cache.push_several(self.index, fused[:, :, 1:])
-        context = _attend_several(fused[:, :, 0].transpose(1, 2), keys, values, cells.mask)
+        context = attend(fused[:, :, 0].transpose(1, 2), keys, values, cells.mask)
         change = _project(self.self_attention.output_map, cells.collect(context))
         features = self.add_self.after(change, features)
         attention = self.source_attention
         query = cells.spread(_project(attention.query_map, self.add_source.before(features)))
         query = query.view(*query.shape[:2], heads, -1).transpose(1, 2)
-        context = _attend_several(query, *memory.pair(self.index), memory.mask)
+        context = memory.attend_all(self.index, query)
         if weights is not None:
             weights.append(memory.weights_all(self.index, query).mean(1))
         change = _project(attention.output_map, cells.collect(context))
@@ -375,16 +371,6 @@ class DecoderBlock(nn.Module):
             **self.add_source.points("source-attention", self.source_attention),
             **self.add_feed_forward.points("feed-forward", self.feed_forward),
         }
-
-
-def _attend_several(query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-    """Return what `attend` does of few queries [R, H, Q, d] in each of many rows."""
-    leading = query.shape[:2]
-    if query.device.type != "cpu" or leading.numel() < _WORTH_PRODUCTS:
-        return attend(query, keys, values, mask)
-    # torch's kernel multiplies row by row and head by head: batched products are faster.
-    scale = 1.0 / math.sqrt(query.shape[-1])
-    return product_attention(query, keys, values, mask, causal=False, dropout=0.0, scale=scale)
 
 
 def _project(layer: nn.Linear, features: Tensor, *, rectify: bool = False) -> Tensor:
