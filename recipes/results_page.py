@@ -152,18 +152,6 @@ def _guarantee(rows: Sequence[Row]) -> str:
     )
 
 
-def _verified(rows: Sequence[Row]) -> str:
-    alone = find(rows, way="verified 1", batch=1)["times_faster"]
-    batch = find(rows, way="verified 1", batch=64)["times_faster"]
-    free = find(rows, way="free decisions", batch=1)
-    full = find(rows, way="full stack", batch=1)
-    return (
-        f"`--exit verified` writes the same translations {alone:.2f} times as fast one by one, "
-        f"{batch:.2f} times in batches of 64; confidence, if deciding cost nothing, "
-        f"{free['times_faster']:.2f} times at {free['bleu'] - full['bleu']:+.1f} BLEU"
-    )
-
-
 def _tuning(rows: Sequence[Row]) -> str:
     best = {
         name: min(row["valid_nll"] for row in rows if row["optimiser"] == name)
