@@ -243,8 +243,7 @@ CHAPTERS = (
                     "reproduced",
                     _dynamic,
                     "By AL, as in the thesis, and by DAL, which also charges for words written in "
-                    "bursts. On the toy corpus the gain by DAL is within chance "
-                    "(`policies-toy-words`).",
+                    "bursts. The same holds on the toy corpus in words (`policies-toy-words`).",
                 ),
             ),
             Claim(

@@ -137,10 +137,13 @@ def _policies(rows: Sequence[Row]) -> str:
         f"{title} {area(name, 'agent')}" for name, title in readers.items() if name in systems
     )
     untrained = {"edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence"}
-    return (
+    text = (
         f"mean BLEU above wait-k at equal AL (DAL): reader trained with {trained}; untrained "
         + ", ".join(f"{title} {area('pervasive', curve)}" for curve, title in untrained.items())
     )
+    mechanisms = {"mma": "MMA", "itst": "ITST", "wait-info": "Wait-info"}
+    own = [f"{mechanisms[name]} {area(name, name)}" for name in mechanisms if name in systems]
+    return text + (f"; Transformers with {', '.join(own)}" if own else "")
 
 
 def _guarantee(rows: Sequence[Row]) -> str:
