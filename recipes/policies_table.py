@@ -9,14 +9,17 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.metrics.areas import area
 from nmtgrid.online.settings import Setting
 from recipes.results import PART, write_table
 
 Values = dict[str, Any]
+MECHANISMS = ("mma", "itst", "wait-info")
+"""Transformers that are compared with `transformer`; readers are compared with `pervasive`."""
 FIGURES = ("bleu_tokenized", "al", "dal", "laal", "ap", "cw", "erasure")
 
 
@@ -29,7 +32,9 @@ def main() -> None:
         json.loads((folder / "results.json").read_text(encoding="utf-8"))
         for folder in options.folders
     ]
-    write_table([*settings_rows(results), *area_rows(results)], options.out)
+    rows = [*settings_rows(results), *area_rows(results)]
+    named = {folder.name: result for folder, result in zip(options.folders, results, strict=True)}
+    write_table([*rows, *start_rows(named)], options.out)
 
 
 def settings_rows(results: Iterable[Values]) -> list[Values]:
@@ -82,7 +87,8 @@ def area_rows(results: Iterable[Values]) -> list[Values]:
         p_values = [row["p_value"] for row in group if row["p_value"] is not None]
         rows.append(
             {
-                PART: "area_between_a_curve_and_wait-k's,_in_BLEU_at_equal_latency",
+                PART: "area_between_a_curve_and_wait-k's_of_the_same_weights,"
+                "_in_BLEU_at_equal_latency",
                 "system": system,
                 "curve": curve,
                 "latency": metric.upper(),
@@ -93,6 +99,43 @@ def area_rows(results: Iterable[Values]) -> list[Values]:
             }
         )
     return rows
+
+
+def start_rows(results: Mapping[str, Values]) -> list[Values]:
+    """Return a row for each trained reader: the area to wait-k's of the model without one.
+
+    Training a reader may make wait-k with the same weights worse; this is against wait-k of the
+    model that readers start from, or of the Transformer without a reading mechanism.
+    """
+    groups: dict[tuple[str, str], list[float]] = {}
+    for folder, result in results.items():
+        name, seed = folder.rsplit("-seed", 1)
+        start = results.get(f"{'transformer' if name in MECHANISMS else 'pervasive'}-seed{seed}")
+        if start is None or result is start or name == "transformer":
+            continue
+        policy = name if name in MECHANISMS else "threshold"
+        for metric in ("al", "dal"):
+            curves = (
+                ([row[metric] for row in rows], [row["bleu_tokenized"] for row in rows])
+                for rows in (
+                    [row for row in result["settings"] if row["policy"] == policy],
+                    [row for row in start["settings"] if row["policy"] == "wait-k" and row["k"]],
+                )
+            )
+            (latency, bleu), (other_latency, other_bleu) = curves
+            difference = area(latency, bleu, other_latency, other_bleu).difference
+            groups.setdefault((name, metric), []).append(difference)
+    return [
+        {
+            PART: "the_same_beside_wait-k_of_the_model_without_a_trained_reader",
+            "system": system,
+            "latency": metric.upper(),
+            "seeds": len(numbers),
+            "difference": statistics.fmean(numbers),
+            "of_each_seed": ", ".join(f"{number:+.1f}" for number in numbers),
+        }
+        for (system, metric), numbers in groups.items()
+    ]
 
 
 if __name__ == "__main__":

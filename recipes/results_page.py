@@ -120,30 +120,28 @@ def _sequence_level(rows: Sequence[Row]) -> str:
 
 
 def _policies(rows: Sequence[Row]) -> str:
-    def area(system: str, curve: str) -> str:
-        al, dal = (
-            find(rows, system=system, curve=curve, latency=name)["difference"]
-            for name in ("AL", "DAL")
-        )
-        return f"{al:+.1f} ({dal:+.1f})"
+    def area(system: str, curve: str | None = None) -> str:
+        """Return the areas of an untrained policy, or of a system beside the one it starts from."""
+        areas = {
+            row["latency"]: row["difference"]
+            for row in rows
+            if row["system"] == system and "latency" in row and row.get("curve") == curve
+        }
+        return f"{areas['AL']:+.1f} ({areas['DAL']:+.1f})"
 
     systems = {row["system"] for row in rows}
-    readers = {
+    titles = {
         "marginal-0.5": "`marginal`", "marginal-area-0.5": "`marginal` with all cells",
         "marginal-fixed-0.5": "`marginal` with the model fixed", "dynamic-0.5": "`dynamic`",
-        "divergence": "`divergence`",
+        "divergence": "`divergence`", "mma": "MMA", "itst": "ITST", "wait-info": "Wait-info",
     }  # fmt: skip
-    trained = ", ".join(
-        f"{title} {area(name, 'agent')}" for name, title in readers.items() if name in systems
-    )
     untrained = {"edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence"}
-    text = (
-        f"mean BLEU above wait-k at equal AL (DAL): reader trained with {trained}; untrained "
+    trained = [f"{title} {area(name)}" for name, title in titles.items() if name in systems]
+    return (
+        "mean BLEU above wait-k of the model without a trained reader at equal AL (DAL): trained "
+        f"{', '.join(trained)}; untrained "
         + ", ".join(f"{title} {area('pervasive', curve)}" for curve, title in untrained.items())
     )
-    mechanisms = {"mma": "MMA", "itst": "ITST", "wait-info": "Wait-info"}
-    own = [f"{mechanisms[name]} {area(name, name)}" for name in mechanisms if name in systems]
-    return text + (f"; Transformers with {', '.join(own)}" if own else "")
 
 
 def _guarantee(rows: Sequence[Row]) -> str:
