@@ -206,7 +206,7 @@ def test_pairs_of_files(tmp_path: Path) -> None:
     links.write_text("1-0\n0-0\n")
     assert link_pairs(read_words(source, target), links).links == [[(1, 0)], [(0, 0)]]
     assert len(link_pairs(read_words(source, target), None, (target, source)).links) == 2
-    with pytest.raises(ConfigError, match="both sides"):
+    with pytest.raises(ConfigError, match="as source and as target"):
         link_pairs(read_words(source, source))
     target.write_text("x\n")
     with pytest.raises(InputError, match="lines"):

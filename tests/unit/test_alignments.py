@@ -157,7 +157,7 @@ def test_several_models_are_of_the_same_source(tmp_path: Path) -> None:
         "alignments-line-1.svg", "entropy-and-coverage.svg",
     }  # fmt: skip
     for other, words in (("third", "third.jsonl:1: the source of line 1 is not"),
-                        ("none", "none.jsonl: there is no alignment")):  # fmt: skip
+                        ("none", "none.jsonl: the file contains no alignments")):  # fmt: skip
         with pytest.raises(InputError, match=words):
             read_models({"first": files["first"], other: files[other]})
     gold.write_text("0-1\n")
@@ -230,7 +230,7 @@ def test_what_models_look_at_is_shown_as_it_is(tmp_path: Path) -> None:
     ("second", "words"),
     [
         ([path_trace([1, 2, 3, 4])], "b.jsonl: it has 1 lines, but .*a.jsonl has 2"),
-        ([path_trace([1, 2, 3, 4]), path_trace(None, 2)], "b.jsonl:2: there are no `reads`"),
+        ([path_trace([1, 2, 3, 4]), path_trace(None, 2)], "b.jsonl:2: it has no `reads`"),
         (
             [path_trace([1, 2, 3, 4]), path_trace([1, 2, 3, 3], 2, ["a", "q"])],
             "b.jsonl:2: its source is not",

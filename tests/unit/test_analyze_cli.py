@@ -91,7 +91,7 @@ def test_bad_input_of_align_and_difficulty(home: Path, refused: Callable[..., st
     source, target = home / "source", home / "target"
     texts = ("-s", source, "-r", target)
     for command, message in (
-        (("align", source, source), "both sides"),
+        (("align", source, source), "as source and as target"),
         (("align", source, home / "short"), "short:200: it has 199 lines"),
         (("align", source, home / "empty"), "empty"),
         (("align", source, target, "--gold", home / "outside"), "the link `999-0` points outside"),

@@ -148,7 +148,7 @@ def test_notes_are_told_where_there_is_something(
     out = tmp_path / "out"
     assert main(["decode", str(home / "model"), str(text), "--out", str(out), *SHORT]) == 0
     notes = capsys.readouterr().err
-    assert notes.count("note:") == 3 and "1 lines ended with a carriage return" in notes
+    assert notes.count("note:") == 3 and "removed carriage returns" in notes
     assert out.read_bytes().count(b"\n") == 3
 
 

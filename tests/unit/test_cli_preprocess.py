@@ -61,7 +61,7 @@ def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -
     assert _preprocess(texts, "--valid-every", "5") == 0
     shown = capsys.readouterr().err
     assert "10 kept pairs were moved to valid" in shown
-    assert "train.de: 50 lines ended with a carriage return" in shown
+    assert "train.de: removed carriage returns at the ends of 50 lines" in shown
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ def test_words_and_their_batches(folder: Path) -> None:
     assert test.raw_target() == ["The dog barks", "", "a man"]
     assert test.tokenized_target() == ["the dog barks", "", "a man"]
     assert test.tokenized_source() == ["der hund bellt", "", "ein mann"]
-    with pytest.raises(DataError, match="not kept"):
+    with pytest.raises(DataError, match="not stored"):
         Dataset.open(folder).split("train").raw_source()
     with pytest.raises(DataError, match="`test`"):
         Dataset.open(folder).split("tset")

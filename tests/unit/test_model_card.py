@@ -85,7 +85,7 @@ def test_decode_enters_scores_only_when_asked(model: Path, toy_dataset: Path) ->
     ("options", "message"),
     [
         ((), "`--card` enters scores: name a dataset"),
-        (("--data", "d", "--ensemble", "m"), "leave `--ensemble` out"),
+        (("--data", "d", "--ensemble", "m"), "leave out `--ensemble`"),
         (("--data", "d", "--forced"), "`--card` has no effect with `--forced`"),
     ],
 )

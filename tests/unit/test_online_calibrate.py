@@ -411,7 +411,7 @@ def test_where_it_is_kept(
 
         patch.setattr(os, "access", access)
         message = refused(capsys, *command)
-        assert "grid may only be read" in message and "`--no-keep`" in message
+        assert "grid is read-only" in message and "`--no-keep`" in message
 
     def full(*command: object) -> None:
         raise StorageError("policies.json could not be written: the disk is full.")

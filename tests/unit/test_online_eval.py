@@ -345,7 +345,7 @@ def test_logs(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     good = {"index": 0, "prediction": "a b", "delays": [1, 2], "source_length": 2, "reference": "a"}
     path.write_text(json.dumps(good) + "\n" + json.dumps(good | {"index": 1, "delays": [2, 1]}))
     message = refused(capsys, "--log", path)
-    assert f"{path}:2: delays never shrink" in message
+    assert f"{path}:2: delays must not decrease" in message
     message = refused(capsys, "grid", "--log", path, "--k", "3", "--data", "data")
     assert "Leave out MODEL, `--data`, `--k`." in message
     path.write_text("")

@@ -257,9 +257,9 @@ def test_a_state_without_its_sums_is_told(tmp_path: Path) -> None:
         ("optimiser|", lambda t: t.double(), "float64"),
         ("optimiser|", lambda t: t * float("nan"), "not finite"),
         ("optimiser|", lambda t: None, "is missing"),
-        ("state|random.cpu", lambda t: t[:9], "random numbers"),
-        ("state|random.cpu", lambda t: t * 0, "random numbers"),
-        ("state|random.cpu", lambda t: t.float(), "random numbers"),
+        ("state|random.cpu", lambda t: t[:9], "random state"),
+        ("state|random.cpu", lambda t: t * 0, "random state"),
+        ("state|random.cpu", lambda t: t.float(), "random state"),
     ],
 )
 def test_tensors_of_a_state_are_those_of_the_run(

@@ -89,7 +89,7 @@ def test_learning_says_what_is_wrong() -> None:
         ({"split_by_whitespace": False}, "span several words"),
         ({"treat_whitespace_as_suffix": True}, "span several words"),
         ({"add_dummy_prefix": False}, "first word of a line"),
-        ({"byte_fallback": True, "vocab_size": 400}, "as bytes"),
+        ({"byte_fallback": True, "vocab_size": 400}, "into bytes"),
     ],
 )
 def test_models_that_cannot_be_used(

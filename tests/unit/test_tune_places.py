@@ -40,7 +40,7 @@ def test_where_settings_are_kept_is_looked_at_before_the_work(
     kept.unlink()
     _read_only(monkeypatch, Path("four"))
     message = refused(capsys, *command)
-    assert "four may only be read" in message and "`--no-keep`" in message
+    assert "four is read-only" in message and "`--no-keep`" in message
 
 
 def test_results_are_written_also_where_settings_cannot_be_kept(

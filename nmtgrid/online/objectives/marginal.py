@@ -159,8 +159,10 @@ class Marginal:
         # The value is the marginal's with what smoothing adds; the expected cost that is taken away
         # has no gradient, that of the fused loss is the marginal's.
         marginal = -log_sums.sum()
-        total, extra = marginal.to(costs.dtype), {"marginal": marginal.detach()}
-        if settings.alpha:
+        extra = {"marginal": marginal.detach()}
+        if not settings.alpha:
+            total = marginal.to(costs.dtype)
+        else:
             weights = posteriors
             if settings.offline:
                 is_last = ~is_token(lengths[0] - 1, columns)[:, None]
@@ -173,8 +175,10 @@ class Marginal:
             write_loss, _ = SiteTargets.at(batch, sites)[counts].cross_entropy(
                 features[counts], model.classifier(), shares[counts], settings.label_smoothing
             )
-            expected = (posteriors * costs).sum().to(write_loss.dtype)
-            total = total.to(write_loss.dtype) + settings.alpha * (write_loss - expected)
+            expected = (posteriors * costs).sum()
+            if settings.alpha != 1:
+                write_loss, expected = settings.alpha * write_loss, settings.alpha * expected
+            total = write_loss + (marginal - expected).to(write_loss.dtype)
             extra["write_cells"] = counts.sum()
         paths = agent_paths(logits, batch, settings.validate_threshold)
         reads = torch.arange(1, columns + 1, device=costs.device) / lengths[0][:, None, None]
