@@ -223,6 +223,11 @@ QUESTIONS = (
         ("table-4", "figure-4", "figure-C", "policies", "guarantee"),
         (
             Answer("policies-multi30k", "Multi30k De-En, Pervasive Attention", _policies),
+            Answer(
+                "policies-rate-0.004-multi30k",
+                "the same, readers at the rate of the preset",
+                _policies,
+            ),
             Answer("policies-toy-words", "toy corpus, Pervasive Attention", _policies),
             Answer("guarantee-toy-words", "toy corpus, `--allow-loss`, 90 %", _guarantee),
         ),
