@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from recipes.results import Record, Row, find, gain_of, markdown
+from recipes.results import Record, Row, areas_of, find, gain_of, markdown
 
 INTRODUCTION = """\
 # Claims of the thesis: what we could and could not reproduce
@@ -110,14 +110,7 @@ def _lazy(rows: Sequence[Row]) -> str:
 
 
 def _dynamic(rows: Sequence[Row]) -> str:
-    own, start = (
-        {
-            row["latency"]: row
-            for row in rows
-            if row["system"] == "dynamic-0.5" and "latency" in row and row.get("curve") == curve
-        }
-        for curve in ("agent", None)
-    )
+    own, start = (areas_of(rows, "dynamic-0.5", curve) for curve in ("agent", None))
     same = ", ".join(
         f"{row['difference']:+.1f} at equal {latency} (p = {row['p_of_each_seed']})"
         for latency, row in own.items()

@@ -193,6 +193,18 @@ def find(rows: Sequence[Row], **values: Any) -> Row:
     return row
 
 
+def areas_of(rows: Sequence[Row], system: str, curve: str | None) -> dict[str, Row]:
+    """Return the rows of areas of a curve to wait-k's, by latency.
+
+    `curve` None: beside wait-k of the model that the system starts from.
+    """
+    return {
+        row["latency"]: row
+        for row in rows
+        if row["system"] == system and "latency" in row and row.get("curve") == curve
+    }
+
+
 def gain_of(row: Row) -> str:
     """Return how far a row's loss lies above maximum likelihood, in BLEU."""
     gain = row["above_mle"]

@@ -22,6 +22,7 @@ from recipes.results import (
     RECORDS,
     Record,
     Row,
+    areas_of,
     columns,
     find,
     gain_of,
@@ -122,12 +123,8 @@ def _sequence_level(rows: Sequence[Row]) -> str:
 def _policies(rows: Sequence[Row]) -> str:
     def area(system: str, curve: str | None = None) -> str:
         """Return the areas of an untrained policy, or of a system beside the one it starts from."""
-        areas = {
-            row["latency"]: row["difference"]
-            for row in rows
-            if row["system"] == system and "latency" in row and row.get("curve") == curve
-        }
-        return f"{areas['AL']:+.1f} ({areas['DAL']:+.1f})"
+        areas = areas_of(rows, system, curve)
+        return f"{areas['AL']['difference']:+.1f} ({areas['DAL']['difference']:+.1f})"
 
     systems = {row["system"] for row in rows}
     titles = {

@@ -20,6 +20,16 @@ _WORTH_COPYING = 0.7
 """Share of the sentences below which some rows read copies of their own."""
 
 
+def with_hidden_columns(mask: Tensor | None, like: Tensor, columns: int, padding: int) -> Tensor:
+    """Return the additive mask [B, 1, 1, S + padding] that hides `padding` more columns.
+
+    It is of the type of `like` [B, ...]; no `mask` shows all S `columns`.
+    """
+    if mask is None:
+        mask = like.new_zeros(len(like), 1, 1, columns)
+    return pad(mask, (0, padding), value=-math.inf)
+
+
 @dataclasses.dataclass(frozen=True)
 class SourceCache:
     """Source tensors of B sentences, each seen by `width` rows that stand side by side.
@@ -159,14 +169,12 @@ class SourceCache:
         padding = missing_columns(self.keys[0])
         if not padding:
             return self.contiguous()
-        mask = self.mask
-        if mask is None:
-            mask = self.keys[0].new_zeros(self.count, 1, 1, self.keys[0].shape[2])
+        columns = self.keys[0].shape[2]
         return dataclasses.replace(
             self,
             keys=tuple(pad(tensor, (0, 0, 0, padding)) for tensor in self.keys),
             values=tuple(pad(tensor, (0, 0, 0, padding)) for tensor in self.values),
-            mask=pad(mask, (0, padding), value=-math.inf),
+            mask=with_hidden_columns(self.mask, self.keys[0], columns, padding),
             padding=padding,
         )
 

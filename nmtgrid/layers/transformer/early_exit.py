@@ -8,7 +8,6 @@ models/transformer; benchmarks/exits.py measures what they gain over running all
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 
 import torch
@@ -17,7 +16,7 @@ from torch.nn.functional import pad
 
 from nmtgrid.base.rows import take
 from nmtgrid.layers.kernels.linear import linear, working_dtype
-from nmtgrid.layers.source_cache import SourceCache
+from nmtgrid.layers.source_cache import SourceCache, with_hidden_columns
 from nmtgrid.layers.transformer.attention import AttentionProjections, SourceProjection
 from nmtgrid.layers.transformer.blocks import DecoderBlock
 from nmtgrid.layers.transformer.kv_cache import KVCache
@@ -123,9 +122,9 @@ class LazySourceCache(SourceCache):
         count = self.zeros + states.shape[1]
         if count >= least:
             return self
-        mask = states.new_zeros(len(states), 1, 1, count) if self.mask is None else self.mask
-        mask = pad(mask, (0, least - count), value=-math.inf)
-        return dataclasses.replace(self, computed={}, mask=mask, padding=least - count)
+        padding = least - count
+        mask = with_hidden_columns(self.mask, states, count, padding)
+        return dataclasses.replace(self, computed={}, mask=mask, padding=padding)
 
     def led_by_zero(self) -> LazySourceCache:
         mask = None if self.mask is None else pad(self.mask, (1, 0))
