@@ -31,8 +31,10 @@
 # offline model of that many minutes (0: from nothing).
 # TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4
 # of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
-# SEED=1, RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40
-# updates, fewer of each list. Existing results are kept.
+# SEEDS=1 (4.2 and 4.9 to 4.13 have means and deviations over them, pictures the first), RUNS=runs (output
+# folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, fewer of each list.
+# Existing results are kept. Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean
+# difference in BLEU at equal latency, with a paired bootstrap (`nmtgrid online-eval --baseline`).
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -43,7 +45,7 @@ if [ "$SMALL" = 1 ]; then
     LAMBDAS="${LAMBDAS:-0,1}" AGENTS="${AGENTS:-1}" STARTS="${STARTS:-pa-uni-inf}" ONLY_K=7
 fi
 ON="${ON:-multi30k}"
-SEED="${SEED:-1}"
+SEEDS="${SEEDS:-${SEED:-1}}"
 UPDATES="${UPDATES:-0}"
 TUNE_UPDATES="${TUNE_UPDATES:-$((UPDATES / 2))}"
 K="${K:-1,3,5,7,9}"
@@ -110,10 +112,28 @@ evaluate() {
         --out "$out" "$@"
 }
 
-# `draw FIGURE NAME...`: one picture and table of what was evaluated.
+# `compare FIGURE NAME...`: translate the test set with all models along wait-k paths, unless that is
+# done; a picture and a table, which compares each curve with that of the first model.
+compare() {
+    local figure="$1" name seed systems=() results=() out="$HERE/eval/figure-$1-seed$SEED"
+    shift
+    for name in "$@"; do systems+=("$name=$HERE/$name-seed$SEED"); done
+    if ! grep -qs '"complete": true' "$out/results.json"; then
+        run nmtgrid online-eval "${systems[@]}" --data "$DATA" --split test --k "$K,inf" --baseline "$1" \
+            --out "$out"
+    fi
+    if [ "$SEED" != "${SEEDS##* }" ]; then return; fi
+    for seed in $SEEDS; do results+=("$HERE/eval/figure-$figure-seed$seed"); done
+    run nmtgrid analyze latency "${results[0]}" "${PUBLISHED[@]}" --out "$HERE/figure-$figure.png"
+    run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/figure-$figure"
+    record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json"
+}
+
+# `draw FIGURE NAME...`: one picture and table of what was evaluated, of the first seed.
 draw() {
     local figure="$1" name results=()
     shift
+    if [ "$SEED" != "${SEEDS%% *}" ]; then return; fi
     for name in "$@"; do results+=("$HERE/eval/$name-seed$SEED"); done
     run nmtgrid analyze latency "${results[@]}" "${PUBLISHED[@]}" \
         --out "$HERE/figure-$figure.png" --json "$HERE/figure-$figure.json"
@@ -132,50 +152,55 @@ table_4_2() {
         done
         models+=("$name=$HERE/$name")
     done
-    run python "$PROJECT/recipes/pervasive_table.py" scores "${models[@]}" --seeds "$SEED" \
+    if [ "$SEED" != "${SEEDS##* }" ]; then return; fi
+    run python "$PROJECT/recipes/pervasive_table.py" scores "${models[@]}" --seeds "$SEEDS" \
         --out "$HERE/table-4.2"
     record table-4.2 "Offline, encoders of one and of both directions" "$HERE/table-4.2.json"
 }
 
 figure_4_9() {
-    local k encoder names=()
+    local k encoder names
     for k in ${ONLY_K:-1 7}; do
+        names=()
         for encoder in bi uni window7 window3; do
             local name="tf-$encoder-k$k" more=()
             case "$encoder" in
+            uni) name="tf-k$k" ;;
             bi) more=(--set model.encoder=bidirectional) ;;
             window*) more=(--set model.encoder=window --set "model.window=${encoder#window}") ;;
             esac
             along transformer "$name" "$k" "${more[@]}"
-            evaluate "$name" --k "$K"
             names+=("$name")
         done
+        compare "4.9-k$k" "${names[@]}"
     done
-    draw 4.9 "${names[@]}"
 }
 
 figure_4_10() {
-    local k kind names=()
+    local k kind names
     for k in ${ONLY_K:-1 7 inf}; do
+        names=()
         for kind in max gated-max attention cell; do
             local name="pa-$kind-k$k" more=(--set "model.aggregation=$kind")
-            if [ "$kind" = cell ]; then more=(--set model.online_features=cell); fi
+            case "$kind" in
+            max) name="pa-k$k" ;;
+            cell) more=(--set model.aggregation=max --set model.online_features=cell) ;;
+            esac
+            if [ "$kind-$k" = max-inf ]; then name=pa-uni-inf; fi
             along pervasive "$name" "$k" "${more[@]}"
-            evaluate "$name" --k "$K"
             names+=("$name")
         done
+        compare "4.10-k$k" "${names[@]}"
     done
-    draw 4.10 "${names[@]}"
 }
 
-# `single PREFIX ARCHITECTURE`: a model for each k of TRAIN_K, evaluated at every k.
+# `single PREFIX ARCHITECTURE`: train a model for each k of TRAIN_K; adds to `names`.
 single() {
     local k
     for k in ${TRAIN_K:-1 3 7 inf}; do
-        local name="$1-uni-$k"
-        if [ "$k" != inf ]; then name="$1-k$k"; fi
+        local name="$1-k$k"
+        if [ "$k" = inf ]; then name="$1-uni-inf"; fi
         along "$2" "$name" "$k"
-        evaluate "$name" --k "$K,inf"
         names+=("$name")
     done
 }
@@ -183,34 +208,30 @@ single() {
 figure_4_11() {
     local names=()
     single pa pervasive
-    draw 4.11-pervasive "${names[@]}"
+    compare 4.11-pervasive "${names[@]}"
     names=()
     single tf transformer
-    draw 4.11-transformer "${names[@]}"
+    compare 4.11-transformer "${names[@]}"
 }
 
-several_paths() {
-    transformer tf-sampled --objective wait-k-sampled
-    evaluate tf-sampled --k "$K,inf"
-}
+several_paths() { transformer tf-sampled --objective wait-k-sampled; }
 
 figure_4_12() {
-    local names=()
-    single pa pervasive
+    local names=(pa-area)
     pervasive pa-area --objective wait-k-area
-    evaluate pa-area --k "$K,inf"
-    draw 4.12-pervasive "${names[@]}" pa-area
-    names=()
-    single tf transformer
+    single pa pervasive
+    compare 4.12-pervasive "${names[@]}"
+    names=(tf-sampled)
     several_paths
-    draw 4.12-transformer "${names[@]}" tf-sampled
+    single tf transformer
+    compare 4.12-transformer "${names[@]}"
 }
 
 figure_4_13() {
-    local names=()
-    TRAIN_K="${TRAIN_K:-1 3 5 7 9 inf}" single tf transformer
+    local names=(tf-sampled)
     several_paths
-    draw 4.13 "${names[@]}" tf-sampled
+    TRAIN_K="${TRAIN_K:-1 3 5 7 9 inf}" single tf transformer
+    compare 4.13 "${names[@]}"
 }
 
 # `agent START LAMBDA`: fine-tune a model with an agent of its own, and evaluate it; sets NAME.
@@ -285,6 +306,7 @@ figure_4_15() {
     along transformer tf-uni-inf inf
     evaluate tf-uni-inf --k "$K,inf"
     several_paths
+    evaluate tf-sampled --k "$K,inf"
     by_difficulty 4.15 "offline=$HERE/eval/tf-uni-inf-seed$SEED/k-inf.txt" \
         "offline-wait-1=$HERE/eval/tf-uni-inf-seed$SEED/k-1.txt" \
         "many-paths-wait-1=$HERE/eval/tf-sampled-seed$SEED/k-1.txt"
@@ -321,8 +343,9 @@ figure_4_18() { paths 4.18 0.2 5; }
 
 for figure in "$@"; do
     case "$figure" in
-    4.2) table_4_2 ;;
-    4.9 | 4.1[0-8] | C.1 | C.2) "figure_${figure//./_}" ;;
+    4.2) deed=table_4_2 ;;
+    4.9 | 4.1[0-8] | C.1 | C.2) deed="figure_${figure//./_}" ;;
     *) fail "there is no table or figure $figure here: 4.2 4.9 4.10 to 4.18 C.1 C.2" ;;
     esac
+    for SEED in $SEEDS; do "$deed"; done
 done

@@ -77,17 +77,18 @@ def title_of(row: Values) -> str:
 
 def area_rows(results: Iterable[Values]) -> list[Values]:
     """Return a row for each curve and metric: the area to wait-k's, mean and of each seed."""
-    groups: dict[tuple[str, str, str], list[Values]] = {}
+    groups: dict[tuple[str, str, str, str], list[Values]] = {}
     for result in results:
         for row in result.get("areas", []):
-            groups.setdefault((row["system"], row["curve"], row["metric"]), []).append(row)
+            key = (row["system"], row["curve"], row["metric"], row.get("baseline", ""))
+            groups.setdefault(key, []).append(row)
     rows = []
-    for (system, curve, metric), group in groups.items():
+    for (system, curve, metric, baseline), group in groups.items():
         numbers = [row["difference"] for row in group if row["difference"] is not None]
         p_values = [row["p_value"] for row in group if row["p_value"] is not None]
         rows.append(
             {
-                PART: "area_between_a_curve_and_wait-k's_of_the_same_weights,"
+                PART: f"area_between_a_curve_and_wait-k's_of_{baseline or 'the_same_weights'},"
                 "_in_BLEU_at_equal_latency",
                 "system": system,
                 "curve": curve,

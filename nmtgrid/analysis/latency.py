@@ -115,7 +115,10 @@ AREA_METRICS = ("al", "dal")
 
 @dataclasses.dataclass(frozen=True)
 class Curve:
-    """A curve of a system over a metric of latency; `samples` and `seed` are the bootstrap's."""
+    """A curve of a system over a metric of latency; `samples` and `seed` are the bootstrap's.
+
+    `baseline` is the system whose wait-k it is compared with; empty for the same system.
+    """
 
     system: str
     curve: str
@@ -125,11 +128,12 @@ class Curve:
     convention: Convention
     samples: Count
     seed: Count
+    baseline: str = dataclasses.field(default="", kw_only=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class CurveArea(Curve):
-    """The area of a curve to wait-k's of the same system."""
+    """The area of a curve to wait-k's of the same system, or of the baseline."""
 
     area: Area
 
@@ -387,18 +391,22 @@ def area_table(areas: Sequence[CurveArea]) -> Table:
     tests = {(row.samples, row.seed): None for row in areas if row.samples}
     note = "" if not tests else "; 95 % and p (two-sided): paired\nbootstrap over sentences, "
     note += " and ".join(f"{samples:,} resamples, seed {seed}" for samples, seed in tests)
+    baselines = any(row.baseline for row in areas)
     return Table(
         "BLEU above wait-k's at equal latency: mean difference over the latencies that both "
         f"curves reach\n(source {first.unit}s, {first.convention} convention){note}",
-        ["system", "curve", "by", "BLEU", "95 %", "p", "from", "to"],
-        [_cells(row) for row in areas],
-    )
+        ["system", "curve", *(["wait-k of"] if baselines else []), "by", "BLEU", "95 %", "p",
+         "from", "to"],
+        [_cells(row, baselines) for row in areas],
+    )  # fmt: skip
 
 
-def _cells(row: CurveArea) -> list[Cell]:
+def _cells(row: CurveArea, baselines: bool) -> list[Cell]:
     area = row.area
     interval = None if area.interval is None else "{:+.2f} to {:+.2f}".format(*area.interval)
     p_value = None if area.p_value is None else f"{area.p_value:.3f}"
     difference = None if math.isnan(area.difference) else f"{area.difference:+.2f}"
     ends = (area.low, area.high)
-    return [row.system, row.curve, row.metric.upper(), difference, interval, p_value, *ends]
+    baseline = [row.baseline or row.system] if baselines else []
+    figures = (row.metric.upper(), difference, interval, p_value, *ends)
+    return [row.system, row.curve, *baseline, *figures]

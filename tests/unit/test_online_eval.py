@@ -202,6 +202,33 @@ def test_areas_against_wait_k(
     assert "BLEU above" not in capsys.readouterr().err, "they are in words"
 
 
+def test_areas_against_wait_k_of_a_baseline(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    command = ("--data", "data", "--sentences", 8, "--bootstrap", 20, "--k", "1,2,4")
+    assert online("a=grid", "b=grid", *command, "--baseline", "a", "--out", out) == 0
+    assert "wait-k of" in capsys.readouterr().err
+    areas = report(out / "results.json")["areas"]
+    # The baseline's own curve is not compared with itself; that of equal weights equals it.
+    assert [(row["system"], row["baseline"], row["metric"]) for row in areas] == [
+        ("b", "a", "al"), ("b", "a", "dal"),
+    ]  # fmt: skip
+    assert all(row["difference"] == 0 and row["p_value"] == 1 for row in areas)
+    assert main(["analyze", "latency", str(out), "--json", str(tmp_path / "r.json")]) == 0
+    assert report(tmp_path / "r.json")["areas"] == areas
+
+
+def test_a_baseline_is_a_system_with_a_wait_k_curve(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    two = ("base=grid", "other=grid", "--data", "data")
+    message = refused(capsys, *two, "--k", "1,3", "--baseline", "bsae")
+    assert "no model has that name. Did you mean `base`?" in message
+    message = refused(capsys, *two, "--k", "3,inf", "--baseline", "base")
+    assert "at least two values of `--k`" in message
+
+
 def test_faults_of_own_metrics_are_told_with_all_others(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -1,4 +1,4 @@
-"""The areas between the curves of an evaluation and wait-k's."""
+"""The areas between the curves of an evaluation and wait-k's, of the same system or of one."""
 
 from __future__ import annotations
 
@@ -16,22 +16,44 @@ _WAIT_K = ("wait-k", ())
 
 
 def curve_areas(arguments: OnlineEvalArguments, systems: Sequence[System]) -> list[CurveArea]:
-    """Return the area of each curve of two points or more to wait-k's of the same system."""
-    return [row for system in systems for row in _areas_of(arguments, system)]
+    """Return the area of each curve of two points or more to wait-k's.
+
+    That is wait-k of the same system, or of `--baseline`, with which wait-k of the other systems
+    is compared too.
+    """
+    curves = {system.name: _curves_of(system) for system in systems}
+    rows = []
+    for system in systems:
+        baseline = next((each for each in systems if each.name == arguments.baseline), system)
+        wait_k = curves[baseline.name].get(_WAIT_K)
+        groups = [
+            group
+            for curve, group in curves[system.name].items()
+            if system is not baseline or curve != _WAIT_K
+        ]
+        if wait_k is not None and groups:
+            points = [_scores(arguments, baseline, measured) for measured in wait_k]
+            rows += _areas_of(arguments, system, groups, points)
+    return rows
 
 
-def _areas_of(arguments: OnlineEvalArguments, system: System) -> list[CurveArea]:
+def _curves_of(system: System) -> dict[tuple[object, ...], list[Measured]]:
+    """Return the settings of each curve of two points or more."""
     groups: dict[tuple[object, ...], list[Measured]] = {}
     for measured in system.done:
         setting = measured.decoded.setting
         if not setting.is_offline:
             groups.setdefault(setting.curve, []).append(measured)
-    groups = {curve: group for curve, group in groups.items() if len(group) > 1}
-    wait_k = groups.pop(_WAIT_K, None)
-    if wait_k is None or not groups:
-        return []
-    baseline = [_scores(arguments, system, measured) for measured in wait_k]
-    curves = [[_scores(arguments, system, each) for each in group] for group in groups.values()]
+    return {curve: group for curve, group in groups.items() if len(group) > 1}
+
+
+def _areas_of(
+    arguments: OnlineEvalArguments,
+    system: System,
+    groups: Sequence[Sequence[Measured]],
+    baseline: Sequence[SettingScores],
+) -> list[CurveArea]:
+    curves = [[_scores(arguments, system, each) for each in group] for group in groups]
     rows = {
         metric: areas(curves, baseline, metric, arguments.bootstrap, SEED)
         for metric in AREA_METRICS
@@ -47,8 +69,9 @@ def _areas_of(arguments: OnlineEvalArguments, system: System) -> list[CurveArea]
             arguments.bootstrap,
             SEED,
             rows[metric][index],
+            baseline=arguments.baseline or "",
         )
-        for index, group in enumerate(groups.values())
+        for index, group in enumerate(groups)
         for metric in AREA_METRICS
     ]
 

@@ -140,6 +140,10 @@ class OnlineEvalArguments(CommandArguments):
         default=1000,
         min=0,
     )
+    baseline: str | None = option(
+        "Compare the curves of all MODELs with wait-k of this one.  [default: wait-k of each itself]",
+        "NAME",
+    )
     clock: bool = flag(
         "--clock",
         "Decode sentence by sentence, as a stream, and measure the time per token and "
@@ -208,7 +212,7 @@ PANELS = {
     INPUT_OUTPUT: "data split sentences out simuleval lines published config",
     "Reading policies": "k thresholds policies policy oracle oracle_cost finish_reading",
     "Search": "beam ensemble exit source",
-    "Latency": "unit convention metric bootstrap clock words_per_minute",
+    "Latency": "unit convention metric bootstrap baseline clock words_per_minute",
     "Guaranteed loss": "allow_loss risk confidence latency test_split name keep seed",
     "Log of another program": "log sacrebleu_tokenizer",
     GENERAL: "weights batch_tokens precision device json",

@@ -16,7 +16,7 @@ import torch
 from nmtgrid.analysis.latency import area_table
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
-from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
+from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, nearest
 from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.decode.run import choose_halt
@@ -181,6 +181,21 @@ def evaluate(
     # Raised now: a setting that cannot be kept must not cost the results.
     if fault is not None:
         raise fault
+
+
+def _faults_of_baseline(
+    baseline: str | None, names: Sequence[str], settings: Sequence[Setting]
+) -> list[str]:
+    """Return what is wrong with `--baseline`, a system's name, one sentence each."""
+    faults = []
+    if baseline is not None and baseline not in names:
+        faults.append(
+            f"`--baseline {baseline}`: no model has that name. {nearest(baseline, names)} "
+            "`NAME=MODEL` names one."
+        )
+    if baseline is not None and sum(s.policy == "wait-k" and not s.is_offline for s in settings) < 2:
+        faults.append("`--baseline` needs a wait-k curve: at least two values of `--k`.")
+    return faults
 
 
 def _settings_of_training(arguments: OnlineEvalArguments) -> list[Setting]:
@@ -412,6 +427,7 @@ def _systems(
         for number, name in enumerate(names)
         if name in names[:number]
     ]
+    faults += _faults_of_baseline(arguments.baseline, names, settings)
     device = find_device(arguments.device)
     systems: list[System] = []
     for name, (_, path) in zip(names, named, strict=True):
