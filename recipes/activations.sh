@@ -16,7 +16,8 @@
 # SENTENCES=64 of the validation split that activations are taken of, WATCH=20 updates between two
 # measurements of gradients (0: none), SEED=1, RUNS=runs (output folder), SETS="--set ..." for all.
 # OMP_NUM_THREADS=1 keeps each on one core; JOBS=2 trains two side by side. SMALL=1: the toy corpus,
-# 40 updates, two blocks. Existing models are not retrained.
+# 40 updates, two blocks. Existing models are not retrained, and with ON=multi30k those of `pervasive.sh
+# table-3.4` are used (without the measured gradients).
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -40,20 +41,32 @@ if [ -n "${DEPTH:-}" ]; then SETS=(--set "model.depth=$DEPTH" "${SETS[@]}"); fi
 environment
 dataset "$ON" "$DATA" "$HERE/text"
 
+# `model_of SKIP`: set MODEL to that of `pervasive.sh table-3.4`, if it is there, or to one of this recipe.
+model_of() {
+    local name="$1"
+    if [ "$name" = residual-cumulative ]; then name=max; fi
+    MODEL="$RUNS/pervasive-$ON/pa-$name-seed$SEED"
+    if [ -n "${SETS[*]}" ] || [ ! -e "$MODEL/done.json" ]; then MODEL="$HERE/$1-seed$SEED"; fi
+}
+
 # Train and score one model: `one SKIP`.
 one() {
-    local model="$HERE/$1-seed$SEED"
-    train_model "$model" pervasive "$(preset_of "$ON")" "$SEED" "$UPDATES" "$MINUTES" \
+    local MODEL
+    model_of "$1"
+    train_model "$MODEL" pervasive "$(preset_of "$ON")" "$SEED" "$UPDATES" "$MINUTES" \
         --set "model.skip=$1" --set "training.watch_gradients=$WATCH"
-    translate "$model" test 1
+    translate "$MODEL" test 1
 }
 
 models=()
 for skip in $SKIPS; do
     beside "$HERE/$skip-seed$SEED.log" one "$skip"
-    models+=("$skip=$HERE/$skip-seed$SEED")
 done
 all_done
+for skip in $SKIPS; do
+    model_of "$skip"
+    models+=("$skip=$MODEL")
+done
 
 run nmtgrid analyze curves "${models[@]}" --out "$HERE/curves.png" --json "$HERE/curves.json"
 record figure-A.1 "Skip connections: trainings" "$HERE/curves.json"

@@ -274,6 +274,8 @@ _CORE = (
     | model(encoder_depth=4, decoder_depth=4)
     | training(learning_rate=0.005, warmup_fraction=0.08)
 )
+# The best of recipes/tune.sh for this model (recipes/records/tune-multi30k-3-transformer.json).
+_MUON = training(optimiser="muon", learning_rate=0.006)
 _TOY = toy(
     model(encoder_depth=2, decoder_depth=2, size=128, feed_forward_size=256, heads=4), 0.003, 1200
 )
@@ -296,7 +298,7 @@ TRANSFORMER = (
     Preset(
         "multi30k",
         "Multi30k De-En, half an hour of one core: d=128, 4+4 blocks",
-        _CORE | _dropped(0.3),
+        _CORE | _MUON | _dropped(0.3),
     ),
     # Three times as deep an encoder at a slightly lower rate, and the same depth without its help.
     Preset(
@@ -312,7 +314,7 @@ TRANSFORMER = (
     Preset(
         "multi30k-exits",
         "the multi30k preset with six decoder blocks, each with an exit",
-        _CORE | _dropped(0.3) | model(decoder_depth=6, exits="tied"),
+        _CORE | _MUON | _dropped(0.3) | model(decoder_depth=6, exits="tied"),
     ),
     Preset(
         "iwslt14-de-en",
