@@ -29,8 +29,9 @@
 # TUNE_UPDATES (half of it); the presets of the publications are for a GPU: MINUTES=0 trains as long as
 # they say, and agents 10,000 updates. START_MINUTES=14 lets every Pervasive Attention begin from one
 # offline model of that many minutes (0: from nothing).
-# TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4
-# of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
+# ARCHS="pervasive transformer" of 4.2, 4.11 and 4.12, TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"),
+# K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of the oracle, AGENTS="0 1" lambdas and
+# STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
 # SEEDS=1 (4.2 and 4.9 to 4.13 have means and deviations over them, pictures the first), RUNS=runs (output
 # folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, fewer of each list.
 # Existing results are kept. Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean
@@ -48,6 +49,7 @@ ON="${ON:-multi30k}"
 SEEDS="${SEEDS:-${SEED:-1}}"
 UPDATES="${UPDATES:-0}"
 TUNE_UPDATES="${TUNE_UPDATES:-$((UPDATES / 2))}"
+ARCHS="${ARCHS:-pervasive transformer}"
 K="${K:-1,3,5,7,9}"
 THRESHOLDS="${THRESHOLDS:-0.1..0.9:0.1}"
 HERE="$RUNS/online-$ON"
@@ -141,12 +143,20 @@ draw() {
 }
 
 table_4_2() {
-    local name beam models=()
-    transformer tf-uni-inf
-    train tf-bi-inf transformer "$MINUTES" --set model.encoder=bidirectional
-    pervasive pa-uni-inf
-    train pa-bi-inf pervasive "$MINUTES" --set model.aggregation=max
-    for name in tf-uni-inf tf-bi-inf pa-uni-inf pa-bi-inf; do
+    local name beam names=() models=()
+    case " $ARCHS " in *" transformer "*)
+        transformer tf-uni-inf
+        train tf-bi-inf transformer "$MINUTES" --set model.encoder=bidirectional
+        names+=(tf-uni-inf tf-bi-inf)
+        ;;
+    esac
+    case " $ARCHS " in *" pervasive "*)
+        pervasive pa-uni-inf
+        train pa-bi-inf pervasive "$MINUTES" --set model.aggregation=max
+        names+=(pa-uni-inf pa-bi-inf)
+        ;;
+    esac
+    for name in "${names[@]}"; do
         for beam in ${BEAMS:-1 5}; do
             translate "$HERE/$name-seed$SEED" test "$beam"
         done
@@ -194,43 +204,51 @@ figure_4_10() {
     done
 }
 
-# `single PREFIX ARCHITECTURE`: train a model for each k of TRAIN_K; adds to `names`.
+# `single ARCHITECTURE`: train a model for each k of TRAIN_K; adds to `names`.
 single() {
-    local k
+    local k name prefix=pa
+    if [ "$1" = transformer ]; then prefix=tf; fi
     for k in ${TRAIN_K:-1 3 7 inf}; do
-        local name="$1-k$k"
-        if [ "$k" = inf ]; then name="$1-uni-inf"; fi
-        along "$2" "$name" "$k"
+        name="$prefix-k$k"
+        if [ "$k" = inf ]; then name="$prefix-uni-inf"; fi
+        along "$1" "$name" "$k"
         names+=("$name")
     done
 }
 
 figure_4_11() {
-    local names=()
-    single pa pervasive
-    compare 4.11-pervasive "${names[@]}"
-    names=()
-    single tf transformer
-    compare 4.11-transformer "${names[@]}"
+    local arch names
+    for arch in $ARCHS; do
+        names=()
+        single "$arch"
+        compare "4.11-$arch" "${names[@]}"
+    done
 }
 
 several_paths() { transformer tf-sampled --objective wait-k-sampled; }
 
 figure_4_12() {
-    local names=(pa-area)
-    pervasive pa-area --objective wait-k-area
-    single pa pervasive
-    compare 4.12-pervasive "${names[@]}"
-    names=(tf-sampled)
-    several_paths
-    single tf transformer
-    compare 4.12-transformer "${names[@]}"
+    local arch names
+    for arch in $ARCHS; do
+        case "$arch" in
+        pervasive)
+            names=(pa-area)
+            pervasive pa-area --objective wait-k-area
+            ;;
+        *)
+            names=(tf-sampled)
+            several_paths
+            ;;
+        esac
+        single "$arch"
+        compare "4.12-$arch" "${names[@]}"
+    done
 }
 
 figure_4_13() {
     local names=(tf-sampled)
     several_paths
-    TRAIN_K="${TRAIN_K:-1 3 5 7 9 inf}" single tf transformer
+    TRAIN_K="${TRAIN_K:-1 3 5 7 9 inf}" single transformer
     compare 4.13 "${names[@]}"
 }
 
