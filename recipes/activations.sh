@@ -69,7 +69,7 @@ for skip in $SKIPS; do
 done
 
 run nmtgrid analyze curves "${models[@]}" --out "$HERE/curves.png" --json "$HERE/curves.json"
-record figure-A.1 "Skip connections: trainings" "$HERE/curves.json"
+record figure-A.1 "Skip connections: trainings" "$HERE/curves.json" "$HERE/curves.png"
 run nmtgrid analyze activations "${models[@]}" --data "$HERE/data" --split valid \
     --sentences "$SENTENCES" --out "$HERE" --json "$HERE/activations.json"
 record figure-A.2 "Activations along the networks (figures A.2 to A.4)" "$HERE/activations.json"

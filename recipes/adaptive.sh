@@ -199,7 +199,7 @@ trade_off() {
     variants "${@:3}"
     run nmtgrid adaptive-tune "${RESULTS[@]}" --out "$HERE/figure-$1.png" \
         --json "$HERE/figure-$1.json"
-    record "figure-$1" "$2" "$HERE/figure-$1.json"
+    record "figure-$1" "$2" "$HERE/figure-$1.json" "$HERE/figure-$1.png"
 }
 
 figure_5_6() {

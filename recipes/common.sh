@@ -424,8 +424,8 @@ train_and_score() {
     record "one-model${LABEL:+-$LABEL}" "One model${LABEL:+, $LABEL}" "$MODEL/table.json"
 }
 
-# `record EXPERIMENT TITLE TABLE.json`: keep what an experiment gave, for RESULTS.md.
+# `record EXPERIMENT TITLE TABLE.json [PICTURE.png]`: keep what an experiment gave, for RESULTS.md.
 record() {
     run python "$PROJECT/recipes/results.py" keep "$1" --title "$2" --table "$3" \
-        --command "$INVOKED" --out "$RUNS/results/$1${ON:+-$ON}.json"
+        --command "$INVOKED" --out "$RUNS/results/$1${ON:+-$ON}.json" ${4:+--picture "$4"}
 }

@@ -128,7 +128,8 @@ compare() {
     for seed in $SEEDS; do results+=("$HERE/eval/figure-$figure-seed$seed"); done
     run nmtgrid analyze latency "${results[0]}" "${PUBLISHED[@]}" --out "$HERE/figure-$figure.png"
     run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/figure-$figure"
-    record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json"
+    record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json" \
+        "$HERE/figure-$figure.png"
 }
 
 # `draw FIGURE NAME...`: one picture and table of what was evaluated, of the first seed.
@@ -139,7 +140,8 @@ draw() {
     for name in "$@"; do results+=("$HERE/eval/$name-seed$SEED"); done
     run nmtgrid analyze latency "${results[@]}" "${PUBLISHED[@]}" \
         --out "$HERE/figure-$figure.png" --json "$HERE/figure-$figure.json"
-    record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json"
+    record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json" \
+        "$HERE/figure-$figure.png"
 }
 
 table_4_2() {
@@ -353,7 +355,7 @@ paths() {
         "wait-7=$HERE/eval/tf-k7-seed$SEED/k-$3.traces.jsonl" --line 1 --words \
         --train "$DATA/text/train.$SOURCE" "$DATA/text/train.$TARGET" \
         --out "$HERE/figure-$1.png" --json "$HERE/figure-$1.json"
-    record "figure-$1" "${TITLES[$1]}" "$HERE/figure-$1.json"
+    record "figure-$1" "${TITLES[$1]}" "$HERE/figure-$1.json" "$HERE/figure-$1.png"
 }
 
 figure_4_17() { paths 4.17 0.7 1; }

@@ -114,7 +114,7 @@ for seed in ${SEEDS:-1 2 3}; do
     done
 done
 run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/table"
-record policies "Reading policies" "$HERE/table.json"
+record policies "Reading policies" "$HERE/table.json" "${results[0]}/curve.png"
 
 # What they cost, in processor time and in turn, of the first seed's models.
 read -r first _ <<<"${SEEDS:-1 2 3}"

@@ -1,11 +1,13 @@
 """Records of what recipes measured, and the pages of results that are generated from them.
 
 python -m recipes.results keep EXPERIMENT --title TITLE --table FILE --command TEXT --out RECORD
-    Save the rows of FILE as a record, with the command, the date, the machine and the versions.
+        [--picture PNG]
+    Save the rows of FILE as a record, with the command, the date, the machine and the versions;
+    a picture is copied beside it.
     FILE is JSON: a list of flat objects or {"rows": [...]}, or the output of `nmtgrid analyze
     latency`, `analyze curves`, `analyze activations` or `adaptive-tune` (`--json` or `--out`).
 python -m recipes.results adopt RECORD...
-    Copy records into recipes/records and write the pages.
+    Copy records into recipes/records, their pictures into recipes/figures, and write the pages.
 python -m recipes.results write
     Write the pages (recipes/results_page.py) from recipes/records and recipes/published.json.
 python -m recipes.results check
@@ -32,6 +34,7 @@ import nmtgrid
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "records"
+FIGURES = HERE / "figures"
 PART = "part of the page"
 PLACES = ("path", "folder", "file", "traces", "data")
 """Names under which commands write where on this machine something lay."""
@@ -149,6 +152,10 @@ def adopt(paths: Sequence[Path]) -> None:
         record = read(path)
         record["rows"] = [_flat(row) for row in record["rows"]]
         target = RECORDS / f"{'small-' if record['small'] else ''}{path.name}"
+        picture = record.pop("picture", None)
+        if picture and not record["small"]:
+            record["picture"] = picture
+            shutil.copyfile(path.with_name(picture), FIGURES / picture)
         _write(record, target)
         print(f"{target.name}: {len(record['rows'])} rows")
 
@@ -261,6 +268,7 @@ def main() -> int:
         keeping.add_argument(f"--{name}", required=True)
     for name in ("table", "out"):
         keeping.add_argument(f"--{name}", type=Path, required=True)
+    keeping.add_argument("--picture", type=Path)
     adopting = commands.add_parser("adopt", help="copy records into the project")
     adopting.add_argument("records", nargs="+", type=Path)
     commands.add_parser("write", help="write the pages")
@@ -268,6 +276,11 @@ def main() -> int:
     options = parser.parse_args()
     if options.what == "keep":
         record = keep(options.experiment, options.title, options.table, options.command)
+        if options.picture:
+            picture = options.out.with_suffix(options.picture.suffix)
+            record["picture"] = picture.name
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(options.picture, picture)
         _write(record, options.out)
         return 0
     if options.what == "adopt":

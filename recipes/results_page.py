@@ -412,6 +412,8 @@ def _record(record: Record) -> str:
     for row in record["rows"]:
         parts.setdefault(str(row.get(PART, "")), []).append(row)
     text = f"**{record['title']}**\n"
+    if "picture" in record:
+        text += f"\n![{record['title']}](figures/{record['picture']})\n"
     for name, rows in parts.items():
         if name and len(columns(rows)) < 2:
             continue

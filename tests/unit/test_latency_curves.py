@@ -42,6 +42,19 @@ def test_all_that_is_named_is_written(tmp_path: Path) -> None:
     assert draw(tmp_path / "again.svg", OURS, THEIRS) == text, "the same values, the same file"
 
 
+def test_no_two_of_many_curves_look_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figures = drawn_figures(monkeypatch)
+    points = [CurvePoint((1.0,), 20.0), CurvePoint((3.0,), 28.0)]
+    curves = [TradeoffCurve(f"system {number}", points, "wait-k") for number in range(20)]
+    draw(tmp_path / "curve.png", *curves)
+    (axes,) = figures[0].axes
+    lines = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}
+    assert len(lines) == len(looks) == 20
+
+
 def test_points_without_numbers_are_left_out(tmp_path: Path) -> None:
     lost, gone = CurvePoint((math.nan,), 3.0, "lost"), CurvePoint((2.0,), math.inf, "gone")
     curve = TradeoffCurve("ours, wait-k", [lost, *OURS.points, gone], "wait-k")

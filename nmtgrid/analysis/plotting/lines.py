@@ -361,7 +361,7 @@ def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
         width = 1.1 if curve.is_reference else 1.7
         # Published curves of one kind must be told apart without colours.
         marker = None if curve.short else _MARKERS.get(curve.kind)
-        dashes = _GREY_DASHES[index % len(_GREY_DASHES)] if curve.is_reference else "-"
+        dashes = _GREY_DASHES[index % len(_GREY_DASHES)] if curve.is_reference else dash(index)
         looks.append({
             "color": tones[index % len(tones)],
             "linewidth": width,
