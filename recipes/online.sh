@@ -30,8 +30,8 @@
 # they say, and agents 10,000 updates. START_MINUTES=14 lets every Pervasive Attention begin from one
 # offline model of that many minutes (0: from nothing).
 # ARCHS="pervasive transformer" of 4.2, 4.11 and 4.12, TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"),
-# K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of the oracle, AGENTS="0 1" lambdas and
-# STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
+# ENCODERS="bi uni window7 window3" of 4.9, K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of
+# the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
 # SEEDS=1 (4.2 and 4.9 to 4.13 have means and deviations over them, pictures the first), RUNS=runs (output
 # folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, fewer of each list.
 # Existing results are kept. Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean
@@ -174,7 +174,7 @@ figure_4_9() {
     local k encoder names
     for k in ${ONLY_K:-1 7}; do
         names=()
-        for encoder in bi uni window7 window3; do
+        for encoder in ${ENCODERS:-bi uni window7 window3}; do
             local name="tf-$encoder-k$k" more=()
             case "$encoder" in
             uni) name="tf-k$k" ;;

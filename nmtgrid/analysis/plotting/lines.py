@@ -369,7 +369,8 @@ def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:
             "linestyle": "none" if curve.kind == "uniform" else dashes,
             "marker": marker or _CYCLE[index % len(_CYCLE)],
             "markersize": 3.4 if curve.is_reference else 4.4,
-            "markerfacecolor": "white",
+            # Where colours come again, lines are dashed and markers filled.
+            "markerfacecolor": "white" if index < len(tones) else tones[index % len(tones)],
             "markeredgewidth": 0.75 * width,
             "zorder": 2.0 if curve.is_reference else 3.0,
         })  # fmt: skip

@@ -141,7 +141,7 @@ class OnlineEvalArguments(CommandArguments):
         min=0,
     )
     baseline: str | None = option(
-        "Compare the curves of all MODELs with wait-k of this one.  [default: wait-k of each itself]",
+        "Compare all curves with wait-k of this MODEL.  [default: with wait-k of each itself]",
         "NAME",
     )
     clock: bool = flag(

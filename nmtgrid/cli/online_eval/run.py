@@ -193,7 +193,8 @@ def _faults_of_baseline(
             f"`--baseline {baseline}`: no model has that name. {nearest(baseline, names)} "
             "`NAME=MODEL` names one."
         )
-    if baseline is not None and sum(s.policy == "wait-k" and not s.is_offline for s in settings) < 2:
+    wait_k = [each for each in settings if each.policy == "wait-k" and not each.is_offline]
+    if baseline is not None and len(wait_k) < 2:
         faults.append("`--baseline` needs a wait-k curve: at least two values of `--k`.")
     return faults
 
