@@ -29,7 +29,8 @@
 # SEEDS="1 2 3" (means and deviations), BEAMS="1 5", UPDATES=N or MINUTES of processor time for each
 # model (0: as long as the preset says; multi30k 10, toy 3 minutes), RUNS=runs, SETS="--set ..." for every
 # model. SMALL=1: the toy corpus, 40 updates each, greedy, perplexities in two tables alone. A model is
-# trained once for all of them.
+# trained once for all of them. Tables 3.4, 3.5 and 3.7 have the p-value of BLEU against their first row, of
+# each seed (paired bootstrap, 1,000 samples).
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -122,17 +123,30 @@ variant() {
     train "pa-$1" pervasive "$PRESET" "${change[@]}"
 }
 
-# `ablation EXPERIMENT TITLE VARIANT[=LABEL]...`: variants on the development set.
+# `significance EXPERIMENT SPLIT NAME...`: test BLEU (widest beam) of each seed against the first model.
+significance() {
+    local seed name files
+    for seed in $SEEDS; do
+        files=()
+        for name in "${@:3}"; do files+=("$name=$HERE/$name-seed$seed/$2-beam${BEAMS##* }.txt"); done
+        run nmtgrid analyze compare "${files[@]}" --data "$DATA" --split "$2" --bootstrap 1000 \
+            --json "$HERE/$1-seed$seed.compare.json"
+    done
+}
+
+# `ablation EXPERIMENT TITLE VARIANT[=LABEL]...`: variants on the development set, against the first.
 ablation() {
-    local held name models=()
+    local held name names=() models=()
     for held in "${@:3}"; do
         name="${held%%=*}"
         variant "$name"
         score "pa-$name" valid
         if [ "$SMALL" != 1 ]; then force_all "pa-$name"; fi
         models+=("${held#*=}=$HERE/pa-$name")
+        names+=("pa-$name")
     done
-    tabulate "$1" "$2" scores "${models[@]}"
+    significance "$1" valid "${names[@]}"
+    tabulate "$1" "$2" scores "${models[@]}" --compare "$HERE/$1"
 }
 
 # `plan NAME ARCHITECTURE PRESET`: what a preset would train, for tables 3.1 and 3.3; adds to FOUND.
@@ -165,7 +179,7 @@ table_3_2() { tabulate table-3.2 "Lengths in units" lengths "$ON=$DATA"; }
 
 table_3_4() {
     ablation table-3.4 "Skip connections, development set" \
-        dense dense-without-norm residual residual-norm max=residual-cumulative residual-gated
+        residual max=residual-cumulative residual-gated residual-norm dense dense-without-norm
 }
 
 table_3_5() { ablation table-3.5 "Aggregation, development set" max average gated-max attention; }
@@ -203,15 +217,16 @@ table_3_6() {
 }
 
 table_3_7() {
-    local name models=()
+    local name names=(pa bilstm convs2s transformer) models=()
     baselines
     train pa pervasive "$PRESET"
-    for name in bilstm convs2s transformer pa; do
+    for name in "${names[@]}"; do
         score "$name" $SPLITS
         force_all "$name"
         models+=("$name=$HERE/$name")
     done
-    tabulate table-3.7 "Four architectures" scores "${models[@]}"
+    significance table-3.7 test "${names[@]}"
+    tabulate table-3.7 "Four architectures" scores "${models[@]}" --compare "$HERE/table-3.7"
 }
 
 table_3_8() {

@@ -1,9 +1,10 @@
 """Tables and figures of recipes/pervasive.sh, from what its commands left.
 
-python recipes/pervasive_table.py scores NAME=MODEL... --seeds "1 2 3" --out PREFIX
+python recipes/pervasive_table.py scores NAME=MODEL... --seeds "1 2 3" --out PREFIX [--compare P]
     A row for each NAME: parameters, length of the training, perplexity and BLEU, mean and standard
     deviation of the model directories MODEL-seedN, from `done.json`, every `SPLIT-beamB.json` and
-    `SPLIT-forced.json`.
+    `SPLIT-forced.json`; and the p-value of each seed that `analyze compare` wrote to
+    P-seedN.compare.json.
 python recipes/pervasive_table.py grid K,N=MODEL... --seeds "1" --out PREFIX
     The same for kernels K and depths N, with a picture: BLEU along the depth, a line a kernel.
 python recipes/pervasive_table.py plans NAME=FILE... --out PREFIX
@@ -36,13 +37,28 @@ Row = dict[str, Any]
 SPLITS = ("valid", "test")
 
 
-def scores(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
-    """Return a row for each name: means and deviations over the seeds."""
-    return [
+def scores(
+    named: Mapping[str, str], seeds: Sequence[str], compared: str | None = None
+) -> list[Row]:
+    """Return a row for each name: means and deviations over the seeds, p-values if `compared`."""
+    rows = [
         {"model": name, "seeds": " ".join(seeds)}
         | _scores([Path(f"{model}-seed{seed}") for seed in seeds])
         for name, model in named.items()
     ]
+    if compared is not None:
+        tests = [_p_values(Path(f"{compared}-seed{seed}.compare.json")) for seed in seeds]
+        for row, model in zip(rows[1:], [*named.values()][1:], strict=True):
+            row["p_of_bleu"] = ", ".join(f"{test[Path(model).name]:.3f}" for test in tests)
+    return rows
+
+
+def _p_values(path: Path) -> dict[str, float]:
+    """Return the p-value of BLEU against the first system, of each of the others."""
+    metrics = (metric for test in _read(path)["tests"] for metric in test["metrics"])
+    systems = next(m["systems"] for m in metrics if m["metric"] == "bleu")
+    # The translations may be the same, which leaves nothing to test.
+    return {s["system"]: 1.0 if s["p_value"] is None else s["p_value"] for s in systems[1:]}
 
 
 def grid(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
@@ -256,7 +272,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     kinds: dict[str, Callable[[Mapping[str, str]], list[Row]]] = {
-        "scores": lambda named: scores(named, given.seeds.split()),
+        "scores": lambda named: scores(named, given.seeds.split(), given.compare),
         "grid": lambda named: grid(named, given.seeds.split()),
         "plans": plans,
         "lengths": lengths,
@@ -267,6 +283,7 @@ def main() -> None:
     parser.add_argument("what", choices=kinds)
     parser.add_argument("named", nargs="+", metavar="NAME=PATH")
     parser.add_argument("--seeds", default="1")
+    parser.add_argument("--compare")
     parser.add_argument("--data", type=Path)
     parser.add_argument("--split", default="valid")
     parser.add_argument("--out", required=True, type=Path)
