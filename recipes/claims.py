@@ -88,6 +88,35 @@ def _sizes(rows: Sequence[Row]) -> str:
     return ", ".join(f"{row['model']} {row['parameters'] / 1e6:.1f}M" for row in rows)
 
 
+def _scored(column: str, what: str) -> Callable[[Sequence[Row]], str]:
+    """Return what lists BLEU of each row, with the p-value against the first one."""
+
+    def figures(rows: Sequence[Row]) -> str:
+        shown = [f"{rows[0]['model']} {rows[0][column]['mean']:.1f}"]
+        for row in rows[1:]:
+            shown.append(f"{row['model']} {row[column]['mean']:.1f} (p = {row['p_of_bleu']})")
+        return f"{what} {', '.join(shown)}"
+
+    return figures
+
+
+def _against_baseline(**systems: str) -> Callable[[Sequence[Row]], str]:
+    """Return what tells how far wait-k of the systems lies above that of the baseline."""
+
+    def figures(rows: Sequence[Row]) -> str:
+        parts = []
+        for name, title in systems.items():
+            areas = areas_of(rows, name.replace("_", "-"), "wait-k")
+            by = " and ".join(
+                f"{row['difference']:+.1f} at equal {latency} (p = {row['p_of_each_seed']})"
+                for latency, row in areas.items()
+            )
+            parts.append(f"{title} {by}")
+        return f"mean BLEU above the baseline's wait-k curve: {'; '.join(parts)}"
+
+    return figures
+
+
 def _above(*losses: str) -> Callable[[Sequence[Row]], str]:
     """Return what tells how far the named losses lie above maximum likelihood, in BLEU."""
 
