@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.models.api import Readiness
 from nmtgrid.online.paths import continue_paths, is_cell, wait_k
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
@@ -173,6 +172,8 @@ class Policy(Agent):
     finish_reading: bool = False
     """The end symbol is written only after the whole source has been read (appendix C)."""
 
+    wants_proposals = True
+
     def __post_init__(self) -> None:
         """Raise ConfigError with what is wrong with the values."""
         if faults := self.faults():
@@ -188,11 +189,6 @@ class Policy(Agent):
         if 0 < self.cap < self.floor:
             faults.append(f"`cap` ({self.cap}) must not be below `floor` ({self.floor}).")
         return faults
-
-    @property
-    def wants_proposals(self) -> bool:
-        """Whether `decide` is to be asked: it is, unless a subclass decides by `next_reads`."""
-        return True
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
@@ -245,13 +241,8 @@ class Threshold(Policy):
     threshold: float = 0.5
     """Reads while the probability of a READ is at least this; lower reads more."""
 
-    @property
-    def wants_reading(self) -> bool:
-        return True
-
-    @property
-    def wants_proposals(self) -> bool:
-        return False
+    wants_reading = True
+    wants_proposals = False
 
     def faults(self) -> list[str]:
         return [*super().faults(), *_outside_unit("threshold", self.threshold)]
@@ -312,9 +303,7 @@ class AlignAtt(Policy):
     """Number of latest source tokens to which the next token must not be aligned; higher reads
     more."""
 
-    @property
-    def wants_alignment(self) -> bool:
-        return True
+    wants_alignment = True
 
     def faults(self) -> list[str]:
         return [*super().faults(), *_below_one("last", self.last)]
@@ -338,9 +327,7 @@ class EDAtt(Policy):
     last: int = 2
     """Number of latest source tokens."""
 
-    @property
-    def wants_alignment(self) -> bool:
-        return True
+    wants_alignment = True
 
     def faults(self) -> list[str]:
         faults = [*super().faults(), *_below_one("last", self.last)]
@@ -366,9 +353,7 @@ class Monotonic(Policy):
     threshold: float = 0.5
     """Minimum selection probability at which a head stops; higher reads more."""
 
-    @property
-    def wants_readiness(self) -> Readiness:
-        return "monotonic"
+    wants_readiness = "monotonic"
 
     @property
     def chooses_from(self) -> float | None:
@@ -394,9 +379,7 @@ class ITST(Policy):
     """Information that the next token must have received, of about 1 in total; higher reads
     more."""
 
-    @property
-    def wants_readiness(self) -> Readiness:
-        return "transport"
+    wants_readiness = "transport"
 
     def faults(self) -> list[str]:
         return [*super().faults(), *_not_positive("delta", self.delta)]
@@ -417,9 +400,7 @@ class WaitInfo(Policy):
     k: float = 3
     """Information by which the source must be ahead of the target; a token has about 1."""
 
-    @property
-    def wants_readiness(self) -> Readiness:
-        return "information"
+    wants_readiness = "information"
 
     def faults(self) -> list[str]:
         return [*super().faults(), *_not_positive("k", self.k)]
@@ -470,7 +451,6 @@ class AlongPaths(Agent):
         return continue_paths(*arguments, step + 1)[:, step]
 
 
-@dataclasses.dataclass(frozen=True)
 class Bounded(Agent):
     """An agent that reads if a stream cannot know yet whether it may write.
 
@@ -480,29 +460,10 @@ class Bounded(Agent):
     wait-k and the default limits, the agent decides alone.
     """
 
-    agent: Agent
-    plan: SearchPlan
-    end_is_hidden: bool = False
-
-    @property
-    def wants_reading(self) -> bool:
-        """The agent's own."""
-        return self.agent.wants_reading
-
-    @property
-    def wants_proposals(self) -> bool:
-        """The agent's own."""
-        return self.agent.wants_proposals
-
-    @property
-    def wants_alignment(self) -> bool:
-        """The agent's own."""
-        return self.agent.wants_alignment
-
-    @property
-    def wants_readiness(self) -> Readiness:
-        """The agent's own."""
-        return self.agent.wants_readiness
+    def __init__(self, agent: Agent, plan: SearchPlan, end_is_hidden: bool = False) -> None:
+        self.agent, self.plan, self.end_is_hidden = agent, plan, end_is_hidden
+        self.wants_reading, self.wants_proposals = agent.wants_reading, agent.wants_proposals
+        self.wants_alignment, self.wants_readiness = agent.wants_alignment, agent.wants_readiness
 
     @property
     def chooses_from(self) -> float | None:
