@@ -24,7 +24,7 @@ from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
-from nmtgrid.online.retranslation import PrefixPolicy, PrefixStream
+from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
@@ -369,10 +369,11 @@ class StreamTranslator:
     def begin_piece(self) -> Stream:
         """Return a new piece of a line; raises as `begin` does."""
         if isinstance(self.agent, PrefixPolicy):
-            stream: TokenStream | PrefixStream = PrefixStream(
-                self.models, self.agent, self.plan,
+            decoder = PrefixDecoder(
+                self.models, self.plan, self.agent,
                 device=self.device, bf16=self.bf16, halt=self.halt, align=self.align,
             )  # fmt: skip
+            stream: TokenStream | PrefixStream = PrefixStream(decoder)
         else:
             stream = TokenStream(
                 self.models, self.agent, self.plan,
