@@ -21,7 +21,7 @@ from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import outside
 
@@ -170,7 +170,7 @@ class HaltingSettings:
         ]
 
 
-class CompoundLoss:
+class CompoundLoss(BaseObjective[HaltingSettings]):
     """The aligned loss plus alpha times the exit predictor's against an oracle. Eq. (5.9), (5.10).
 
     The model's `halting` defines the type of predictor, and whether the oracle chooses exits for
@@ -185,9 +185,6 @@ class CompoundLoss:
     never exits might be best.
     """
 
-    def __init__(self, settings: HaltingSettings) -> None:
-        self.settings = settings
-
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without exits or without an exit predictor."""
         family_of(with_exits(model))
@@ -197,9 +194,6 @@ class CompoundLoss:
                 "chooses for whole sentences.",
                 "Leave it at 0, or train a model with `--set model.halting=geometric`.",
             )
-
-    def agent(self) -> None:
-        """Translations see the whole source."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the compound loss, summed over the target tokens."""

@@ -18,7 +18,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Teacher
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import SiteTargets, both_passes
 from nmtgrid.training.settings import outside
 
@@ -76,7 +76,7 @@ class AlignedSettings:
         ]
 
 
-class _WithoutPredictor:
+class _WithoutPredictor(BaseObjective[Settings]):
     """The check that both objectives share."""
 
     def check(self, model: TranslationModel) -> None:
@@ -90,11 +90,8 @@ class _WithoutPredictor:
                 "trains the predictor too.",
             )
 
-    def agent(self) -> None:
-        """Translations see the whole source."""
 
-
-class Aligned(_WithoutPredictor):
+class Aligned(_WithoutPredictor[AlignedSettings]):
     """The weighted mean of all exits' likelihoods. Eq. (5.4), (5.5).
 
     With `distillation` earlier exits also learn from the predictions of the last exit, which gets
@@ -105,9 +102,6 @@ class Aligned(_WithoutPredictor):
     only the gradient of block n's own loss is multiplied by gamma_n: (gamma_n - 1) times this
     gradient is added, with all other blocks held fixed. Gradients change, the logged loss does not.
     """
-
-    def __init__(self, settings: AlignedSettings) -> None:
-        self.settings = settings
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropies, summed over the target tokens and weighted."""
@@ -158,7 +152,7 @@ class MixedSettings:
         ]
 
 
-class Mixed(_WithoutPredictor):
+class Mixed(_WithoutPredictor[MixedSettings]):
     """The mean of the likelihoods along M sequences of exits, sampled uniformly. Eq. (5.6), (5.7).
 
     All sequences go through the model at once, as rows of one batch that share the encoded source.
@@ -168,9 +162,6 @@ class Mixed(_WithoutPredictor):
     Departs: The printed indices of exits and steps are inconsistent. Here n_t is the exit that
     predicts y_t.
     """
-
-    def __init__(self, settings: MixedSettings) -> None:
-        self.settings = settings
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""

@@ -348,7 +348,7 @@ class PrefixDecoder:
     ) -> list[PrefixTranslation]:
         """Translate the prefixes of one length of all sentences, then those of the next."""
         written = [Written(policy, self.plan) for _ in sources]
-        for reads in filter(policy.translates, range(1, max(map(len, sources)) + 1)):
+        for reads in filter(policy.translates, range(1, max(map(len, sources), default=0) + 1)):
             live = [index for index, source in enumerate(sources) if len(source) >= reads]
             prefixes = [sources[index][:reads] for index in live]
             forced = [written[index].tokens for index in live]

@@ -17,7 +17,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Teacher, linear_cross_entropy
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.settings import outside
 
 
@@ -134,11 +134,8 @@ class LikelihoodSettings:
         return outside(self, "objective", "at least 0 and below 1", "label_smoothing")
 
 
-class Likelihood:
+class Likelihood(BaseObjective[LikelihoodSettings]):
     """Maximum likelihood: one prediction for each target token, with the whole source."""
-
-    def __init__(self, settings: LikelihoodSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Warn of parts that early exit needs and that this leaves untrained."""
@@ -153,9 +150,6 @@ class Likelihood:
                 "`--objective exits-aligned`, or `exits-halting` for a predictor, to decode with "
                 "early exits."
             )
-
-    def agent(self) -> None:
-        """Translations see the whole source."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""

@@ -23,7 +23,7 @@ from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, re
 from nmtgrid.online.oracle import cell_costs, grid_cells
 from nmtgrid.online.paths import area_sites, is_cell, is_right_of, wait_k
 from nmtgrid.online.policies import Threshold
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import outside
 
@@ -56,7 +56,7 @@ class DivergenceSettings:
         ]
 
 
-class Divergence:
+class Divergence(BaseObjective[DivergenceSettings]):
     """alpha times the loss of `wait-k-area`, plus the reader's cross-entropy against divergences.
 
     At every cell except those of the last column the reader rho learns the divergence d in [0, 1]
@@ -75,9 +75,6 @@ class Divergence:
     and the reader's loss is a cross-entropy. The label compares with the true rest of the source,
     where PsFuture invents one in decoding.
     """
-
-    def __init__(self, settings: DivergenceSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without a reader, or without predictions at every cell."""

@@ -34,7 +34,7 @@ from nmtgrid.online.policies import (
     agent_loss,
     threshold_paths,
 )
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import outside
 
@@ -90,7 +90,7 @@ class DynamicSettings:
         ]
 
 
-class Dynamic:
+class Dynamic(BaseObjective[DynamicSettings]):
     """The joint objective of a translation model and its reader. Eq. (4.45), (4.46).
 
     Both terms are the printed sums over cells, about |x| / 2 cells per target token for the first
@@ -109,9 +109,6 @@ class Dynamic:
     where nothing is left to read. Here it decides from t = 0 on and never in the last column. The
     reading cost of the oracle differs as well (see `oracle_paths`).
     """
-
-    def __init__(self, settings: DynamicSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without a reader, or without predictions at every cell."""

@@ -19,7 +19,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import read_share
 from nmtgrid.online.policies import ITST as Policy
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import outside
 
@@ -97,7 +97,7 @@ class ITSTSettings:
         return self.least_threshold + (1.0 - self.least_threshold) * share
 
 
-class TransportLikelihood:
+class TransportLikelihood(BaseObjective[ITSTSettings]):
     """Likelihood with the source limited by a falling threshold, plus two losses on transport.
 
     In each decoder block a target token sees the source tokens that it needs to receive the
@@ -112,9 +112,6 @@ class TransportLikelihood:
     of tokens, and gets a smaller weight: with a weight of 1 all information would come from one
     source token early in training. `TransportCache` says how the threshold limits the source.
     """
-
-    def __init__(self, settings: ITSTSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without information transport."""

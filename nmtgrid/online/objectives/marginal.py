@@ -22,7 +22,7 @@ from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, re
 from nmtgrid.online.oracle import cell_costs, delay_penalty, grid_cells, path_costs
 from nmtgrid.online.paths import area_sites, is_cell
 from nmtgrid.online.policies import Threshold
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import outside
 
@@ -114,7 +114,7 @@ class MarginalSettings:
         ]
 
 
-class Marginal:
+class Marginal(BaseObjective[MarginalSettings]):
     """-log sum_z p(z) prod_t p(y_t with z_t read) exp(-lambda (z_t - 1) / |x|), over all paths z.
 
     The cost of delay is that of `oracle_paths`: each write costs lambda times the share of the
@@ -131,9 +131,6 @@ class Marginal:
     [M, V] of a grid are never stored. Cells whose posterior is negligible in float32 are left out:
     most of them, once the reader is confident.
     """
-
-    def __init__(self, settings: MarginalSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without a reader, or without predictions at every cell."""

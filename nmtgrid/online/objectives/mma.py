@@ -16,7 +16,7 @@ from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.policies import Monotonic
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import outside
 
@@ -73,7 +73,7 @@ class MMASettings:
         ]
 
 
-class MonotonicLikelihood:
+class MonotonicLikelihood(BaseObjective[MMASettings]):
     """-log p(y | x) + lambda_avg DAL(d) + lambda_var Var(d), a sum over sentences.
 
     d are the delays of the heads. In training they are expected delays, and DAL is that of their
@@ -85,9 +85,6 @@ class MonotonicLikelihood:
     and has one weight for both latency terms. Here heads are weighted at each token by the softmax
     of their delays there, as in the paper, and each term has its own weight.
     """
-
-    def __init__(self, settings: MMASettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without monotonic heads."""

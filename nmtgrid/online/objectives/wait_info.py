@@ -19,7 +19,7 @@ from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import read_share
 from nmtgrid.online.paths import sample_k
 from nmtgrid.online.policies import WaitInfo
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import outside
 
@@ -47,7 +47,7 @@ class WaitInfoSettings:
         ]
 
 
-class InformationLikelihood:
+class InformationLikelihood(BaseObjective[WaitInfoSettings]):
     """Likelihood with the source limited by a sampled K, plus a loss on sums of information.
 
     A target token sees the source tokens that it needs to have K more information than the target
@@ -61,9 +61,6 @@ class InformationLikelihood:
     of the last token; and a token sees at least one source token more than with wait-1. Here each
     sentence has its own K, and information counts real tokens only.
     """
-
-    def __init__(self, settings: WaitInfoSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without information."""

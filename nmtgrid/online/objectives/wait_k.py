@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -28,12 +28,11 @@ from nmtgrid.online.paths import (
     wait_k,
 )
 from nmtgrid.online.policies import WaitK
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import site_loss
 from nmtgrid.training.settings import outside
 
 _SEED = 4_057_218
-Settings = TypeVar("Settings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,10 +55,7 @@ class WaitKSettings:
         ]
 
 
-class _Online(Generic[Settings]):
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-
+class _Online(BaseObjective[Settings]):
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model that must see the whole source."""
         if not model.traits.prefix_safe:
