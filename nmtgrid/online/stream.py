@@ -26,10 +26,18 @@ from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
+from nmtgrid.search.api import (
+    Agent,
+    Halt,
+    Hypothesis,
+    Proposal,
+    SearchPlan,
+    Translation,
+    Verified,
+)
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
-from nmtgrid.search.traces import Trace, rounded_exit_scores
+from nmtgrid.search.traces import Trace
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS
 
@@ -537,18 +545,5 @@ class LineStream:
         """Return the record of a line that has ended; `text` is the translation in raw words."""
         if not self.source:
             return Trace(line, [], [], "", [], 0.0, 0.0, reads=[])
-        whole = self.hypothesis()
-        return Trace(
-            line=line,
-            source=self.source,
-            target=self.target,
-            text=text,
-            log_probabilities=whole.log_probabilities,
-            log_probability=whole.log_probability,
-            score=whole.score,
-            alignment=None if whole.alignment is None else whole.alignment.numpy(),
-            reads=whole.reads,
-            exits=whole.exits,
-            exit_scores=rounded_exit_scores(whole.exit_scores),
-            num_exits=whole.num_exits,
-        )
+        whole = [self.hypothesis()]
+        return Trace.of(Translation(line, self.source, whole, [text], "", self.target))
