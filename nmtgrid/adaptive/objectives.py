@@ -200,7 +200,7 @@ class Mixed(_WithoutPredictor[MixedSettings]):
     def _full_stack(self, model: ExitModel, batch: Batch) -> Teacher:
         """Return the last exit's predictions at all sites, of tokens that all leave there."""
         features = model.features(*both_passes(batch, PredictionSites.offline(batch)))
-        last = detached(model.classifier())
+        last = model.classifier().detached()
         return Teacher(features, last.weight, last.bias, self.settings.distillation)
 
 
@@ -220,7 +220,7 @@ def aligned_loss(
     total, sums = torch.zeros((), device=targets.tokens.device), []
     teacher = None
     if distillation:
-        last = detached(model.classifier(len(states)))
+        last = model.classifier(len(states)).detached()
         teacher = Teacher(states[-1].detach(), last.weight, last.bias, distillation)
     for exit, (state, weight) in enumerate(zip(states, weights, strict=True), 1):
         classifier = classifier_of(model, exit)
@@ -248,7 +248,7 @@ def own_gradients(
     for exit, (state, share) in enumerate(zip(states, shares, strict=True), 1):
         if share:
             # The classifiers' gradients come from the aligned loss alone.
-            classifier = detached(model.classifier(exit))
+            classifier = model.classifier(exit).detached()
             loss, _ = targets.cross_entropy(state, classifier, label_smoothing=label_smoothing)
             total = total + share * loss
     # The value cancels, so the logged loss is the aligned one; the gradient stays.
@@ -264,14 +264,7 @@ def classifier_of(model: ExitModel, exit: int) -> Classifier:
     """Return the classifier of an exit, without gradient in validation."""
     # The fused loss computes the weights' gradient in its forward pass if they ask for one.
     classifier = model.classifier(exit)
-    return classifier if torch.is_grad_enabled() else detached(classifier)
-
-
-def detached(classifier: Classifier) -> Classifier:
-    """Return a classifier that gets no gradient."""
-    return Classifier(
-        classifier.weight.detach(), None if classifier.bias is None else classifier.bias.detach()
-    )
+    return classifier if torch.is_grad_enabled() else classifier.detached()
 
 
 def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) -> Tensor:

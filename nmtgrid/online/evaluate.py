@@ -19,6 +19,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate, cut_by_length
 from nmtgrid.data.dataset import Split
@@ -365,7 +366,7 @@ class OnlineDecoder:
         paths_of: dict[float, dict[int, list[int]]] = {weight: {} for weight in weights}
         for group in self._batches(sentences, _MOST_CELLS):
             batch = self._batch(group)
-            with self._precision():
+            with autocast(self.translator.device, self.translator.bf16):
                 costs = torch.stack([writing_costs(m, batch) for m in self.translator.models])
             # Costs of an ensemble are those of its mean probability, as its search has it.
             costs = -((-costs).logsumexp(0) - math.log(len(costs)))
@@ -421,7 +422,7 @@ class OnlineDecoder:
             elif paths_of:
                 agent = self._along([paths_of.get((s.line, s.piece), []) for s in group])
             batch = self._batch(group)
-            with self._precision():
+            with autocast(self.translator.device, self.translator.bf16):
                 nbest_lists = engine.search(
                     translator.models, batch.source, batch.source_lengths, translator.plan,
                     agent=agent, halt=translator.halt,
@@ -491,10 +492,6 @@ class OnlineDecoder:
         columns = (source, target) if cells else (source, source)
         for indices in cut_by_length(*columns, numpy.flatnonzero(source), limit, cells):
             yield [sentences[index] for index in indices.tolist()]
-
-    def _precision(self) -> torch.autocast:
-        kind, bf16 = self.translator.device.type, self.translator.bf16
-        return torch.autocast(kind, torch.bfloat16, enabled=bf16)
 
 
 COUNTINGS: tuple[tuple[Unit, Convention], ...] = (

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nmtgrid.base.config import check as check_config
-from nmtgrid.base.devices import free_memory
+from nmtgrid.base.devices import autocast, free_memory
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import cut_by_length, pad
 from nmtgrid.metrics.erasure import common_prefix, erased_tokens, final_delays
@@ -412,7 +412,7 @@ class PrefixDecoder:
             source = pad([[*prefixes[index], END] for index in batch])
             starts = [forced[index] for index in batch] if forced else []
             constraints = [ForcedPrefix(starts, self._device)] if any(starts) else []
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            with autocast(self._device, self._bf16):
                 nbest_lists = engine.search(
                     self.models,
                     source.to(self._device),

@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtgrid.base.devices import autocast
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
@@ -105,7 +106,7 @@ class TokenStream:
         self._waiting.extend(tokens)
         # READ and WRITE alternate until the agent wants a token that has not arrived.
         before = len(self.tokens)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+        with autocast(self._device, self._bf16):
             while not self.is_finished:
                 if not self._wants_more():
                     self._write()

@@ -114,8 +114,7 @@ def site_loss(
     classifier = model.classifier()
     if not torch.is_grad_enabled():
         # Detached, so that the fused loss computes no gradients in its forward pass.
-        bias = None if classifier.bias is None else classifier.bias.detach()
-        classifier = Classifier(classifier.weight.detach(), bias)
+        classifier = classifier.detached()
     # Fused: logits [M, V] are never there as a whole (`benchmarks/kernels.py` times it).
     targets = SiteTargets.at(batch, sites)
     total, nll = targets.cross_entropy(features, classifier, weights, label_smoothing)
