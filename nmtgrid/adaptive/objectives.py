@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from nmtgrid.layers.kernels.linear_loss import Teacher
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import SiteTargets, both_passes
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, ObjectiveSettings
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""
@@ -51,29 +51,22 @@ _SEED = 5_106_107
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignedSettings:
+class AlignedSettings(ObjectiveSettings):
     """Settings of aligned training."""
 
     weights: Weighting = "uniform"
     """Omega_n, weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
-    gradient_ratio: float = 0.0
+    gradient_ratio: Annotated[float, FROM_0] = 0.0
     """Gamma, ratio between the gradient of a block's own exit and the sum of the gradients of all
     later exits. 0: gradients are not scaled."""
     gradient_form: Literal["exact", "printed"] = "exact"
     """How gradients are scaled. `printed` is algorithm 2 of the thesis, which does not change the
     ratio; for an ablation."""
-    distillation: float = 0.0
+    distillation: Annotated[float, FROM_0] = 0.0
     """Distillation: weight of KL(last || earlier), by which earlier exits learn from the last
     exit's predictions. Its gradient does not reach the last exit."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "a number from 0 on", "gradient_ratio", "distillation"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
 
 class _WithoutPredictor(BaseObjective[Settings]):
@@ -132,24 +125,16 @@ class Aligned(_WithoutPredictor[AlignedSettings]):
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedSettings:
+class MixedSettings(ObjectiveSettings):
     """Settings of mixed training."""
 
-    sequences: int = 1
+    sequences: Annotated[int, FROM_1] = 1
     """M, sequences of exits sampled for each sentence in each update."""
-    distillation: float = 0.0
+    distillation: Annotated[float, FROM_0] = 0.0
     """Weight of KL(full stack || earlier exit): earlier exits learn from the full stack's
     prediction, held fixed, beside the true token. Costs one more pass, without gradients."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-            *outside(self, "objective", "at least 1", "sequences"),
-            *outside(self, "objective", "a number from 0 on", "distillation"),
-        ]
 
 
 class Mixed(_WithoutPredictor[MixedSettings]):

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from nmtgrid.online.paths import continue_paths, is_cell, wait_k
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
 from nmtgrid.text.vocabulary import END
+from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, SettingsGroup
 
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
@@ -159,7 +160,7 @@ class WaitK(Agent):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Policy(Agent):
+class Policy(Agent, SettingsGroup):
     """A policy that decides between two wait-k paths; subclasses set `decide` or `next_reads`.
 
     A setting is a field of the dataclass; `faults` says what is wrong with the values.
@@ -180,8 +181,8 @@ class Policy(Agent):
             raise ConfigError(faults)
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values, one sentence each."""
-        faults = [
+        faults = super().faults()
+        faults += [
             f"`{name}` must be a whole number from 0 on, but is {value}."
             for name, value in (("floor", self.floor), ("cap", self.cap))
             if value < 0
@@ -238,14 +239,11 @@ class Policy(Agent):
 class Threshold(Policy):
     """Reads while the model's probability of reading is at least `threshold`."""
 
-    threshold: float = 0.5
+    threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Reads while the probability of a READ is at least this; lower reads more."""
 
     wants_reading = True
     wants_proposals = False
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
@@ -261,11 +259,8 @@ class Threshold(Policy):
 class Confidence(Policy):
     """Writes once the most likely token has at least the probability `threshold`."""
 
-    threshold: float = 0.5
+    threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Minimum probability of the most likely token; higher reads more."""
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         return proposal.log_probabilities.amax(1) >= math.log(self.threshold)
@@ -275,14 +270,8 @@ class Confidence(Policy):
 class Entropy(Policy):
     """Writes once the entropy of the next token is at most `most`."""
 
-    most: float = 1.5
+    most: Annotated[float, ABOVE_0] = 1.5
     """Maximum entropy in nats; lower reads more."""
-
-    def faults(self) -> list[str]:
-        faults = super().faults()
-        if not 0 < self.most < math.inf:
-            faults.append(f"`most` must be a number above 0, but is {self.most}.")
-        return faults
 
     def decide(self, proposal: Proposal) -> Tensor:
         logs = proposal.log_probabilities
@@ -299,14 +288,11 @@ class AlignAtt(Policy):
     Departs: The paper is about speech; its frames are source tokens here.
     """
 
-    last: int = 1
+    last: Annotated[int, FROM_1] = 1
     """Number of latest source tokens to which the next token must not be aligned; higher reads
     more."""
 
     wants_alignment = True
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_below_one("last", self.last)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.alignment is not None
@@ -322,16 +308,12 @@ class EDAtt(Policy):
     Departs: The paper is about speech; its frames are source tokens here.
     """
 
-    mass: float = 0.3
+    mass: Annotated[float, INSIDE_0_1] = 0.3
     """Share of attention on the latest source tokens that must not be reached; lower reads more."""
-    last: int = 2
+    last: Annotated[int, FROM_1] = 2
     """Number of latest source tokens."""
 
     wants_alignment = True
-
-    def faults(self) -> list[str]:
-        faults = [*super().faults(), *_below_one("last", self.last)]
-        return [*faults, *_outside_unit("mass", self.mass)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.alignment is not None
@@ -350,7 +332,7 @@ class Monotonic(Policy):
     head.
     """
 
-    threshold: float = 0.5
+    threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Minimum selection probability at which a head stops; higher reads more."""
 
     wants_readiness = "monotonic"
@@ -358,9 +340,6 @@ class Monotonic(Policy):
     @property
     def chooses_from(self) -> float | None:
         return self.threshold
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.readiness is not None
@@ -413,18 +392,8 @@ class WaitInfo(Policy):
 _LEAST_LOG = -1e4
 
 
-def _outside_unit(name: str, value: float) -> list[str]:
-    if 0 < value < 1:
-        return []
-    return [f"`{name}` must be above 0 and below 1, but is {value}."]
-
-
 def _not_positive(name: str, value: float) -> list[str]:
     return [] if value > 0 else [f"`{name}` must be a number above 0, but is {value}."]
-
-
-def _below_one(name: str, value: int) -> list[str]:
-    return [] if value >= 1 else [f"`{name}` must be at least 1, but is {value}."]
 
 
 class AlongPaths(Agent):

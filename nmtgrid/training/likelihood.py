@@ -8,6 +8,7 @@ adaptive/ and smoothing/ are built from these parts.
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from nmtgrid.layers.kernels.linear_loss import Teacher, linear_cross_entropy
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, ObjectiveSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,15 +123,11 @@ def site_loss(
 
 
 @dataclasses.dataclass(frozen=True)
-class LikelihoodSettings:
+class LikelihoodSettings(ObjectiveSettings):
     """Settings of maximum likelihood."""
 
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return outside(self, "objective", "at least 0 and below 1", "label_smoothing")
 
 
 class Likelihood(BaseObjective[LikelihoodSettings]):
