@@ -207,17 +207,16 @@ class PrefixTranslation:
     erased: int = 0
 
 
-class Written:
+class WrittenTokens:
     """The tokens written for a sentence, with their `log_probabilities` and `reads`.
 
     Both lists end with the entry of the end symbol, once the sentence `is_finished`. Reads count
     the source's end symbol.
     """
 
-    def __init__(self, policy: CommitPolicy, plan: SearchPlan) -> None:
+    def __init__(self, plan: SearchPlan) -> None:
         """`plan` gives the norm of the finished translation's score."""
-        self._policy, self._plan = policy, plan
-        self._translations: list[list[int]] = []
+        self._plan = plan
         self._exit_scores: list[Tensor] = []
         self._num_exits: int | None = None
         self.tokens: list[int] = []
@@ -230,6 +229,29 @@ class Written:
         self.written_at: list[float] = []
         """When each of `reads` was written, by `time.perf_counter`."""
         self.is_finished = False
+
+    def hypothesis(self) -> Hypothesis:
+        """Return the finished translation as a search would."""
+        total = sum(self.log_probabilities)
+        norm = float(self._plan.length_norm(torch.tensor(len(self.tokens) + 1)))
+        scores = torch.cat(self._exit_scores).float().cpu() if self._exit_scores else None
+        return Hypothesis(
+            self.tokens, self.log_probabilities, total, total / norm, self._alignment(),
+            reads=self.reads, exits=self.exits, exit_scores=scores, num_exits=self._num_exits,
+        )  # fmt: skip
+
+    def _alignment(self) -> Tensor | None:
+        """Return [T + 1, S], 0 for source tokens that were read later."""
+        return pad_sequence(self.alignments, batch_first=True) if self.alignments else None
+
+
+class CommittedTokens(WrittenTokens):
+    """What a policy commits of the translations of a sentence's prefixes."""
+
+    def __init__(self, policy: CommitPolicy, plan: SearchPlan) -> None:
+        super().__init__(plan)
+        self._policy = policy
+        self._translations: list[list[int]] = []
 
     def add(self, translation: Hypothesis, reads: int, *, is_whole: bool) -> None:
         """Write what is stable of a prefix's translation, or all of the whole source's."""
@@ -257,22 +279,6 @@ class Written:
             self._exit_scores.append(translation.exit_scores[start:stop])
         self._num_exits = translation.num_exits
         self.is_finished = is_whole
-
-    def hypothesis(self) -> Hypothesis:
-        """Return the finished translation as a search would."""
-        total = sum(self.log_probabilities)
-        norm = float(self._plan.length_norm(torch.tensor(len(self.reads))))
-        return Hypothesis(
-            self.tokens,
-            self.log_probabilities,
-            total,
-            total / norm,
-            pad_sequence(self.alignments, batch_first=True) if self.alignments else None,
-            reads=self.reads,
-            exits=self.exits,
-            exit_scores=torch.cat(self._exit_scores) if self._exit_scores else None,
-            num_exits=self._num_exits,
-        )
 
 
 class _AllButEnd(Agent):
@@ -347,7 +353,7 @@ class PrefixDecoder:
         self, policy: CommitPolicy, sources: Sequence[Sequence[int]]
     ) -> list[PrefixTranslation]:
         """Translate the prefixes of one length of all sentences, then those of the next."""
-        written = [Written(policy, self.plan) for _ in sources]
+        written = [CommittedTokens(policy, self.plan) for _ in sources]
         for reads in filter(policy.translates, range(1, max(map(len, sources), default=0) + 1)):
             live = [index for index, source in enumerate(sources) if len(source) >= reads]
             prefixes = [sources[index][:reads] for index in live]
@@ -428,7 +434,7 @@ class PrefixDecoder:
         return [best[index] for index in range(len(prefixes))]
 
 
-class PrefixStream(Written):
+class PrefixStream(CommittedTokens):
     """A sentence being translated prefix by prefix, in ids: the interface of `TokenStream`."""
 
     def __init__(self, decoder: PrefixDecoder) -> None:

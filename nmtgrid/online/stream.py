@@ -25,7 +25,7 @@ from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
-from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream
+from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream, WrittenTokens
 from nmtgrid.search import engine
 from nmtgrid.search.api import (
     Agent,
@@ -48,12 +48,8 @@ def stream_plan(plan: SearchPlan) -> SearchPlan:
     return dataclasses.replace(plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
 
 
-class TokenStream:
-    """A sentence being translated, in ids: takes source tokens, returns target tokens.
-
-    `tokens`, their `log_probabilities` and `reads` grow; the end symbol's are the last of the
-    latter two, once it `is_finished`. Reads count the source's end symbol.
-    """
+class TokenStream(WrittenTokens):
+    """A sentence being translated, in ids: takes source tokens, returns target tokens."""
 
     def __init__(
         self,
@@ -75,7 +71,8 @@ class TokenStream:
         # A coverage penalty needs attention over the whole source; the plan's may be a default.
         engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), align, agent, halt)
         self._end_is_hidden = any(model.traits.hides_source_end for model in models)
-        self._models, self._plan = list(models), plan
+        super().__init__(plan)
+        self._models = list(models)
         self._device, self._bf16 = torch.device(device), bf16
         # A batched search knows the source's length; `Bounded` makes both decide alike without it.
         self._agent = Bounded(agent, plan, self._end_is_hidden)
@@ -89,16 +86,10 @@ class TokenStream:
         self._source_has_ended = self._is_considered = self._is_fed = False
         # What would be written next, with the columns that there are; None: not computed.
         self._proposed: engine.Averaged | None = None
-        self.tokens: list[int] = []
-        self.log_probabilities: list[float] = []
-        self.reads: list[int] = []
-        self.written_at: list[float] = []
-        """When each of `reads` was written, by `time.perf_counter`."""
-        self.exits: list[int] | None = None if halt is None else []
-        self.alignments: list[Tensor] | None = [] if align else None
-        """The shares of the source tokens read, one row [reads] for each of `reads`."""
-        self._exit_scores: list[Tensor] = []
-        self.is_finished = False
+        if halt is not None:
+            self.exits, self._num_exits = [], models[0].traits.num_exits
+        if align:
+            self.alignments = []
 
     @torch.no_grad()
     def read(self, tokens: Iterable[int]) -> list[int]:
@@ -124,17 +115,6 @@ class TokenStream:
     def end(self) -> list[int]:
         """Take the source's end; return the rest of the translation."""
         return self.read([END])
-
-    def hypothesis(self) -> Hypothesis:
-        """Return the finished translation as a search would."""
-        total = sum(self.log_probabilities)
-        norm = float(self._plan.length_norm(torch.tensor(len(self.tokens) + 1)))
-        scores = torch.cat(self._exit_scores).float().cpu() if self._exit_scores else None
-        return Hypothesis(
-            self.tokens, self.log_probabilities, total, total / norm, reads=self.reads,
-            alignment=self._alignment(), exits=self.exits, exit_scores=scores,
-            num_exits=None if self._halt is None else self._models[0].traits.num_exits,
-        )  # fmt: skip
 
     def _alignment(self) -> Tensor | None:
         """Return [T + 1, S], 0 for source tokens that were read later or not at all."""
