@@ -42,7 +42,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.oracle import ReadingCost, oracle_paths, refuse_oracle, writing_costs
 from nmtgrid.online.policies import AlongPaths, Bounded
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixTranslation
-from nmtgrid.online.settings import KINDS, WORDS_PER_MINUTE, Setting, SourceText
+from nmtgrid.online.settings import WORDS_PER_MINUTE, Setting, SourceText
 from nmtgrid.online.simuleval import COMPUTATION_AWARE, Instance
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
@@ -270,7 +270,7 @@ class Decoded:
     @property
     def erasure(self) -> float | None:
         """Normalised erasure: tokens taken back for each that stays; None without revision."""
-        if KINDS.get(self.setting.policy) is not KINDS["re-translation"]:
+        if self.setting.policy != "re-translation":
             return None
         lengths = [len(outcome.units) for outcome in self.outcomes]
         return normalised_erasure([outcome.erased for outcome in self.outcomes], lengths)

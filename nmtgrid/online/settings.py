@@ -128,17 +128,20 @@ class Setting:
     parameter: str = ""
 
     @property
+    def kind(self) -> PolicyKind | None:
+        """The named policy; None for one of one's own."""
+        return KINDS.get(self.policy)
+
+    @property
     def key(self) -> str:
         """The name of the swept setting, or nothing."""
-        kind = KINDS.get(self.policy)
-        return self.parameter if kind is None else kind.sweep
+        return self.parameter if self.kind is None else self.kind.sweep
 
     @property
     def label(self) -> str:
         """What the policy is called beside its curve."""
-        kind = KINDS.get(self.policy)
         # Results of older versions have FILE.py:Class.
-        return self.policy.rpartition(":")[2] if kind is None else kind.label
+        return self.policy.rpartition(":")[2] if self.kind is None else self.kind.label
 
     @property
     def curve(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
@@ -158,8 +161,7 @@ class Setting:
     @property
     def translates_prefixes(self) -> bool:
         """Whether the policy translates source prefixes, each by a search of its own."""
-        kind = KINDS.get(self.policy)
-        return kind is not None and kind.translates_prefixes
+        return self.kind is not None and self.kind.translates_prefixes
 
     @property
     def is_short(self) -> bool:
@@ -176,8 +178,7 @@ class Setting:
     @property
     def short_title(self) -> str:
         """The swept setting alone: `p = 0.8`."""
-        kind = KINDS.get(self.policy)
-        letter = self.key if kind is None else kind.letter
+        letter = self.key if self.kind is None else self.kind.letter
         return f"{letter} = {self.number}" if letter else ""
 
     @property

@@ -152,7 +152,7 @@ def _resolve_new(request: Request, objectives: Objectives) -> RunSettings:
 
 
 def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> RunSettings:
-    saved = _read_settings(folder)
+    saved = _read_run(folder).settings
     faults: list[str] = []
     kind = _kind(str(saved.get("arch")), str(saved.get("objective_name")), objectives, faults)
     if kind is None:
@@ -211,13 +211,8 @@ def data_of_run(folder: Path) -> Path:
     return Path(data)
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings stored in a model directory. Raises ModelError if there are none."""
-    return _read_run(folder).settings
-
-
 def _read_run(folder: Path) -> _Run:
-    # The settings alone: a request is checked before any weights are read.
+    """Return what a run's folder says of it. Raises ModelError if there is no run."""
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(
@@ -417,7 +412,7 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
     """Let `trainer` go on from the saved state in `folder`."""
     _check_same_pipeline(folder, pipeline)
     # Read before the settings of this run take their place.
-    saved = from_json(type(trainer.settings), _read_settings(folder))
+    saved = from_json(type(trainer.settings), _read_run(folder).settings)
     if not trainer.resume():
         advice = "Begin again with `--overwrite`."
         raise ModelError(f"{folder} contains no saved state to resume from.", advice)
