@@ -429,7 +429,7 @@ def activations_section(profiles: Sequence[Profile], split: str) -> Section:
 def _tables(profiles: Sequence[Profile]) -> list[Table]:
     """Return tables of states and of changes for models of each architecture, a column a model.
 
-    Where only such points were asked for as are neither, a table has all points.
+    If only other points were requested, one table has all of them.
     """
     kinds = {
         "state": "what layers pass on",

@@ -72,14 +72,14 @@ class Sentence:
     reference: str
     raw_reference: str
     ends: Sequence[tuple[int, int]] = ()
-    """Where the line is too long for one piece, the words before the end of each but the last, and
-    those that had come when it was known to end."""
+    """Of a line that is too long for one piece, for each piece but the last: the number of words
+    up to its end, and the number that had arrived when this end was known."""
     piece: int = 0
     seen: int = 0
-    """Units of the line, its end symbol counted, that had come when the piece was known to end."""
+    """Units of the line, its end symbol counted, that had arrived when its end was known."""
 
     def pieces(self) -> list[Sentence]:
-        """Return what is translated by itself: the sentence, or the pieces of a long line."""
+        """Return the parts that are translated alone: the sentence, or a long line's pieces."""
         if not self.ends:
             return [self]
         parts = []
@@ -125,8 +125,7 @@ def read_sentences(
         if count is not None and line > count:
             break
         if source_text == "words":
-            # As a stream brings it: each raw word is tokenised and cut into subwords before the
-            # next is known.
+            # As in a stream: each raw word is tokenised and segmented before the next is known.
             sizes = map(len, pipeline.source_words(source))
             raw_words = [
                 part
@@ -164,14 +163,14 @@ def read_sentences(
 def _ends_of_pieces(
     words: list[tuple[str, list[str]]], splitter: OnlineSplitter
 ) -> list[tuple[int, int]]:
-    """Return the words before the end of each piece but the last, and those that tell of it."""
+    """Return `ends` of a sentence with these words and their units; see `Sentence`."""
     ends = []
     units_left = sum(len(units) for _, units in words)
     for index, (word, units) in enumerate(words):
         units_left -= len(units)
         if splitter.begins_piece(len(units)):
             ends.append((index, index + 1))
-        # Words that have no unit are not worth a piece.
+        # Words without units do not begin another piece.
         if splitter.add(word, len(units)) and units_left:
             ends.append((index + 1, index + 1))
     return ends
@@ -223,15 +222,15 @@ class Outcome:
     exit_scores: Tensor | None = None
     num_exits: int | None = None
     erased: int = 0
-    """Tokens that a policy took back before the last translation; 0 for those that never do."""
+    """Tokens that a policy erased before the last translation; 0 for policies that never do."""
     seconds: Sequence[float] = ()
-    """Seconds of work from the sentence's begin to each of `reads`, where that was measured."""
+    """Computation time from the sentence's start to each of `reads`, in seconds, if measured."""
 
 
 def outcome_of(
     hypothesis: Hypothesis, pipeline: Pipeline, *, erased: int = 0, seconds: Sequence[float] = ()
 ) -> Outcome:
-    """Return what became of a sentence that is not empty, from its finished translation."""
+    """Return the outcome of a sentence that is not empty, from its finished translation."""
     return Outcome(
         pipeline.target_vocabulary.decode(hypothesis.tokens),
         pipeline.restore_tokenized(hypothesis.tokens),
@@ -460,7 +459,7 @@ class OnlineDecoder:
     def _outcome(
         self, pieces: Sequence[Sentence], translations: Mapping[tuple[int, int], PrefixTranslation]
     ) -> Outcome:
-        """Return what became of a sentence, the translations of its pieces joined."""
+        """Return the outcome of a sentence, the translations of its pieces joined."""
         sizes = [len(piece.source) for piece in pieces]
         if not any(sizes):
             return Outcome([], "", "", [], [])

@@ -207,7 +207,7 @@ class Policy(Agent, SettingsGroup):
         """Return the result of `decide` [R], limited by the cap."""
         writes = self._decision(proposal)
         if self.finish_reading:
-            # The end symbol would be struck out: what would be written instead nobody proposed.
+            # The end symbol would be ruled out, and no other token has been proposed.
             writes = writes & (proposal.tokens != END)
         if self.cap:
             writes = writes | (proposal.reads >= self.cap + proposal.step)
@@ -457,13 +457,13 @@ class Bounded(Agent):
 
     def _least(self, step: int) -> int:
         """Return the fewest source tokens with which one more than `step` may be written."""
-        # The limit is a line a + b |x|, so its inverse is computed; the loop below mends rounding.
+        # The limit is linear in |x|: its inverse is computed, and the loop corrects rounding.
         least = step + 1 if self.end_is_hidden else 1
         share = self.plan.max_length_b
         if share == 0 or self._limit(least) > step:
             return least
         least = max(least, math.ceil((step + 1 - self.plan.max_length_a) / share))
-        while self._limit(least) <= step:  # where numbers were rounded
+        while self._limit(least) <= step:
             least += 1
         return least
 

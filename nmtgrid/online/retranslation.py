@@ -75,7 +75,7 @@ class PrefixPolicy:
         return _out_of_range(self, stride=1, floor=0)
 
     def translates(self, reads: int) -> bool:
-        """Whether the prefix of `reads` tokens is translated before it is known if it is all."""
+        """Return whether the prefix of `reads` tokens is translated if the source may go on."""
         # Where the floor lets the first token be written, its earlier prefixes must be known.
         first = math.ceil(max(1, self.floor) / self.stride) - (self.memory - 1)
         return not self.is_offline and not reads % self.stride and reads >= first * self.stride

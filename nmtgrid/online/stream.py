@@ -297,7 +297,7 @@ class Stream:
     def written(self, index: int) -> WrittenToken:
         """Return a unit that has been written, the end symbol last; its reads are the piece's.
 
-        Its seconds are 0: they are counted for the line.
+        Its seconds are 0, as they are measured for the whole line.
         """
         stream, is_end = self._stream, index == len(self.target)
         rows = stream.alignments
@@ -470,9 +470,9 @@ class LineStream:
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of work from the line's begin to each write, as many as its hypothesis' reads.
+        """Computation time from the line's start to each write, without waiting for words.
 
-        Waiting for words is no work.
+        There are as many as reads of the line's hypothesis.
         """
         inner = [second for piece in self._seconds[:-1] for second in piece[:-1]]
         return [*inner, *(self._seconds[-1] if self._seconds else ())]

@@ -332,7 +332,7 @@ def prepare(
     """
     lock = None
     if processes.is_first and not (resume and not folder.is_dir()):
-        # Where somebody may be at work, that is what to say; all is checked again behind the lock.
+        # With a lock file, its error comes first; the folder is checked again under the lock.
         if not (folder / LOCK).exists():
             check_folder(folder, overwrite=overwrite or resume)
         lock = FolderLock(folder, "nmtgrid train")
@@ -362,7 +362,7 @@ def _prepare(
     stop: StopRequest | None,
     processes: Processes,
 ) -> Trainer:
-    # Again behind the lock: somebody may have trained here since.
+    # Again under the lock: another run may have written here since.
     if not resume and processes.is_first:
         check_folder(folder, overwrite=overwrite)
     dataset, training = Dataset.open(data), settings.training
@@ -378,7 +378,7 @@ def _prepare(
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _load_init(model, init, dataset)
-    # Checked before the folder is touched, as all that can be refused is.
+    # Like all other checks, before the folder is changed.
     objective = make_objective(settings, dataset, device, objectives, folder if resume else None)
     objective.check(model)
     bf16 = training.precision == "bf16"
@@ -420,7 +420,7 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
 
 
 def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool) -> None:
-    """Describe the model in its folder, after what an older run left there is `clear`ed."""
+    """Write the model's description, after the files of an older run are removed (`clear`)."""
     if clear:
         clear_folder(folder)
     is_new = not _entries(folder)
@@ -475,9 +475,9 @@ def make_objective(
 def check_smoothing(
     settings: RunSettings, objectives: Objectives, run_folder: Path | None = None
 ) -> None:
-    """Raise ConfigError where drawn sentences would have no meaning for the objective.
+    """Raise ConfigError if sampled sentences make no sense for the objective.
 
-    Or where the vectors are not there, and the run that is resumed, in `run_folder`, has none.
+    Also if the vectors are missing and the resumed run in `run_folder` has none.
     """
     kind, sequence = objectives.get(settings.objective_name), settings.smoothing.sequence
     if sequence.alpha and not sequence.lazy and not kind.takes_samples:
@@ -561,9 +561,9 @@ def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | Non
 
 
 def check_tie(settings: RunSettings, dataset: Dataset) -> None:
-    """Raise ConfigError if both languages are to share one matrix, but no vocabulary.
+    """Raise ConfigError if both languages share one matrix but not one vocabulary.
 
-    Or if the architecture cannot read what the dataset's sources are, text or pictures.
+    Also if the architecture cannot read the dataset's sources (text or pictures).
     """
     arch, architectures = settings.arch, zoo.architectures()
     of_pictures = dataset.pictures is not None

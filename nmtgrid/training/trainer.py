@@ -400,7 +400,7 @@ class Trainer:
             yield meter.event(training, progress, minutes, rate, self.plan, self._batches)
 
     def _count(self, result: UpdateResult) -> Iterator[events.Event]:
-        """Take in the result of an update; the last one, if it was measured or halved."""
+        """Add the result of an update to the meter; yield its gradients and split batches."""
         self.meter.add(result)
         progress = self.progress
         if result.gradients:
@@ -483,7 +483,7 @@ class Trainer:
             self.meter.add(result)
 
     def _save(self, best: dict[str, Tensor] | None) -> events.Saved:
-        """Save a state; all processes call, for shards and random states come from all of them."""
+        """Save a state; called by all processes, each of which has shards and random states."""
         self._read_results()
         progress = self.progress
         progress.minutes = progress.saved_minutes = self.stopwatch.minutes
