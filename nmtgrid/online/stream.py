@@ -70,9 +70,9 @@ class TokenStream(WrittenTokens):
         """
         # A coverage penalty needs attention over the whole source; the plan's may be a default.
         engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), align, agent, halt)
-        self._end_is_hidden = any(model.traits.hides_source_end for model in models)
         super().__init__(plan)
         self._models = list(models)
+        self._end_is_hidden = any(model.traits.hides_source_end for model in models)
         self._device, self._bf16 = torch.device(device), bf16
         # A batched search knows the source's length; `Bounded` makes both decide alike without it.
         self._agent = Bounded(agent, plan, self._end_is_hidden)
