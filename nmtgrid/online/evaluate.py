@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.batches import Batch, collate, cut_by_length
+from nmtgrid.data.batches import Batch, collate, cut_by_length, pad
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.erasure import normalised_erasure
 from nmtgrid.metrics.latency import (
@@ -472,10 +472,7 @@ class OnlineDecoder:
         """Return what follows the oracle's paths."""
         device = self.translator.device
         lengths = torch.tensor([len(path) for path in paths], device=device)
-        # Padded with a path's last value; beyond its length the whole source is read anyway.
-        size = max(map(len, paths))
-        padded = [[*path, *[path[-1]] * (size - len(path))] for path in paths]
-        return AlongPaths(torch.tensor(padded).to(device), lengths, self.finish_reading)
+        return AlongPaths(pad(paths).to(device), lengths, self.finish_reading)
 
     def _batch(self, group: Sequence[Sentence]) -> Batch:
         pairs = [sentence.source for sentence in group], [sentence.target for sentence in group]
