@@ -8,7 +8,7 @@ their choice, Eq. (5.9), (5.10).
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, FROM_0, SHARE, ObjectiveSettings
 
 OracleScore = Literal["likelihood", "correctness"]
 """What an oracle judges exits by."""
@@ -138,39 +138,31 @@ def predicted_exits(logits: Tensor, family: Family, threshold: float = 0.5) -> T
 
 
 @dataclasses.dataclass(frozen=True)
-class HaltingSettings:
+class HaltingSettings(ObjectiveSettings):
     """Settings of training an exit predictor with its decoder."""
 
-    alpha: float = 1.0
+    alpha: Annotated[float, FROM_0] = 1.0
     """Weight of the exit predictor's loss."""
     oracle: OracleScore = "likelihood"
     """Score by which the oracle compares exits: log-probability, or whether the token is predicted
     correctly."""
-    depth_penalty: float = 0.0
+    depth_penalty: Annotated[float, FROM_0] = 0.0
     """Lambda, the oracle's cost per block, in nats (`likelihood`) or correct tokens
     (`correctness`)."""
-    sigma: float = 0.0
+    sigma: Annotated[float, FROM_0] = 0.0
     """Width of the kernel that smooths the scores of a token-specific oracle over neighbouring
     tokens; 0: no smoothing."""
     kernel: Kernel = "plain"
     """Whether the kernel sums, as printed, or averages."""
     weights: Weighting = "uniform"
     """Omega_n, weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
-    validate_threshold: float = 0.5
+    validate_threshold: Annotated[float, SHARE] = 0.5
     """With `halting=geometric`: probability of exiting above which a token exits in validation."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "a number from 0 on", "alpha", "depth_penalty", "sigma"),
-            *outside(self, "objective", "from 0 to 1", "validate_threshold"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
-
-class CompoundLoss:
+class CompoundLoss(BaseObjective[HaltingSettings]):
     """The aligned loss plus alpha times the exit predictor's against an oracle. Eq. (5.9), (5.10).
 
     The model's `halting` defines the type of predictor, and whether the oracle chooses exits for
@@ -185,9 +177,6 @@ class CompoundLoss:
     never exits might be best.
     """
 
-    def __init__(self, settings: HaltingSettings) -> None:
-        self.settings = settings
-
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without exits or without an exit predictor."""
         family_of(with_exits(model))
@@ -197,9 +186,6 @@ class CompoundLoss:
                 "chooses for whole sentences.",
                 "Leave it at 0, or train a model with `--set model.halting=geometric`.",
             )
-
-    def agent(self) -> None:
-        """Translations see the whole source."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the compound loss, summed over the target tokens."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtgrid.adaptive.halting import AnyHalt
+from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import DataError
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Split
@@ -367,7 +368,7 @@ def _timed(
     # A GPU works behind the program's back: both readings of the clock wait for it.
     _wait(setup.device)
     started, busy = time.perf_counter(), time.process_time()
-    with torch.autocast(setup.device.type, torch.bfloat16, enabled=setup.bf16):
+    with autocast(setup.device, setup.bf16):
         nbest_lists = engine.search(
             [system.model], batch.source, batch.source_lengths, setup.plan, keys=keys,
             halt=system.halt,

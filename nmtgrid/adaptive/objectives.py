@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -18,9 +18,9 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Teacher
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import SiteTargets, both_passes
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, ObjectiveSettings
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""
@@ -51,32 +51,25 @@ _SEED = 5_106_107
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignedSettings:
+class AlignedSettings(ObjectiveSettings):
     """Settings of aligned training."""
 
     weights: Weighting = "uniform"
     """Omega_n, weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
-    gradient_ratio: float = 0.0
+    gradient_ratio: Annotated[float, FROM_0] = 0.0
     """Gamma, ratio between the gradient of a block's own exit and the sum of the gradients of all
     later exits. 0: gradients are not scaled."""
     gradient_form: Literal["exact", "printed"] = "exact"
     """How gradients are scaled. `printed` is algorithm 2 of the thesis, which does not change the
     ratio; for an ablation."""
-    distillation: float = 0.0
+    distillation: Annotated[float, FROM_0] = 0.0
     """Distillation: weight of KL(last || earlier), by which earlier exits learn from the last
     exit's predictions. Its gradient does not reach the last exit."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "a number from 0 on", "gradient_ratio", "distillation"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
-
-class _WithoutPredictor:
+class _WithoutPredictor(BaseObjective[Settings]):
     """The check that both objectives share."""
 
     def check(self, model: TranslationModel) -> None:
@@ -90,11 +83,8 @@ class _WithoutPredictor:
                 "trains the predictor too.",
             )
 
-    def agent(self) -> None:
-        """Translations see the whole source."""
 
-
-class Aligned(_WithoutPredictor):
+class Aligned(_WithoutPredictor[AlignedSettings]):
     """The weighted mean of all exits' likelihoods. Eq. (5.4), (5.5).
 
     With `distillation` earlier exits also learn from the predictions of the last exit, which gets
@@ -105,9 +95,6 @@ class Aligned(_WithoutPredictor):
     only the gradient of block n's own loss is multiplied by gamma_n: (gamma_n - 1) times this
     gradient is added, with all other blocks held fixed. Gradients change, the logged loss does not.
     """
-
-    def __init__(self, settings: AlignedSettings) -> None:
-        self.settings = settings
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropies, summed over the target tokens and weighted."""
@@ -138,27 +125,19 @@ class Aligned(_WithoutPredictor):
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedSettings:
+class MixedSettings(ObjectiveSettings):
     """Settings of mixed training."""
 
-    sequences: int = 1
+    sequences: Annotated[int, FROM_1] = 1
     """M, sequences of exits sampled for each sentence in each update."""
-    distillation: float = 0.0
+    distillation: Annotated[float, FROM_0] = 0.0
     """Weight of KL(full stack || earlier exit): earlier exits learn from the full stack's
     prediction, held fixed, beside the true token. Costs one more pass, without gradients."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-            *outside(self, "objective", "at least 1", "sequences"),
-            *outside(self, "objective", "a number from 0 on", "distillation"),
-        ]
 
-
-class Mixed(_WithoutPredictor):
+class Mixed(_WithoutPredictor[MixedSettings]):
     """The mean of the likelihoods along M sequences of exits, sampled uniformly. Eq. (5.6), (5.7).
 
     All sequences go through the model at once, as rows of one batch that share the encoded source.
@@ -168,9 +147,6 @@ class Mixed(_WithoutPredictor):
     Departs: The printed indices of exits and steps are inconsistent. Here n_t is the exit that
     predicts y_t.
     """
-
-    def __init__(self, settings: MixedSettings) -> None:
-        self.settings = settings
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""
@@ -209,7 +185,7 @@ class Mixed(_WithoutPredictor):
     def _full_stack(self, model: ExitModel, batch: Batch) -> Teacher:
         """Return the last exit's predictions at all sites, of tokens that all leave there."""
         features = model.features(*both_passes(batch, PredictionSites.offline(batch)))
-        last = detached(model.classifier())
+        last = model.classifier().detached()
         return Teacher(features, last.weight, last.bias, self.settings.distillation)
 
 
@@ -229,7 +205,7 @@ def aligned_loss(
     total, sums = torch.zeros((), device=targets.tokens.device), []
     teacher = None
     if distillation:
-        last = detached(model.classifier(len(states)))
+        last = model.classifier(len(states)).detached()
         teacher = Teacher(states[-1].detach(), last.weight, last.bias, distillation)
     for exit, (state, weight) in enumerate(zip(states, weights, strict=True), 1):
         classifier = classifier_of(model, exit)
@@ -257,7 +233,7 @@ def own_gradients(
     for exit, (state, share) in enumerate(zip(states, shares, strict=True), 1):
         if share:
             # The classifiers' gradients come from the aligned loss alone.
-            classifier = detached(model.classifier(exit))
+            classifier = model.classifier(exit).detached()
             loss, _ = targets.cross_entropy(state, classifier, label_smoothing=label_smoothing)
             total = total + share * loss
     # The value cancels, so the logged loss is the aligned one; the gradient stays.
@@ -273,14 +249,7 @@ def classifier_of(model: ExitModel, exit: int) -> Classifier:
     """Return the classifier of an exit, without gradient in validation."""
     # The fused loss computes the weights' gradient in its forward pass if they ask for one.
     classifier = model.classifier(exit)
-    return classifier if torch.is_grad_enabled() else detached(classifier)
-
-
-def detached(classifier: Classifier) -> Classifier:
-    """Return a classifier that gets no gradient."""
-    return Classifier(
-        classifier.weight.detach(), None if classifier.bias is None else classifier.bias.detach()
-    )
+    return classifier if torch.is_grad_enabled() else classifier.detached()
 
 
 def draw_exits(like: Tensor, num_exits: int, generator: torch.Generator | None) -> Tensor:

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nmtgrid.adaptive.halting import no_predictor
 from nmtgrid.adaptive.measure import Measured, System
+from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear import linear
@@ -68,7 +69,7 @@ def record(
         raise no_predictor(model, mechanism)
     parts: list[Records] = []
     for batch in batches:
-        with torch.autocast(batch.source.device.type, torch.bfloat16, enabled=bf16):
+        with autocast(batch.source.device, bf16):
             parts.append(_of_batch(model, batch, mechanism))
         advance(len(batch))
     if not parts:

@@ -12,11 +12,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from nmtgrid.analysis.plotting.figure import (
@@ -31,7 +30,7 @@ from nmtgrid.analysis.plotting.figure import (
 from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, nearest
-from nmtgrid.data.batches import Batch
+from nmtgrid.data.batches import Pairs
 from nmtgrid.models.api import PredictionSites, ProbePoint, TranslationModel
 
 
@@ -164,18 +163,6 @@ class _Watch:
         tensor = next((part for part in parts if isinstance(part, Tensor)), None)
         if tensor is not None and tensor.numel() and tensor.is_floating_point():
             self._sums[name].add(tensor)
-
-
-class Pairs(Protocol):
-    """A dataset's split, or anything with the same interface."""
-
-    @property
-    def source_lengths(self) -> NDArray[Any]: ...
-
-    @property
-    def target_lengths(self) -> NDArray[Any]: ...
-
-    def batch(self, indices: Sequence[int]) -> Batch: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -442,7 +429,7 @@ def activations_section(profiles: Sequence[Profile], split: str) -> Section:
 def _tables(profiles: Sequence[Profile]) -> list[Table]:
     """Return tables of states and of changes for models of each architecture, a column a model.
 
-    Where only such points were asked for as are neither, a table has all points.
+    If only other points were requested, one table has all of them.
     """
     kinds = {
         "state": "what layers pass on",

@@ -53,7 +53,7 @@ class ExitTraces:
     `positions` are relative: 0 for the first token of a hypothesis and 1 for its end symbol, NaN
     where there is nothing but the end symbol. Confidence is the probability that the model gave
     the token, of a sentence the mean of its tokens'. Source lengths are in units, without the end
-    symbol. `examples` are the traces of the lines that were asked for.
+    symbol. `examples` are the traces of the requested lines.
     """
 
     system: str

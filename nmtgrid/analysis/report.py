@@ -1,6 +1,6 @@
 """The HTML report: the sections of all analyses in one self-contained file.
 
-`sections` makes what there is material for, `page` lays it out. The page asks nothing of a network
+`sections` yields what the inputs allow, `page` lays it out. The page asks nothing of a network
 and runs no script: figures stand in it as SVG with real text, in colours that follow the reader's
 light or dark scheme; it is laid out for a phone and for paper too. `nmtgrid analyze report` writes
 it.
@@ -183,7 +183,7 @@ class ReportInputs:
 def sections(
     inputs: ReportInputs, evaluation: Evaluation | None, advance: Advance
 ) -> Iterator[Section]:
-    """Yield the sections there is material for; `advance` is called as alignments are learned.
+    """Yield the sections that the inputs allow; `advance` is called as alignments are learned.
 
     `evaluation` has the systems against the references, if there are any.
     """

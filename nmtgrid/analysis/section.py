@@ -118,9 +118,8 @@ def read_result_file(
 ) -> Parsed:
     """Return the result of `parse` on a file, or on the `results.json` in a folder.
 
-    Raises InputError where it can make nothing of it (no `content`; it raises ValueError),
-    StorageError for no file, for one that is no JSON and for one that has been altered since it was
-    written.
+    Raises InputError if `parse` raises ValueError (the file holds no `content`), StorageError for a
+    missing file, invalid JSON and a file that has been altered since it was written.
     """
     path = path / NAME if path.is_dir() else path
     try:

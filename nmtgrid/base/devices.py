@@ -23,6 +23,11 @@ _NO_ENGINE = "unable to find an engine"
 """What cuDNN says of too little memory, and of shapes and types that it does not have."""
 
 
+def autocast(device: torch.device, bf16: bool) -> torch.autocast:
+    """Return the context that models compute in: in bfloat16, or as their weights are."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+
+
 def free_memory() -> None:
     """Return freed memory from the C library's heap to the system (glibc only; else nothing).
 

@@ -91,18 +91,16 @@ def whole_numbers(
     option: str,
     *,
     least: int = 0,
-    most: int | None = None,
     infinite: bool = False,
     limit: int = MOST_NUMBERS,
 ) -> list[int | float]:
     """Return the whole numbers of a list such as `1..9`, `1..9:2`, `1,3,5` or `1..3,7,inf`.
 
-    With `infinite`, `inf` may be one of the parts and stands as `math.inf`, the only float; it is
-    beyond `most`. `option` is the option that the list belongs to, such as `--k`. Raises
-    ConfigError that names every fault: no number, out of bounds, twice, more than `limit` of them.
+    With `infinite`, `inf` may be one of the parts and becomes `math.inf`, the only float. `option`
+    is the option that the list belongs to, such as `--k`. Raises ConfigError that names every
+    fault: no number, below `least`, twice, more than `limit` of them.
     """
-    bounds = Bounds(least, math.inf if most is None else most)
-    reader = _Reader(option, _WHOLE, bounds, infinite, limit)
+    reader = _Reader(option, _WHOLE, Bounds(least), infinite, limit)
     values = reader.read(text, f"Write 1,3,5 or 1..9 or 1..9:2{' or inf' if infinite else ''}.")
     return [math.inf if value.is_infinite() else int(value) for value in values]
 
@@ -112,7 +110,6 @@ def decimals(
     option: str,
     bounds: Bounds = Bounds(),
     *,
-    limit: int = MOST_NUMBERS,
     such_as: str = "0.3,0.5 or 0.1..0.9:0.1",
 ) -> list[float]:
     """Return the numbers of a list such as `0.5`, `0,1`, or `0.1..0.9:0.1`, whose step is needed.
@@ -120,7 +117,7 @@ def decimals(
     `such_as` are the lists that the advice gives. Raises ConfigError that names every fault, as
     `whole_numbers` does.
     """
-    reader = _Reader(option, _DECIMAL, bounds, False, limit)
+    reader = _Reader(option, _DECIMAL, bounds, False, MOST_NUMBERS)
     return [float(value) for value in reader.read(text, f"Write {such_as}.")]
 
 

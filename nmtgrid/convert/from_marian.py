@@ -358,7 +358,7 @@ def _plan(config: _Config, weights: _Weights, sides: Sequence[_Types]) -> Plan:
     elif is_tied:
         copies = {"lm_head.weight": embeddings["decoder"]}
     # Early versions keep positions, and a matrix that nothing shares.
-    plan = Plan("transformer", ours, {}, copies, ("embed_positions.weight", "shared.weight"))
+    plan = Plan("transformer", ours, copies, ("embed_positions.weight", "shared.weight"))
     _check_positions(config, weights)
     if plan.config.faults():
         return plan

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy
 import torch
@@ -201,6 +201,18 @@ def collate(
         torch.tensor([len(tokens) + 1 for tokens in targets]),
         torch.tensor(list(range(len(sources)) if indices is None else indices)),
     )
+
+
+class Pairs(Protocol):
+    """A split of a dataset, or anything with the same interface."""
+
+    @property
+    def source_lengths(self) -> NDArray[Any]: ...
+
+    @property
+    def target_lengths(self) -> NDArray[Any]: ...
+
+    def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch: ...
 
 
 def pad(rows: list[list[int]]) -> Tensor:

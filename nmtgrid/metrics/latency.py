@@ -67,11 +67,6 @@ class Latency:
     convention: Convention
     own: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    def heading(self, metric: str) -> str:
-        """Return a metric's name with its unit, as a column's heading."""
-        name = {"max_cw": "max-CW"}.get(metric, metric.upper())
-        return f"{name} (share)" if metric == "ap" else f"{name} (source {self.unit}s)"
-
     def values(self) -> dict[str, Any]:
         """Return everything as JSON keys, with None for NaN."""
         values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))

@@ -293,6 +293,10 @@ class Classifier:
     weight: Tensor
     bias: Tensor | None
 
+    def detached(self) -> Classifier:
+        """Return the classifier without gradient."""
+        return Classifier(self.weight.detach(), None if self.bias is None else self.bias.detach())
+
 
 @dataclasses.dataclass(frozen=True)
 class Steps:

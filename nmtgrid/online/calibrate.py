@@ -24,7 +24,7 @@ from nmtgrid.metrics.risk_control import (
     halves,
 )
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence
-from nmtgrid.online.settings import KINDS, Setting
+from nmtgrid.online.settings import Setting
 
 OFFLINE = Setting("wait-k", math.inf)
 """What others are compared with: all is read before the first write."""
@@ -80,7 +80,7 @@ def refused_candidates(settings: Sequence[Setting]) -> list[str]:
         faults.append(
             "The oracle needs the reference, so it gives no guarantee for new sentences."
         )
-    if any(KINDS.get(policy) is KINDS["re-translation"] for policy in policies):
+    if "re-translation" in policies:
         faults.append(
             "The final output of `re-translation` is always the offline translation, so its loss "
             "is 0 and needs no guarantee."

@@ -30,9 +30,9 @@ class ClockedDecoder(OnlineDecoder):
         settings: Sequence[Setting],
         advance: Callable[[Setting, int, int], None] = lambda setting, lines, tokens: None,
     ) -> Iterator[Decoded]:
-        """Yield what becomes of the sentences, as `OnlineDecoder` does.
+        """Yield the translations as `OnlineDecoder` does.
 
-        The first sentence is translated once before, for what a first call alone takes.
+        The first sentence is translated once before, as a warm-up.
         """
         first = next((sentence for sentence in sentences if sentence.source), None)
         if first is not None and settings:

@@ -19,8 +19,9 @@ import numpy
 import torch
 from torch import Tensor
 
+from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.batches import Batch, collate, cut_by_length
+from nmtgrid.data.batches import Batch, collate, cut_by_length, pad
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.erasure import normalised_erasure
 from nmtgrid.metrics.latency import (
@@ -41,7 +42,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.oracle import ReadingCost, oracle_paths, refuse_oracle, writing_costs
 from nmtgrid.online.policies import AlongPaths, Bounded
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixTranslation
-from nmtgrid.online.settings import KINDS, WORDS_PER_MINUTE, Setting, SourceText
+from nmtgrid.online.settings import WORDS_PER_MINUTE, Setting, SourceText
 from nmtgrid.online.simuleval import COMPUTATION_AWARE, Instance
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
@@ -71,14 +72,14 @@ class Sentence:
     reference: str
     raw_reference: str
     ends: Sequence[tuple[int, int]] = ()
-    """Where the line is too long for one piece, the words before the end of each but the last, and
-    those that had come when it was known to end."""
+    """Of a line that is too long for one piece, for each piece but the last: the number of words
+    up to its end, and the number that had arrived when this end was known."""
     piece: int = 0
     seen: int = 0
-    """Units of the line, its end symbol counted, that had come when the piece was known to end."""
+    """Units of the line, its end symbol counted, that had arrived when its end was known."""
 
     def pieces(self) -> list[Sentence]:
-        """Return what is translated by itself: the sentence, or the pieces of a long line."""
+        """Return the parts that are translated alone: the sentence, or a long line's pieces."""
         if not self.ends:
             return [self]
         parts = []
@@ -124,8 +125,7 @@ def read_sentences(
         if count is not None and line > count:
             break
         if source_text == "words":
-            # As a stream brings it: each raw word is tokenised and cut into subwords before the
-            # next is known.
+            # As in a stream: each raw word is tokenised and segmented before the next is known.
             sizes = map(len, pipeline.source_words(source))
             raw_words = [
                 part
@@ -163,14 +163,14 @@ def read_sentences(
 def _ends_of_pieces(
     words: list[tuple[str, list[str]]], splitter: OnlineSplitter
 ) -> list[tuple[int, int]]:
-    """Return the words before the end of each piece but the last, and those that tell of it."""
+    """Return `ends` of a sentence with these words and their units; see `Sentence`."""
     ends = []
     units_left = sum(len(units) for _, units in words)
     for index, (word, units) in enumerate(words):
         units_left -= len(units)
         if splitter.begins_piece(len(units)):
             ends.append((index, index + 1))
-        # Words that have no unit are not worth a piece.
+        # Words without units do not begin another piece.
         if splitter.add(word, len(units)) and units_left:
             ends.append((index + 1, index + 1))
     return ends
@@ -222,15 +222,15 @@ class Outcome:
     exit_scores: Tensor | None = None
     num_exits: int | None = None
     erased: int = 0
-    """Tokens that a policy took back before the last translation; 0 for those that never do."""
+    """Tokens that a policy erased before the last translation; 0 for policies that never do."""
     seconds: Sequence[float] = ()
-    """Seconds of work from the sentence's begin to each of `reads`, where that was measured."""
+    """Computation time from the sentence's start to each of `reads`, in seconds, if measured."""
 
 
 def outcome_of(
     hypothesis: Hypothesis, pipeline: Pipeline, *, erased: int = 0, seconds: Sequence[float] = ()
 ) -> Outcome:
-    """Return what became of a sentence that is not empty, from its finished translation."""
+    """Return the outcome of a sentence that is not empty, from its finished translation."""
     return Outcome(
         pipeline.target_vocabulary.decode(hypothesis.tokens),
         pipeline.restore_tokenized(hypothesis.tokens),
@@ -269,7 +269,7 @@ class Decoded:
     @property
     def erasure(self) -> float | None:
         """Normalised erasure: tokens taken back for each that stays; None without revision."""
-        if KINDS.get(self.setting.policy) is not KINDS["re-translation"]:
+        if self.setting.policy != "re-translation":
             return None
         lengths = [len(outcome.units) for outcome in self.outcomes]
         return normalised_erasure([outcome.erased for outcome in self.outcomes], lengths)
@@ -365,7 +365,7 @@ class OnlineDecoder:
         paths_of: dict[float, dict[int, list[int]]] = {weight: {} for weight in weights}
         for group in self._batches(sentences, _MOST_CELLS):
             batch = self._batch(group)
-            with self._precision():
+            with autocast(self.translator.device, self.translator.bf16):
                 costs = torch.stack([writing_costs(m, batch) for m in self.translator.models])
             # Costs of an ensemble are those of its mean probability, as its search has it.
             costs = -((-costs).logsumexp(0) - math.log(len(costs)))
@@ -421,7 +421,7 @@ class OnlineDecoder:
             elif paths_of:
                 agent = self._along([paths_of.get((s.line, s.piece), []) for s in group])
             batch = self._batch(group)
-            with self._precision():
+            with autocast(self.translator.device, self.translator.bf16):
                 nbest_lists = engine.search(
                     translator.models, batch.source, batch.source_lengths, translator.plan,
                     agent=agent, halt=translator.halt,
@@ -459,7 +459,7 @@ class OnlineDecoder:
     def _outcome(
         self, pieces: Sequence[Sentence], translations: Mapping[tuple[int, int], PrefixTranslation]
     ) -> Outcome:
-        """Return what became of a sentence, the translations of its pieces joined."""
+        """Return the outcome of a sentence, the translations of its pieces joined."""
         sizes = [len(piece.source) for piece in pieces]
         if not any(sizes):
             return Outcome([], "", "", [], [])
@@ -472,10 +472,7 @@ class OnlineDecoder:
         """Return what follows the oracle's paths."""
         device = self.translator.device
         lengths = torch.tensor([len(path) for path in paths], device=device)
-        # Padded with a path's last value; beyond its length the whole source is read anyway.
-        size = max(map(len, paths))
-        padded = [[*path, *[path[-1]] * (size - len(path))] for path in paths]
-        return AlongPaths(torch.tensor(padded).to(device), lengths, self.finish_reading)
+        return AlongPaths(pad(paths).to(device), lengths, self.finish_reading)
 
     def _batch(self, group: Sequence[Sentence]) -> Batch:
         pairs = [sentence.source for sentence in group], [sentence.target for sentence in group]
@@ -491,10 +488,6 @@ class OnlineDecoder:
         columns = (source, target) if cells else (source, source)
         for indices in cut_by_length(*columns, numpy.flatnonzero(source), limit, cells):
             yield [sentences[index] for index in indices.tolist()]
-
-    def _precision(self) -> torch.autocast:
-        kind, bf16 = self.translator.device.type, self.translator.bf16
-        return torch.autocast(kind, torch.bfloat16, enabled=bf16)
 
 
 COUNTINGS: tuple[tuple[Unit, Convention], ...] = (

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.models.api import Readiness
 from nmtgrid.online.paths import continue_paths, is_cell, wait_k
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
 from nmtgrid.text.vocabulary import END
+from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, SettingsGroup
 
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
@@ -160,7 +160,7 @@ class WaitK(Agent):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Policy(Agent):
+class Policy(Agent, SettingsGroup):
     """A policy that decides between two wait-k paths; subclasses set `decide` or `next_reads`.
 
     A setting is a field of the dataclass; `faults` says what is wrong with the values.
@@ -173,14 +173,16 @@ class Policy(Agent):
     finish_reading: bool = False
     """The end symbol is written only after the whole source has been read (appendix C)."""
 
+    wants_proposals = True
+
     def __post_init__(self) -> None:
         """Raise ConfigError with what is wrong with the values."""
         if faults := self.faults():
             raise ConfigError(faults)
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values, one sentence each."""
-        faults = [
+        faults = super().faults()
+        faults += [
             f"`{name}` must be a whole number from 0 on, but is {value}."
             for name, value in (("floor", self.floor), ("cap", self.cap))
             if value < 0
@@ -188,11 +190,6 @@ class Policy(Agent):
         if 0 < self.cap < self.floor:
             faults.append(f"`cap` ({self.cap}) must not be below `floor` ({self.floor}).")
         return faults
-
-    @property
-    def wants_proposals(self) -> bool:
-        """Whether `decide` is to be asked: it is, unless a subclass decides by `next_reads`."""
-        return True
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
@@ -210,7 +207,7 @@ class Policy(Agent):
         """Return the result of `decide` [R], limited by the cap."""
         writes = self._decision(proposal)
         if self.finish_reading:
-            # The end symbol would be struck out: what would be written instead nobody proposed.
+            # The end symbol would be ruled out, and no other token has been proposed.
             writes = writes & (proposal.tokens != END)
         if self.cap:
             writes = writes | (proposal.reads >= self.cap + proposal.step)
@@ -242,19 +239,11 @@ class Policy(Agent):
 class Threshold(Policy):
     """Reads while the model's probability of reading is at least `threshold`."""
 
-    threshold: float = 0.5
+    threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Reads while the probability of a READ is at least this; lower reads more."""
 
-    @property
-    def wants_reading(self) -> bool:
-        return True
-
-    @property
-    def wants_proposals(self) -> bool:
-        return False
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
+    wants_reading = True
+    wants_proposals = False
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
@@ -270,11 +259,8 @@ class Threshold(Policy):
 class Confidence(Policy):
     """Writes once the most likely token has at least the probability `threshold`."""
 
-    threshold: float = 0.5
+    threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Minimum probability of the most likely token; higher reads more."""
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         return proposal.log_probabilities.amax(1) >= math.log(self.threshold)
@@ -284,14 +270,8 @@ class Confidence(Policy):
 class Entropy(Policy):
     """Writes once the entropy of the next token is at most `most`."""
 
-    most: float = 1.5
+    most: Annotated[float, ABOVE_0] = 1.5
     """Maximum entropy in nats; lower reads more."""
-
-    def faults(self) -> list[str]:
-        faults = super().faults()
-        if not 0 < self.most < math.inf:
-            faults.append(f"`most` must be a number above 0, but is {self.most}.")
-        return faults
 
     def decide(self, proposal: Proposal) -> Tensor:
         logs = proposal.log_probabilities
@@ -308,16 +288,11 @@ class AlignAtt(Policy):
     Departs: The paper is about speech; its frames are source tokens here.
     """
 
-    last: int = 1
+    last: Annotated[int, FROM_1] = 1
     """Number of latest source tokens to which the next token must not be aligned; higher reads
     more."""
 
-    @property
-    def wants_alignment(self) -> bool:
-        return True
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_below_one("last", self.last)]
+    wants_alignment = True
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.alignment is not None
@@ -333,18 +308,12 @@ class EDAtt(Policy):
     Departs: The paper is about speech; its frames are source tokens here.
     """
 
-    mass: float = 0.3
+    mass: Annotated[float, INSIDE_0_1] = 0.3
     """Share of attention on the latest source tokens that must not be reached; lower reads more."""
-    last: int = 2
+    last: Annotated[int, FROM_1] = 2
     """Number of latest source tokens."""
 
-    @property
-    def wants_alignment(self) -> bool:
-        return True
-
-    def faults(self) -> list[str]:
-        faults = [*super().faults(), *_below_one("last", self.last)]
-        return [*faults, *_outside_unit("mass", self.mass)]
+    wants_alignment = True
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.alignment is not None
@@ -363,19 +332,14 @@ class Monotonic(Policy):
     head.
     """
 
-    threshold: float = 0.5
+    threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Minimum selection probability at which a head stops; higher reads more."""
 
-    @property
-    def wants_readiness(self) -> Readiness:
-        return "monotonic"
+    wants_readiness = "monotonic"
 
     @property
     def chooses_from(self) -> float | None:
         return self.threshold
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_outside_unit("threshold", self.threshold)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.readiness is not None
@@ -394,9 +358,7 @@ class ITST(Policy):
     """Information that the next token must have received, of about 1 in total; higher reads
     more."""
 
-    @property
-    def wants_readiness(self) -> Readiness:
-        return "transport"
+    wants_readiness = "transport"
 
     def faults(self) -> list[str]:
         return [*super().faults(), *_not_positive("delta", self.delta)]
@@ -417,9 +379,7 @@ class WaitInfo(Policy):
     k: float = 3
     """Information by which the source must be ahead of the target; a token has about 1."""
 
-    @property
-    def wants_readiness(self) -> Readiness:
-        return "information"
+    wants_readiness = "information"
 
     def faults(self) -> list[str]:
         return [*super().faults(), *_not_positive("k", self.k)]
@@ -432,18 +392,8 @@ class WaitInfo(Policy):
 _LEAST_LOG = -1e4
 
 
-def _outside_unit(name: str, value: float) -> list[str]:
-    if 0 < value < 1:
-        return []
-    return [f"`{name}` must be above 0 and below 1, but is {value}."]
-
-
 def _not_positive(name: str, value: float) -> list[str]:
     return [] if value > 0 else [f"`{name}` must be a number above 0, but is {value}."]
-
-
-def _below_one(name: str, value: int) -> list[str]:
-    return [] if value >= 1 else [f"`{name}` must be at least 1, but is {value}."]
 
 
 class AlongPaths(Agent):
@@ -470,7 +420,6 @@ class AlongPaths(Agent):
         return continue_paths(*arguments, step + 1)[:, step]
 
 
-@dataclasses.dataclass(frozen=True)
 class Bounded(Agent):
     """An agent that reads if a stream cannot know yet whether it may write.
 
@@ -480,29 +429,10 @@ class Bounded(Agent):
     wait-k and the default limits, the agent decides alone.
     """
 
-    agent: Agent
-    plan: SearchPlan
-    end_is_hidden: bool = False
-
-    @property
-    def wants_reading(self) -> bool:
-        """The agent's own."""
-        return self.agent.wants_reading
-
-    @property
-    def wants_proposals(self) -> bool:
-        """The agent's own."""
-        return self.agent.wants_proposals
-
-    @property
-    def wants_alignment(self) -> bool:
-        """The agent's own."""
-        return self.agent.wants_alignment
-
-    @property
-    def wants_readiness(self) -> Readiness:
-        """The agent's own."""
-        return self.agent.wants_readiness
+    def __init__(self, agent: Agent, plan: SearchPlan, end_is_hidden: bool = False) -> None:
+        self.agent, self.plan, self.end_is_hidden = agent, plan, end_is_hidden
+        self.wants_reading, self.wants_proposals = agent.wants_reading, agent.wants_proposals
+        self.wants_alignment, self.wants_readiness = agent.wants_alignment, agent.wants_readiness
 
     @property
     def chooses_from(self) -> float | None:
@@ -527,13 +457,13 @@ class Bounded(Agent):
 
     def _least(self, step: int) -> int:
         """Return the fewest source tokens with which one more than `step` may be written."""
-        # The limit is a line a + b |x|, so its inverse is computed; the loop below mends rounding.
+        # The limit is linear in |x|: its inverse is computed, and the loop corrects rounding.
         least = step + 1 if self.end_is_hidden else 1
         share = self.plan.max_length_b
         if share == 0 or self._limit(least) > step:
             return least
         least = max(least, math.ceil((step + 1 - self.plan.max_length_a) / share))
-        while self._limit(least) <= step:  # where numbers were rounded
+        while self._limit(least) <= step:
             least += 1
         return least
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy
@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nmtgrid.base.config import check as check_config
-from nmtgrid.base.devices import free_memory
+from nmtgrid.base.devices import autocast, free_memory
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import cut_by_length, pad
 from nmtgrid.metrics.erasure import common_prefix, erased_tokens, final_delays
@@ -39,12 +39,8 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan, Verified
 from nmtgrid.search.constraints import ForcedPrefix
-from nmtgrid.search.cuda_graphs import Graphs
 from nmtgrid.search.translate import check_text
 from nmtgrid.text.vocabulary import END
-
-_WINDOW = 512
-"""Sentences whose prefixes are translated together."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +75,7 @@ class PrefixPolicy:
         return _out_of_range(self, stride=1, floor=0)
 
     def translates(self, reads: int) -> bool:
-        """Whether the prefix of `reads` tokens is translated before it is known if it is all."""
+        """Return whether the prefix of `reads` tokens is translated if the source may go on."""
         # Where the floor lets the first token be written, its earlier prefixes must be known.
         first = math.ceil(max(1, self.floor) / self.stride) - (self.memory - 1)
         return not self.is_offline and not reads % self.stride and reads >= first * self.stride
@@ -110,7 +106,6 @@ class CommitPolicy(PrefixPolicy):
         return math.isinf(self.n) and not self.cap
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values, one sentence each."""
         faults = super().faults() + _out_of_range(self, cap=0)
         if 0 < self.cap < self.floor:
             faults.append(f"`cap` ({self.cap}) must not be below `floor` ({self.floor}).")
@@ -141,7 +136,6 @@ class LocalAgreement(CommitPolicy):
         return self.n
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values, one sentence each."""
         return _out_of_range(self, n=1) + super().faults()
 
     def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
@@ -159,7 +153,6 @@ class HoldN(CommitPolicy):
     """Last tokens of a translation that are not written; infinity reads the whole source."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values, one sentence each."""
         return _out_of_range(self, n=0) + super().faults()
 
     def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
@@ -180,7 +173,6 @@ class Retranslation(PrefixPolicy):
         return math.isinf(self.mask)
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values, one sentence each."""
         return _out_of_range(self, mask=0) + super().faults()
 
     def shown_tokens(self, translation: Sequence[int], reads: int) -> Sequence[int]:
@@ -215,17 +207,16 @@ class PrefixTranslation:
     erased: int = 0
 
 
-class Written:
+class WrittenTokens:
     """The tokens written for a sentence, with their `log_probabilities` and `reads`.
 
     Both lists end with the entry of the end symbol, once the sentence `is_finished`. Reads count
     the source's end symbol.
     """
 
-    def __init__(self, policy: CommitPolicy, plan: SearchPlan) -> None:
+    def __init__(self, plan: SearchPlan) -> None:
         """`plan` gives the norm of the finished translation's score."""
-        self._policy, self._plan = policy, plan
-        self._translations: list[list[int]] = []
+        self._plan = plan
         self._exit_scores: list[Tensor] = []
         self._num_exits: int | None = None
         self.tokens: list[int] = []
@@ -238,6 +229,29 @@ class Written:
         self.written_at: list[float] = []
         """When each of `reads` was written, by `time.perf_counter`."""
         self.is_finished = False
+
+    def hypothesis(self) -> Hypothesis:
+        """Return the finished translation as a search would."""
+        total = sum(self.log_probabilities)
+        norm = float(self._plan.length_norm(torch.tensor(len(self.tokens) + 1)))
+        scores = torch.cat(self._exit_scores).float().cpu() if self._exit_scores else None
+        return Hypothesis(
+            self.tokens, self.log_probabilities, total, total / norm, self._alignment(),
+            reads=self.reads, exits=self.exits, exit_scores=scores, num_exits=self._num_exits,
+        )  # fmt: skip
+
+    def _alignment(self) -> Tensor | None:
+        """Return [T + 1, S], 0 for source tokens that were read later."""
+        return pad_sequence(self.alignments, batch_first=True) if self.alignments else None
+
+
+class CommittedTokens(WrittenTokens):
+    """What a policy commits of the translations of a sentence's prefixes."""
+
+    def __init__(self, policy: CommitPolicy, plan: SearchPlan) -> None:
+        super().__init__(plan)
+        self._policy = policy
+        self._translations: list[list[int]] = []
 
     def add(self, translation: Hypothesis, reads: int, *, is_whole: bool) -> None:
         """Write what is stable of a prefix's translation, or all of the whole source's."""
@@ -266,22 +280,6 @@ class Written:
         self._num_exits = translation.num_exits
         self.is_finished = is_whole
 
-    def hypothesis(self) -> Hypothesis:
-        """Return the finished translation as a search would."""
-        total = sum(self.log_probabilities)
-        norm = float(self._plan.length_norm(torch.tensor(len(self.reads))))
-        return Hypothesis(
-            self.tokens,
-            self.log_probabilities,
-            total,
-            total / norm,
-            pad_sequence(self.alignments, batch_first=True) if self.alignments else None,
-            reads=self.reads,
-            exits=self.exits,
-            exit_scores=torch.cat(self._exit_scores) if self._exit_scores else None,
-            num_exits=self._num_exits,
-        )
-
 
 class _AllButEnd(Agent):
     """Reads all of each prefix but its end symbol, before the first write."""
@@ -304,15 +302,14 @@ class PrefixDecoder:
         device: torch.device | str = "cpu",
         bf16: bool = False,
         halt: Halt | Verified | None = None,
-        graphs: Graphs | None = None,
         batch_tokens: int = 4000,
         align: bool = False,
     ) -> None:
         """`models` (in evaluation mode, on `device`) share both vocabularies and are averaged.
 
         The length limits of `plan` apply to each prefix; `min_length` applies to the whole source
-        only. `halt` and `graphs` as in `engine.search`; `batch_tokens` are the source tokens of a
-        batch times the beam. Raises ConfigError for settings out of range, sampling, models of
+        only. `halt` as in `engine.search`; `batch_tokens` are the source tokens of a batch times
+        the beam. Raises ConfigError for settings out of range, sampling, models of
         pictures, and models that need the end symbol.
         """
         check_config(plan)
@@ -336,74 +333,61 @@ class PrefixDecoder:
         self.models, self.policy = list(models), policy
         self.plan = dataclasses.replace(plan, nbest=1)
         self._device, self._bf16 = torch.device(device), bf16
-        self._halt, self._graphs, self._batch_tokens = halt, graphs, batch_tokens
-        self._align = align
+        self._halt, self._batch_tokens, self._align = halt, batch_tokens, align
 
-    def decode(
-        self,
-        sources: Sequence[Sequence[int]],
-        advance: Callable[[int, int], None] = lambda sentences, tokens: None,
-    ) -> list[PrefixTranslation]:
+    def decode(self, sources: Sequence[Sequence[int]]) -> list[PrefixTranslation]:
         """Return what the policy writes for each source, given as ids without the end symbol.
 
-        `advance` gets the sentences and target tokens of each group that is done.
+        All prefixes of one length, or with `Retranslation` all prefixes, are one search.
         """
-        results: list[PrefixTranslation] = []
-        for first in range(0, len(sources), _WINDOW):
-            indices = range(first, min(first + _WINDOW, len(sources)))
-            if isinstance(self.policy, CommitPolicy):
-                done = self._commit(self.policy, sources, indices)
-            else:
-                assert isinstance(self.policy, Retranslation)
-                done = self._revise(self.policy, sources, indices)
-            results += done
-            advance(len(done), sum(len(result.hypothesis.tokens) + 1 for result in done))
-            # Searches of ever-changing sizes leave holes in the heap.
-            free_memory()
+        if isinstance(self.policy, CommitPolicy):
+            results = self._commit(self.policy, sources)
+        else:
+            assert isinstance(self.policy, Retranslation)
+            results = self._revise(self.policy, sources)
+        # Searches of ever-changing sizes leave holes in the heap.
+        free_memory()
         return results
 
     def _commit(
-        self, policy: CommitPolicy, sources: Sequence[Sequence[int]], indices: Sequence[int]
+        self, policy: CommitPolicy, sources: Sequence[Sequence[int]]
     ) -> list[PrefixTranslation]:
         """Translate the prefixes of one length of all sentences, then those of the next."""
-        written = {index: Written(policy, self.plan) for index in indices}
-        longest = max(len(sources[index]) for index in indices)
-        for reads in filter(policy.translates, range(1, longest + 1)):
-            live = [index for index in indices if len(sources[index]) >= reads]
+        written = [CommittedTokens(policy, self.plan) for _ in sources]
+        for reads in filter(policy.translates, range(1, max(map(len, sources), default=0) + 1)):
+            live = [index for index, source in enumerate(sources) if len(source) >= reads]
             prefixes = [sources[index][:reads] for index in live]
             forced = [written[index].tokens for index in live]
             translations = self.translate(prefixes, forced, live)
             for index, translation in zip(live, translations, strict=True):
                 written[index].add(translation, reads, is_whole=False)
         # The whole sources all together: their search alone has the plan's least length.
-        wholes = [sources[index] for index in indices]
-        forced = [written[index].tokens for index in indices]
-        translations = self.translate(wholes, forced, indices, are_whole=True)
-        for index, translation in zip(indices, translations, strict=True):
-            written[index].add(translation, len(sources[index]) + 1, is_whole=True)
-        return [PrefixTranslation(written[index].hypothesis()) for index in indices]
+        forced = [sentence.tokens for sentence in written]
+        translations = self.translate(sources, forced, are_whole=True)
+        for sentence, source, translation in zip(written, sources, translations, strict=True):
+            sentence.add(translation, len(source) + 1, is_whole=True)
+        return [PrefixTranslation(sentence.hypothesis()) for sentence in written]
 
     def _revise(
-        self, policy: Retranslation, sources: Sequence[Sequence[int]], indices: Sequence[int]
+        self, policy: Retranslation, sources: Sequence[Sequence[int]]
     ) -> list[PrefixTranslation]:
         """Translate all prefixes of all sentences at once: they do not depend on each other."""
         prefixes = [
             (index, reads)
-            for index in indices
-            for reads in filter(policy.translates, range(1, len(sources[index]) + 1))
+            for index, source in enumerate(sources)
+            for reads in filter(policy.translates, range(1, len(source) + 1))
         ]
         translations = self.translate(
             [sources[index][:reads] for index, reads in prefixes], (), [n for n, _ in prefixes]
         )
-        outputs: dict[int, list[Sequence[int]]] = {index: [] for index in indices}
-        reads_of: dict[int, list[int]] = {index: [] for index in indices}
+        outputs: list[list[Sequence[int]]] = [[] for _ in sources]
+        reads_of: list[list[int]] = [[] for _ in sources]
         for (index, reads), translation in zip(prefixes, translations, strict=True):
             outputs[index].append(policy.shown_tokens(translation.tokens, reads))
             reads_of[index].append(reads)
-        wholes = [sources[index] for index in indices]
         results = []
-        finals = self.translate(wholes, (), indices, are_whole=True)
-        for index, final in zip(indices, finals, strict=True):
+        finals = self.translate(sources, are_whole=True)
+        for index, final in enumerate(finals):
             end = len(sources[index]) + 1
             shown = [*outputs[index], final.tokens]
             delays = final_delays(shown, [*reads_of[index], end])
@@ -434,7 +418,7 @@ class PrefixDecoder:
             source = pad([[*prefixes[index], END] for index in batch])
             starts = [forced[index] for index in batch] if forced else []
             constraints = [ForcedPrefix(starts, self._device)] if any(starts) else []
-            with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            with autocast(self._device, self._bf16):
                 nbest_lists = engine.search(
                     self.models,
                     source.to(self._device),
@@ -445,36 +429,23 @@ class PrefixDecoder:
                     keys=torch.tensor([keys[index] for index in batch]),
                     agent=None if are_whole else self._agent,
                     halt=self._halt,
-                    graphs=self._graphs,
                 )
             best.update(zip(batch, (hypotheses[0] for hypotheses in nbest_lists), strict=True))
         return [best[index] for index in range(len(prefixes))]
 
 
-class PrefixStream(Written):
+class PrefixStream(CommittedTokens):
     """A sentence being translated prefix by prefix, in ids: the interface of `TokenStream`."""
 
-    def __init__(
-        self,
-        models: Sequence[TranslationModel],
-        policy: PrefixPolicy,
-        plan: SearchPlan,
-        *,
-        device: torch.device | str = "cpu",
-        bf16: bool = False,
-        halt: Halt | Verified | None = None,
-        align: bool = False,
-    ) -> None:
-        """Take what `PrefixDecoder` takes. Raises ConfigError as it does, and for revisions."""
-        if not isinstance(policy, CommitPolicy):
+    def __init__(self, decoder: PrefixDecoder) -> None:
+        """Raise ConfigError for a policy that revises."""
+        if not isinstance(decoder.policy, CommitPolicy):
             raise ConfigError(
                 "Re-translation revises what it has shown, which a stream cannot.",
                 "Use LocalAgreement or hold-n; `online-eval` evaluates re-translation.",
             )
-        super().__init__(policy, plan)
-        self._decoder = PrefixDecoder(
-            models, plan, policy, device=device, bf16=bf16, halt=halt, align=align
-        )
+        super().__init__(decoder.policy, decoder.plan)
+        self._decoder = decoder
         self._source: list[int] = []
 
     def read(self, tokens: Iterable[int]) -> list[int]:

@@ -36,7 +36,7 @@ WORDS_PER_MINUTE = 150.0
 class PolicyKind:
     """A named policy: its summary, the setting that is swept, and the default sweep.
 
-    `make` is the class, nothing for the oracle, whose paths are no decision. `letter` stands for
+    `make` is the name of its class, empty for the oracle, which is no policy. `letter` stands for
     the swept setting in titles, `shown` for the policy beside a curve.
     """
 
@@ -128,17 +128,20 @@ class Setting:
     parameter: str = ""
 
     @property
+    def kind(self) -> PolicyKind | None:
+        """The named policy; None for one of one's own."""
+        return KINDS.get(self.policy)
+
+    @property
     def key(self) -> str:
         """The name of the swept setting, or nothing."""
-        kind = KINDS.get(self.policy)
-        return self.parameter if kind is None else kind.sweep
+        return self.parameter if self.kind is None else self.kind.sweep
 
     @property
     def label(self) -> str:
         """What the policy is called beside its curve."""
-        kind = KINDS.get(self.policy)
         # Results of older versions have FILE.py:Class.
-        return self.policy.rpartition(":")[2] if kind is None else kind.label
+        return self.policy.rpartition(":")[2] if self.kind is None else self.kind.label
 
     @property
     def curve(self) -> tuple[str, tuple[tuple[str, Any], ...]]:
@@ -158,8 +161,7 @@ class Setting:
     @property
     def translates_prefixes(self) -> bool:
         """Whether the policy translates source prefixes, each by a search of its own."""
-        kind = KINDS.get(self.policy)
-        return kind is not None and kind.translates_prefixes
+        return self.kind is not None and self.kind.translates_prefixes
 
     @property
     def is_short(self) -> bool:
@@ -176,8 +178,7 @@ class Setting:
     @property
     def short_title(self) -> str:
         """The swept setting alone: `p = 0.8`."""
-        kind = KINDS.get(self.policy)
-        letter = self.key if kind is None else kind.letter
+        letter = self.key if self.kind is None else self.kind.letter
         return f"{letter} = {self.number}" if letter else ""
 
     @property
@@ -204,16 +205,16 @@ class Setting:
         value = None if math.isinf(self.value) else self.value
         named = {self.key: value} if self.key else {}
         options = {"options": dict(self.options)} if self.options else {}
-        # The keys of three policies say enough; who reads others need not know their settings.
+        # The keys of the oldest three policies are fixed; all others also name their parameter.
         known = {} if self.is_short else {"parameter": self.key, "value": value}
         return {"policy": self.policy, **named, **known, **options}
 
     def make(self, finish_reading: bool = False) -> Agent | PrefixPolicy:
-        """Return the policy, which the oracle is not. Raises ConfigError for what it refuses."""
+        """Return the policy; the oracle is none. Raises ConfigError for invalid settings."""
         swept = {self.key: self.value} if self.key else {}
         kind = policy_class(self.policy)
         options = dict(self.options)
-        # What translates prefixes writes the end with the source's end in any case.
+        # Policies that translate prefixes always write the end symbol after the source's end.
         if any(field.name == "finish_reading" for field in dataclasses.fields(kind)):
             options["finish_reading"] = finish_reading
         policy: Agent | PrefixPolicy = kind(**swept, **options)
@@ -230,7 +231,7 @@ def _written(value: Any) -> str:
 
 
 def policy_class(name: str) -> Any:
-    """Return the class of a policy's name. Raises ConfigError for a name that there is not."""
+    """Return the class of a policy by its name. Raises ConfigError for an unknown name."""
     if name not in KINDS:
         return _own_class(name)
     from nmtgrid.online import policies, retranslation
@@ -307,7 +308,7 @@ def read_policy(text: str) -> list[Setting]:
             options = tuple(zip(others, chosen, strict=True))
             setting = Setting(name, value, options, "" if name in KINDS else sweep)
             try:
-                setting.make()  # what it refuses is known before anything is decoded
+                setting.make()  # invalid settings are reported before anything is decoded
             except ConfigError as error:
                 raise ConfigError([f"`{name}`: {fault}" for fault in error.faults]) from error
             settings.append(setting)
@@ -320,10 +321,7 @@ _WHOLE = ("k", "n", "mask")
 
 
 def named_policies(text: str | None) -> list[str]:
-    """Return the policies of a list of names; `all` are those that decide something.
-
-    Raises ConfigError for a name that there is not, or twice.
-    """
+    """Return the policies of a list of names; `all` stands for all but the oracle."""
     if text is None:
         return []
     names = [name.strip() for name in text.split(",")]
@@ -400,7 +398,7 @@ def _values(text: str, option: str, hint: type, infinite: bool) -> list[Any]:
 
 
 def read_setting(text: str) -> Setting:
-    """Return the setting of a text of `read_policy` that has one value for each."""
+    """Return the setting of a text as for `read_policy`, with one value for each setting."""
     settings = read_policy(text)
     if len(settings) > 1:
         raise ConfigError(

@@ -20,16 +20,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nmtgrid.base.devices import autocast
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.online.policies import Bounded
-from nmtgrid.online.retranslation import PrefixPolicy, PrefixStream
+from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream, WrittenTokens
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
+from nmtgrid.search.api import (
+    Agent,
+    Halt,
+    Hypothesis,
+    Proposal,
+    SearchPlan,
+    Translation,
+    Verified,
+)
 from nmtgrid.search.constraints import Banned, MinLength, length_bounds
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
-from nmtgrid.search.traces import Trace, rounded_exit_scores
+from nmtgrid.search.traces import Trace
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS
 
@@ -39,12 +48,8 @@ def stream_plan(plan: SearchPlan) -> SearchPlan:
     return dataclasses.replace(plan, beam=1, nbest=1, sample=False, coverage_penalty=0.0)
 
 
-class TokenStream:
-    """A sentence being translated, in ids: takes source tokens, returns target tokens.
-
-    `tokens`, their `log_probabilities` and `reads` grow; the end symbol's are the last of the
-    latter two, once it `is_finished`. Reads count the source's end symbol.
-    """
+class TokenStream(WrittenTokens):
+    """A sentence being translated, in ids: takes source tokens, returns target tokens."""
 
     def __init__(
         self,
@@ -65,8 +70,9 @@ class TokenStream:
         """
         # A coverage penalty needs attention over the whole source; the plan's may be a default.
         engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), align, agent, halt)
+        super().__init__(plan)
+        self._models = list(models)
         self._end_is_hidden = any(model.traits.hides_source_end for model in models)
-        self._models, self._plan = list(models), plan
         self._device, self._bf16 = torch.device(device), bf16
         # A batched search knows the source's length; `Bounded` makes both decide alike without it.
         self._agent = Bounded(agent, plan, self._end_is_hidden)
@@ -80,16 +86,10 @@ class TokenStream:
         self._source_has_ended = self._is_considered = self._is_fed = False
         # What would be written next, with the columns that there are; None: not computed.
         self._proposed: engine.Averaged | None = None
-        self.tokens: list[int] = []
-        self.log_probabilities: list[float] = []
-        self.reads: list[int] = []
-        self.written_at: list[float] = []
-        """When each of `reads` was written, by `time.perf_counter`."""
-        self.exits: list[int] | None = None if halt is None else []
-        self.alignments: list[Tensor] | None = [] if align else None
-        """The shares of the source tokens read, one row [reads] for each of `reads`."""
-        self._exit_scores: list[Tensor] = []
-        self.is_finished = False
+        if halt is not None:
+            self.exits, self._num_exits = [], models[0].traits.num_exits
+        if align:
+            self.alignments = []
 
     @torch.no_grad()
     def read(self, tokens: Iterable[int]) -> list[int]:
@@ -97,7 +97,7 @@ class TokenStream:
         self._waiting.extend(tokens)
         # READ and WRITE alternate until the agent wants a token that has not arrived.
         before = len(self.tokens)
-        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+        with autocast(self._device, self._bf16):
             while not self.is_finished:
                 if not self._wants_more():
                     self._write()
@@ -115,17 +115,6 @@ class TokenStream:
     def end(self) -> list[int]:
         """Take the source's end; return the rest of the translation."""
         return self.read([END])
-
-    def hypothesis(self) -> Hypothesis:
-        """Return the finished translation as a search would."""
-        total = sum(self.log_probabilities)
-        norm = float(self._plan.length_norm(torch.tensor(len(self.tokens) + 1)))
-        scores = torch.cat(self._exit_scores).float().cpu() if self._exit_scores else None
-        return Hypothesis(
-            self.tokens, self.log_probabilities, total, total / norm, reads=self.reads,
-            alignment=self._alignment(), exits=self.exits, exit_scores=scores,
-            num_exits=None if self._halt is None else self._models[0].traits.num_exits,
-        )  # fmt: skip
 
     def _alignment(self) -> Tensor | None:
         """Return [T + 1, S], 0 for source tokens that were read later or not at all."""
@@ -308,7 +297,7 @@ class Stream:
     def written(self, index: int) -> WrittenToken:
         """Return a unit that has been written, the end symbol last; its reads are the piece's.
 
-        Its seconds are 0: they are counted for the line.
+        Its seconds are 0, as they are measured for the whole line.
         """
         stream, is_end = self._stream, index == len(self.target)
         rows = stream.alignments
@@ -369,10 +358,11 @@ class StreamTranslator:
     def begin_piece(self) -> Stream:
         """Return a new piece of a line; raises as `begin` does."""
         if isinstance(self.agent, PrefixPolicy):
-            stream: TokenStream | PrefixStream = PrefixStream(
-                self.models, self.agent, self.plan,
+            decoder = PrefixDecoder(
+                self.models, self.plan, self.agent,
                 device=self.device, bf16=self.bf16, halt=self.halt, align=self.align,
             )  # fmt: skip
+            stream: TokenStream | PrefixStream = PrefixStream(decoder)
         else:
             stream = TokenStream(
                 self.models, self.agent, self.plan,
@@ -480,9 +470,9 @@ class LineStream:
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of work from the line's begin to each write, as many as its hypothesis' reads.
+        """Computation time from the line's start to each write, without waiting for words.
 
-        Waiting for words is no work.
+        There are as many as reads of the line's hypothesis.
         """
         inner = [second for piece in self._seconds[:-1] for second in piece[:-1]]
         return [*inner, *(self._seconds[-1] if self._seconds else ())]
@@ -536,18 +526,5 @@ class LineStream:
         """Return the record of a line that has ended; `text` is the translation in raw words."""
         if not self.source:
             return Trace(line, [], [], "", [], 0.0, 0.0, reads=[])
-        whole = self.hypothesis()
-        return Trace(
-            line=line,
-            source=self.source,
-            target=self.target,
-            text=text,
-            log_probabilities=whole.log_probabilities,
-            log_probability=whole.log_probability,
-            score=whole.score,
-            alignment=None if whole.alignment is None else whole.alignment.numpy(),
-            reads=whole.reads,
-            exits=whole.exits,
-            exit_scores=rounded_exit_scores(whole.exit_scores),
-            num_exits=whole.num_exits,
-        )
+        whole = [self.hypothesis()]
+        return Trace.of(Translation(line, self.source, whole, [text], "", self.target))

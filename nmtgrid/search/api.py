@@ -208,25 +208,14 @@ class Agent:
     READ, until it writes or the source is at its end.
     """
 
-    @property
-    def wants_reading(self) -> bool:
-        """Whether the models' reading probabilities are needed."""
-        return False
-
-    @property
-    def wants_proposals(self) -> bool:
-        """Whether `writes` is to be asked."""
-        return False
-
-    @property
-    def wants_alignment(self) -> bool:
-        """Whether proposals need alignments."""
-        return False
-
-    @property
-    def wants_readiness(self) -> Readiness:
-        """The reading mechanism that models need, for its readiness in proposals."""
-        return "none"
+    wants_reading: bool = False
+    """Whether the models' reading probabilities are needed."""
+    wants_proposals: bool = False
+    """Whether `writes` is to be asked."""
+    wants_alignment: bool = False
+    """Whether proposals need alignments."""
+    wants_readiness: Readiness = "none"
+    """The reading mechanism that models need, for its readiness in proposals."""
 
     @property
     def chooses_from(self) -> float | None:

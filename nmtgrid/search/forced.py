@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, cut_by_length
 from nmtgrid.data.captioning.dataset import region_names
@@ -88,7 +89,7 @@ def forced_traces(
             split.source_lengths, split.target_lengths, window, batch_tokens, batch_tokens * 64
         ):
             batch = split.batch(indices).to(device)
-            with torch.no_grad(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
+            with torch.no_grad(), autocast(device, bf16):
                 scores = forced_log_probabilities([model], batch).float().cpu()
                 alignments = None
                 if align:

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
-from nmtgrid.base.devices import find_device, free_memory, keep_memory
+from nmtgrid.base.devices import autocast, find_device, free_memory, keep_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.base.own_code import import_files
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
@@ -279,7 +279,7 @@ class Translator:
         sizes = [len(source) + len(target) for source, target in encoded]
         for indices in self._batches(sizes, 1):
             batch = collate(*zip(*(encoded[index] for index in indices), strict=True))
-            with self._autocast():
+            with autocast(self.device, self.bf16):
                 values = forced_log_probabilities(self.models, batch.to(self.device))
             for index, value in zip(indices, values.sum(1).tolist(), strict=True):
                 scores[index] = value
@@ -447,7 +447,7 @@ class Translator:
     ) -> list[list[Hypothesis]]:
         constraints = [ForcedPrefix(prefixes, self.device)] if any(prefixes) else []
         # One autocast around the whole search: the cast weights are then kept from step to step.
-        with self._turn, self._autocast():
+        with self._turn, autocast(self.device, self.bf16):
             return engine.search(
                 self.models,
                 source.to(self.device),
@@ -459,9 +459,6 @@ class Translator:
                 halt=self.halt,
                 graphs=self.graphs,
             )
-
-    def _autocast(self) -> torch.autocast:
-        return torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16)
 
     def _batches(self, sizes: list[int], width: int | None = None) -> Iterator[list[int]]:
         """Yield indices in order of size, so many that rows x longest stay within the limit."""

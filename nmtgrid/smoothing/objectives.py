@@ -88,7 +88,7 @@ class Smoothed:
             return self.base.loss(model, batch)
         settings = self.settings.sequence
         if not settings.alpha:
-            return self.base.loss(model, self._aimed(batch))
+            return self.base.loss(model, self._smoothed(batch))
         # The order of the draws (distances, positions, substitutes) is `draw_samples`'.
         samples = self.draw(batch)
         shares = self.weigh(batch, samples)
@@ -102,10 +102,11 @@ class Smoothed:
             # One encoding for the true sentences and their samples. The samples' pass comes first,
             # which is the order of the dropout draws.
             batch = batch.with_shared_source()
-            sampled = self.base.loss(model, self._aimed(as_batch(batch, samples.tokens, weights)))
+            sampled_batch = self._smoothed(as_batch(batch, samples.tokens, weights))
+            sampled = self.base.loss(model, sampled_batch)
             parts = sampled
             if settings.alpha < 1:
-                parts = self.base.loss(model, self._aimed(batch))
+                parts = self.base.loss(model, self._smoothed(batch))
                 total = (1 - settings.alpha) * parts.total + sampled.total
                 parts = dataclasses.replace(parts, total=total)
         tokens = batch.token_count
@@ -143,19 +144,19 @@ class Smoothed:
         proposed = samples.distances / -settings.proposal_temperature
         return importance_weights(lacking / -settings.temperature, proposed)
 
-    def _aims(self, tokens: Tensor, shares: Tensor) -> SoftTargets:
+    def _soft_targets(self, tokens: Tensor, shares: Tensor) -> SoftTargets:
         alpha = self.settings.token.alpha
         return SoftTargets(
             tokens, shares, self.spread if alpha else None, alpha, self.settings.entropy
         )
 
-    def _aimed(self, batch: Batch) -> Batch:
+    def _smoothed(self, batch: Batch) -> Batch:
         """Return the batch with soft targets, where tokens are smoothed."""
         if not (self.settings.token.alpha or self.settings.entropy):
             return batch
         tokens = batch.target_output[..., None]
-        aims = self._aims(tokens, torch.ones_like(tokens, dtype=torch.float32))
-        return dataclasses.replace(batch, soft_targets=aims)
+        targets = self._soft_targets(tokens, torch.ones_like(tokens, dtype=torch.float32))
+        return dataclasses.replace(batch, soft_targets=targets)
 
     def _lazy(self, batch: Batch, samples: Tensor, weights: Tensor) -> Batch:
         """Return the batch with reference and samples [B, L, T] as one mixture. Eq. (E.16)."""
@@ -163,7 +164,7 @@ class Smoothed:
         tokens = torch.cat([reference, samples.transpose(1, 2)], 2)
         reference_weight = weights.new_full((len(batch), 1), 1 - self.settings.sequence.alpha)
         shares = torch.cat([reference_weight, weights], 1)[:, None].expand(tokens.shape)
-        return dataclasses.replace(batch, soft_targets=self._aims(tokens, shares))
+        return dataclasses.replace(batch, soft_targets=self._soft_targets(tokens, shares))
 
 
 def smooth(

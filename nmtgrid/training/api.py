@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Agent
 from nmtgrid.training.settings import RunSettings
+
+Settings = TypeVar("Settings")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +53,17 @@ class Objective(Protocol):
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the batch's loss, under the caller's autocast and gradient mode."""
+
+
+class BaseObjective(Generic[Settings]):
+    """What the objectives of this toolkit share: settings, and a validation with whole sources."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    def agent(self) -> Agent | None:
+        """Return None: translations see the whole source."""
+        return None
 
 
 @runtime_checkable

@@ -30,7 +30,7 @@ from nmtgrid.training.settings import RunClock, TrainingSettings
 from nmtgrid.training.update import UpdateResult
 
 _LEAST_UPDATES, _LEAST_MINUTES = 20, 0.5
-"""Between two validations that a share of the run has brought about."""
+"""Minimum distance between two validations due by `validate_share`."""
 
 
 @dataclasses.dataclass
@@ -53,7 +53,7 @@ class Progress:
     saved_minutes: NonNegative = 0.0
 
     def __post_init__(self) -> None:
-        """Raise ValueError for counters of what has not been yet."""
+        """Raise ValueError for counters that are ahead of the run."""
         updates = self.validated_update, self.checkpoint_update, self.saved_update
         if max(updates) > self.update or self.validated_epoch > self.cursor.epoch:
             raise ValueError(f"something was done after the last update, {self.update}")
@@ -61,7 +61,7 @@ class Progress:
             raise ValueError(f"something was done after the last minute, {self.minutes:g}")
 
     def validated(self, minutes: float, *, due: bool) -> None:
-        """Note that the run is being validated, for it was `due` or because it ends."""
+        """Record a validation, which was `due` or comes at the end of the run."""
         self.validated_update = self.update
         if due:
             self.checkpoint_update, self.validated_epoch = self.update, self.cursor.epoch
@@ -186,7 +186,7 @@ class Stopwatch:
         self._minutes_before, self._start = minutes, self.now()
 
     def synchronise(self) -> None:
-        """Bring the processes together on the time and on stopping."""
+        """Let all processes agree on the time and on stopping."""
         if self._processes.count == 1:
             return
         # One sum brings both: the other processes add no minutes.
@@ -408,7 +408,7 @@ class MetricsLog:
         self._known: set[tuple[Any, ...]] = set()
 
     def keep_until(self, update: int) -> list[int]:
-        """Drop lines of updates after `update` (they are done again), and a torn last line.
+        """Drop lines of updates after `update` (they are done again), and an incomplete last line.
 
         Other damaged lines stay as they are; return their numbers.
         """

@@ -8,6 +8,7 @@ adaptive/ and smoothing/ are built from these parts.
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -17,8 +18,8 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Teacher, linear_cross_entropy
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
-from nmtgrid.training.api import LossParts, ObjectiveKind
-from nmtgrid.training.settings import outside
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
+from nmtgrid.training.settings import BELOW_1, ObjectiveSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +115,7 @@ def site_loss(
     classifier = model.classifier()
     if not torch.is_grad_enabled():
         # Detached, so that the fused loss computes no gradients in its forward pass.
-        bias = None if classifier.bias is None else classifier.bias.detach()
-        classifier = Classifier(classifier.weight.detach(), bias)
+        classifier = classifier.detached()
     # Fused: logits [M, V] are never there as a whole (`benchmarks/kernels.py` times it).
     targets = SiteTargets.at(batch, sites)
     total, nll = targets.cross_entropy(features, classifier, weights, label_smoothing)
@@ -123,22 +123,15 @@ def site_loss(
 
 
 @dataclasses.dataclass(frozen=True)
-class LikelihoodSettings:
+class LikelihoodSettings(ObjectiveSettings):
     """Settings of maximum likelihood."""
 
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return outside(self, "objective", "at least 0 and below 1", "label_smoothing")
 
-
-class Likelihood:
+class Likelihood(BaseObjective[LikelihoodSettings]):
     """Maximum likelihood: one prediction for each target token, with the whole source."""
-
-    def __init__(self, settings: LikelihoodSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Warn of parts that early exit needs and that this leaves untrained."""
@@ -153,9 +146,6 @@ class Likelihood:
                 "`--objective exits-aligned`, or `exits-halting` for a predictor, to decode with "
                 "early exits."
             )
-
-    def agent(self) -> None:
-        """Translations see the whole source."""
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         """Return the label-smoothed cross-entropy, summed over the target tokens."""

@@ -152,7 +152,7 @@ def _resolve_new(request: Request, objectives: Objectives) -> RunSettings:
 
 
 def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> RunSettings:
-    saved = _read_settings(folder)
+    saved = _read_run(folder).settings
     faults: list[str] = []
     kind = _kind(str(saved.get("arch")), str(saved.get("objective_name")), objectives, faults)
     if kind is None:
@@ -211,13 +211,8 @@ def data_of_run(folder: Path) -> Path:
     return Path(data)
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Return the settings stored in a model directory. Raises ModelError if there are none."""
-    return _read_run(folder).settings
-
-
 def _read_run(folder: Path) -> _Run:
-    # The settings alone: a request is checked before any weights are read.
+    """Return what a run's folder says of it. Raises ModelError if there is no run."""
     path = folder / "config.json"
     if not path.is_file():
         raise ModelError(
@@ -337,7 +332,7 @@ def prepare(
     """
     lock = None
     if processes.is_first and not (resume and not folder.is_dir()):
-        # Where somebody may be at work, that is what to say; all is checked again behind the lock.
+        # With a lock file, its error comes first; the folder is checked again under the lock.
         if not (folder / LOCK).exists():
             check_folder(folder, overwrite=overwrite or resume)
         lock = FolderLock(folder, "nmtgrid train")
@@ -367,7 +362,7 @@ def _prepare(
     stop: StopRequest | None,
     processes: Processes,
 ) -> Trainer:
-    # Again behind the lock: somebody may have trained here since.
+    # Again under the lock: another run may have written here since.
     if not resume and processes.is_first:
         check_folder(folder, overwrite=overwrite)
     dataset, training = Dataset.open(data), settings.training
@@ -383,7 +378,7 @@ def _prepare(
     model = build_model(settings, dataset)
     if init is not None and not resume:
         _load_init(model, init, dataset)
-    # Checked before the folder is touched, as all that can be refused is.
+    # Like all other checks, before the folder is changed.
     objective = make_objective(settings, dataset, device, objectives, folder if resume else None)
     objective.check(model)
     bf16 = training.precision == "bf16"
@@ -417,7 +412,7 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
     """Let `trainer` go on from the saved state in `folder`."""
     _check_same_pipeline(folder, pipeline)
     # Read before the settings of this run take their place.
-    saved = from_json(type(trainer.settings), _read_settings(folder))
+    saved = from_json(type(trainer.settings), _read_run(folder).settings)
     if not trainer.resume():
         advice = "Begin again with `--overwrite`."
         raise ModelError(f"{folder} contains no saved state to resume from.", advice)
@@ -425,7 +420,7 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
 
 
 def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool) -> None:
-    """Describe the model in its folder, after what an older run left there is `clear`ed."""
+    """Write the model's description, after the files of an older run are removed (`clear`)."""
     if clear:
         clear_folder(folder)
     is_new = not _entries(folder)
@@ -480,9 +475,9 @@ def make_objective(
 def check_smoothing(
     settings: RunSettings, objectives: Objectives, run_folder: Path | None = None
 ) -> None:
-    """Raise ConfigError where drawn sentences would have no meaning for the objective.
+    """Raise ConfigError if sampled sentences make no sense for the objective.
 
-    Or where the vectors are not there, and the run that is resumed, in `run_folder`, has none.
+    Also if the vectors are missing and the resumed run in `run_folder` has none.
     """
     kind, sequence = objectives.get(settings.objective_name), settings.smoothing.sequence
     if sequence.alpha and not sequence.lazy and not kind.takes_samples:
@@ -566,9 +561,9 @@ def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | Non
 
 
 def check_tie(settings: RunSettings, dataset: Dataset) -> None:
-    """Raise ConfigError if both languages are to share one matrix, but no vocabulary.
+    """Raise ConfigError if both languages share one matrix but not one vocabulary.
 
-    Or if the architecture cannot read what the dataset's sources are, text or pictures.
+    Also if the architecture cannot read the dataset's sources (text or pictures).
     """
     arch, architectures = settings.arch, zoo.architectures()
     of_pictures = dataset.pictures is not None

@@ -9,7 +9,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
 
 from nmtgrid.search.api import SearchPlan
 
@@ -17,37 +17,64 @@ Reward = Literal["hamming", "bleu", "cider"]
 Vocabulary = Literal["all", "batch", "references"]
 
 
-_RANGES: dict[str, Callable[[float], bool]] = {
-    "a number above 0": lambda value: 0 < value < math.inf,
-    "a number from 0 on": lambda value: 0 <= value < math.inf,
-    "from 0 to 1": lambda value: 0 <= value <= 1,
-    "at least 0 and below 1": lambda value: 0 <= value < 1,
-    "above 0 and below 1": lambda value: 0 < value < 1,
-    "at least 1": lambda value: value >= 1,
-}
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The values that a number may have: part of a setting's type, `Annotated[int, FROM_1]`."""
+
+    text: str
+    contains: Callable[[float], bool]
 
 
-def outside(settings: Any, group: str, span: str, *names: str) -> list[str]:
-    """Return a fault for each of the settings in `group` whose value is not in `span`."""
-    faults = []
-    for name in names:
-        value = getattr(settings, name)
-        # Comparisons with NaN are false, so it lies outside of all ranges.
-        if not _RANGES[span](value):
-            faults.append(f"`{group}.{name}` must be {span}, but is {value}.")
-    return faults
+# Comparisons with NaN are false, so it lies outside of all ranges.
+ABOVE_0 = Range("a number above 0", lambda value: 0 < value < math.inf)
+FROM_0 = Range("a number from 0 on", lambda value: 0 <= value < math.inf)
+FROM_1 = Range("at least 1", lambda value: value >= 1)
+SHARE = Range("from 0 to 1", lambda value: 0 <= value <= 1)
+BELOW_1 = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
+INSIDE_0_1 = Range("above 0 and below 1", lambda value: 0 < value < 1)
+
+
+class SettingsGroup:
+    """Settings whose values must lie in the ranges of their types; messages name the group."""
+
+    group: ClassVar[str] = ""
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        kind: Any = type(self)
+        prefix = f"{self.group}." if self.group else ""
+        return [
+            f"`{prefix}{name}` must be {span.text}, but is {value}."
+            for name, span in _ranges(kind).items()
+            if not span.contains(value := getattr(self, name))
+        ]
+
+
+class ObjectiveSettings(SettingsGroup):
+    """The settings of an objective."""
+
+    group = "objective"
+
+
+# Annotations are strings, and evaluating them takes long.
+@functools.cache
+def _ranges(kind: type[Any]) -> dict[str, Range]:
+    hints = get_type_hints(kind, include_extras=True).items()
+    return {name: hint.__metadata__[0] for name, hint in hints if get_origin(hint) is Annotated}
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenSmoothing:
+class TokenSmoothing(SettingsGroup):
     """Token-level smoothing: part of a token's target goes to similar tokens."""
 
-    alpha: float = 0.0
+    group = "smoothing.token"
+
+    alpha: Annotated[float, SHARE] = 0.0
     """Share of the target distribution that goes to similar tokens; 0: none. Eq. (E.13)."""
-    temperature: float = 0.2
+    temperature: Annotated[float, ABOVE_0] = 0.2
     """Tau: a higher temperature spreads this share more widely; in units of cosine similarity. Eq.
     (E.10)."""
-    rarity: float = 0.0
+    rarity: Annotated[float, FROM_0] = 0.0
     """Beta: penalty of candidates as frequent as the reference token, which promotes rare tokens.
     Eq. (E.11)."""
     neighbours: int = 0
@@ -58,10 +85,7 @@ class TokenSmoothing:
     line."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        faults = outside(self, "smoothing.token", "from 0 to 1", "alpha")
-        faults += outside(self, "smoothing.token", "a number above 0", "temperature")
-        faults += outside(self, "smoothing.token", "a number from 0 on", "rarity")
+        faults = super().faults()
         if self.neighbours < 0 or self.neighbours == 1:
             faults.append(
                 "`smoothing.token.neighbours` must be 0, or at least 2 (a token is its own nearest "
@@ -71,14 +95,16 @@ class TokenSmoothing:
 
 
 @dataclasses.dataclass(frozen=True)
-class SequenceSmoothing:
+class SequenceSmoothing(SettingsGroup):
     """Sequence-level smoothing: the loss includes sampled sentences close to the reference."""
 
-    alpha: float = 0.0
+    group = "smoothing.sequence"
+
+    alpha: Annotated[float, SHARE] = 0.0
     """Share of the loss that is computed on sampled sentences; 0: none. Eq. (E.12)."""
     reward: Reward = "hamming"
     """Similarity to the reference: Hamming distance (few replaced tokens), BLEU or CIDEr."""
-    temperature: float = 0.37
+    temperature: Annotated[float, ABOVE_0] = 0.37
     """Tau of the reward: a lower temperature samples sentences closer to the reference. Eq.
     (E.5)."""
     vocabulary: Vocabulary = "all"
@@ -86,7 +112,7 @@ class SequenceSmoothing:
     references."""
     substitutes: Literal["uniform", "similar"] = "uniform"
     """How replacements are sampled: uniformly, or by the similarity of token-level smoothing."""
-    samples: int = 1
+    samples: Annotated[int, FROM_1] = 1
     """L, the number of sentences sampled for each reference."""
     lazy: bool = False
     """Predict the sampled sentences from the reference prefix, which needs only one forward pass.
@@ -97,16 +123,12 @@ class SequenceSmoothing:
     temperature), 6 % at 0.37, whatever the size of the vocabulary. For BLEU and CIDEr the unit is
     the reward lost by the first substitution. `false` is the printed form: the exponent is the
     reward over the temperature."""
-    proposal_temperature: float = 0.37
+    proposal_temperature: Annotated[float, ABOVE_0] = 0.37
     """With the rewards `bleu` and `cider`: tau of the Hamming distance from which sentences are
     sampled before they are weighted."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        group = "smoothing.sequence"
-        faults = outside(self, group, "from 0 to 1", "alpha")
-        faults += outside(self, group, "a number above 0", "temperature", "proposal_temperature")
-        faults += outside(self, group, "at least 1", "samples")
+        faults, group = super().faults(), self.group
         if not self.alpha:
             return faults
         if self.reward != "hamming" and self.samples == 1:
@@ -123,12 +145,14 @@ class SequenceSmoothing:
 
 
 @dataclasses.dataclass(frozen=True)
-class SmoothingSettings:
+class SmoothingSettings(SettingsGroup):
     """Loss smoothing (appendix E); off by default."""
+
+    group = "smoothing"
 
     token: TokenSmoothing = dataclasses.field(default_factory=TokenSmoothing)
     sequence: SequenceSmoothing = dataclasses.field(default_factory=SequenceSmoothing)
-    entropy: float = 0.0
+    entropy: Annotated[float, FROM_0] = 0.0
     """Gamma: weight of the entropy of the predictions, in nats, that is subtracted from the loss
     (table E.1)."""
 
@@ -166,10 +190,6 @@ class SmoothingSettings:
             )
         return notes
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return outside(self, "smoothing", "a number from 0 on", "entropy")
-
 
 Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
 Optimiser = Literal["adamw", "adam", "nesterov", "muon"]
@@ -178,32 +198,34 @@ RunClock = Literal["wall", "processor"]
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingSettings:
+class TrainingSettings(SettingsGroup):
     """Optimisation, validation, checkpoints and the end of a run.
 
     0 switches off a limit, an interval, gradient clipping, decay or averaging. Minutes are those of
     the whole run, including validation and saving, and continue to count when it is resumed.
     """
 
+    group = "training"
+
     optimiser: Optimiser = "adamw"
     """`nesterov` is SGD with Nesterov momentum; `muon` updates hidden matrices with Muon and all
     other parameters with AdamW."""
-    learning_rate: float = 0.002
+    learning_rate: Annotated[float, ABOVE_0] = 0.002
     """Peak learning rate, at the end of the warm-up."""
-    beta1: float = 0.9
+    beta1: Annotated[float, BELOW_1] = 0.9
     """Adam: decay rate of the mean of gradients."""
-    beta2: float = 0.98
+    beta2: Annotated[float, BELOW_1] = 0.98
     """Adam: decay rate of the mean of squared gradients."""
-    epsilon: float = 1e-8
+    epsilon: Annotated[float, ABOVE_0] = 1e-8
     """Adam: added to the denominator of an update."""
-    momentum: float = 0.99
+    momentum: Annotated[float, BELOW_1] = 0.99
     """Momentum of `nesterov`."""
-    muon_momentum: float = 0.95
+    muon_momentum: Annotated[float, BELOW_1] = 0.95
     """Momentum of Muon."""
-    weight_decay: float = 0.0001
+    weight_decay: Annotated[float, FROM_0] = 0.0001
     """Weight decay: decoupled for `adamw` and `muon`, an L2 penalty for the others. It applies to
     matrices and larger tensors, not to biases and normalisation parameters."""
-    clip_norm: float = 5.0
+    clip_norm: Annotated[float, FROM_0] = 5.0
     """Maximum norm of the gradient of the loss per target token; larger gradients are scaled
     down."""
     shard: bool = False
@@ -213,106 +235,86 @@ class TrainingSettings:
     """Learning-rate schedule after the warm-up: the inverse square root of the updates; a cosine
     over `max_updates` (`cosine`) or `max_minutes` (`cosine-time`); a reduction whenever validation
     stops improving (`plateau`) or every `decay_updates` (`step`); or constant."""
-    warmup_updates: int = 4000
+    warmup_updates: Annotated[int, FROM_0] = 4000
     """Updates of the warm-up, in which the learning rate rises."""
-    warmup_fraction: float = 0.05
+    warmup_fraction: Annotated[float, BELOW_1] = 0.05
     """With `cosine-time`: share of `max_minutes` for the warm-up."""
-    initial_learning_rate: float = 1e-7
+    initial_learning_rate: Annotated[float, FROM_0] = 1e-7
     """Learning rate at the start of the warm-up."""
     final_learning_rate: float = 0.01
     """Learning rate at the end of a cosine schedule, as a fraction of `learning_rate`."""
-    decay_factor: float = 0.8
+    decay_factor: Annotated[float, ABOVE_0] = 0.8
     """With `plateau` and `step`: factor by which the learning rate is multiplied at each decay."""
-    decay_patience: int = 3
+    decay_patience: Annotated[int, ABOVE_0] = 3
     """With `plateau`: validations without improvement before a decay."""
-    decay_threshold: float = 0.0
+    decay_threshold: Annotated[float, FROM_0] = 0.0
     """With `plateau`: minimum decrease of the validation loss, in nats per token, that counts as an
     improvement."""
-    decay_updates: int = 10000
+    decay_updates: Annotated[int, ABOVE_0] = 10000
     """With `step`: updates between decays."""
-    seed: int = 1
+    seed: Annotated[int, FROM_0] = 1
     """Random seed of initialisation, dropout and the order of the training pairs."""
     precision: Precision = "auto"
     """`auto`: bf16 where it is faster than fp32."""
     compile: bool = False
     """Whether torch.compile fuses the element-wise operations of a Transformer's blocks.
     Compilation takes about a minute at the start of each run."""
-    max_updates: int = 50000
+    max_updates: Annotated[int, FROM_0] = 50000
     """Maximum number of updates."""
-    max_minutes: float = 0.0
+    max_minutes: Annotated[float, FROM_0] = 0.0
     """Maximum duration in minutes; the final validation is extra."""
     clock: RunClock = "wall"
     """Clock of time limits and rates: `wall`, or `processor`, the processor time of all CPU
     threads, so that runs on a shared machine are comparable."""
-    max_epochs: int = 0
+    max_epochs: Annotated[int, FROM_0] = 0
     """Maximum number of epochs."""
-    patience: int = 0
+    patience: Annotated[int, FROM_0] = 0
     """Validations without improvement before training stops early."""
-    validate_updates: int = 0
+    validate_updates: Annotated[int, FROM_0] = 0
     """Updates between validations."""
-    validate_minutes: float = 0.0
+    validate_minutes: Annotated[float, FROM_0] = 0.0
     """Minutes between validations."""
-    validate_epochs: int = 1
+    validate_epochs: Annotated[int, FROM_0] = 1
     """Epochs between validations."""
-    validate_share: float = 0.2
+    validate_share: Annotated[float, BELOW_1] = 0.2
     """Share of the run between validations during the first epoch, if validation is by epochs only,
     so that a run shorter than an epoch is validated too. 0: such a run is validated only at its
     end."""
     validate_bleu: bool = True
     """Whether validation also translates and computes BLEU (captions: and CIDEr-D)."""
-    validate_sentences: int = 1000
+    validate_sentences: Annotated[int, FROM_0] = 1000
     """Number of validation sentences to translate; 0: all."""
-    save_minutes: float = 10.0
+    save_minutes: Annotated[float, FROM_0] = 10.0
     """Maximum minutes between two saved checkpoints."""
-    r_drop: float = 0.0
+    r_drop: Annotated[float, FROM_0] = 0.0
     """R-Drop: weight alpha of the divergence between two predictions of each pair with different
     dropout (published for translation: 5). 0: off."""
-    r_drop_from: float = 0.0
+    r_drop_from: Annotated[float, BELOW_1] = 0.0
     """Share of the run, by the first limit of updates, minutes or epochs that it will reach, before
     R-Drop begins."""
-    log_updates: int = 50
+    log_updates: Annotated[int, ABOVE_0] = 50
     """Updates between two lines of the log."""
-    watch_gradients: int = 0
+    watch_gradients: Annotated[int, FROM_0] = 0
     """Updates between two measurements of gradient norms at the output of each layer. The norms,
     and the ratio of the first encoder layer to the last, are written to metrics.jsonl."""
-    average: int = 0
+    average: Annotated[int, FROM_0] = 0
     """Number of checkpoints whose weights are averaged at the end: those of the last scheduled
     validations, and the final one."""
-    ema_decay: float = 0.0
+    ema_decay: Annotated[float, BELOW_1] = 0.0
     """Decay rate of an exponential moving average of the weights; in the first steps it is a plain
     mean. 0: off."""
-    ema_updates: int = 4
+    ema_updates: Annotated[int, ABOVE_0] = 4
     """Updates between two steps of the moving average."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        group = "training"
-        faults = outside(
-            self, group, "a number above 0", "learning_rate", "epsilon", "decay_factor"
-        )
-        below_one = (
-            "beta1", "beta2", "momentum", "muon_momentum", "warmup_fraction", "ema_decay",
-        )  # fmt: skip
-        faults += outside(self, group, "at least 0 and below 1", *below_one)
-        faults += outside(self, group, "a number from 0 on", "r_drop")
-        faults += outside(self, group, "at least 0 and below 1", "r_drop_from", "validate_share")
+        faults = super().faults()
         if not 0 <= self.final_learning_rate <= 1:
             faults.append(
                 "`training.final_learning_rate` is a fraction of `training.learning_rate`: it must "
                 f"be from 0 to 1, but is {self.final_learning_rate}."
             )
-        rates = ("weight_decay", "clip_norm", "warmup_updates", "initial_learning_rate")
-        faults += outside(self, group, "a number from 0 on", *rates, "decay_threshold")
         if self.decay_factor >= 1:
             faults.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
-        limits = (
-            "seed", "max_updates", "max_minutes", "max_epochs", "patience", "validate_updates",
-            "validate_minutes", "validate_epochs", "validate_sentences", "save_minutes", "average",
-            "watch_gradients",
-        )  # fmt: skip
-        faults += outside(self, group, "a number from 0 on", *limits)
-        above_zero = ("log_updates", "ema_updates", "decay_patience", "decay_updates")
-        faults += outside(self, group, "a number above 0", *above_zero)
         if not (self.max_updates or self.max_minutes or self.max_epochs):
             faults.append(
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "
@@ -347,27 +349,29 @@ class TrainingSettings:
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchSettings:
+class BatchSettings(SettingsGroup):
     """How sentence pairs are grouped into batches; an update takes `accumulation` batches."""
 
-    max_tokens: int = 4000
+    group = "batches"
+
+    max_tokens: Annotated[int, ABOVE_0] = 4000
     """Maximum target tokens per batch, including padding and end symbols."""
-    max_cells: int = 0
+    max_cells: Annotated[int, FROM_0] = 0
     """Maximum grid cells per batch (sentences x target x source positions), including padding."""
-    max_length: int = 100
+    max_length: Annotated[int, FROM_0] = 100
     """Training pairs with more tokens on either side are skipped; their number is reported. 0: no
     limit."""
-    accumulation: int = 1
+    accumulation: Annotated[int, ABOVE_0] = 1
     """Batches per update (gradient accumulation)."""
-    source_bpe_dropout: float = 0.0
+    source_bpe_dropout: Annotated[float, SHARE] = 0.0
     """BPE-dropout of the source (Provilkov et al. 2020): probability that a merge is skipped when a
     word is segmented, sampled anew in each epoch; 0.1 is usual. A sentence that would become longer
     than `max_length` keeps its normal segmentation."""
-    target_bpe_dropout: float = 0.0
+    target_bpe_dropout: Annotated[float, SHARE] = 0.0
     """BPE-dropout of the target."""
-    source_word_dropout: float = 0.0
+    source_word_dropout: Annotated[float, BELOW_1] = 0.0
     """Probability that a source token is replaced by `<unk>` in training."""
-    target_word_dropout: float = 0.0
+    target_word_dropout: Annotated[float, BELOW_1] = 0.0
     """Probability that a token of the decoder's input is replaced by `<unk>` in training; the
     tokens to predict stay."""
 
@@ -380,15 +384,6 @@ class BatchSettings:
     def word_dropout(self) -> tuple[float, float]:
         """Word dropout of both sides."""
         return self.source_word_dropout, self.target_word_dropout
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        faults = outside(self, "batches", "a number above 0", "max_tokens", "accumulation")
-        bpe = ("source_bpe_dropout", "target_bpe_dropout")
-        words = ("source_word_dropout", "target_word_dropout")
-        faults += outside(self, "batches", "from 0 to 1", *bpe)
-        faults += outside(self, "batches", "at least 0 and below 1", *words)
-        return faults + outside(self, "batches", "a number from 0 on", "max_cells", "max_length")
 
 
 @dataclasses.dataclass(frozen=True)

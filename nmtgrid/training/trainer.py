@@ -11,9 +11,9 @@ import concurrent.futures
 import dataclasses
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy
 import torch
@@ -24,7 +24,7 @@ from nmtgrid.base.devices import free_memory, random_states, restore_random_stat
 from nmtgrid.base.errors import DataError, ModelError, TrainingError
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.io.records import convert
-from nmtgrid.data.batches import Batch, BatchPlan, DataCursor, check_usable
+from nmtgrid.data.batches import Batch, BatchPlan, DataCursor, Pairs, check_usable
 from nmtgrid.data.dropout import ResegmentedPairs, drop_words
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
@@ -62,18 +62,6 @@ _HASHED_AT_ONCE = 1 << 20
 _GIVE_BACK_EVERY = 20
 """Updates after which freed memory goes back to the system: batches of ever-changing shapes leave
 holes in the heap, gigabytes within an hour."""
-
-
-class Pairs(Protocol):
-    """The training data: a split of a dataset, or anything with the same interface."""
-
-    @property
-    def source_lengths(self) -> NDArray[Any]: ...
-
-    @property
-    def target_lengths(self) -> NDArray[Any]: ...
-
-    def batch(self, indices: Sequence[int] | NDArray[Any]) -> Batch: ...
 
 
 def plan_batches(
@@ -412,7 +400,7 @@ class Trainer:
             yield meter.event(training, progress, minutes, rate, self.plan, self._batches)
 
     def _count(self, result: UpdateResult) -> Iterator[events.Event]:
-        """Take in the result of an update; the last one, if it was measured or halved."""
+        """Add the result of an update to the meter; yield its gradients and split batches."""
         self.meter.add(result)
         progress = self.progress
         if result.gradients:
@@ -495,7 +483,7 @@ class Trainer:
             self.meter.add(result)
 
     def _save(self, best: dict[str, Tensor] | None) -> events.Saved:
-        """Save a state; all processes call, for shards and random states come from all of them."""
+        """Save a state; called by all processes, each of which has shards and random states."""
         self._read_results()
         progress = self.progress
         progress.minutes = progress.saved_minutes = self.stopwatch.minutes

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.devices import is_intel, is_out_of_memory, keep_memory
+from nmtgrid.base.devices import autocast, is_intel, is_out_of_memory, keep_memory
 from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models import zoo
@@ -351,7 +351,7 @@ class Updater:
             hooks = contextlib.nullcontext() if watch is None else watch.hooks()
             try:
                 with copies.used() if copies else contextlib.nullcontext():
-                    with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16), hooks:
+                    with autocast(self.device, self.bf16), hooks:
                         parts = self.weights.loss(microbatch.to(self.device))
                     parts.total.backward()
             except (RuntimeError, MemoryError) as fault:

@@ -16,6 +16,7 @@ import numpy
 import torch
 from torch import Tensor
 
+from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import DataError
 from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent
 from nmtgrid.data.batches import cut_by_length
@@ -119,7 +120,7 @@ class SplitValidator:
         sums: dict[str, float] = {}
         for indices in self._batches:
             batch = self.split.batch(indices).to(self.device)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            with autocast(self.device, self.bf16):
                 parts = self.objective.loss(model, batch)
             values = {"nll": parts.nll, **parts.extra}
             if parts.criterion is not None:
@@ -152,7 +153,7 @@ class SplitValidator:
         hypotheses = [""] * self._count
         for indices in self._groups:
             batch = self.split.batch(indices).to(self.device)
-            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+            with autocast(self.device, self.bf16):
                 nbest_lists = search(
                     [model], batch.source, batch.source_lengths, SearchPlan(),
                     agent=self.objective.agent(), graphs=graphs,

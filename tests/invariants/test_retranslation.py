@@ -72,7 +72,7 @@ def _streamed(
     halt: Halt | None = None,
 ) -> Hypothesis:
     """Return the translation, after a check of when each token of it came."""
-    stream = PrefixStream([model], policy, plan, halt=halt)
+    stream = PrefixStream(PrefixDecoder([model], plan, policy, halt=halt))
     arrived: list[int] = []
     for count, token in enumerate(source, start=1):
         arrived += [count] * len(stream.read([token]))
@@ -134,7 +134,7 @@ def test_waiting_for_the_end_is_offline_search(case: Case) -> None:
 def test_the_rest_is_an_offline_search_that_goes_on_from_what_is_written(case: Case) -> None:
     model = case.build()
     source = _sources(model)[3]
-    stream = PrefixStream([model], HoldN(1), BEAM)
+    stream = PrefixStream(PrefixDecoder([model], BEAM, HoldN(1)))
     stream.read(source)
     written = [*stream.tokens]
     stream.end()

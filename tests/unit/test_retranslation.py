@@ -10,7 +10,6 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.models.api import Classifier, Step, Traits, TranslationModel
-from nmtgrid.online import retranslation
 from nmtgrid.online.retranslation import (
     CommitPolicy,
     HoldN,
@@ -128,7 +127,7 @@ def test_what_is_written_by_hand(policy: Policy, tokens: list[int], reads: list[
     assert result.hypothesis.score == pytest.approx(each, abs=1e-6)
     if not isinstance(policy, CommitPolicy):
         return
-    stream = PrefixStream([ScriptedModel(SCRIPT)], policy, plan)
+    stream = PrefixStream(PrefixDecoder([ScriptedModel(SCRIPT)], plan, policy))
     arrived = [count for count, token in enumerate(SOURCE, 1) for _ in stream.read([token])]
     assert stream.reads == arrived == [count for count in reads if count < 4]
     assert stream.tokens == tokens[: len(arrived)]
@@ -186,16 +185,6 @@ def test_which_prefixes_are_translated() -> None:
     PrefixDecoder([model], plan, Retranslation(), batch_tokens=6).decode([[4] * 3])
     # Two sources of up to two tokens and the end are six; beside them there is no room.
     assert model.batches == [[2, 3], [4], [4]]
-
-
-def test_many_sentences_are_decoded_in_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(retranslation, "_WINDOW", 2)
-    done: list[tuple[int, int]] = []
-    decoder = PrefixDecoder([ScriptedModel(SCRIPT)], SearchPlan(), LocalAgreement())
-    results = decoder.decode([[4], [4] * 3, []], lambda *counts: done.append(counts))
-    assert [result.hypothesis.tokens for result in results] == [[4, 5], [4, 6, 8, 9], []]
-    # Target tokens with the end symbols: 3 and 5 of the first two sentences, 1 of the last.
-    assert done == [(2, 8), (1, 1)]
 
 
 def test_limits_of_length() -> None:
@@ -332,11 +321,11 @@ def test_settings_at_the_border() -> None:
 def test_what_cannot_be_done_is_refused() -> None:
     model: Any = ScriptedModel(SCRIPT)
     with pytest.raises(ConfigError, match="which a stream cannot"):
-        PrefixStream([model], Retranslation(), SearchPlan())
+        PrefixStream(PrefixDecoder([model], SearchPlan(), Retranslation()))
     with pytest.raises(ConfigError, match="cannot be sampled"):
         PrefixDecoder([model], SearchPlan(sample=True), HoldN(1))
     with pytest.raises(ConfigError, match="beam"):
-        PrefixStream([model], HoldN(1), SearchPlan(beam=0))
+        PrefixStream(PrefixDecoder([model], SearchPlan(beam=0), HoldN(1)))
     model.traits = Traits(source_features=3)
     with pytest.raises(ConfigError, match="captions pictures"):
         PrefixDecoder([model], SearchPlan(), HoldN(1))

@@ -18,7 +18,6 @@ from nmtgrid.convert.from_fairseq.plan import (
     copied,
 )
 from nmtgrid.convert.from_fairseq.transformer import (
-    FIRST_POSITION,
     embedding_recipes,
     learned_positions,
     position_recipes,
@@ -63,7 +62,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         embedding_size=embedded,
         output_size=None if output == embedded else output,
         kernel=kernel,
-        max_positions=learned_positions(checkpoint, FIRST_POSITION),
+        max_positions=learned_positions(checkpoint),
         # fairseq adds the input of each layer to its output.
         residual="layer",
         tie="target" if options.is_set("share_input_output_embed") else "none",
@@ -72,7 +71,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         embedding_dropout=rate,
         output_dropout=rate,
     )
-    import_plan = Plan("convs2s", config, {}, tied_copies(config.tie, checkpoint, "fc3"), _IGNORED)
+    import_plan = Plan("convs2s", config, tied_copies(config.tie, checkpoint, "fc3"), _IGNORED)
     if not options.faults:
         import_plan.recipes = _recipes(config, checkpoint)
     return import_plan

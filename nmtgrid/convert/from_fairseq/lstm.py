@@ -64,7 +64,7 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         embedding_dropout=rates[0],
         output_dropout=rates[1],
     )
-    import_plan = Plan("bilstm", config, {}, tied_copies(tied, checkpoint, "fc_out"))
+    import_plan = Plan("bilstm", config, tied_copies(tied, checkpoint, "fc_out"))
     if any(options.get(encoder, 0.0) != options.get(decoder, 0.0) for encoder, decoder in _RATES):
         import_plan.notes.append(
             "the dropout rates of the decoder are used for both sides; they matter only for "

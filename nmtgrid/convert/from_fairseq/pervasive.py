@@ -22,7 +22,6 @@ from nmtgrid.convert.from_fairseq.plan import (
     linear,
 )
 from nmtgrid.convert.from_fairseq.transformer import (
-    FIRST_POSITION,
     IGNORED,
     embedding_recipes,
     learned_positions,
@@ -80,9 +79,9 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
         output_dropout=options.rate("prediction_dropout", 0.2),
     )
     copies = tied_copies(config.tie, checkpoint, "prediction")
-    import_plan = Plan("pervasive", config, {}, copies, (*IGNORED, ".mconv2.mask"))
+    import_plan = Plan("pervasive", config, copies, (*IGNORED, ".mconv2.mask"))
     _enter_reading(options, import_plan)
-    if learned_positions(checkpoint, FIRST_POSITION) > _POSITIONS and config.positions == "learned":
+    if learned_positions(checkpoint) > _POSITIONS and config.positions == "learned":
         options.refuse("max_source_positions", f"`pervasive` has {_POSITIONS} learned positions.")
     # Each layer has shifts of its own, which are added up before any tensor is compared.
     if config.depth * config.size > checkpoint.max_bytes // 16:

@@ -239,10 +239,10 @@ class Plan:
 
     arch: str
     config: Any
-    recipes: Recipes
     copies: Mapping[str, str] = dataclasses.field(default_factory=dict)
     ignored: tuple[str, ...] = ()
     """Endings of names of tensors without learned values."""
+    recipes: Recipes = dataclasses.field(default_factory=dict)
     notes: list[str] = dataclasses.field(default_factory=list)
     objective: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """`objective_name` and `objective` as `train` keeps them, where policies of reading matter."""

@@ -91,7 +91,7 @@ def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False)
             "unidirectional" if unidirectional or options.is_set("uni_encoder") else "bidirectional"
         ),
         positions=_positions(options),
-        max_positions=learned_positions(checkpoint, FIRST_POSITION),
+        max_positions=learned_positions(checkpoint),
         scale_embeddings=not options.is_set("no_scale_embedding"),
         tie=tying(options),
         first_symbol="end",
@@ -103,7 +103,7 @@ def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False)
             "activation_dropout" if options.get("activation_dropout") else "relu_dropout", 0.0
         ),
     )
-    import_plan = Plan("transformer", config, {}, tied_copies(config.tie, checkpoint), IGNORED)
+    import_plan = Plan("transformer", config, tied_copies(config.tie, checkpoint), IGNORED)
     if options.is_set("multi_waitk"):
         import_plan.trained_for_every_k("wait-k-sampled")
     elif options.get("waitk") is not None:
@@ -147,14 +147,14 @@ def tied_copies(
     return {copy: name for copy, name in copies.items() if copy in checkpoint.views}
 
 
-def learned_positions(checkpoint: Checkpoint, first: int) -> int:
-    """Return how many learned positions the longer side has, `first` rows being unused."""
+def learned_positions(checkpoint: Checkpoint) -> int:
+    """Return how many learned positions the longer side has, without the unused first rows."""
     names = [f"{side}.embed_positions.weight" for side in ("encoder", "decoder")]
     counts = [
         size for n in names if n in checkpoint.views for size in checkpoint.views[n].shape[:1]
     ]
     # Without learned positions the number has no effect: it is our default.
-    return max(1, max(counts) - first) if counts else 1024
+    return max(1, max(counts) - FIRST_POSITION) if counts else 1024
 
 
 def position_recipes(checkpoint: Checkpoint, count: int) -> Recipes:

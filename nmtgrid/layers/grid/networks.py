@@ -55,7 +55,7 @@ class SeparableConvolution(nn.Module):
 
     def __init__(self, input_size: int, size: int, plan: NetworkPlan) -> None:
         super().__init__()
-        self.map = xavier_linear(input_size, size)
+        self.map = Projection.xavier(input_size, size)
         self.convolution = DepthwiseConvolution(
             size, plan.target_kernel, plan.source_kernel, source_causal=plan.source_causal
         )
@@ -69,20 +69,12 @@ class FeedForward(nn.Module):
 
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__()
-        self.widen = xavier_linear(plan.size, plan.feed_forward_size)
-        self.narrow = xavier_linear(plan.feed_forward_size, plan.size)
+        self.widen = Projection.xavier(plan.size, plan.feed_forward_size)
+        self.narrow = Projection.xavier(plan.feed_forward_size, plan.size)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., D]; `cells` is there because all layers are called alike."""
         return feed_forward(self.widen, self.narrow, features)
-
-
-def xavier_linear(input_size: int, output_size: int) -> Projection:
-    """Return a linear layer with Xavier-uniform weights and a zero bias."""
-    layer = Projection(input_size, output_size)
-    nn.init.xavier_uniform_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    return layer
 
 
 class GridNetwork(nn.Module):
@@ -300,7 +292,7 @@ class DenseLayer(nn.Module):
         super().__init__()
         middle = plan.bottleneck * plan.growth
         self.first_norm = PositionNorm(input_size) if plan.dense_norm else nn.Identity()
-        self.narrow = xavier_linear(input_size, middle)
+        self.narrow = Projection.xavier(input_size, middle)
         self.second_norm = PositionNorm(middle) if plan.dense_norm else nn.Identity()
         self.convolution = SeparableConvolution(middle, plan.growth, plan)
         self.dropout_rate = plan.dropout
@@ -330,8 +322,8 @@ class DenseNetwork(GridNetwork):
         )
         self.states = nn.ModuleList([nn.Identity()])
         self.compress = nn.Sequential(
-            xavier_linear(plan.size + plan.depth * plan.growth, plan.feed_forward_size),
-            xavier_linear(plan.feed_forward_size, plan.size),
+            Projection.xavier(plan.size + plan.depth * plan.growth, plan.feed_forward_size),
+            Projection.xavier(plan.feed_forward_size, plan.size),
         )
 
     def stages(self) -> list[nn.Module]:

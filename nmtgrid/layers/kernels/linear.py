@@ -56,6 +56,14 @@ class Projection(nn.Linear):
         projection.weight, projection.bias = layer.weight, layer.bias
         return projection.train(layer.training)
 
+    @classmethod
+    def xavier(cls, input_size: int, output_size: int) -> Projection:
+        """Return a projection with Xavier-uniform weights and a zero bias."""
+        projection = cls(input_size, output_size)
+        nn.init.xavier_uniform_(projection.weight)
+        nn.init.zeros_(projection.bias)
+        return projection
+
     def forward(self, input: Tensor) -> Tensor:
         return linear(input, self.weight, self.bias)
 

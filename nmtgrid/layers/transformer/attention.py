@@ -33,14 +33,6 @@ def inward_projection(size: int, parts: int) -> Projection:
     return projection
 
 
-def outward_projection(input_size: int, output_size: int) -> Projection:
-    """Return a projection with Xavier-uniform weights and a zero bias."""
-    projection = Projection(input_size, output_size)
-    nn.init.xavier_uniform_(projection.weight)
-    nn.init.zeros_(projection.bias)
-    return projection
-
-
 class SelfAttention(nn.Module):
     """Attention of each position over its own sentence."""
 
@@ -48,7 +40,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.dropout_rate = heads, dropout_rate
         self.input_map = inward_projection(size, 3)
-        self.output_map = outward_projection(size, size)
+        self.output_map = Projection.xavier(size, size)
 
     def forward(
         self, features: Tensor, mask: Tensor | None, *, causal: bool, focus: Tensor | None = None
@@ -131,7 +123,7 @@ class SourceAttention(nn.Module):
         super().__init__()
         self.heads, self.dropout_rate, self.block = heads, dropout_rate, block
         self.query_map = inward_projection(size, 1)
-        self.output_map = outward_projection(size, size)
+        self.output_map = Projection.xavier(size, size)
 
     def forward(
         self, features: Tensor, memory: SourceCache, weights: list[Tensor] | None = None

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from nmtgrid.layers.attention import attend
 from nmtgrid.layers.kernels.dropout import dropout, residual_dropout
-from nmtgrid.layers.kernels.linear import linear_relu, product
+from nmtgrid.layers.kernels.linear import Projection, linear_relu, product
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.probes import ProbePoint
 from nmtgrid.layers.source_cache import SourceCache
@@ -28,7 +28,6 @@ from nmtgrid.layers.transformer.attention import (
     SelfAttention,
     SourceAttention,
     newest_focus,
-    outward_projection,
 )
 from nmtgrid.layers.transformer.kv_cache import DraftKVCache, KVCache
 
@@ -118,8 +117,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, plan: BlockPlan) -> None:
         super().__init__()
-        self.widen = outward_projection(plan.size, plan.feed_forward_size)
-        self.narrow = outward_projection(plan.feed_forward_size, plan.size)
+        self.widen = Projection.xavier(plan.size, plan.feed_forward_size)
+        self.narrow = Projection.xavier(plan.feed_forward_size, plan.size)
         self.activation, self.dropout_rate = plan.activation, plan.activation_dropout
 
     def activate(self, hidden: Tensor) -> Tensor:

@@ -23,10 +23,9 @@ from torch import Tensor, nn
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.linear import linear, working_dtype
+from nmtgrid.layers.kernels.linear import Projection, linear, working_dtype
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.source_cache import SourceCache, without_lead
-from nmtgrid.layers.transformer.attention import outward_projection
 from nmtgrid.layers.transformer.blocks import Cells, DecoderBlock
 from nmtgrid.layers.transformer.early_exit import LazySourceCache
 from nmtgrid.layers.transformer.kv_cache import COLUMNS, DraftKVCache
@@ -69,7 +68,7 @@ class TransformerExits(TransformerSource):
         if config.halting != "none":
             width = config.source_size if config.halting == "sequence" else config.size
             classes = 1 if config.halting == "geometric" else blocks
-            self.halting_map = outward_projection(width, classes)
+            self.halting_map = Projection.xavier(width, classes)
 
     def classifier(self, exit: int | None = None) -> Classifier:
         """Return the output map of `exit` (None: the last).

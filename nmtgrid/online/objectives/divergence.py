@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Iterator
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -23,40 +24,31 @@ from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, re
 from nmtgrid.online.oracle import cell_costs, grid_cells
 from nmtgrid.online.paths import area_sites, is_cell, is_right_of, wait_k
 from nmtgrid.online.policies import Threshold
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, INSIDE_0_1, ObjectiveSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class DivergenceSettings:
+class DivergenceSettings(ObjectiveSettings):
     """Settings of training a reader on divergences from the prediction with the whole source."""
 
     measure: Measure = "kl"
     """Divergence between the prediction with the source read so far and the prediction with the
     whole source."""
-    alpha: float = 1.0
+    alpha: Annotated[float, FROM_0] = 1.0
     """Weight of the translation loss; 0: the translation model is not trained."""
-    k: int = 1
+    k: Annotated[int, FROM_1] = 1
     """The translation model is trained on the wait-k path of this k and to the right of it, as by
     `wait-k-area`."""
-    validate_threshold: float = 0.5
+    validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation: it reads while the predicted divergence is at least
     this. Used for translations and for `nll`."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "a number from 0 on", "alpha"),
-            *outside(self, "objective", "at least 1", "k"),
-            *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
-
-class Divergence:
+class Divergence(BaseObjective[DivergenceSettings]):
     """alpha times the loss of `wait-k-area`, plus the reader's cross-entropy against divergences.
 
     At every cell except those of the last column the reader rho learns the divergence d in [0, 1]
@@ -75,9 +67,6 @@ class Divergence:
     and the reader's loss is a cross-entropy. The label compares with the true rest of the source,
     where PsFuture invents one in decoding.
     """
-
-    def __init__(self, settings: DivergenceSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without a reader, or without predictions at every cell."""

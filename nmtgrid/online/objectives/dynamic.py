@@ -9,7 +9,7 @@ the model and the logits for the reader.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -34,16 +34,16 @@ from nmtgrid.online.policies import (
     agent_loss,
     threshold_paths,
 )
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, INSIDE_0_1, ObjectiveSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class DynamicSettings:
+class DynamicSettings(ObjectiveSettings):
     """Settings of training a reader on an oracle's paths."""
 
-    delay_weight: float = 0.0
+    delay_weight: Annotated[float, FROM_0] = 0.0
     """Lambda, the oracle's cost of delay, in nats for each token written after the whole source has
     been read."""
     cost: ReadingCost = "delay"
@@ -51,46 +51,40 @@ class DynamicSettings:
     labels: Literal["oracle", "binary-search"] = "oracle"
     """How the target path z* is found: as the path of least cost, or by a binary search for each
     token (Guo et al., 2023)."""
-    search_from: int = 1
+    search_from: Annotated[int, FROM_1] = 1
     """Binary search: minimum number of source tokens for the first target token; it grows by |x| /
     |y| per target token."""
     search_to: int = 5
     """Binary search: maximum number of source tokens for the first target token; it grows
     likewise."""
-    alpha: float = 1.0
+    alpha: Annotated[float, FROM_0] = 1.0
     """Weight of the translation loss; 0: the translation model is not trained."""
-    beta: float = 1.0
+    beta: Annotated[float, FROM_0] = 1.0
     """Weight of the reader's loss; 0: the reader is not trained."""
     write: Literal["right", "path"] = "right"
     """Cells at which the translation model is trained: on z* and to the right of it (4.45), or on
     z* only."""
     agent_area: Area = "grid"
     """Cells at which the reader is trained: all (4.46), or those on z* (4.43)."""
-    validate_threshold: float = 0.5
+    validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation, for translations and for the loss."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        faults = outside(self, "objective", "a number from 0 on", "delay_weight", "alpha", "beta")
+        faults = super().faults()
         if self.alpha == self.beta == 0:
             faults.append("`objective.alpha` and `objective.beta` must not both be 0.")
-        faults += outside(self, "objective", "at least 1", "search_from")
         if self.search_to < self.search_from:
             faults.append("`objective.search_to` must be at least `objective.search_from`.")
         if self.labels == "binary-search" and self.cost == "printed":
             faults.append(
                 "`objective.cost` applies to the oracle, not to the binary search: leave it out."
             )
-        return [
-            *faults,
-            *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
+        return faults
 
 
-class Dynamic:
+class Dynamic(BaseObjective[DynamicSettings]):
     """The joint objective of a translation model and its reader. Eq. (4.45), (4.46).
 
     Both terms are the printed sums over cells, about |x| / 2 cells per target token for the first
@@ -109,9 +103,6 @@ class Dynamic:
     where nothing is left to read. Here it decides from t = 0 on and never in the last column. The
     reading cost of the oracle differs as well (see `oracle_paths`).
     """
-
-    def __init__(self, settings: DynamicSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without a reader, or without predictions at every cell."""

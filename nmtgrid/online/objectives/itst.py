@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -19,9 +20,9 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import read_share
 from nmtgrid.online.policies import ITST as Policy
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import ABOVE_0, BELOW_1, FROM_0, SHARE, ObjectiveSettings
 
 
 def latency_cost(transport: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
@@ -59,35 +60,25 @@ def _over_target(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class ITSTSettings:
+class ITSTSettings(ObjectiveSettings):
     """Settings of training information transport."""
 
-    whole_source_updates: int = 4000
+    whole_source_updates: Annotated[int, FROM_0] = 4000
     """Number of first updates with the whole source, before the threshold limits it."""
-    threshold_decay: float = 100_000
+    threshold_decay: Annotated[float, ABOVE_0] = 100_000
     """Updates after which the threshold has fallen by 63% of the way from 1 to
     `least_threshold`."""
-    least_threshold: float = 0.5
+    least_threshold: Annotated[float, SHARE] = 0.5
     """Final value of the threshold."""
-    latency_weight: float = 1.0
+    latency_weight: Annotated[float, FROM_0] = 1.0
     """Weight of the loss on transport far from the diagonal."""
-    norm_weight: float = 0.05
+    norm_weight: Annotated[float, FROM_0] = 0.05
     """Weight of the loss on tokens whose total information is not 1. If it is too large, all
     information comes from a single source token."""
-    validate_delta: float = 0.5
+    validate_delta: Annotated[float, ABOVE_0] = 0.5
     """Threshold in validation, for translations and for the loss."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "a number from 0 on", "whole_source_updates"),
-            *outside(self, "objective", "a number above 0", "threshold_decay", "validate_delta"),
-            *outside(self, "objective", "from 0 to 1", "least_threshold"),
-            *outside(self, "objective", "a number from 0 on", "latency_weight", "norm_weight"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
     def threshold(self, update: int) -> float | None:
         """Return the threshold after so many updates; None where all of the source is seen."""
@@ -97,7 +88,7 @@ class ITSTSettings:
         return self.least_threshold + (1.0 - self.least_threshold) * share
 
 
-class TransportLikelihood:
+class TransportLikelihood(BaseObjective[ITSTSettings]):
     """Likelihood with the source limited by a falling threshold, plus two losses on transport.
 
     In each decoder block a target token sees the source tokens that it needs to receive the
@@ -112,9 +103,6 @@ class TransportLikelihood:
     of tokens, and gets a smaller weight: with a weight of 1 all information would come from one
     source token early in training. `TransportCache` says how the threshold limits the source.
     """
-
-    def __init__(self, settings: ITSTSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without information transport."""

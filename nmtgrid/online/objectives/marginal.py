@@ -10,6 +10,7 @@ target well; no single path is chosen. CAAT (Liu et al., 2021), TAED (Tang et al
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -22,9 +23,9 @@ from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, re
 from nmtgrid.online.oracle import cell_costs, delay_penalty, grid_cells, path_costs
 from nmtgrid.online.paths import area_sites, is_cell
 from nmtgrid.online.policies import Threshold
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, FROM_0, INSIDE_0_1, ObjectiveSettings
 
 
 def log_marginal(
@@ -78,43 +79,36 @@ _NO_SHARE = 1e-7
 
 
 @dataclasses.dataclass(frozen=True)
-class MarginalSettings:
+class MarginalSettings(ObjectiveSettings):
     """Settings of training on the marginal likelihood over all paths."""
 
-    delay_weight: float = 0.0
+    delay_weight: Annotated[float, FROM_0] = 0.0
     """Lambda, the cost of delay, in nats for each token written after the whole source has been
     read; as in `dynamic`."""
-    alpha: float = 1.0
+    alpha: Annotated[float, FROM_0] = 1.0
     """Weight of the gradient of the translation model; 0: only the reader is trained."""
-    offline: float = 0.0
+    offline: Annotated[float, FROM_0] = 0.0
     """Weight of an additional loss: the likelihood given the whole source."""
-    area: float = 0.0
+    area: Annotated[float, FROM_0] = 0.0
     """Weight of an additional loss: the likelihood given each source prefix, the mean over the
     prefixes. The model then stays good off the reader's paths, as with `wait-k-area`."""
-    validate_threshold: float = 0.5
+    validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation, for translations and for the loss."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary; each cell counts in
     proportion to its posterior."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        faults = outside(
-            self, "objective", "a number from 0 on", "delay_weight", "alpha", "offline", "area"
-        )
+        faults = super().faults()
         if self.alpha == 0 and (self.offline or self.area):
             faults.append(
                 "`objective.offline` and `objective.area` train the translation model, which "
                 "`objective.alpha=0` leaves as it is."
             )
-        return [
-            *faults,
-            *outside(self, "objective", "above 0 and below 1", "validate_threshold"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
+        return faults
 
 
-class Marginal:
+class Marginal(BaseObjective[MarginalSettings]):
     """-log sum_z p(z) prod_t p(y_t with z_t read) exp(-lambda (z_t - 1) / |x|), over all paths z.
 
     The cost of delay is that of `oracle_paths`: each write costs lambda times the share of the
@@ -131,9 +125,6 @@ class Marginal:
     [M, V] of a grid are never stored. Cells whose posterior is negligible in float32 are left out:
     most of them, once the reader is confident.
     """
-
-    def __init__(self, settings: MarginalSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without a reader, or without predictions at every cell."""

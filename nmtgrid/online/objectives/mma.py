@@ -8,6 +8,7 @@ alone does not favour low latency: without a loss on delays, heads read everythi
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -16,9 +17,9 @@ from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.policies import Monotonic
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, FROM_0, ObjectiveSettings
 
 
 def weighted_delays(delays: Tensor) -> Tensor:
@@ -54,26 +55,19 @@ def _mean_over_target(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class MMASettings:
+class MMASettings(ObjectiveSettings):
     """Settings of training monotonic heads."""
 
-    delay_weight: float = 0.1
+    delay_weight: Annotated[float, FROM_0] = 0.1
     """Lambda_avg, in nats for each source token by which the translation of a sentence lags."""
-    variance_weight: float = 0.0
+    variance_weight: Annotated[float, FROM_0] = 0.0
     """Lambda_var, weight of the variance of the heads' delays, which keeps the heads close to each
     other."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "a number from 0 on", "delay_weight", "variance_weight"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
-
-class MonotonicLikelihood:
+class MonotonicLikelihood(BaseObjective[MMASettings]):
     """-log p(y | x) + lambda_avg DAL(d) + lambda_var Var(d), a sum over sentences.
 
     d are the delays of the heads. In training they are expected delays, and DAL is that of their
@@ -85,9 +79,6 @@ class MonotonicLikelihood:
     and has one weight for both latency terms. Here heads are weighted at each token by the softmax
     of their delays there, as in the paper, and each term has its own weight.
     """
-
-    def __init__(self, settings: MMASettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without monotonic heads."""

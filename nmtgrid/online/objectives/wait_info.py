@@ -8,6 +8,7 @@ have the same total information, 1 per token on average.
 from __future__ import annotations
 
 import dataclasses
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -19,35 +20,27 @@ from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import read_share
 from nmtgrid.online.paths import sample_k
 from nmtgrid.online.policies import WaitInfo
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import ABOVE_0, BELOW_1, FROM_0, ObjectiveSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class WaitInfoSettings:
+class WaitInfoSettings(ObjectiveSettings):
     """Settings of training a Wait-info model."""
 
-    whole_source_updates: int = 4000
+    whole_source_updates: Annotated[int, FROM_0] = 4000
     """Number of first updates with the whole source, before sampled values of K limit it."""
-    sum_weight: float = 0.3
+    sum_weight: Annotated[float, FROM_0] = 0.3
     """Weight of the loss on the sums of information of both sides, which should equal the mean of
     both lengths."""
-    validate_k: float = 3
+    validate_k: Annotated[float, ABOVE_0] = 3
     """K in validation, for translations and for the loss."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "a number from 0 on", "whole_source_updates", "sum_weight"),
-            *outside(self, "objective", "a number above 0", "validate_k"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
-
-class InformationLikelihood:
+class InformationLikelihood(BaseObjective[WaitInfoSettings]):
     """Likelihood with the source limited by a sampled K, plus a loss on sums of information.
 
     A target token sees the source tokens that it needs to have K more information than the target
@@ -61,9 +54,6 @@ class InformationLikelihood:
     of the last token; and a token sees at least one source token more than with wait-1. Here each
     sentence has its own K, and information counts real tokens only.
     """
-
-    def __init__(self, settings: WaitInfoSettings) -> None:
-        self.settings = settings
 
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model without information."""

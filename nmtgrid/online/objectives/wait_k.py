@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Generic, Literal, TypeVar
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -28,38 +28,27 @@ from nmtgrid.online.paths import (
     wait_k,
 )
 from nmtgrid.online.policies import WaitK
-from nmtgrid.training.api import LossParts, ObjectiveKind
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import site_loss
-from nmtgrid.training.settings import outside
+from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, ObjectiveSettings
 
 _SEED = 4_057_218
-Settings = TypeVar("Settings")
 
 
 @dataclasses.dataclass(frozen=True)
-class WaitKSettings:
+class WaitKSettings(ObjectiveSettings):
     """Settings of training along one wait-k path."""
 
-    k: int = 7
+    k: Annotated[int, FROM_1] = 7
     """Source tokens read before the first write; one more is read before each later write."""
     finish_reading: bool = False
     """Predict the end symbol of the target only after the whole source has been read (appendix C,
     tfR)."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "at least 1", "k"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
-
-class _Online(Generic[Settings]):
-    def __init__(self, settings: Settings) -> None:
-        self.settings = settings
-
+class _Online(BaseObjective[Settings]):
     def check(self, model: TranslationModel) -> None:
         """Raise ConfigError for a model that must see the whole source."""
         if not model.traits.prefix_safe:
@@ -81,25 +70,18 @@ class WaitKLikelihood(_Online[WaitKSettings]):
 
 
 @dataclasses.dataclass(frozen=True)
-class SampledSettings:
+class SampledSettings(ObjectiveSettings):
     """Settings of training along sampled wait-k paths."""
 
-    paths: int = 1
+    paths: Annotated[int, FROM_1] = 1
     """M, paths sampled for each sentence in each update."""
     finish_reading: bool = False
     """Predict the end symbol of the target only after the whole source has been read (appendix C,
     tfR)."""
-    validate_k: int = 5
+    validate_k: Annotated[int, FROM_1] = 5
     """k of the translations in validation; the validation loss is computed along sampled paths."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "at least 1", "paths", "validate_k"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
 
 class SampledWaitK(_Online[SampledSettings]):
@@ -139,29 +121,21 @@ class SampledWaitK(_Online[SampledSettings]):
 
 
 @dataclasses.dataclass(frozen=True)
-class AreaSettings:
+class AreaSettings(ObjectiveSettings):
     """Settings of training on all cells of a wait-k path and to the right of it."""
 
-    k: int = 1
+    k: Annotated[int, FROM_1] = 1
     """k of the wait-k path that bounds the area."""
     weights: Literal["binary", "exact"] = "binary"
     """Weight of a cell: 1 (`binary`), or the share of all paths in the area that write there
     (`exact`)."""
-    cells_per_token: float = 0.0
+    cells_per_token: Annotated[float, FROM_0] = 0.0
     """Average number of cells sampled per target token, weighted so that the expected loss stays
     the same; fewer cells make the classifier cheaper. 0: all cells."""
-    validate_k: int = 5
+    validate_k: Annotated[int, FROM_1] = 5
     """k of the translations in validation."""
-    label_smoothing: float = 0.1
+    label_smoothing: Annotated[float, BELOW_1] = 0.1
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values."""
-        return [
-            *outside(self, "objective", "at least 1", "k", "validate_k"),
-            *outside(self, "objective", "a number from 0 on", "cells_per_token"),
-            *outside(self, "objective", "at least 0 and below 1", "label_smoothing"),
-        ]
 
 
 class WaitKArea(_Online[AreaSettings]):
