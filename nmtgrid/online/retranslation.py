@@ -269,7 +269,7 @@ class Written:
     def hypothesis(self) -> Hypothesis:
         """Return the finished translation as a search would."""
         total = sum(self.log_probabilities)
-        norm = float(self._plan.length_norm(torch.tensor(len(self.reads))))
+        norm = float(self._plan.length_norm(torch.tensor(len(self.tokens) + 1)))
         return Hypothesis(
             self.tokens,
             self.log_probabilities,
