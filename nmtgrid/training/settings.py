@@ -240,12 +240,12 @@ class TrainingSettings:
     max_updates: int = 50000
     """Maximum number of updates."""
     max_minutes: float = 0.0
-    """Maximum duration in minutes; the final validation is extra."""
+    """Maximum duration in minutes; the final validation is extra; 0: no limit."""
     clock: RunClock = "wall"
     """Clock of time limits and rates: `wall`, or `processor`, the processor time of all CPU
     threads, so that runs on a shared machine are comparable."""
     max_epochs: int = 0
-    """Maximum number of epochs."""
+    """Maximum number of epochs; 0: no limit."""
     patience: int = 0
     """Validations without improvement before training stops early."""
     validate_updates: int = 0
