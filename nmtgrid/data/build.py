@@ -40,7 +40,7 @@ from nmtgrid.text.shards import LineShard, ShardReader
 
 SEGMENT_FIRST = (
     "The text in {languages} has no spaces between words, so that a sentence counts as one word. "
-    "Use SentencePiece, which cuts sentences into units: give `--tokenize none` here, and then "
+    "Use SentencePiece, which cuts sentences into units: `nmtgrid preprocess --tokenize none`, then "
     "`nmtgrid bpe learn DATA --method sentencepiece`. Or segment the text into words first."
 )
 SACREBLEU = "sacrebleu:"
