@@ -309,8 +309,9 @@ def latency_section(
 ) -> Section:
     """Return the table of all settings, the curves against `metric`, and areas to wait-k's.
 
-    `published_as` names curves of the literature to lay beneath. Raises ConfigError for another.
-    Only the areas of this unit and convention are shown.
+    `published_as` names curves of the literature to lay beneath. Raises ConfigError for another,
+    and for two systems with the same name, whose points would be joined to one curve. Only the
+    areas of this unit and convention are shown.
     """
     if metric.startswith(AWARE):
         unit, convention = "word", "simuleval"
@@ -319,6 +320,7 @@ def latency_section(
                 "These evaluations have no measured times.",
                 "Evaluate with `nmtgrid online-eval --clock`.",
             )
+    _check_names(results, metric, unit, convention)
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]
     references = [] if published_as is None else reference_curves(published_as)
     curves, levels = latency_curves(results, metric, unit, convention)
@@ -353,6 +355,22 @@ def latency_section(
         # A title of one's own says what it says.
         "" if title else shared_corpus(result.corpus for result in results),
     )
+
+
+def _check_names(
+    results: Sequence[OnlineResult], metric: str, unit: Unit, convention: Convention
+) -> None:
+    """Raise ConfigError if a setting of a system has different results."""
+    known: dict[tuple[str, Setting], tuple[float, str]] = {}
+    for result in results:
+        # As text, so that an undefined latency equals another.
+        values = result.bleu, str(result.latency(metric, unit, convention))
+        if known.setdefault((result.system, result.setting), values) != values:
+            raise ConfigError(
+                f"There are two different results of `{result.system}` with "
+                f"{result.setting.title}: of different models, sentences or options.",
+                "Give the evaluations different names, as in NAME=RESULTS.",
+            )
 
 
 def _settings_table(

@@ -352,7 +352,8 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
         hint = option_hint(words[0] if words else "", option)
         # What another toolkit means is a better guess than a similar spelling.
         message = f"No such option: {option}" if hint else fault.format_message()
-        console.error(message, f"{hint} {usage}".strip())
+        # Some versions of Typer name the class of the fault.
+        console.error(message.replace("Value error, ", ""), f"{hint} {usage}".strip())
     elif isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" {fault.filename} could not be written." if fault.filename else ""
         console.error(f"The disk is full.{where}", "Free some space and run the command again.")

@@ -40,8 +40,8 @@ from nmtgrid.text.shards import LineShard, ShardReader
 
 SEGMENT_FIRST = (
     "The text in {languages} has no spaces between words, so that a sentence counts as one word. "
-    "Use SentencePiece, which cuts sentences into units: give `--tokenize none` here, and then "
-    "`nmtgrid bpe learn DATA --method sentencepiece`. Or segment the text into words first."
+    "Use SentencePiece, which cuts sentences into units: `nmtgrid preprocess --tokenize none`, "
+    "then `nmtgrid bpe learn DATA --method sentencepiece`. Or segment the text into words first."
 )
 SACREBLEU = "sacrebleu:"
 """What a prefix begins with that names a test set of sacreBLEU's."""

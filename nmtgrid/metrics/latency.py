@@ -211,7 +211,7 @@ def own_latency(
         value = float(metric(delays, source_length, target_length))
     except Exception as error:
         raise ConfigError(
-            f"The latency metric `{name}` failed at {where}: {type(error).__name__}: {error}",
+            f"The latency metric `{name}` failed at {where}: {type(error).__name__}: {error}.",
             "It is called as `f(delays, source_length, target_length)` and returns a number; "
             "`--debug` shows where it failed.",
         ) from error

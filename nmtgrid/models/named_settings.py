@@ -96,7 +96,7 @@ class SettingsFile(Generic[Kind]):
         """Return the settings stored under `name`. Raises ConfigError if there are none."""
         presets = self.load(folder)
         if name not in presets:
-            advice = nearest(name, presets) or f"Choose some: `{self.command}`."
+            advice = nearest(name, presets) or f"`{self.command}` stores them."
             raise ConfigError(f"{folder} holds no {self.what} named `{name}`.", advice)
         return presets[name]
 

@@ -650,10 +650,6 @@ def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
         raise ModelError(
             f"`--init`: there is no model directory {init}.", "Give a folder written by `train`."
         )
-    try:
-        load_weights(model, weights_file(init), begin=True)
-    except ModelError as fault:
-        raise ModelError(f"`--init`: {fault.problem}", fault.advice) from fault
     if not _same_vocabularies(Pipeline.load(init), dataset.pipeline):
         raise DataError(
             f"`--init`: the vocabularies of the model in {init} differ from those of "
@@ -661,6 +657,10 @@ def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
             "Run `nmtgrid bpe learn` with that model's `--codes` (or `--model`), `--vocab-source` "
             "and `--vocab-target`.",
         )
+    try:
+        load_weights(model, weights_file(init), begin=True)
+    except ModelError as fault:
+        raise ModelError(f"`--init`: {fault.problem}", fault.advice) from fault
 
 
 def _check_same_pipeline(folder: Path, pipeline: Pipeline) -> None:

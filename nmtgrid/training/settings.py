@@ -262,12 +262,12 @@ class TrainingSettings(SettingsGroup):
     max_updates: Annotated[int, FROM_0] = 50000
     """Maximum number of updates."""
     max_minutes: Annotated[float, FROM_0] = 0.0
-    """Maximum duration in minutes; the final validation is extra."""
+    """Maximum duration in minutes; the final validation is extra; 0: no limit."""
     clock: RunClock = "wall"
     """Clock of time limits and rates: `wall`, or `processor`, the processor time of all CPU
     threads, so that runs on a shared machine are comparable."""
     max_epochs: Annotated[int, FROM_0] = 0
-    """Maximum number of epochs."""
+    """Maximum number of epochs; 0: no limit."""
     patience: Annotated[int, FROM_0] = 0
     """Validations without improvement before training stops early."""
     validate_updates: Annotated[int, FROM_0] = 0

@@ -175,6 +175,8 @@ def test_text_is_not_changed_in_its_place(tmp_path: Path, refused: Callable[...,
     message = refused("bpe", "undo", "--input", text, "--out", text)
     assert "is also the file of `--input`" in message and text.read_text() == "a@@ b\n"
     assert "nmtgrid bpe undo --help" in refused("bpe", "undo", "--no-such-option")
+    message = refused("decode", tmp_path, "--precision", "fp16")
+    assert "'fp16' is not one of" in message and "Value error" not in message
 
 
 def test_units_that_contradict_themselves(home: Path, refused: Callable[..., str]) -> None:

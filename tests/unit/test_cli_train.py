@@ -461,6 +461,12 @@ def test_vocabularies_must_fit(data: Path, tmp_path: Path, messages: list[str]) 
     assert main(["bpe", "learn", str(other), "--merges", "40"]) == 0
     assert train(other, "--out", tmp_path / "n", "--init", out, *ONE_UPDATE) == 2
     assert "--init" in messages[-1] and train(other, "--out", out, "--resume") == 2
+    # With another number of types the message is the same, and no list of tensors.
+    words = ["bpe", "learn", str(other), "--words", "--overwrite"]
+    assert "other vocabularies" in messages[-1] and main(words) == 0
+    assert train(other, "--out", tmp_path / "n", "--init", out, *ONE_UPDATE) == 2
+    assert "vocabularies of the model" in messages[-1]
+    assert train(other, "--out", out, "--resume") == 2
     assert "other vocabularies" in messages[-1] and not (tmp_path / "n").exists()
 
 

@@ -232,7 +232,7 @@ def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
     for text, message in (
         ("lat", "no latency metric `lat`.*`late`"),
         ("number", "no latency metric `number`"),
-        ("broken", "`broken` failed at a trial.*ZeroDivisionError"),
+        ("broken", r"`broken` failed at a trial.*ZeroDivisionError: .*\. It is called as"),
         ("words", "failed at a trial.*ValueError"),
         ("endless", "infinite"),
         ("al", "two latency metrics `al`"),

@@ -216,6 +216,16 @@ def test_the_command_draws_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
     )
 
 
+def test_two_systems_of_one_name_are_refused(tmp_path: Path, capsys: Any) -> None:
+    """Their points would be joined to one curve; the same results twice are one system."""
+    first, same = write(tmp_path / "a", ROWS), write(tmp_path / "b", ROWS[:1])
+    other = write(tmp_path / "c", [row("wait-k", "k", 3, 21.0, 4.0)])
+    assert run(first, same) == run(first, f"other={other}") == 0
+    assert run(first, other) == 2
+    message = capsys.readouterr().err
+    assert "two different results of `m` with k = 3" in message and "NAME=RESULTS" in message
+
+
 def test_lagging_grows_along_every_curve() -> None:
     """By rising k or falling threshold, more is read."""
     for curve in CURVES:

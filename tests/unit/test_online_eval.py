@@ -275,6 +275,13 @@ def test_settings_that_lie_close_have_files_of_their_own(here: Path, tmp_path: P
     assert names == {f"threshold-{value}.txt" for value in ("0.5", "0.5000001", "0.9999999")}
 
 
+def test_replacing_an_earlier_evaluation_is_said(here: Path, tmp_path: Path, capsys: Any) -> None:
+    command = ("grid", "--data", "data", "--sentences", 1, "--out", tmp_path)
+    for k, is_said in ((1, False), (2, True)):
+        assert online(*command, "--k", k) == 0
+        assert ("has results of an earlier evaluation" in capsys.readouterr().err) == is_said
+
+
 def test_k_defaults_and_greedy_whatever_the_model_says(here: Path, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
     assert online("grid", "--data", "data", "--sentences", 2, "--json", file) == 0

@@ -137,6 +137,13 @@ def test_what_is_written_by_hand(policy: Policy, tokens: list[int], reads: list[
     assert stream.read([7]) == stream.end() == [] and stream.tokens == tokens
 
 
+def test_a_stream_without_words_has_a_score_with_every_length_penalty() -> None:
+    """With an offset of 0 the norm of length 0 would be 0."""
+    plan = SearchPlan(length_penalty=1.0, length_offset=0.0)
+    stream = PrefixStream([ScriptedModel(SCRIPT)], LocalAgreement(), plan)
+    assert stream.hypothesis().score == 0.0
+
+
 def test_a_cap_is_kept_where_translations_do_not_agree_later() -> None:
     """At 2 reads 4 and 5 are due; the third prefix goes on from them, the older do not agree."""
     script = {1: [4], 2: [4, 5], 3: [4, 6, 7], 4: [4, 6, 7, 8]}

@@ -12,6 +12,7 @@ from nmtgrid.analysis.plotting.figure import SUFFIXES
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.plotting.lines import draw_tradeoff
 from nmtgrid.analysis.section import NAME
+from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, with_checksum, write_json, write_text
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
@@ -166,6 +167,11 @@ class Files:
             raise ConfigError(
                 "Two models would use the same folder: give one of them another name, as in "
                 "`other=MODEL`."
+            )
+        if arguments.out is not None and (arguments.out / NAME).exists():
+            console.warn(
+                f"{arguments.out} has results of an earlier evaluation, which are replaced. Files "
+                "of settings that are not evaluated again remain."
             )
         for folder in (arguments.out, arguments.simuleval):
             for name in self._names.values() if folder is not None else ():

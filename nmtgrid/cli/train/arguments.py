@@ -49,12 +49,12 @@ class TrainArguments(CommandArguments):
     )
     max_minutes: float | None = option(
         "Maximum minutes, including validation and saving, cumulative over `--resume`; the final "
-        "validation is extra.",
+        "validation is extra; 0: no limit.",
         "M",
         show_default="the preset's, or no limit",
     )
     max_epochs: int | None = option(
-        "Maximum number of epochs.", "N", show_default="the preset's, or no limit"
+        "Maximum number of epochs; 0: no limit.", "N", show_default="the preset's, or no limit"
     )
     seed: int | None = option("Random seed.", "N", show_default="1")
     seeds: str | None = option("Several runs, such as 1,2,3 or 1..3, each into OUT/seed-N.", "LIST")
