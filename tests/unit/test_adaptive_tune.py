@@ -157,14 +157,21 @@ def test_a_new_tuning_replaces_the_old_one(here: Path, tmp_path: Path) -> None:
     assert names[0] <= stored
 
 
-def test_a_predictor_without_thresholds_is_one_point(here: Path, tmp_path: Path) -> None:
+def test_a_predictor_without_thresholds_is_one_point(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = tmp_path / "r.json"
     assert tune("seq", "--data", "data", "--out", file) == 0
+    assert "will be replaced" not in capsys.readouterr().err
     values = report(file)
     assert [point["thresholds"] for point in values["points"]] == [[]]
     assert values["mechanism"] == "sequence" and (tmp_path / "r.png").is_file()
     stored = report(here / "seq" / "exits.json")["settings"]
     assert [point["mechanism"] for point in stored.values()] == ["sequence"]
+    assert tune("seq", "--data", "data", "--out", file, "--only", "points") == 0
+    assert f"{file} of an earlier tuning will be replaced" in capsys.readouterr().err.replace(
+        "\n", " "
+    )
 
 
 def test_a_certified_loss(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,8 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     assert arguments.model is not None and arguments.data is not None
     dataset = Dataset.open(arguments.data)
     loaded, setup, others = _load(arguments, dataset)
+    if arguments.files and arguments.files[0].exists():
+        console.warn(f"{arguments.files[0]} of an earlier tuning will be replaced.")
     # A folder that cannot be written is refused now, not after hours of decoding.
     if not arguments.keep:
         _tune(arguments, dataset, loaded, setup, others)
