@@ -140,7 +140,7 @@ def test_what_is_written_by_hand(policy: Policy, tokens: list[int], reads: list[
 def test_a_stream_without_words_has_a_score_with_every_length_penalty() -> None:
     """With an offset of 0 the norm of length 0 would be 0."""
     plan = SearchPlan(length_penalty=1.0, length_offset=0.0)
-    stream = PrefixStream([ScriptedModel(SCRIPT)], LocalAgreement(), plan)
+    stream = PrefixStream(PrefixDecoder([ScriptedModel(SCRIPT)], plan, LocalAgreement()))
     assert stream.hypothesis().score == 0.0
 
 

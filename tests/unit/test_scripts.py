@@ -59,7 +59,7 @@ def test_unsegmented_pairs_are_explained(
     command = _pairs(tmp_path, SENTENCES["zh"], SENTENCES["ja"], ("zh", "ja"))
     assert main(command) == 0
     (advice,) = [line for line in messages if "SentencePiece" in line]
-    assert "in zh and ja has no spaces" in advice and "`--tokenize none`" in advice
+    assert "in zh and ja has no spaces" in advice and "--tokenize none`" in advice
     assert [line for line in messages if "no rules for `ja`" in line]
     assert not [line for line in messages if "no rules for `zh`" in line]
 
@@ -68,7 +68,7 @@ def test_pairs_dropped_by_their_ratio_are_explained(
     tmp_path: Path, refused: Callable[..., str]
 ) -> None:
     message = refused(*_pairs(tmp_path, SENTENCES["th"], "Today we read books.", ("th", "en")))
-    assert "in th has no spaces" in message and "`--tokenize none`" in message
+    assert "in th has no spaces" in message and "--tokenize none`" in message
 
 
 def test_segmented_text_is_taken(tmp_path: Path, messages: list[str]) -> None:
