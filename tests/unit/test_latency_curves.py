@@ -50,7 +50,7 @@ def test_no_two_of_many_curves_look_alike(
     curves = [TradeoffCurve(f"system {number}", points, "wait-k") for number in range(20)]
     draw(tmp_path / "curve.png", *curves)
     (axes,) = figures[0].axes
-    lines = [line for line in axes.get_lines() if line.get_marker() == "o"]
+    lines: list[Any] = [line for line in axes.get_lines() if line.get_marker() == "o"]
     looks = {(line.get_color(), str(line._unscaled_dash_pattern)) for line in lines}
     assert len(lines) == len(looks) == 20
 
