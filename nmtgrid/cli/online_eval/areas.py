@@ -22,18 +22,23 @@ def curve_areas(arguments: OnlineEvalArguments, systems: Sequence[System]) -> li
     is compared too.
     """
     curves = {system.name: _curves_of(system) for system in systems}
+    # Counted once: with `--baseline` all systems are compared with the same curve.
+    wait_k = {
+        system.name: [_scores(arguments, system, measured) for measured in curve]
+        for system in systems
+        if arguments.baseline in (None, system.name)
+        and (curve := curves[system.name].get(_WAIT_K)) is not None
+    }
     rows = []
     for system in systems:
-        baseline = next((each for each in systems if each.name == arguments.baseline), system)
-        wait_k = curves[baseline.name].get(_WAIT_K)
+        baseline = arguments.baseline or system.name
         groups = [
             group
             for curve, group in curves[system.name].items()
-            if system is not baseline or curve != _WAIT_K
+            if system.name != baseline or curve != _WAIT_K
         ]
-        if wait_k is not None and groups:
-            points = [_scores(arguments, baseline, measured) for measured in wait_k]
-            rows += _areas_of(arguments, system, groups, points)
+        if baseline in wait_k and groups:
+            rows += _areas_of(arguments, system, groups, wait_k[baseline])
     return rows
 
 

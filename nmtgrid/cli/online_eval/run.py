@@ -184,17 +184,17 @@ def evaluate(
 
 
 def _faults_of_baseline(
-    baseline: str | None, names: Sequence[str], settings: Sequence[Setting]
+    baseline: str, names: Sequence[str], settings: Sequence[Setting]
 ) -> list[str]:
     """Return what is wrong with `--baseline`, a system's name, one sentence each."""
     faults = []
-    if baseline is not None and baseline not in names:
+    if baseline not in names:
         faults.append(
             f"`--baseline {baseline}`: no model has that name. {nearest(baseline, names)} "
             "`NAME=MODEL` names one."
         )
     wait_k = [each for each in settings if each.policy == "wait-k" and not each.is_offline]
-    if baseline is not None and len(wait_k) < 2:
+    if len(wait_k) < 2:
         faults.append("`--baseline` needs a wait-k curve: at least two values of `--k`.")
     return faults
 
@@ -428,7 +428,8 @@ def _systems(
         for number, name in enumerate(names)
         if name in names[:number]
     ]
-    faults += _faults_of_baseline(arguments.baseline, names, settings)
+    if arguments.baseline is not None:
+        faults += _faults_of_baseline(arguments.baseline, names, settings)
     device = find_device(arguments.device)
     systems: list[System] = []
     for name, (_, path) in zip(names, named, strict=True):
