@@ -130,6 +130,14 @@ def _perplexities(rows: Sequence[Row]) -> str:
     return f"validation perplexity at the end: {', '.join(shown)}"
 
 
+def _gains(areas: Mapping[str, Row]) -> list[str]:
+    """Return the mean gain in BLEU at equal latency, by each metric, with its p-value."""
+    return [
+        f"{row['difference']:+.1f} at equal {latency} (p = {row['p_of_each_seed']})"
+        for latency, row in areas.items()
+    ]
+
+
 def _against_baseline(**systems: str) -> Callable[[Sequence[Row]], str]:
     """Return what tells how far wait-k of the systems lies above that of the baseline."""
 
@@ -137,11 +145,7 @@ def _against_baseline(**systems: str) -> Callable[[Sequence[Row]], str]:
         parts = []
         for name, title in systems.items():
             areas = areas_of(rows, name.replace("_", "-"), "wait-k")
-            by = " and ".join(
-                f"{row['difference']:+.1f} at equal {latency} (p = {row['p_of_each_seed']})"
-                for latency, row in areas.items()
-            )
-            parts.append(f"{title} {by}")
+            parts.append(f"{title} {' and '.join(_gains(areas))}")
         return f"mean BLEU above the baseline's wait-k curve: {'; '.join(parts)}"
 
     return figures
@@ -170,10 +174,7 @@ def _lazy(rows: Sequence[Row]) -> str:
 
 def _dynamic(rows: Sequence[Row]) -> str:
     own, start = (areas_of(rows, "dynamic-0.5", curve) for curve in ("agent", None))
-    same = ", ".join(
-        f"{row['difference']:+.1f} at equal {latency} (p = {row['p_of_each_seed']})"
-        for latency, row in own.items()
-    )
+    same = ", ".join(_gains(own))
     other = ", ".join(f"{row['difference']:+.1f} by {latency}" for latency, row in start.items())
     return (
         f"mean BLEU above wait-k of the same weights {same}; above wait-k of the model that the "

@@ -123,7 +123,7 @@ variant() {
     train "pa-$1" pervasive "$PRESET" "${change[@]}"
 }
 
-# `significance EXPERIMENT SPLIT NAME...`: test BLEU (widest beam) of each seed against the first model.
+# `significance EXPERIMENT SPLIT NAME...`: p-values of BLEU (widest beam) against the first model, each seed.
 significance() {
     local seed name files
     for seed in $SEEDS; do
