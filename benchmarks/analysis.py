@@ -29,11 +29,11 @@ from nmtgrid.analysis.quality import buckets, compare, lengths
 from nmtgrid.analysis.quality.evaluation import read_evaluation
 from pathlib import Path
 import sys
-held = read_evaluation(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]))
+evaluation = read_evaluation(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]))
 sections = (
-    buckets.buckets_section(held),
-    lengths.lengths_section(held),
-    compare.comparison_section(held),
+    buckets.buckets_section(evaluation),
+    lengths.lengths_section(evaluation),
+    compare.comparison_section(evaluation),
 )
 for section in sections:
     for picture in section.pictures:
@@ -74,27 +74,28 @@ def _write(folder: Path, pairs: int, systems: int) -> list[str]:
     sides = _corpus()
     draw = random.Random(1)
     words = [word for line in sides[1][:2000] for word in line.split()]
-    found = {"source": sides[0], "reference": sides[1]}
-    held = {
-        name: [lines[place % len(lines)] for place in range(pairs)] for name, lines in found.items()
+    text_of = {"source": sides[0], "reference": sides[1]}
+    texts = {
+        name: [lines[index % len(lines)] for index in range(pairs)]
+        for name, lines in text_of.items()
     }
     for system in range(systems):
         share = 0.15 + 0.05 * system
-        held[f"s{system}"] = [_worse(line, share, words, draw) for line in held["reference"]]
-    for name, lines in held.items():
+        texts[f"s{system}"] = [_worse(line, share, words, draw) for line in texts["reference"]]
+    for name, lines in texts.items():
         (folder / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return [str(folder / f"s{system}") for system in range(systems)]
 
 
 def _worse(line: str, share: float, words: list[str], draw: random.Random) -> str:
-    found = []
+    worse = []
     for word in line.split():
         chance = draw.random() / share
         if chance >= 0.4:
-            found.append(word if chance >= 0.8 else draw.choice(words))
+            worse.append(word if chance >= 0.8 else draw.choice(words))
         if 0.8 <= chance < 1.1:
-            found.append(draw.choice(words))
-    return " ".join(found)
+            worse.append(draw.choice(words))
+    return " ".join(worse)
 
 
 def _corpus() -> list[list[str]]:

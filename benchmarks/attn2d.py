@@ -58,7 +58,7 @@ def compare(conditions: Conditions, folder: Path) -> tuple[list[Row], list[str]]
     count, size = square_shapes(conditions)[-1]
     batch = random_batch([(size, size)] * count)
     ours = Stepper(model, fused_loss(model), conditions)
-    theirs = Stepper(other, lambda held: loss(other, held, SMOOTHING), conditions)
+    theirs = Stepper(other, lambda batch: loss(other, batch, SMOOTHING), conditions)
     sides = {"attn2d": theirs, "nmtgrid": ours}
     updates = {
         f"{name} {precision}": side.workload([batch], precision == "bf16")
@@ -67,7 +67,7 @@ def compare(conditions: Conditions, folder: Path) -> tuple[list[Row], list[str]]
     }
     seconds = conditions.clock().best(updates)
     steps = time_steps(conditions, batch.to(device), model, other)
-    counts = [sum(p.numel() for p in held.parameters()) for held in (model, other)]
+    counts = [sum(p.numel() for p in side.parameters()) for side in (model, other)]
     shape = f"{count} x {size} x {size}; a step of {count} rows at S = {size}, after 12 rows."
     note = f"Parameters: nmtgrid {counts[0]:,}, attn2d {counts[1]:,} (filters with masked taps)."
     return rows_of(cell_count(batch), seconds, steps), [f"Updates with AdamW at {shape}", note]
@@ -92,9 +92,9 @@ def time_steps(
     with torch.autocast(device, torch.bfloat16, enabled=False):
         for precision in ("fp32", "bf16"):
             bf16 = precision == "bf16"
-            held = dataclasses.replace(conditions, precision=precision)
-            with held.cast():
-                ours = stepping(model, len(batch), batch.source.shape[1], held)
+            with_precision = dataclasses.replace(conditions, precision=precision)
+            with with_precision.cast():
+                ours = stepping(model, len(batch), batch.source.shape[1], with_precision)
                 theirs = Steps(other, batch.source)
                 for _ in range(12):
                     theirs()
@@ -105,16 +105,16 @@ def time_steps(
 
 def measure(conditions: Conditions, folder: Path | None) -> Section:
     """Measure both; without a folder, or where its code does not load, quote and say so."""
-    told = facts(conditions.device)
+    machine = facts(conditions.device)
     quoted = (
         f"Quoted, measured elsewhere with the authors' code in fp32 on one CPU core, without the "
         f"optimiser: {QUOTED_CELLS:,} cells/s in training at 16 x 24 x 24, {QUOTED_STEP} ms a "
         "step of 16 rows at S = 24."
     )
     if folder is None:
-        return section(told, {}, ["No folder was named (--attn2d).", quoted])
+        return section(machine, {}, ["No folder was named (--attn2d).", quoted])
     try:
         rows, notes = apart(compare, conditions, folder.resolve())
     except ImportError as fault:
-        return section(told, {}, [str(fault), quoted])
-    return section(told, {"Beside the authors' code": rows}, [*notes, quoted])
+        return section(machine, {}, [str(fault), quoted])
+    return section(machine, {"Beside the authors' code": rows}, [*notes, quoted])

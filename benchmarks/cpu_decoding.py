@@ -37,14 +37,14 @@ PRECISIONS: dict[str, Precision] = {
 
 def translators(folder: Path, beam: int) -> dict[str, Translator]:
     """Return what is compared, by name."""
-    made = {}
+    translators = {}
     for name, precision in PRECISIONS.items():
         loaded = load_model(folder)
         translator = Translator([loaded], precision=precision).with_search(beam=beam)
         if name == UNPACKED:
             translator.models = [loaded.model]  # not the packed copy
-        made[name] = translator
-    return made
+        translators[name] = translator
+    return translators
 
 
 def translate(translator: Translator, lines: Sequence[str]) -> tuple[float, list[str]]:

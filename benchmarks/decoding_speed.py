@@ -66,17 +66,17 @@ def decoding(
     is_recorded: bool = True,
 ) -> Workload:
     """Return the workload of translating `batches` of sentences of these lengths."""
-    held = []
+    tasks = []
     for pairs in batches:
         batch = random_batch([(s + 1, t + 1) for s, t in pairs]).to(torch.device(conditions.device))
-        held.append((batch, EndsAt(batch.target_lengths - 1)))
+        tasks.append((batch, EndsAt(batch.target_lengths - 1)))
     device = torch.device(conditions.device)
     graphs = Graphs(Recorder(device)) if device.type == "cuda" and is_recorded else None
     longest = max(int(pairs[:, 1].max()) for pairs in batches)
     plan = SearchPlan(beam=beam, max_length_a=float(longest), max_length_b=0.0)
 
     def workload() -> None:
-        for batch, ends in held:
+        for batch, ends in tasks:
             with conditions.cast():
                 search(
                     [model], batch.source, batch.source_lengths, plan, constraints=[ends],
@@ -92,11 +92,11 @@ def batches_of(lengths: Lengths, beam: int, conditions: Conditions) -> list[Leng
     The test set has lengths spread as those of the training pairs of at most 100 tokens.
     """
     most = GPU_TOKENS if conditions.is_large else TranslationOptions().batch_tokens
-    made = cut(spread_test_set(lengths), most // beam)
+    batches = cut(spread_test_set(lengths), most // beam)
     if conditions.is_large:
-        return made
-    chosen = strata(np.array([len(pairs) for pairs in made]), 1 if conditions.quick else 4)
-    return [made[place][:8] for place in chosen]
+        return batches
+    chosen = strata(np.array([len(pairs) for pairs in batches]), 1 if conditions.quick else 4)
+    return [batches[index][:8] for index in chosen]
 
 
 def spread_test_set(lengths: Lengths) -> Lengths:
@@ -114,12 +114,12 @@ def cells_of(batches: Sequence[Lengths]) -> int:
 def cut(lengths: Lengths, most: int) -> list[Lengths]:
     """Return the pairs in order of source length, cut where rows x longest exceed `most`."""
     lengths = lengths[lengths[:, 0].argsort(kind="stable")]
-    found, first = [], 0
-    for place, longest in enumerate(lengths[:, 0]):
-        if place > first and (place + 1 - first) * (longest + 1) > most:
-            found.append(lengths[first:place])
-            first = place
-    return [*found, lengths[first:]]
+    batches, first = [], 0
+    for index, longest in enumerate(lengths[:, 0]):
+        if index > first and (index + 1 - first) * (longest + 1) > most:
+            batches.append(lengths[first:index])
+            first = index
+    return [*batches, lengths[first:]]
 
 
 def stepping(
@@ -153,7 +153,7 @@ def measure_steps(name: str, conditions: Conditions) -> list[Row]:
     conditions.begin()
     model = make_model(settings_of(name, conditions), conditions.device).eval()
     counts = (1, 2) if conditions.quick else (1, 16, 512) if conditions.is_large else (1, 16)
-    width, found = 8 if conditions.quick else 24, []
+    width, steps = 8 if conditions.quick else 24, []
     for rows in counts:
         row: Row = {"architecture": name, "rows": rows}
         # One autocast around all steps: the cast weights are then kept.
@@ -164,8 +164,8 @@ def measure_steps(name: str, conditions: Conditions) -> list[Row]:
                 graphs = Graphs(Recorder(device))
                 workloads["ms as a graph"] = stepping(model, rows, width, conditions, graphs)
             seconds = conditions.clock(8).best(workloads)
-        found.append(row | {title: 1000 * spent for title, spent in seconds.items()})
-    return found
+        steps.append(row | {title: 1000 * spent for title, spent in seconds.items()})
+    return steps
 
 
 def measure_searches(name: str, conditions: Conditions) -> list[Row]:
@@ -175,7 +175,7 @@ def measure_searches(name: str, conditions: Conditions) -> list[Row]:
     memory = Memory(conditions.device)
     model = make_model(settings_of(name, conditions), conditions.device).eval()
     count, size = (2, 8) if conditions.quick else (256, 24) if conditions.is_large else (16, 24)
-    square, found = [np.full((count, 2), size - 1)], []
+    square, rows = [np.full((count, 2), size - 1)], []
     for beam in (1, BEAM):
         cases = {f"{count} x {size} x {size}": square}
         cases["true lengths"] = batches_of(lengths, beam, conditions)
@@ -195,8 +195,8 @@ def measure_searches(name: str, conditions: Conditions) -> list[Row]:
                 work = sum(report.flops_per_pair for report in reports) / 3e9
                 row["GFLOP/s"] = work / seconds[""]
                 row["of the products' rate"] = work / seconds[""] / ceiling
-            found.append({**row, "peak MiB": peak})
-    return found
+            rows.append({**row, "peak MiB": peak})
+    return rows
 
 
 def measure(conditions: Conditions, names: Sequence[str]) -> Section:

@@ -42,9 +42,9 @@ def profile_update(conditions: Conditions) -> list[Row]:
     kinds = [torch.profiler.ProfilerActivity.CPU]
     if conditions.device == "cuda":
         kinds.append(torch.profiler.ProfilerActivity.CUDA)
-    with torch.profiler.profile(activities=kinds) as held:
+    with torch.profiler.profile(activities=kinds) as profile:
         conditions.clock().once(workload)
-    return busiest(held.key_averages(), conditions.device)
+    return busiest(profile.key_averages(), conditions.device)
 
 
 def busiest(events: Any, device: str) -> list[Row]:
@@ -68,14 +68,14 @@ def layers(conditions: Conditions) -> dict[str, tuple[Callable[[Tensor], Tensor]
     cells = AllRows(GridLayout.make(lengths, lengths))
     features = torch.randn(count * size * size, settings.model.size, device=conditions.device)
     features = features.to(conditions.dtype).requires_grad_()
-    found: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {}
+    layers: dict[str, tuple[Callable[[Tensor], Tensor], Tensor]] = {}
     for name, layer in zip(("convolution", "feed-forward"), model.network.layers, strict=False):
 
         def run(before: Tensor, layer: Any = layer) -> Tensor:
             return residual_dropout(before, layer(before, cells), 0.2, 0.5**0.5, True)
 
-        found[name] = run, features
-    return found
+        layers[name] = run, features
+    return layers
 
 
 def both_ways(run: Callable[[Tensor], Tensor], x: Tensor, conditions: Conditions) -> Workload:

@@ -106,10 +106,10 @@ def loss(clock: Clock, name: str, count: int) -> Row:
     bias = torch.zeros(TYPES, device=clock.device, requires_grad=True)
     targets = torch.randint(0, TYPES, (count,), device=clock.device)
     x = torch.randn(count, SIZE, device=clock.device).to(DTYPES[name]).requires_grad_()
-    inputs, one = (x, weight, bias, targets, None, 0.1), torch.ones((), device=clock.device)
+    inputs, unit = (x, weight, bias, targets, None, 0.1), torch.ones((), device=clock.device)
     workloads = {
-        "loss": learning(lambda: linear_cross_entropy(*inputs)[0], [x, weight, bias], one),
-        "loss naive": learning(lambda: naive_loss(*inputs[:4]), [x, weight, bias], one),
+        "loss": learning(lambda: linear_cross_entropy(*inputs)[0], [x, weight, bias], unit),
+        "loss naive": learning(lambda: naive_loss(*inputs[:4]), [x, weight, bias], unit),
     }
     work = 6e-9 * count * SIZE * TYPES
     return compare("linear cross-entropy", name, clock.best(workloads), "loss", work)

@@ -34,8 +34,8 @@ class NaivePervasive(nn.Module):
         self.grid.weight.data = state["grid_map"][:, :, None, None].clone()
         self.grid.bias = nn.Parameter(state["grid_bias"].clone())
         self.blocks = nn.ModuleList()
-        for place in range(config.depth):
-            first, second = f"network.layers.{2 * place}", f"network.layers.{2 * place + 1}"
+        for index in range(config.depth):
+            first, second = f"network.layers.{2 * index}", f"network.layers.{2 * index + 1}"
             block = nn.ModuleDict(
                 {
                     "map": nn.Conv2d(size, size, 1),

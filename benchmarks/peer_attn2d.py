@@ -55,7 +55,7 @@ def arguments(module: Any, config: PervasiveConfig) -> argparse.Namespace:
     for name in [name for name, value in vars(options).items() if value is None]:
         delattr(options, name)
     aggregator = "attn" if config.aggregation == "attention" else config.aggregation
-    wanted = dict(
+    values = dict(
         convnet="resnet", aggregator=aggregator, num_layers=config.depth,
         kernel_size=config.target_kernel, conv_bias=True, divide_channels=2,
         ffn_dim=config.feed_forward_size, bottleneck=config.size,
@@ -65,7 +65,7 @@ def arguments(module: Any, config: PervasiveConfig) -> argparse.Namespace:
         share_decoder_input_output_embed=True, left_pad_source=False, left_pad_target=False,
         encoder_embed_path=None, decoder_embed_path=None, memory_efficient=False,
     )  # fmt: skip
-    vars(options).update(wanted)
+    vars(options).update(values)
     return options
 
 
@@ -73,13 +73,14 @@ def build(folder: Path, config: PervasiveConfig, types_of: tuple[int, int]) -> n
     """Return the authors' model for `config` and so many (source, target) types."""
     module = load(folder)
     dictionary = importlib.import_module("fairseq.data").Dictionary
-    held = []
+    dictionaries = []
     for count in types_of:
-        one = dictionary()
-        for place in range(count - len(one)):
-            one.add_symbol(str(place))
-        held.append(one)
-    task = types.SimpleNamespace(source_dictionary=held[0], target_dictionary=held[1])
+        symbols = dictionary()
+        for index in range(count - len(symbols)):
+            symbols.add_symbol(str(index))
+        dictionaries.append(symbols)
+    source, target = dictionaries
+    task = types.SimpleNamespace(source_dictionary=source, target_dictionary=target)
     model: nn.Module = module.PervasiveModel.build_model(arguments(module, config), task)
     return model
 

@@ -31,8 +31,8 @@ class System:
 
     def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
         """Return the translations of the test sentences."""
-        found = self.translators[quantization].translate_batch(
+        results = self.translators[quantization].translate_batch(
             self.sources[:count], beam_size=beam, max_batch_size=self.task["sentences"],
             length_penalty=1.0, return_end_token=True,
         )  # fmt: skip
-        return [one.hypotheses[0] for one in found]
+        return [result.hypotheses[0] for result in results]

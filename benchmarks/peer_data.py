@@ -60,26 +60,26 @@ def _write(path: Path, lines: list[str]) -> None:
 
 def plain_weights(model: Transformer) -> dict[str, Tensor]:
     """Return the weights of a pre-norm model under plain names, no two maps in one tensor."""
-    found = {
+    tensors = {
         "source_embedding": model.source_embedding.weight,
         "target_embedding": model.target_embedding.weight,
     }
 
     def put(name: str, part: Any) -> None:
-        found[f"{name}.weight"], found[f"{name}.bias"] = part.weight, part.bias
+        tensors[f"{name}.weight"], tensors[f"{name}.bias"] = part.weight, part.bias
 
     def split(name: str, names: str, part: Any) -> None:
         kinds = names.split()
         for kind, weight, bias in zip(
             kinds, part.weight.chunk(len(kinds)), part.bias.chunk(len(kinds)), strict=True
         ):
-            found[f"{name}.{kind}.weight"], found[f"{name}.{kind}.bias"] = weight, bias
+            tensors[f"{name}.{kind}.weight"], tensors[f"{name}.{kind}.bias"] = weight, bias
 
     sides: tuple[tuple[str, Any], ...] = (("encoder", model.encoder), ("decoder", model.decoder))
     for side, blocks in sides:
         put(f"{side}.norm", getattr(model, f"{side}_norm"))
-        for place, block in enumerate(blocks):
-            name = f"{side}.{place}"
+        for index, block in enumerate(blocks):
+            name = f"{side}.{index}"
             attention = getattr(block, "attention" if side == "encoder" else "self_attention")
             split(f"{name}.attention", "query key value", attention.input_map)
             put(f"{name}.attention.output", attention.output_map)
@@ -95,7 +95,7 @@ def plain_weights(model: Transformer) -> dict[str, Tensor]:
     maps = " ".join(f"{n}.source_attention.{k}" for n in range(len(model.decoder))
                     for k in ("key", "value"))  # fmt: skip
     split("decoder", maps, model.source_projection)
-    return {name: held.detach().contiguous().clone() for name, held in found.items()}
+    return {name: tensor.detach().contiguous().clone() for name, tensor in tensors.items()}
 
 
 def train_common(task: dict[str, Any], minutes: float) -> None:

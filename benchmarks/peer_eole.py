@@ -71,7 +71,7 @@ class System:
             )
         )
         decoding = make()
-        weights = {its_name(name): held for name, held in load_file(task["weights"]).items()}
+        weights = {its_name(name): tensor for name, tensor in load_file(task["weights"]).items()}
         missing, left = decoding.load_state_dict(weights, strict=False)
         # The output map is tied to the target embeddings; the others are not parameters.
         fixed = ("generator.weight", ".pe.pe", ".layer_scalar")
@@ -94,13 +94,13 @@ class System:
                 yield next(self.batches)
                 count += 1
 
-        found = self.trainer.train(timed(), 0, save_checkpoint_steps=0, valid_steps=10**9)
-        return int(found.n_tokens), count
+        report = self.trainer.train(timed(), 0, save_checkpoint_steps=0, valid_steps=10**9)
+        return int(report.n_tokens), count
 
     def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
         """Return the translations of the test sentences."""
-        _, _, found = self.engine.infer_list(self.sources[:count], settings={"beam_size": beam})
-        return [best[0].split() for best in found]
+        _, _, nbest = self.engine.infer_list(self.sources[:count], settings={"beam_size": beam})
+        return [best[0].split() for best in nbest]
 
 
 def _training(task: Task, folder: Path) -> Any:

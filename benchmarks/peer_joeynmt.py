@@ -31,14 +31,14 @@ def its_name(name: str) -> str:
         return f"{side}.layer_norm.{rest}"
     part, kind = rest.rsplit(".", 1)
     if part in _PARTS:
-        found = _PARTS[part].format(first="x_" if side == "decoder" else "")
+        part_name = _PARTS[part].format(first="x_" if side == "decoder" else "")
     else:
         attention, which = part.split(".")
         read = "src" if side == "encoder" or attention == "source_attention" else "trg"
         wrote = "src" if side == "encoder" else "trg"
         map_name = "output_layer" if which == "output" else f"{which[0]}_layer"
-        found = f"{read}_{wrote}_att.{map_name}"
-    return f"{side}.layers.{layer}.{found}.{kind}"
+        part_name = f"{read}_{wrote}_att.{map_name}"
+    return f"{side}.layers.{layer}.{part_name}.{kind}"
 
 
 class Timed:
@@ -106,30 +106,30 @@ class System:
         """Return the translations of the test sentences."""
         self.test.indices = list(range(min(count, len(self.test))))
         args = self.args.test._replace(beam_size=beam, beam_alpha=1.0 if beam > 1 else -1)
-        found = predict(
+        prediction = predict(
             self.decoding, self.test, self.args.device, n_gpu=0, args=args,
             autocast=self.args.autocast,
         )  # fmt: skip
-        return [list(line) for line in found[3]]
+        return [list(line) for line in prediction[3]]
 
 
 def _weights(task: Task, model: Any) -> dict[str, Any]:
     """Return the common weights under its names; it has its own order of special symbols."""
-    found = {}
-    for name, held in load_file(task["weights"]).items():
+    weights = {}
+    for name, tensor in load_file(task["weights"]).items():
         if not name.endswith("_embedding"):
-            found[its_name(name)] = held
+            weights[its_name(name)] = tensor
             continue
         ours = Path(task["vocabulary"][name.removesuffix("_embedding")])
-        place = {kind: i for i, kind in enumerate(ours.read_text(encoding="utf-8").splitlines())}
+        index = {kind: i for i, kind in enumerate(ours.read_text(encoding="utf-8").splitlines())}
         side, vocabulary = (
             ("src", model.src_vocab) if name.startswith("source") else ("trg", model.trg_vocab)
         )
-        order = torch.tensor([place[vocabulary._itos[i]] for i in range(len(vocabulary))])
-        found[f"{side}_embed.lut.weight"] = held[order]
-    found["decoder.output_layer.weight"] = found["trg_embed.lut.weight"]
-    fixed = {name: held for name, held in model.state_dict().items() if name.endswith(".pe")}
-    return {**fixed, **found}
+        order = torch.tensor([index[vocabulary._itos[i]] for i in range(len(vocabulary))])
+        weights[f"{side}_embed.lut.weight"] = tensor[order]
+    weights["decoder.output_layer.weight"] = weights["trg_embed.lut.weight"]
+    fixed = {name: tensor for name, tensor in model.state_dict().items() if name.endswith(".pe")}
+    return {**fixed, **weights}
 
 
 def _settings(task: Task, folder: Path) -> dict[str, Any]:

@@ -87,17 +87,17 @@ class System:
         read = self.pipeline.source_vocabulary.encode
         write = self.pipeline.target_vocabulary.decode
         sources = [read(line) for line in self.sources[:count]]
-        order = sorted(range(len(sources)), key=lambda place: len(sources[place]))
-        found: list[list[str]] = [[] for _ in sources]
+        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+        translations: list[list[str]] = [[] for _ in sources]
         each = self.task["sentences"]
         plan = SearchPlan(beam=beam)
         models, needs_autocast = self.decoding[quantization]
         for first in range(0, len(order), each):
             places = order[first : first + each]
-            chosen = [sources[place] for place in places]
+            chosen = [sources[index] for index in places]
             batch = collate(chosen, [[]] * len(chosen))
             with torch.autocast("cpu", torch.bfloat16, enabled=needs_autocast):
                 some = engine.search(models, batch.source, batch.source_lengths, plan)
-            for place, hypotheses in zip(places, some, strict=True):
-                found[place] = write(hypotheses[0].tokens)
-        return found
+            for index, hypotheses in zip(places, some, strict=True):
+                translations[index] = write(hypotheses[0].tokens)
+        return translations

@@ -56,15 +56,15 @@ def obey(system: System, command: dict[str, Any]) -> dict[str, Any]:
     cpu, wall = time.process_time(), time.perf_counter()
     if command["do"] == "train":
         tokens, updates = system.train(command["seconds"])
-        found: dict[str, Any] = {"tokens": tokens, "updates": updates}
+        answer: dict[str, Any] = {"tokens": tokens, "updates": updates}
     else:
         lines = system.translate(command["beam"], command["quantization"], command["count"])
-        found = {"lines": lines}
-    found["cpu"], found["wall"] = time.process_time() - cpu, time.perf_counter() - wall
-    if "lines" in found:
-        found["lines"] = [strip(line) for line in found["lines"]]
-        found["tokens"] = sum(len(line) + 1 for line in found["lines"])
-    return found
+        answer = {"lines": lines}
+    answer["cpu"], answer["wall"] = time.process_time() - cpu, time.perf_counter() - wall
+    if "lines" in answer:
+        answer["lines"] = [strip(line) for line in answer["lines"]]
+        answer["tokens"] = sum(len(line) + 1 for line in answer["lines"])
+    return answer
 
 
 def main() -> None:

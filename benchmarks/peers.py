@@ -74,12 +74,12 @@ class Worker:
     """A running `benchmarks.peer_worker`."""
 
     def __init__(self, python: str, module: str, task: dict[str, Any], log: Path) -> None:
-        one = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         with log.open("w") as file:
             self._process = subprocess.Popen(
                 [python, "-m", "benchmarks.peer_worker", module], cwd=PROJECT, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
-                env={**os.environ, **one},
+                env={**os.environ, **one_thread},
             )  # fmt: skip
         self.log = log
         self.greeting = self.ask(task)
@@ -106,22 +106,22 @@ class Worker:
 def start(task: dict[str, Any], python: str, folder: Path) -> dict[str, Worker]:
     """Return the contestants' workers; say which are missing."""
     workers: dict[str, Worker] = {}
-    for one in CONTESTANTS:
+    for contestant in CONTESTANTS:
         alike = next(
             other.name for other in CONTESTANTS
-            if (other.worker, other.bf16) == (one.worker, one.bf16)
+            if (other.worker, other.bf16) == (contestant.worker, contestant.bf16)
         )  # fmt: skip
         if alike in workers:
-            workers[one.name] = workers[alike]
+            workers[contestant.name] = workers[alike]
             continue
-        chosen = sys.executable if one.worker in ("nmtgrid", "ctranslate2") else python
-        log = folder / f"{one.name.replace(' ', '-')}.log"
-        worker = Worker(chosen, one.worker, {**task, "bf16": one.bf16}, log)
+        chosen = sys.executable if contestant.worker in ("nmtgrid", "ctranslate2") else python
+        log = folder / f"{contestant.name.replace(' ', '-')}.log"
+        worker = Worker(chosen, contestant.worker, {**task, "bf16": contestant.bf16}, log)
         if "missing" in worker.greeting:
-            print(f"{one.name} is left out: {worker.greeting['missing']} is not installed")
+            print(f"{contestant.name} is left out: {worker.greeting['missing']} is not installed")
             worker.close()
         else:
-            workers[one.name] = worker
+            workers[contestant.name] = worker
     return workers
 
 
@@ -144,20 +144,21 @@ def measure(
             continue
         rows: dict[str, Any] = {}
         for turn in range(-1, rounds):  # the first round only warms up
-            for one in CONTESTANTS:
-                if one.name not in workers or (workload == "train" and not one.trains):
+            for contestant in CONTESTANTS:
+                name = contestant.name
+                if name not in workers or (workload == "train" and not contestant.trains):
                     continue
-                request = {**command, "quantization": one.quantization, "count": one.sentences}
+                request = {**command, "count": contestant.sentences}
+                request["quantization"] = contestant.quantization
                 if turn < 0:
                     request |= {"seconds": seconds / 3, "count": 64}
-                answer = workers[one.name].ask(request)
-                row = rows.setdefault(one.name, {"tokens_per_second": [], "share_of_core": []})
+                answer = workers[name].ask(request)
+                row = rows.setdefault(name, {"tokens_per_second": [], "share_of_core": []})
                 if turn >= 0:
                     row["tokens_per_second"].append(answer["tokens"] / answer["cpu"])
                     row["share_of_core"].append(answer["cpu"] / answer["wall"])
-                row |= {name: answer[name] for name in ("tokens", "updates") if name in answer}
-                row |= {name: answer[name] for name in ("lines",) if name in answer}
-                print(f"{workload:7} round {turn + 1}  {one.name:17} "
+                row |= {key: answer[key] for key in ("tokens", "updates", "lines") if key in answer}
+                print(f"{workload:7} round {turn + 1}  {name:17} "
                       f"{answer['tokens'] / answer['cpu']:9,.0f}", file=sys.stderr)  # fmt: skip
         results[workload] = summarise(workload, rows)
     return results
@@ -189,13 +190,13 @@ def show(results: dict[str, Any]) -> str:
     """Return the table: tokens per second of processor, and in brackets our ratio."""
     workloads = [name for name in results if name in commands(0)]
     lines = [" " * 18 + "".join(f"{workload:>22}" for workload in workloads)]
-    for one in CONTESTANTS:
+    for contestant in CONTESTANTS:
         cells = []
         for workload in workloads:
-            row = results[workload].get(one.name)
+            row = results[workload].get(contestant.name)
             cells.append("" if row is None else f"{row['median']:,.0f} ({row['ours_to_it']:.2f}x)")
         if any(cells):
-            lines.append(f"{one.name:18}" + "".join(f"{cell:>22}" for cell in cells))
+            lines.append(f"{contestant.name:18}" + "".join(f"{cell:>22}" for cell in cells))
     for (workload, name), floor in FLOORS.items():
         row = results.get(workload, {}).get(name)
         if row is not None:

@@ -93,8 +93,8 @@ def training_lengths(file: Path | None) -> tuple[Lengths, str]:
     if path is None and folder:
         path = Path(folder) / "iwslt14.de-en" / "train-bpe-lengths.txt.xz"
     if path is not None and (file is not None or path.is_file()):
-        found = np.loadtxt(path, dtype=np.int64, ndmin=2)
-        return found, f"Lengths: those of the {len(found):,} pairs in {path.name}."
+        lengths = np.loadtxt(path, dtype=np.int64, ndmin=2)
+        return lengths, f"Lengths: those of the {len(lengths):,} pairs in {path.name}."
     generator = np.random.default_rng(1)
     source = np.exp(generator.normal(3.0, 0.62, 160_239)).round().clip(1, 175)
     target = (source * np.exp(generator.normal(0.0, 0.15, len(source)))).round().clip(1, 175)
@@ -129,11 +129,11 @@ def strata(sizes: NDArray[Any], count: int) -> list[int]:
     """Return the places of `count` things: the middle ones of so many equal groups by size."""
     order = np.argsort(sizes, kind="stable")
     count = min(count, len(order))
-    return [int(order[int((place + 0.5) * len(order) / count)]) for place in range(count)]
+    return [int(order[int((index + 0.5) * len(order) / count)]) for index in range(count)]
 
 
 def real_batches(lengths: Lengths, batches: BatchSettings, count: int) -> list[Batch]:
     """Return `count` batches as `train` cuts them, small, middling and large by their cells."""
     cut = plan_of(lengths, batches).epoch(0)
     chosen = strata(valid_cells(lengths, cut), count)
-    return [random_batch([(s + 1, t + 1) for s, t in lengths[cut[place]]]) for place in chosen]
+    return [random_batch([(s + 1, t + 1) for s, t in lengths[cut[index]]]) for index in chosen]

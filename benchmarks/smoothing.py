@@ -52,23 +52,26 @@ def measure(data: Path, arch: str, preset: str, times: int = 8) -> list[dict[str
     indices = numpy.argsort(numpy.abs(train.target_lengths - middle), kind="stable")[:100]
     batch = train.batch(indices)
     asked = {
-        name: resolve(Request(arch, preset, None, held), objectives)
-        for name, held in LOSSES.items()
+        name: resolve(Request(arch, preset, None, request), objectives)
+        for name, request in LOSSES.items()
     }
-    made = {name: make_objective(held, dataset, device, objectives) for name, held in asked.items()}
+    losses = {
+        name: make_objective(settings, dataset, device, objectives)
+        for name, settings in asked.items()
+    }
     model = build_model(asked["maximum likelihood"], dataset).train()
-    seconds: dict[str, list[float]] = {name: [] for name in made}
+    seconds: dict[str, list[float]] = {name: [] for name in losses}
     for _ in range(times):
-        for name, objective in made.items():
+        for name, objective in losses.items():
             began = time.process_time()
             with torch.autocast("cpu", torch.bfloat16, enabled=has_fast_bf16(device)):
                 total = objective.loss(model, batch).total
             total.backward()
             seconds[name].append(time.process_time() - began)
-    base = statistics.median(seconds["maximum likelihood"])
+    medians = {name: statistics.median(spent) for name, spent in seconds.items()}
     return [
-        {"loss": name, "seconds": statistics.median(held), "ratio": statistics.median(held) / base}
-        for name, held in seconds.items()
+        {"loss": name, "seconds": median, "ratio": median / medians["maximum likelihood"]}
+        for name, median in medians.items()
     ]
 
 

@@ -26,36 +26,36 @@ class Store:
     folder: Path
     name: str
 
-    def put(self, key: str, found: Section) -> None:
+    def put(self, key: str, section: Section) -> None:
         """Enter or replace a section, and write both files."""
-        held = self.read()
-        held[key] = found
+        sections = self.read()
+        sections[key] = section
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(held, indent=1, ensure_ascii=False)
+        text = json.dumps(sections, indent=1, ensure_ascii=False)
         (self.folder / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
-        (self.folder / f"{self.name}.md").write_text(page(held), encoding="utf-8")
+        (self.folder / f"{self.name}.md").write_text(page(sections), encoding="utf-8")
 
     def read(self) -> dict[str, Section]:
         """Return the sections by key."""
         path = self.folder / f"{self.name}.json"
-        held: dict[str, Section] = {}
+        sections: dict[str, Section] = {}
         if path.exists():
-            held = json.loads(path.read_text(encoding="utf-8"))
-        return held
+            sections = json.loads(path.read_text(encoding="utf-8"))
+        return sections
 
 
 def page(sections: dict[str, Section]) -> str:
     """Return all sections as one page, in the order in which they were entered first."""
     parts = ["# Benchmarks\n", "Made by `python -m benchmarks`; README.md says how to read it.\n"]
-    parts += [chapter(key, found) for key, found in sections.items()]
+    parts += [chapter(key, section) for key, section in sections.items()]
     return "\n".join(parts)
 
 
-def chapter(key: str, found: Section) -> str:
+def chapter(key: str, section: Section) -> str:
     """Return one section as Markdown."""
-    facts = ", ".join(f"{name} {value}" for name, value in found["facts"].items())
-    parts = [f"## {key}\n", f"{facts}\n", *(f"{note}\n" for note in found["notes"])]
-    for title, rows in found["tables"].items():
+    facts = ", ".join(f"{name} {value}" for name, value in section["facts"].items())
+    parts = [f"## {key}\n", f"{facts}\n", *(f"{note}\n" for note in section["notes"])]
+    for title, rows in section["tables"].items():
         parts += [f"### {title}\n", table(rows)]
     return "\n".join(parts)
 

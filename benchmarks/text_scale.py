@@ -83,7 +83,7 @@ def _corpus(text: Path | None, languages: tuple[str, ...]) -> list[list[bytes]]:
         pairs = list(toy_splits(TOY_PAIRS)["train"])
         return [[pair.source.encode() for pair in pairs], [pair.target.encode() for pair in pairs]]
     files = [Path(f"{text}.{language}").read_bytes() for language in languages]
-    return [held.removesuffix(b"\n").split(b"\n") for held in files]
+    return [content.removesuffix(b"\n").split(b"\n") for content in files]
 
 
 def _repeat(sides: list[list[bytes]], languages: tuple[str, ...], folder: Path, pairs: int) -> None:

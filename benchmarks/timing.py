@@ -117,12 +117,12 @@ class Memory:
     def _held(self) -> float:
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated() / 2**20
-        told = Path("/proc/self/status")
-        if told.exists():
+        process_status = Path("/proc/self/status")
+        if process_status.exists():
             # Not `ru_maxrss`, which a new process has from the one that started it.
-            held = re.search(r"VmHWM:\s+(\d+) kB", told.read_text())
-            if held:
-                return int(held[1]) / 2**10
+            peak = re.search(r"VmHWM:\s+(\d+) kB", process_status.read_text())
+            if peak:
+                return int(peak[1]) / 2**10
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
@@ -143,11 +143,11 @@ def apart(workload: Callable[..., Any], *arguments: Any) -> Any:
 
 def facts(device: str) -> Row:
     """Return what a figure depends on: machine, threads, versions, day, and other work on it."""
-    found = {"machine": platform.machine(), "processor": _processor(), "cores": os.cpu_count()}
+    facts = {"machine": platform.machine(), "processor": _processor(), "cores": os.cpu_count()}
     if device == "cuda":
-        found["gpu"] = torch.cuda.get_device_name()
+        facts["gpu"] = torch.cuda.get_device_name()
     return {
-        **found,
+        **facts,
         "torch": torch.__version__,
         "nmtgrid": nmtgrid.__version__,
         "threads": torch.get_num_threads(),
@@ -157,7 +157,7 @@ def facts(device: str) -> Row:
 
 
 def _processor() -> str:
-    told = Path("/proc/cpuinfo")
-    lines = told.read_text().splitlines() if told.exists() else []
+    path = Path("/proc/cpuinfo")
+    lines = path.read_text().splitlines() if path.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
     return names[0] if names else platform.processor()

@@ -50,13 +50,13 @@ class Stepper:
     def workload(self, batches: Sequence[Batch], bf16: bool | None = None) -> Workload:
         """Return the workload of one update on each batch; `bf16` (None: as the conditions say)."""
         device = torch.device(self.conditions.device)
-        held = [batch.to(device) for batch in batches]
+        on_device = [batch.to(device) for batch in batches]
         cast: contextlib.AbstractContextManager[object] = self.conditions.cast()
         if bf16 is not None:
             cast = torch.autocast(device.type, torch.bfloat16, enabled=bf16)
 
         def run() -> None:
-            for batch in held:
+            for batch in on_device:
                 with cast:
                     loss = self.loss(batch)
                 loss.backward()
@@ -133,17 +133,17 @@ def cases(settings: RunSettings, conditions: Conditions) -> dict[str, list[Batch
     """Return the batches by the name of their kind."""
     lengths, _ = training_lengths(conditions.lengths)
     batches, (count, size) = affordable(settings, conditions), square_shapes(conditions)[-1]
-    found = {f"{count} x {size} x {size}": [random_batch([(size, size)] * count)]}
+    shapes = {f"{count} x {size} x {size}": [random_batch([(size, size)] * count)]}
     if conditions.quick:
-        return found
+        return shapes
     short = lengths[lengths.max(1) < 100]
     sentences = 64 if conditions.is_large else 6
     mixed = np.random.default_rng(1).integers(0, len(short), (2, sentences))
-    found["buckets of both lengths"] = real_batches(lengths, batches, 2)
-    found["pairs at random"] = [
+    shapes["buckets of both lengths"] = real_batches(lengths, batches, 2)
+    shapes["pairs at random"] = [
         random_batch([(s + 1, t + 1) for s, t in short[some]]) for some in mixed
     ]
-    return found
+    return shapes
 
 
 def measure(conditions: Conditions) -> Section:

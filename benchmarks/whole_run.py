@@ -61,9 +61,9 @@ class Epoch:
 def epoch_of(lengths: Lengths, batches: Any) -> Epoch:
     """Return what an epoch is for pairs of these lengths, cut as `batches` (settings) say."""
     plan = plan_of(lengths, batches)
-    made: list[NDArray[Any]] = plan.epoch(0)
-    valid = int(valid_cells(lengths, made).sum())
-    return Epoch(len(made), valid, valid / sum(map(plan.cells, made)), plan.skipped)
+    epoch: list[NDArray[Any]] = plan.epoch(0)
+    valid = int(valid_cells(lengths, epoch).sum())
+    return Epoch(len(epoch), valid, valid / sum(map(plan.cells, epoch)), plan.skipped)
 
 
 def project(

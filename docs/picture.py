@@ -53,23 +53,26 @@ def draw(traces: Path, curve: Path, exits: Path, path: Path) -> None:
 
 def example(path: Path) -> Trace:
     """Return, in words, the trace of seven to nine source words whose words move the farthest."""
-    found = [by_words(trace) for trace in read_traces(path) if trace.alignment is not None]
-    fitting = [one for one in found if 7 <= len(one.source) <= 9 and 7 <= len(one.target) <= 9]
+    traces = [by_words(trace) for trace in read_traces(path) if trace.alignment is not None]
+    lengths = range(7, 10)
+    fitting = [
+        trace for trace in traces if len(trace.source) in lengths and len(trace.target) in lengths
+    ]
     return max(fitting, key=moved)
 
 
 def moved(trace: Trace) -> float:
     """Return how far, in the mean, target words lie from the source words of the same place."""
-    held = shares(trace)
-    assert held is not None
-    rows = held[:-1, :-1]
+    attention = shares(trace)
+    assert attention is not None
+    rows = attention[:-1, :-1]
     return float(numpy.abs(rows.argmax(1) - numpy.arange(len(rows))).mean())
 
 
 def draw_alignment(axes: Axes, trace: Trace) -> None:
-    held = shares(trace)
-    assert held is not None
-    axes.imshow(held[:-1, :-1], cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
+    attention = shares(trace)
+    assert attention is not None
+    axes.imshow(attention[:-1, :-1], cmap="Blues", vmin=0.0, vmax=1.0, aspect="auto")
     axes.set_xticks(range(len(trace.source)), trace.source, rotation=50, ha="left")
     axes.set_yticks(range(len(trace.target)), trace.target)
     axes.xaxis.tick_top()
@@ -102,19 +105,19 @@ def draw_curve(axes: Axes, path: Path) -> None:
     axes.set_title("Translating while the source comes in", size=10)
 
 
-def draw_exits(axes: Axes, held: ExitTraces) -> None:
+def draw_exits(axes: Axes, traces: ExitTraces) -> None:
     """Draw which share of the tokens leaves behind each block: at the beginning, and of all."""
-    places = numpy.arange(1, held.num_exits + 1)
-    bars = ((held.distribution(held.at_beginning), PALE, "first tenth of a sentence"),
-            (held.distribution(), BLUE, "all tokens"))  # fmt: skip
-    for place, (values, colour, name) in enumerate(bars):
+    places = numpy.arange(1, traces.num_exits + 1)
+    bars = ((traces.distribution(traces.at_beginning), PALE, "first tenth of a sentence"),
+            (traces.distribution(), BLUE, "all tokens"))  # fmt: skip
+    for index, (values, colour, name) in enumerate(bars):
         if values is not None:
             heights = [100 * value for value in values]
-            axes.bar(places + 0.4 * place - 0.2, heights, 0.38, color=colour, label=name)
+            axes.bar(places + 0.4 * index - 0.2, heights, 0.38, color=colour, label=name)
     axes.set_xticks(places)
     axes.legend(frameon=False, fontsize=8, labelcolor=INK)
     axes.set_ylabel("% of tokens", size=9, color=INK)
-    axes.set_xlabel(f"decoder block, {held.average_exit:.1f} in the mean", size=9, color=INK)
+    axes.set_xlabel(f"decoder block, {traces.average_exit:.1f} in the mean", size=9, color=INK)
     axes.set_title("Leaving the decoder early", size=10)
 
 

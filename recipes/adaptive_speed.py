@@ -136,11 +136,11 @@ def summary(decoded: Sequence[Decoded], full: Sequence[Decoded]) -> dict[str, An
     With the lowest and highest of the rounds; "best" compares the least seconds of all rounds, from
     which a busy machine takes least.
     """
-    seconds = [min(one.processor_seconds for one in side) for side in (decoded, full)]
+    seconds = [min(round_.processor_seconds for round_ in side) for side in (decoded, full)]
     pairs = zip(decoded, full, strict=True)
-    ratios = [other.processor_seconds / one.processor_seconds for one, other in pairs]
+    ratios = [whole.processor_seconds / exits.processor_seconds for exits, whole in pairs]
     both = list(zip(decoded[0].hypotheses, full[0].hypotheses, strict=True))
-    same = sum(one is None or other is None or one.tokens == other.tokens for one, other in both)
+    same = sum(a is None or b is None or a.tokens == b.tokens for a, b in both)
     return {
         "times_faster": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
         "best": seconds[1] / seconds[0],

@@ -27,10 +27,11 @@ def exits(named: Sequence[str], split: str) -> list[Row]:
         name, _, folder = text.partition("=")
         values = json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))
         if values["baselines"] and not any(row["system"] == "baselines" for row in rows):
-            held = {str(one["depth"]): _bleu(one, split) for one in values["baselines"]}
-            rows.insert(0, _with_mean({"system": "baselines", "random": None} | held))
-        found = {str(one["exit"]): _bleu(one, split) for one in values["fixed"]}
-        rows.append(_with_mean({"system": name, "random": _bleu(values["uniform"], split)} | found))
+            by_depth = {str(row["depth"]): _bleu(row, split) for row in values["baselines"]}
+            rows.insert(0, _with_mean({"system": "baselines", "random": None} | by_depth))
+        by_exit = {str(row["exit"]): _bleu(row, split) for row in values["fixed"]}
+        random = _bleu(values["uniform"], split)
+        rows.append(_with_mean({"system": name, "random": random} | by_exit))
     return rows
 
 
@@ -58,8 +59,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     from nmtgrid.analysis.plotting.lines import draw_panels as draw_page
 
     def line(name: str, points: Sequence[tuple[float, float]], style: int) -> Line:
-        held = sorted(points)
-        return Line(name, [x for x, _ in held], [y for _, y in held], style, mark=True)
+        in_order = sorted(points)
+        return Line(name, [x for x, _ in in_order], [y for _, y in in_order], style, mark=True)
 
     alone = [(row["lambda"], row["average_exit"]) for row in rows if row["sigma"] == 0]
     penalties = sorted({row["lambda"] for row in rows if row["sigma"] > 0})
@@ -79,8 +80,8 @@ def _bleu(row: Row, split: str) -> float:
 
 
 def _with_mean(row: Row) -> Row:
-    held = [value for key, value in row.items() if key.isdigit()]
-    return row | {"mean": statistics.mean(held)}
+    scores = [value for key, value in row.items() if key.isdigit()]
+    return row | {"mean": statistics.mean(scores)}
 
 
 def _markdown(rows: Sequence[Row]) -> str:
@@ -107,17 +108,18 @@ def main() -> None:
     parser.add_argument("named", nargs="+", metavar="NAME=PATH")
     parser.add_argument("--split", choices=("tuned", "test"), default="tuned")
     parser.add_argument("--out", required=True, type=Path)
-    given = parser.parse_args()
-    rows = exits(given.named, given.split) if given.what == "exits" else sweep(given.named)
-    given.out.with_name(f"{given.out.name}.json").write_text(
+    arguments = parser.parse_args()
+    named, out = arguments.named, arguments.out
+    rows = exits(named, arguments.split) if arguments.what == "exits" else sweep(named)
+    out.with_name(f"{out.name}.json").write_text(
         json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
-    if given.what == "exits":
+    if arguments.what == "exits":
         text = _markdown(rows)
-        given.out.with_name(f"{given.out.name}.md").write_text(text, encoding="utf-8")
+        out.with_name(f"{out.name}.md").write_text(text, encoding="utf-8")
         print(text, end="")
     else:
-        draw(rows, given.out.with_name(f"{given.out.name}.png"))
+        draw(rows, out.with_name(f"{out.name}.png"))
 
 
 if __name__ == "__main__":

@@ -143,7 +143,7 @@ def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
             for language, side in zip(plan.languages, zip(*some, strict=True), strict=False):
                 write_lines(Path(folder, f"{name}.{language}"), side)
         prefixes["train"] = [str(Path(folder, name)) for name, some in texts.items() if some]
-        made = preprocess_files(plan, prefixes, out, overwrite=True)["splits"]["train"]
+        split = preprocess_files(plan, prefixes, out, overwrite=True)["splits"]["train"]
     source, target, *codes = [str(data / name) for name in pipeline.files[:-1]]
     units = SubwordPlan(
         words=pipeline.target.codes is None, joint=pipeline.facts.joint, codes=tuple(codes),
@@ -151,10 +151,10 @@ def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
     )  # fmt: skip
     learn_subwords(out, units)
     counts = {name: len(some) for name, some in texts.items()}
-    left_out = dict(dropped) | {name: count for name, count in made["dropped"].items() if count}
-    write_json(counts_file, counts | {"kept": made["pairs_kept"], "left_out": left_out})
+    left_out = dict(dropped) | {name: count for name, count in split["dropped"].items() if count}
+    write_json(counts_file, counts | {"kept": split["pairs_kept"], "left_out": left_out})
     reasons = ", ".join(f"{count:,} {name}" for name, count in left_out.items()) or "none"
-    print(f"{out}: {made['pairs_kept']:,} training pairs; left out: {reasons}.")
+    print(f"{out}: {split['pairs_kept']:,} training pairs; left out: {reasons}.")
 
 
 def rows_of(compared: dict[str, Any], counts: dict[str, Any]) -> list[dict[str, Any]]:

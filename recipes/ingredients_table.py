@@ -34,12 +34,12 @@ def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:
     row: Row = {
         "step": step.name,
         "seeds": len(models),
-        "minutes": spread([one["minutes"] for one in trained]),
-        "updates": spread([one["updates"] for one in trained]),
+        "minutes": spread([training["minutes"] for training in trained]),
+        "updates": spread([training["updates"] for training in trained]),
         "tokens_per_second": spread([rate for rate in rates if rate is not None]),
-        "valid_perplexity": spread([one["valid_perplexity"] for one in trained]),
-        "bleu": spread([one["bleu_tokenized"] for one in scored]),
-        "chrf": spread([one["chrf"] for one in scored]),
+        "valid_perplexity": spread([training["valid_perplexity"] for training in trained]),
+        "bleu": spread([scores["bleu_tokenized"] for scores in scored]),
+        "chrf": spread([scores["chrf"] for scores in scored]),
         "p_bleu": _p_values(models),
         "signature_bleu": scored[0]["signature_bleu_tokenized"],
     }

@@ -35,18 +35,18 @@ def read(named: Sequence[str], epoch: int, scores: Mapping[str, str] = TRANSLATI
         label, _, path = text.partition("=")
         loss, _, architecture = label.partition(",")
         groups.setdefault((loss, architecture), {})[_seed(Path(path))] = Path(path)
-    found = {
+    by_system = {
         name: {seed: json.loads(file.read_text(encoding="utf-8")) for seed, file in files.items()}
         for name, files in groups.items()
     }
     last = list(scores)[-1]
     rows = []
     for (loss, architecture), files in groups.items():
-        values, plain = found[loss, architecture], found.get(("mle", architecture), {})
+        values, plain = by_system[loss, architecture], by_system.get(("mle", architecture), {})
         minutes = [minutes_of(file.parent / "metrics.jsonl", epoch) for file in files.values()]
         row = {
             "loss": loss, "architecture": architecture, "seeds": len(files),
-            **{score: spread([float(one[score]) for one in values.values()]) for score in scores},
+            **{score: spread([float(row[score]) for row in values.values()]) for score in scores},
             "minutes_per_epoch": statistics.mean(minutes),
         }  # fmt: skip
         if loss != "mle" and (shared := sorted(values.keys() & plain.keys())):
@@ -74,8 +74,8 @@ def markdown(rows: Sequence[Row], scores: Mapping[str, str] = TRANSLATIONS) -> s
     titles = [f"{name}: {title}" for name in names for title in columns]
     lines = [["loss", *titles], ["---"] * (1 + len(titles))]
     for loss in dict.fromkeys(row["loss"] for row in rows):
-        held = {row["architecture"]: row for row in rows if row["loss"] == loss}
-        cells = [cell for name in names for cell in _cells(held.get(name), scores)]
+        by_architecture = {row["architecture"]: row for row in rows if row["loss"] == loss}
+        cells = [cell for name in names for cell in _cells(by_architecture.get(name), scores)]
         lines.append([loss, *cells])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
@@ -97,9 +97,9 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     counts = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
     series = []
     for name in dict.fromkeys(row["architecture"] for row in compared):
-        held = {row["loss"]: row["above_mle"] for row in compared if row["architecture"] == name}
-        means = [held[loss]["mean"] if loss in held else None for loss in losses]
-        low, high = (_ends(held, losses, sign) for sign in (-1, 1))
+        gains = {row["loss"]: row["above_mle"] for row in compared if row["architecture"] == name}
+        means = [gains[loss]["mean"] if loss in gains else None for loss in losses]
+        low, high = (_ends(gains, losses, sign) for sign in (-1, 1))
         series.append(Series(name, means, low, high))
     draw_bars(
         [Group(loss) for loss in losses], series, path,
@@ -108,11 +108,11 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     )  # fmt: skip
 
 
-def _ends(held: Mapping[str, Row], losses: Sequence[str], sign: int) -> list[float | None]:
+def _ends(gains: Mapping[str, Row], losses: Sequence[str], sign: int) -> list[float | None]:
     """Return the mean and `sign` deviations of each loss, None where there is none of it."""
     return [
-        held[loss]["mean"] + sign * (held[loss]["standard_deviation"] or 0.0)
-        if loss in held else None
+        gains[loss]["mean"] + sign * (gains[loss]["standard_deviation"] or 0.0)
+        if loss in gains else None
         for loss in losses
     ]  # fmt: skip
 
@@ -125,15 +125,15 @@ def main() -> None:
     parser.add_argument("results", nargs="+", metavar="LOSS,ARCHITECTURE=FILE")
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", required=True)
-    given = parser.parse_args()
-    dataset = Dataset.open(given.data)
+    arguments = parser.parse_args()
+    dataset = Dataset.open(arguments.data)
     lengths = dataset.split("train").target_lengths
     scores = TRANSLATIONS if dataset.pictures is None else CAPTIONS
-    rows = read(given.results, int(lengths.sum()) + len(lengths), scores)
+    rows = read(arguments.results, int(lengths.sum()) + len(lengths), scores)
     table = markdown(rows, scores)
-    Path(f"{given.out}.md").write_text(table, encoding="utf-8")
-    Path(f"{given.out}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
-    draw(rows, list(scores.values())[-1], Path(f"{given.out}.png"))
+    Path(f"{arguments.out}.md").write_text(table, encoding="utf-8")
+    Path(f"{arguments.out}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    draw(rows, list(scores.values())[-1], Path(f"{arguments.out}.png"))
     print(table, end="")
 
 

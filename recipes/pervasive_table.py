@@ -66,8 +66,8 @@ def grid(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
     rows = []
     for name, model in named.items():
         kernel, depth = map(int, name.split(","))
-        place = {"kernel": kernel, "depth": depth, "target_tokens_seen": 1 + depth * (kernel // 2)}
-        rows.append(place | _scores([Path(f"{model}-seed{seed}") for seed in seeds]))
+        point = {"kernel": kernel, "depth": depth, "target_tokens_seen": 1 + depth * (kernel // 2)}
+        rows.append(point | _scores([Path(f"{model}-seed{seed}") for seed in seeds]))
     return rows
 
 
@@ -133,15 +133,15 @@ def lengths(named: Mapping[str, str]) -> list[Row]:
     for name, path in named.items():
         dataset = Dataset.open(path)
         for split in dataset.names:
-            held = dataset.split(split)
+            pairs = dataset.split(split)
             source, target = (
-                numpy.maximum(v, 1) for v in (held.source_lengths, held.target_lengths)
+                numpy.maximum(v, 1) for v in (pairs.source_lengths, pairs.target_lengths)
             )
             rows.append(
                 {
                     "corpus": name,
                     "split": split,
-                    "pairs": len(held),
+                    "pairs": len(pairs),
                     "source": shown(source, 0),
                     "target": shown(target, 0),
                     "target_by_source": shown(target / numpy.maximum(source, 1), 1),
@@ -155,14 +155,15 @@ def alignments(named: Mapping[str, str]) -> list[Row]:
     rows = []
     for name, path in named.items():
         values = _read(Path(path))
-        held = values["rows"] if isinstance(values, dict) and "rows" in values else _models(values)
+        has_rows = isinstance(values, dict) and "rows" in values
+        models = values["rows"] if has_rows else _models(values)
         rows += [
             {
                 "model": row.get("block") or row.get("system", name),
                 "entropy": row["entropy"],
                 "coverage": row["coverage"],
             }
-            for row in held
+            for row in models
         ]
     return rows
 
@@ -179,11 +180,11 @@ def _models(values: Any) -> list[Row]:
 def buckets(named: Mapping[str, str]) -> list[Row]:
     """Return a row for each bucket: what it is, its sentences, and BLEU of each system."""
     return [
-        {"by": held["by"], "bucket": bucket["bucket"], "sentences": held["sentences"][place]}
-        | {system["system"]: system[_score(held["by"])][place] for system in held["systems"]}
+        {"by": section["by"], "bucket": bucket["bucket"], "sentences": section["sentences"][index]}
+        | {system["system"]: system[_score(section["by"])][index] for system in section["systems"]}
         for path in named.values()
-        for held in _read(Path(path))["buckets"]
-        for place, bucket in enumerate(held["buckets"])
+        for section in _read(Path(path))["buckets"]
+        for index, bucket in enumerate(section["buckets"])
     ]
 
 
@@ -213,13 +214,13 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
                 table = shares(trace)
                 assert table is not None
                 total.add(table)
-            found = total.averages()
-            assert found is not None
+            averages = total.averages()
+            assert averages is not None
             rows.append(
                 {
                     "block": f"{name}, block {block}",
-                    "entropy": found.entropy,
-                    "coverage": found.coverage,
+                    "entropy": averages.entropy,
+                    "coverage": averages.coverage,
                 }
             )
     return rows[::-1]
@@ -233,8 +234,8 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     score = next(key for key in sorted(rows[0], reverse=True) if key.startswith("valid_beam"))
     lines = []
     for style, kernel in enumerate(sorted({row["kernel"] for row in rows})):
-        held = sorted((row["depth"], row[score]["mean"]) for row in rows if row["kernel"] == kernel)
-        points: list[list[float]] = [[x for x, _ in held], [y for _, y in held]]
+        line = sorted((row["depth"], row[score]["mean"]) for row in rows if row["kernel"] == kernel)
+        points: list[list[float]] = [[x for x, _ in line], [y for _, y in line]]
         lines.append(Line(f"k = {kernel}", points[0], points[1], style, mark=True))
     title = f"Development set, beam {score.removeprefix('valid_beam')}"
     draw_page([Panel(title, "depth N (blocks)", "BLEU", lines)], path)
@@ -272,13 +273,13 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     kinds: dict[str, Callable[[Mapping[str, str]], list[Row]]] = {
-        "scores": lambda named: scores(named, given.seeds.split(), given.compare),
-        "grid": lambda named: grid(named, given.seeds.split()),
+        "scores": lambda named: scores(named, arguments.seeds.split(), arguments.compare),
+        "grid": lambda named: grid(named, arguments.seeds.split()),
         "plans": plans,
         "lengths": lengths,
         "alignments": alignments,
         "buckets": buckets,
-        "blocks": lambda named: blocks(named, given.data, given.split),
+        "blocks": lambda named: blocks(named, arguments.data, arguments.split),
     }
     parser.add_argument("what", choices=kinds)
     parser.add_argument("named", nargs="+", metavar="NAME=PATH")
@@ -287,17 +288,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--split", default="valid")
     parser.add_argument("--out", required=True, type=Path)
-    given = parser.parse_args()
-    named = dict(text.split("=", 1) for text in given.named)
-    rows = kinds[given.what](named)
-    given.out.parent.mkdir(parents=True, exist_ok=True)
+    arguments = parser.parse_args()
+    named = dict(text.split("=", 1) for text in arguments.named)
+    rows = kinds[arguments.what](named)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
     text = markdown(rows)
-    given.out.with_name(f"{given.out.name}.json").write_text(
+    arguments.out.with_name(f"{arguments.out.name}.json").write_text(
         json.dumps({"rows": rows}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
     )
-    given.out.with_name(f"{given.out.name}.md").write_text(text, encoding="utf-8")
-    if given.what == "grid":
-        draw(rows, given.out.with_name(f"{given.out.name}.png"))
+    arguments.out.with_name(f"{arguments.out.name}.md").write_text(text, encoding="utf-8")
+    if arguments.what == "grid":
+        draw(rows, arguments.out.with_name(f"{arguments.out.name}.png"))
     print(text, end="")
 
 

@@ -51,8 +51,8 @@ def rows_of(
     for setting in settings:
         nearest = min(wait_k, key=lambda other: abs(delays[other] - delays[setting]))
         ratios = [
-            (one / tokens[setting]) / (other / tokens[nearest])
-            for one, other in zip(seconds[setting], seconds[nearest], strict=True)
+            (spent / tokens[setting]) / (other / tokens[nearest])
+            for spent, other in zip(seconds[setting], seconds[nearest], strict=True)
         ]
         rows.append(
             {

@@ -128,7 +128,7 @@ class Trainings:
                 while waiting and len(self._running) < self.sweep.jobs and not self.signals:
                     self._begin(waiting.popleft())
                 time.sleep(_PAUSE)
-                for process in [one for one in self._running if one.poll() is not None]:
+                for process in [running for running in self._running if running.poll() is not None]:
                     training = self._running.pop(process)
                     if not self.signals or process.returncode == 0:
                         records[training.index] = self._end(training, process.returncode)
@@ -243,9 +243,9 @@ def run(sweep: Sweep, trainings: Trainings) -> list[Record]:
             break
         if rung.number > 1:
             console.say(f"Rung {rung.number}: the best {len(chosen)} for {rung.budget}.")
-        ended = trainings.train([sweep.training(*one, rung) for one in chosen])
+        ended = trainings.train([sweep.training(*choice, rung) for choice in chosen])
         records += ended
-        chosen = [chosen[place] for place in ranked(ended)]
+        chosen = [chosen[index] for index in ranked(ended)]
     return records
 
 

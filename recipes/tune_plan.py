@@ -160,8 +160,8 @@ class Sweep:
     def _combination(self, index: int) -> Settings:
         chosen: Settings = {}
         for name, values in reversed([*self.grid.items()]):
-            index, place = divmod(index, len(values))
-            chosen[name] = values[place]
+            index, digit = divmod(index, len(values))
+            chosen[name] = values[digit]
         return dict(reversed(chosen.items()))
 
     def schedule(self) -> list[Rung]:
@@ -171,8 +171,8 @@ class Sweep:
             counts.append(max(1, counts[-1] // self.eta))
         last = len(counts) - 1
         return [
-            Rung(place + 1, count, self.budget.part(self.eta ** (last - place)))
-            for place, count in enumerate(counts)
+            Rung(rung + 1, count, self.budget.part(self.eta ** (last - rung)))
+            for rung, count in enumerate(counts)
         ]
 
     def training(self, index: int, settings: Settings, rung: Rung) -> Training:
@@ -251,10 +251,10 @@ def parse(arguments: Sequence[str]) -> Sweep:
     parser.add_argument("--updates", type=int, default=0)
     parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--retry", action="store_true")
-    given = vars(parser.parse_args(words[:end]))
-    updates, minutes = given.pop("updates"), given.pop("minutes")
-    return Sweep(**given | {
-        "grid": parse_grid(given["grid"]),
+    options = vars(parser.parse_args(words[:end]))
+    updates, minutes = options.pop("updates"), options.pop("minutes")
+    return Sweep(**options | {
+        "grid": parse_grid(options["grid"]),
         "budget": Budget(updates) if updates else Budget(minutes=minutes),
         "options": tuple(words[end + 1 :]),
     })  # fmt: skip

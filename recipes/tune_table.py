@@ -38,8 +38,8 @@ def ranked(records: Sequence[Record]) -> list[int]:
 
     Runs with one loss keep their order: that of the rung before, or of the grid.
     """
-    finished = [place for place, record in enumerate(records) if record["outcome"] == "finished"]
-    return sorted(finished, key=lambda place: float(records[place]["valid_nll"]))
+    finished = [index for index, record in enumerate(records) if record["outcome"] == "finished"]
+    return sorted(finished, key=lambda index: float(records[index]["valid_nll"]))
 
 
 def last_runs(records: Sequence[Record]) -> list[Record]:
@@ -49,7 +49,7 @@ def last_runs(records: Sequence[Record]) -> list[Record]:
     """
     last = {json.dumps(record["settings"]): record for record in records}
     rows = list(last.values())
-    order = [rows[place] for place in ranked(rows)]
+    order = [rows[index] for index in ranked(rows)]
     order += [row for row in rows if row["outcome"] == "failed"]
     return sorted(order, key=lambda row: -int(row["rung"]))
 
@@ -105,8 +105,8 @@ def report(sweep: Sweep, records: Sequence[Record]) -> int:
     picture = sweep.out / "table.png"
     draw(records, sweep.grid, picture)
     console.say(f"Table: {sweep.out / 'table.md'}, {sweep.out / 'table.json'}; picture: {picture}")
-    place = sweep.settings().index(best["settings"])
-    full = sweep.training(place, best["settings"], sweep.schedule()[-1])
+    index = sweep.settings().index(best["settings"])
+    full = sweep.training(index, best["settings"], sweep.schedule()[-1])
     if best["rung"] == full.rung.number:
         console.say(f"The best model is in {sweep.out / 'runs' / full.name}")
     else:
@@ -160,11 +160,11 @@ def marginal_lines(
     """Return the losses over the values of a setting; lines join runs that differ in it alone."""
     groups: dict[str, tuple[list[float], list[float]]] = {}
     own = _without(best, name)
-    for place, value in enumerate(values):
+    for index, value in enumerate(values):
         for record in records:
             if record["settings"][name] == value:
                 x, y = groups.setdefault(_without(record["settings"], name), ([], []))
-                x.append(place)
+                x.append(index)
                 y.append(record["valid_nll"])
     return [
         Line(

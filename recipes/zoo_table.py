@@ -57,11 +57,11 @@ def row(model: Path) -> dict[str, Any]:
 def markdown(rows: list[dict[str, Any]]) -> str:
     """Return the rows as a Markdown table."""
     lines = ["| " + " | ".join(COLUMNS.values()) + " |", "|" + "---|" * len(COLUMNS)]
-    for held in rows:
-        shown = [_shown(name, held[name]) for name in COLUMNS]
+    for system in rows:
+        shown = [_shown(name, system[name]) for name in COLUMNS]
         lines.append("| " + " | ".join(shown) + " |")
-    signatures = sorted({held["signature"] for held in rows})
-    minutes = ", ".join(f"{held['system']} {held['minutes']:.1f}" for held in rows)
+    signatures = sorted({system["signature"] for system in rows})
+    minutes = ", ".join(f"{system['system']} {system['minutes']:.1f}" for system in rows)
     return "\n".join([*lines, "", f"Minutes: {minutes}.", f"BLEU: {'; '.join(signatures)}", ""])
 
 
@@ -78,8 +78,8 @@ def _shown(name: str, value: Any) -> str:
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise SystemExit(f"error: {path} is missing: has the recipe run through?")
-    held: dict[str, Any] = json.loads(path.read_text())
-    return held
+    values: dict[str, Any] = json.loads(path.read_text())
+    return values
 
 
 def main() -> None:
@@ -87,11 +87,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", type=Path)
     parser.add_argument("--out", required=True, type=Path)
-    given = parser.parse_args()
-    rows = sorted(map(row, given.models), key=lambda held: -held["beam5"])
+    arguments = parser.parse_args()
+    rows = sorted(map(row, arguments.models), key=lambda system: -system["beam5"])
     text = markdown(rows)
-    given.out.with_suffix(".md").write_text(text)
-    given.out.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
+    arguments.out.with_suffix(".md").write_text(text)
+    arguments.out.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
     print(text)
 
 

@@ -96,9 +96,9 @@ def violations(root: Path) -> list[str]:
 def measure(root: Path) -> dict[str, Any]:
     """Return the counts that may only fall.
 
-    `banned_names`: for each package, how often variables and arguments have a name of
-    `BANNED_NAMES`; `single_importer`: modules with one importer, in the same folder;
-    `long_functions`: those over `LONG_FUNCTION` lines.
+    `banned_names`: for each package and for benchmarks/, docs/ and recipes/, how often variables
+    and arguments have a name of `BANNED_NAMES`; `single_importer`: modules with one importer, in
+    the same folder; `long_functions`: those over `LONG_FUNCTION` lines.
     """
     package = root / "nmtgrid"
     names: Counter[str] = Counter()
@@ -107,11 +107,7 @@ def measure(root: Path) -> dict[str, Any]:
     for path in sorted(package.rglob("*.py")):
         name = path.relative_to(package).as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))
-        names[name.split("/")[0]] += sum(
-            (isinstance(node, ast.Name) and node.id in BANNED_NAMES)
-            or (isinstance(node, ast.arg) and node.arg in BANNED_NAMES)
-            for node in ast.walk(tree)
-        )  # fmt: skip
+        names[name.split("/")[0]] += _banned(tree)
         for imported in _imported_files(_imports(tree, path, package), package) - {name}:
             importers[imported].add(name)
         long_functions += [
@@ -119,6 +115,9 @@ def measure(root: Path) -> dict[str, Any]:
             for function, length in _functions(tree)
             if length > LONG_FUNCTION
         ]
+    for folder in ("benchmarks", "docs", "recipes"):
+        for path in sorted((root / folder).rglob("*.py")):
+            names[folder] += _banned(ast.parse(path.read_text(encoding="utf-8")))
     single = sorted(
         module
         for module, users in importers.items()
@@ -149,6 +148,15 @@ def risen(counts: Mapping[str, Any], baseline: Mapping[str, Any]) -> list[str]:
     ):
         messages += [f"{item}: {what}" for item in counts[key] if item not in baseline[key]]
     return messages
+
+
+def _banned(tree: ast.AST) -> int:
+    """Return how many variables and arguments of a module have a banned name."""
+    return sum(
+        (isinstance(node, ast.Name) and node.id in BANNED_NAMES)
+        or (isinstance(node, ast.arg) and node.arg in BANNED_NAMES)
+        for node in ast.walk(tree)
+    )
 
 
 def _functions(tree: ast.AST) -> Iterator[tuple[ast.FunctionDef, int]]:

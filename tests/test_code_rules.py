@@ -103,8 +103,10 @@ def test_what_rises_is_caught(tmp_path: Path) -> None:
         + long,
     }
     _write(tmp_path, worse)
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "recipes/table.py").write_text("found = 1\n", encoding="utf-8")
     messages = risen(measure(tmp_path), baseline)
     assert [message.split(":")[0] for message in messages] == [
-        "base/", "search/", "search/deed.py", "search/engine.py",
+        "base/", "recipes/", "search/", "search/deed.py", "search/engine.py",
     ]  # fmt: skip
-    assert "1 variables" in messages[0] and "2 variables" in messages[1]
+    assert "1 variables" in messages[0] and "2 variables" in messages[2]
