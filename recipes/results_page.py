@@ -260,7 +260,7 @@ QUESTIONS = (
     ),
     Question(
         "What do ingredients and tuning give?",
-        ("ingredients", "tune", "distill", "figure-A", "transparent"),
+        ("ingredients", "tune", "distill", "extra", "figure-A", "transparent"),
         (
             Answer(
                 "tune-multi30k-3-transformer", "Multi30k De-En, Transformer, 3 minutes", _tuning

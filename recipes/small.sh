@@ -35,6 +35,7 @@ trust -
 demo -
 distill -
 ingredients -
+extra -
 tune -
 slurm -
 quickstart -"

@@ -35,6 +35,7 @@ ALL = {
     "iwslt14-de-en": "",
     "multi30k": "",
     "distill": "",
+    "extra": "",
     "ingredients": "",
     "paragraphs": "",
     "guarantee": "",

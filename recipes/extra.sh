@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# Extra training data: a model that is trained on Multi30k and Tatoeba De-En together and then on Multi30k
+# alone, beside one that sees Multi30k alone for the same time.
+#
+#   NMTGRID_DATA=DIR bash recipes/extra.sh     reads DIR/{multi30k,tatoeba.de-en}/{train,valid,test}.{de,en}[.xz]
+#   SEEDS="1 2 3" ARCH=transformer bash recipes/extra.sh
+#   bash recipes/extra.sh --dry-run            only prints the commands
+#
+# Tatoeba (CC BY 2.0) is at https://www.manythings.org/anki/ and https://tatoeba.org; its pairs that have a
+# source or target of Multi30k's validation or test set are left out. BPE and vocabularies are those of both
+# corpora. A result with extra data is never comparable with one of Multi30k alone: its name says so.
+# The publications do not use these corpora. Device hours: 2 x (START_MINUTES + MINUTES) of one CPU core for
+# each seed.
+# START_MINUTES=15 of processor time on both corpora, MINUTES=30 on Multi30k (the other model: their sum),
+# UPDATES=N in place of them (a third on both corpora), RATE=0.002 learning rate of the second stage,
+# PRESET=multi30k, BEAM=5, SEEDS=1, SETS="--set ..." for all, RUNS=runs. A trained model is not trained
+# again; RESUME=1 resumes one that was interrupted. SMALL=1: two toy corpora.
+set -euo pipefail
+[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+no_arguments "$@"
+
+ON="${ON:-multi30k}"
+if [ "$SMALL" = 1 ]; then ON=toy; fi
+ARCH="${ARCH:-pervasive}"
+PRESET="${PRESET:-$ON}"
+UPDATES="${UPDATES:-0}"
+START_MINUTES="${START_MINUTES:-15}"
+MINUTES="${MINUTES:-30}"
+SEEDS="${SEEDS:-${SEED:-1}}"
+BEAM="${BEAM:-5}"
+HERE="$RUNS/extra-$ON"
+ALONE="$HERE/data" BOTH="$HERE/both" AFTER="$HERE/after"
+read -r -a SETS <<<"${SETS:-}"
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+# Set PLAIN and EXTRA to the prefixes of the texts of the corpus and of the extra data, READ to how both
+# are read, and UNITS to the subwords of both.
+texts() {
+    case "$ON" in
+    multi30k)
+        must_own tatoeba.de-en "tatoeba.de-en/train.{de,en}: https://www.manythings.org/anki/"
+        EXTRA="$TEXT/train"
+        multi30k_text "$HERE/text"
+        PLAIN="$TEXT" READ=(--source-lang de --target-lang en --lowercase --max-ratio 9) MERGES=8000
+        ;;
+    toy)
+        # Two toy corpora with different seeds.
+        run nmtgrid preprocess --toy 400 --overwrite --out "$HERE/toy"
+        run nmtgrid preprocess --toy 800 --toy-seed 2 --overwrite --out "$HERE/toy-extra"
+        EXTRA="$HERE/toy-extra/text/train" PLAIN="$HERE/toy/text"
+        READ=(--source-lang qa --target-lang qb --tokenize none) MERGES=300
+        ;;
+    *) fail "there is no extra data for $ON here: multi30k toy" ;;
+    esac
+}
+
+# `preprocess DATA TRAIN`: a dataset with the validation and test set of the corpus.
+preprocess() {
+    run nmtgrid preprocess "${READ[@]}" --train "$2" --valid "$PLAIN/valid" --test "$PLAIN/test" \
+        --overwrite --workers 0 --out "$1"
+}
+
+datasets() {
+    local source="${READ[1]}" target="${READ[3]}"
+    if [ ! -e "$ALONE/bpe.codes" ]; then
+        preprocess "$ALONE" "$PLAIN/train"
+        run nmtgrid bpe learn "$ALONE" --merges "$MERGES" --joint
+    fi
+    if [ ! -e "$BOTH/bpe.codes" ]; then
+        run python "$PROJECT/recipes/extra_data.py" "$source" "$target" --plain "$PLAIN" \
+            --extra "$EXTRA" --out "$HERE/both-text/train"
+        preprocess "$BOTH" "$HERE/both-text/train"
+        run nmtgrid bpe learn "$BOTH" --merges "$MERGES" --joint
+    fi
+    if [ ! -e "$AFTER/bpe.codes" ]; then
+        preprocess "$AFTER" "$PLAIN/train"
+        run nmtgrid bpe learn "$AFTER" --codes "$BOTH/bpe.codes" \
+            --vocab-source "$BOTH/vocab.$source.txt" --vocab-target "$BOTH/vocab.$target.txt"
+    fi
+}
+
+environment
+texts
+datasets
+
+whole="$(awk -v a="$START_MINUTES" -v b="$MINUTES" 'BEGIN { print a + b }')"
+for seed in $SEEDS; do
+    DATA="$ALONE"
+    alone="$HERE/without-extra-data-seed$seed" start="$HERE/start-seed$seed" after="$HERE/with-extra-data-seed$seed"
+    train_model "$alone" "$ARCH" "$PRESET" "$seed" "$UPDATES" "$whole"
+    translate "$alone" test "$BEAM"
+    DATA="$BOTH"
+    train_model "$start" "$ARCH" "$PRESET" "$seed" "$((UPDATES / 3))" "$START_MINUTES"
+    DATA="$AFTER"
+    train_model "$after" "$ARCH" "$PRESET" "$seed" "$((UPDATES - UPDATES / 3))" "$MINUTES" --init "$start" \
+        --set "training.learning_rate=${RATE:-0.002}"
+    translate "$after" test "$BEAM"
+    run nmtgrid analyze compare "without-extra-data=$alone/test-beam$BEAM.txt" \
+        "with-extra-data=$after/test-beam$BEAM.txt" --data "$AFTER" --split test \
+        --bootstrap 1000 --json "$HERE/table-seed$seed.compare.json"
+done
+
+run python "$PROJECT/recipes/pervasive_table.py" scores "without extra data=$HERE/without-extra-data" \
+    "with extra data=$HERE/with-extra-data" --seeds "$SEEDS" --compare "$HERE/table" --out "$HERE/table"
+record extra "Extra data: Tatoeba beside Multi30k" "$HERE/table.json"
