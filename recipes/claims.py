@@ -182,6 +182,15 @@ def _dynamic(rows: Sequence[Row]) -> str:
     )
 
 
+def _exits(rows: Sequence[Row]) -> str:
+    """Return BLEU of the last exit and the mean over all exits, of each way of training."""
+    shown = []
+    for row in rows[1:]:  # the first one is models without exits
+        last = max((key for key in row if key.isdigit()), key=int)
+        shown.append(f"{row['system']} {row[last]:.1f} and {row['mean']:.1f}")
+    return f"validation BLEU, greedy, of the last exit and of all exits on average: {', '.join(shown)}"
+
+
 def _confidence(rows: Sequence[Row]) -> str:
     row = find(rows, way="confidence", batch=64)
     full = find(rows, way="full stack", batch=64)
