@@ -16,7 +16,7 @@ from typing import IO, Any
 from nmtgrid.adaptive.exit_presets import AUTO, halt_of
 from nmtgrid.analysis.alignment.soft_alignments import pharaoh
 from nmtgrid.base import console
-from nmtgrid.base.config import from_json, override
+from nmtgrid.base.config import from_json, override_all
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream
@@ -51,19 +51,29 @@ from nmtgrid.search.translate import (
 )
 
 _FLUSH_EVERY = 64
+_WIDEST = 1000
+"""The widest beam."""
 
 
-def make_translator(arguments: DecodeArguments) -> Translator:
-    """Return the translator; every fault of the options is reported before anything is decoded.
+def option_faults(arguments: DecodeArguments) -> list[str]:
+    """Return what is wrong with the values of options, whatever the model is."""
+    faults: list[str] = []
+    # The beam of the model, which bounds `--nbest`, is not known yet.
+    for check in (_options, lambda arguments: _plan(arguments, SearchPlan(beam=_WIDEST))):
+        try:
+            check(arguments)
+        except ConfigError as fault:
+            faults += fault.faults
+    return faults
 
-    What the command line leaves out is the model's setting or the default.
-    """
-    device = find_device(arguments.device)
-    # Before models are loaded, which may take minutes.
-    options = from_json(TranslationOptions, _explicit_fields(arguments, TranslationOptions))
-    folders = [arguments.model, *(arguments.ensemble or [])]
-    models = [load_model(folder, None, arguments.weights) for folder in folders]
-    plan, search = default_plan(models[0]), _explicit_fields(arguments, SearchPlan)
+
+def _options(arguments: DecodeArguments) -> TranslationOptions:
+    return from_json(TranslationOptions, _explicit_fields(arguments, TranslationOptions))
+
+
+def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
+    """Return the model's `plan` with what options and `--set` change. Raises ConfigError."""
+    search = _explicit_fields(arguments, SearchPlan)
     if arguments.sample:
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
     # `--set` reaches settings of the search, with or without their group's name.
@@ -76,10 +86,21 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     ]
     if faults:
         raise ConfigError(faults)
+    return override_all(plan, [("--set ", search), ("--set ", changes)])
+
+
+def make_translator(arguments: DecodeArguments) -> Translator:
+    """Return the translator; every fault of the options is reported before anything is decoded.
+
+    What the command line leaves out is the model's setting or the default.
+    """
+    device = find_device(arguments.device)
+    folders = [arguments.model, *(arguments.ensemble or [])]
+    models = [load_model(folder, None, arguments.weights) for folder in folders]
     translator = Translator(
         models,
-        override(override(plan, search), changes),
-        options,
+        _plan(arguments, default_plan(models[0])),
+        _options(arguments),
         device=device,
         precision=arguments.precision,
         warn=console.warn,

@@ -22,7 +22,7 @@ from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.subword_marks import SPACE
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
-from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
+from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
 from nmtgrid.metrics.latency import Unit, latency, seconds_per_token
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
@@ -43,7 +43,11 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
     try:
         if _policies(arguments):
             _setting(arguments)
-        elif trained_k(arguments.model) is None:
+        # A policy in a file of `--config` with a wrong value is reported already.
+        elif (
+            config_file(arguments).faulty_fields.isdisjoint({"k", "threshold", "policy"})
+            and trained_k(arguments.model) is None
+        ):
             faults.append(
                 "`--stream` needs one of `--k`, `--threshold` and `--policy`, but none is given, "
                 "and the model was not trained with one k."
