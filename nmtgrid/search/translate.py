@@ -27,6 +27,7 @@ from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import autocast, find_device, free_memory, keep_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.base.own_code import import_files
+from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.data.batches import collate, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
@@ -101,7 +102,7 @@ def check_ensemble(loaded: Sequence[LoadedModel]) -> None:
 def unequal_prefixes(count: int, problem: str, path: str | Path = "") -> InputError:
     """Return the error for `count` prefixes (at least) that are not one for each line."""
     return InputError(
-        f"there are prefixes for {count:,} lines, but {problem}.",
+        f"there are prefixes for {plural(count, 'line')}, but {problem}.",
         "Give one for each line of the input, an empty one where the translation begins freely.",
         path=path,
     )
@@ -114,7 +115,7 @@ def _with_prefixes(lines: Iterable[str], prefixes: Iterable[str]) -> Iterator[tu
         if prefix is None:
             raise unequal_prefixes(number - 1, f"line {number:,} has none")
         if line is None:
-            raise unequal_prefixes(number, f"there are only {number - 1:,} lines")
+            raise unequal_prefixes(number, f"there are only {plural(number - 1, 'line')}")
         yield line, prefix
 
 

@@ -21,6 +21,7 @@ from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream
 from nmtgrid.base.io.text import NOTES, STANDARD, open_writer, read_lines
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.arguments import PICTURE_RULES, DecodeArguments
 from nmtgrid.cli.decode.scores import TRANSLATION_SCORES, print_scores, scores
 from nmtgrid.cli.options import (
@@ -171,7 +172,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
     report, _ = _write_translations(translator, begin, total, arguments)
     for name, count in notes.items():
         if count:
-            console.say(f"note: {source}: {NOTES[name].format(count=f'{count:,}')}")
+            console.say(f"note: {source}: {NOTES[name].format(lines=plural(count, 'line'))}")
     return report
 
 
@@ -193,12 +194,12 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
     report, translations = _write_translations(translator, begin, total, arguments)
     if isinstance(split, PictureSplit):
         words = [caption.tokenized for caption in translations]
-        values, what = caption_scores(words, split.references()), "pictures"
+        values, what = caption_scores(words, split.references()), "picture"
     else:
         moses = dataset.pipeline.target.moses
         values = scores(translations, split, moses, with_ter=arguments.ter)
-        what = "sentences"
-    print_scores(values, report, f"{split.name}: {report['sentences']:,} {what}")
+        what = "sentence"
+    print_scores(values, report, f"{split.name}: {plural(report['sentences'], what)}")
     if arguments.card:
         _enter_scores(translator.loaded, dataset, split.name, values, report)
     return {**values, "split": split.name, **report}
@@ -306,7 +307,7 @@ def _read_prefixes(path: Path, total: int | None) -> Iterator[str]:
     if total is not None and str(path) != STANDARD and not is_stream(path):
         count = sum(1 for _ in read_lines(path))
         if count != total:
-            raise unequal_prefixes(count, f"there are {total:,} lines to translate", path)
+            raise unequal_prefixes(count, f"{plural(total, 'line')} are to be translated", path)
     return read_lines(path)
 
 
@@ -393,7 +394,7 @@ def _write_trace(trace: Trace, traces: IO[bytes] | None, alignments: IO[bytes] |
 class _Meter:
     """Counts target tokens and shows their rate on the progress bar."""
 
-    bar: Any
+    bar: console.Bar
     lines: float = 0
     tokens: int = 0
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -405,4 +406,4 @@ class _Meter:
         note = f"{rate:,.0f} target tokens/s"
         if self.lines % 1:
             note = f"{self.lines:,.2f} lines, {note}"
-        self.bar.update(self.bar.task_ids[0], completed=self.lines, note=note)
+        self.bar.update(completed=self.lines, note=note)
