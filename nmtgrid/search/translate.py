@@ -47,6 +47,7 @@ from nmtgrid.search.long_sources import (
     untrained_length_warning,
 )
 from nmtgrid.search.precision import Precision, check_precision, choose, measure, prepare
+from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import END, UNKNOWN
 
@@ -369,6 +370,7 @@ class Translator:
         pipeline, options = self.pipeline, self.options
         align = align or options.replace_unknown
         numbered = enumerate(pairs, start=1)
+        unknown = UnknownUnits(pipeline, self.warn)
         while window := list(itertools.islice(numbered, options.window)):
             lines: list[_Line] = []
             too_long: dict[int, int] = {}
@@ -384,6 +386,7 @@ class Translator:
                         untrained[number] = longest
                 forced = self._forced(prefix, number)
                 lines.append(_Line(number, units, ends, forced))
+            unknown.add(line.units for line in lines)
             if too_long:
                 self.warn(long_line_warning(too_long, self.limits, options.long_lines))
             if untrained:

@@ -32,6 +32,7 @@ from nmtgrid.online.stream import StreamTranslator, stream_plan
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import check_ensemble, default_plan
+from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces, stream_words
 
 
@@ -219,6 +220,7 @@ class _Run:
     def __init__(self, translator: StreamTranslator) -> None:
         self._translator = translator
         self._started = time.perf_counter()
+        self._unknown = UnknownUnits(translator.pipeline, console.warn)
         self._seconds = 0.0
         self._sentences = self._tokens = self._exits = self._exited_tokens = 0
         # Seconds of work before each write of each line.
@@ -273,6 +275,7 @@ class _Run:
             self._exits += sum(exits)
             self._exited_tokens += len(exits)
         whole = line.stream
+        self._unknown.add([whole.source])
         self._written.append(whole.seconds)
         self._measured["token"].append((whole.token_delays(), len(whole.source)))
         self._measured["word"].append((whole.word_delays(), len(whole.word_sizes)))
