@@ -46,6 +46,8 @@ class OnlineResult:
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     """What was translated, and how its text was made."""
     corpus: str = ""
+    model: str = ""
+    """The model's folder, where the system is called after it."""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
         """Return a metric of `metrics.latency.METRICS` or `length_ratio`; NaN if undefined."""
@@ -166,6 +168,11 @@ class _AreaRow(Curve):
         return CurveArea(**curve | {"system": name or self.system}, area=area)
 
 
+class _System(Record):
+    name: str
+    model: str = ""
+
+
 class _Results(Record):
     """The results file; version 0.1.0 did not store languages and text processing."""
 
@@ -176,6 +183,7 @@ class _Results(Record):
     subwords: Literal["bpe", "words", "sentencepiece"] | None = None
     data: str | None = None
     split: str | None = None
+    systems: tuple[_System, ...] = ()
     areas: tuple[_AreaRow, ...] = ()
 
     def results(self) -> list[OnlineResult]:
@@ -184,8 +192,18 @@ class _Results(Record):
         corpus = ""
         if self.data is not None and self.split is not None:
             corpus = corpus_title(Path(self.data), self.languages or (), self.split)
+        models = {
+            system.name: system.model
+            for system in self.systems
+            if system.name == Path(system.model).name
+        }
         return [
-            dataclasses.replace(row.result(), evaluation=evaluation, corpus=corpus)
+            dataclasses.replace(
+                row.result(),
+                evaluation=evaluation,
+                corpus=corpus,
+                model=models.get(row.system, ""),
+            )
             for row in self.settings
         ]
 
@@ -208,7 +226,7 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
             "Leave the name out.",
             path=path,
         )
-    return [dataclasses.replace(result, system=name) for result in results]
+    return [dataclasses.replace(result, system=name, model="") for result in results]
 
 
 def read_areas(path: Path, name: str | None = None) -> list[CurveArea]:
@@ -360,9 +378,19 @@ def latency_section(
 def _check_names(
     results: Sequence[OnlineResult], metric: str, unit: Unit, convention: Convention
 ) -> None:
-    """Raise ConfigError if a setting of a system has different results."""
+    """Raise ConfigError if a name stands for two models, or a setting has different results.
+
+    A name that the user gives may join several models to one curve.
+    """
     known: dict[tuple[str, Setting], tuple[float, str]] = {}
+    folders: dict[str, str] = {}
     for result in results:
+        folder = folders.setdefault(result.system, result.model)
+        if not _may_be_same(folder, result.model):
+            raise ConfigError(
+                f"Two models are called `{result.system}`: {folder} and {result.model}.",
+                "Give their evaluations different names, as in NAME=RESULTS.",
+            )
         # As text, so that an undefined latency equals another.
         values = result.bleu, str(result.latency(metric, unit, convention))
         if known.setdefault((result.system, result.setting), values) != values:
@@ -371,6 +399,12 @@ def _check_names(
                 f"{result.setting.title}: of different models, sentences or options.",
                 "Give the evaluations different names, as in NAME=RESULTS.",
             )
+
+
+def _may_be_same(one: str, other: str) -> bool:
+    """Return whether two paths may lead to one folder: one is the end of the other, or unknown."""
+    parts = zip(reversed(Path(one).parts), reversed(Path(other).parts), strict=False)
+    return all(a == b for a, b in parts)
 
 
 def _settings_table(

@@ -22,6 +22,7 @@ from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_unit
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.section import Picture, Section, Table, percent
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import mark_of
 from nmtgrid.metrics.latency import sentence_latency, word_delays
 from nmtgrid.search.traces import Trace, read_traces
@@ -117,7 +118,7 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
                 )
         if len(traces) != len(first):
             raise InputError(
-                f"it has {len(traces):,} lines, but {first_path} has {len(first):,}.",
+                f"it has {plural(len(traces), 'line')}, but {first_path} has {len(first):,}.",
                 "Give traces of the same text.",
                 path=path,
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.base.io.text import SUFFIXES, read_lines
+from nmtgrid.base.spans import plural
 from nmtgrid.search.traces import read_traces
 
 _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
@@ -115,7 +116,7 @@ def check_lengths(lengths: dict[Path, int]) -> None:
     # The first that differs; the message names where the shorter one ends.
     other, length = next((path, n) for path, n in lengths.items() if n != count)
     raise InputError(
-        f"it has {length:,} lines, but {first} has {count:,}.",
+        f"it has {plural(length, 'line')}, but {first} has {count:,}.",
         "Line n of each file must belong to line n of the others.",
         path=other,
         line=min(length, count) + 1,

@@ -38,6 +38,8 @@ class ConfigFile:
     """What is left, which are settings."""
     faults: tuple[str, ...] = ()
     """What is wrong with the options."""
+    faulty_fields: frozenset[str] = frozenset()
+    """The fields of the command's arguments whose values are wrong."""
 
     def located(self, faults: Iterable[str], names: Mapping[str, str]) -> list[str]:
         """Return `faults` with file and line before those that speak of something in this file.

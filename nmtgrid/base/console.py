@@ -111,12 +111,31 @@ def listing(
     table(title, headings, rows, console=output, width=width)
 
 
-@contextmanager
-def progress(description: str, total: float | None = None) -> Iterator[Progress]:
-    """Show a progress bar on a terminal; nothing elsewhere.
+class Bar:
+    """A progress bar."""
 
-    Use `bar.update(bar.task_ids[0], advance=1)`, `total=` and `note=` (a text such as a rate).
-    """
+    def __init__(self, progress: Progress, description: str, total: float | None) -> None:
+        self._progress = progress
+        self._id = progress.add_task(description, total=total, note="")
+
+    @property
+    def seconds(self) -> float:
+        """The time since it began, or began anew."""
+        return self._progress.tasks[0].elapsed or 0.0
+
+    def update(self, **changes: Any) -> None:
+        """Change it: `advance`, `completed`, `total`, `note` (a text such as a rate)."""
+        self._progress.update(self._id, **changes)
+
+    def stage(self, description: str) -> None:
+        """Begin anew with another description, unless it is the same."""
+        if description != self._progress.tasks[0].description:
+            self._progress.reset(self._id, description=description)
+
+
+@contextmanager
+def progress(description: str, total: float | None = None) -> Iterator[Bar]:
+    """Show a progress bar on a terminal; nothing elsewhere."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
@@ -130,8 +149,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Progress]
         disable=_only_faults or not sys.stderr.isatty(),
     )
     with bar:
-        bar.add_task(description, total=total, note="")
-        yield bar
+        yield Bar(bar, description, total)
 
 
 def _format(cell: Any) -> str:

@@ -69,6 +69,12 @@ def shortened(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
+def plural(number: int, noun: str) -> str:
+    """Return `1 line`, `2 lines` or `2 processes`."""
+    ending = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else ending}"
+
+
 @dataclasses.dataclass(frozen=True)
 class Bounds:
     """The range of numbers: from `least` to `most`, or strictly between them if `open`."""

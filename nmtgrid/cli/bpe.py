@@ -124,12 +124,9 @@ def learn(arguments: LearnArguments) -> None:
     with console.progress("reading") as bar:
 
         def report(stage: str, done: int, total: int) -> None:
-            task = bar.tasks[0]
-            # Reading, learning and encoding each start the bar anew.
-            if task.description != stage:
-                bar.reset(task.id, description=stage)
-            rate = f"{task.speed:,.0f}/s" if task.speed else ""
-            bar.update(task.id, completed=done, total=total, note=rate)
+            bar.stage(stage)  # reading, learning and encoding each start the bar anew
+            rate = f"{done / bar.seconds:,.0f}/s" if bar.seconds else ""
+            bar.update(completed=done, total=total, note=rate)
 
         facts = learn_subwords(arguments.data, plan, report, overwrite=arguments.overwrite)
     # Models trained with other ids still have their own vocabularies, but a run that is resumed

@@ -103,6 +103,7 @@ def with_options(
             path=file.path,
         )
     faults: list[str] = []
+    faulty = set()
     merged, rest, names = dict(values), {}, {}
     for name, value in file.values.items():
         key = name.replace("-", "_")
@@ -121,10 +122,17 @@ def with_options(
             read = option.read(name, value, faults)
             if len(faults) == before:
                 merged[option.field] = read
+            else:
+                faulty.add(option.field)
     messages = tuple(file.located(faults, {name: name for name in file.values}))
     known = tuple(options)
     return merged, dataclasses.replace(
-        file, known=known, options=names, settings=rest, faults=messages
+        file,
+        known=known,
+        options=names,
+        settings=rest,
+        faults=messages,
+        faulty_fields=frozenset(faulty),
     )
 
 

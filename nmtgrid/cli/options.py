@@ -46,7 +46,7 @@ from nmtgrid.cli.config_options import FileOption, with_options
 
 if TYPE_CHECKING:
     from nmtgrid.data.dataset import Dataset
-    from nmtgrid.metrics.risk_control import Guarantee, Risk
+    from nmtgrid.metrics.risk_control import Guarantee
     from nmtgrid.models.directory import LoadedModel
     from nmtgrid.search.translate import Translator
 
@@ -143,6 +143,35 @@ def option(
 def flag(name: str, help: str) -> Any:
     """Return a field for a switch that is off by default."""
     return option(help, None, name, default=False)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GuaranteeArguments(CommandArguments):
+    """The options of a guarantee, of commands that choose the fastest setting under a bound."""
+
+    allow_loss: float | None = option(
+        "Calibrate: choose the fastest setting that loses at most this much, guaranteed with "
+        "`--confidence`.",
+        "PERCENT",
+    )
+    risk: Literal["bleu", "agreement"] | None = option(
+        "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that differ, "
+        "against offline translation or the full stack.  [default: bleu]"
+    )
+    confidence: float | None = option(
+        "With `--allow-loss`: confidence of the guarantee.  [default: 0.95]", "P"
+    )
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What is to be guaranteed of the loss, if anything."""
+        if self.allow_loss is None:
+            return None
+        # Imported late: `--help` does not wait for numpy.
+        from nmtgrid.metrics.risk_control import Guarantee
+
+        confidence = 0.95 if self.confidence is None else self.confidence
+        return Guarantee(self.risk or "bleu", self.allow_loss, confidence)
 
 
 Arguments = TypeVar("Arguments", bound=CommandArguments)
@@ -274,8 +303,6 @@ def _call_with_file(
         if getattr(context.get_parameter_source(option.field), "name", "") == "COMMANDLINE"
     ]
     values, file = with_options(values, file, options, typed, barred, kind.file_settings)
-    if file.faults and kind.file_settings is None:
-        raise ConfigError(file.faults)
     try:
         function(kind(**{**values, "config": file}))
     except ConfigError as fault:
@@ -406,12 +433,22 @@ def explicit_options(arguments: CommandArguments) -> list[str]:
 
     An option given at its default value changes nothing, so rules do not apply to it.
     """
+    # What a file of `--config` says counts as if it stood on the command line, right or wrong.
+    file = config_file(arguments)
     return [
         field.name
         for field in dataclasses.fields(arguments)
-        # What a file of `--config` says counts as if it stood on the command line.
-        if field.name != "config" and getattr(arguments, field.name) not in (field.default, [])
+        if field.name != "config"
+        and (
+            getattr(arguments, field.name) not in (field.default, [])
+            or field.name in file.faulty_fields
+        )
     ]
+
+
+def config_file(arguments: CommandArguments) -> ConfigFile:
+    """Return the file of `--config`, an empty one where none is given."""
+    return getattr(arguments, "config", None) or ConfigFile("")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -458,18 +495,6 @@ class Alone(Rule):
     advice: str = "Leave out {options}."
 
 
-def asked_guarantee(
-    risk: Risk | None, allowed: float | None, confidence: float | None
-) -> Guarantee | None:
-    """Return the guarantee of `--risk`, `--allow-loss` and `--confidence`; None without a loss."""
-    if allowed is None:
-        return None
-    # Imported late: `--help` does not wait for numpy.
-    from nmtgrid.metrics.risk_control import Guarantee
-
-    return Guarantee(risk or "bleu", allowed, 0.95 if confidence is None else confidence)
-
-
 EXIT_EXCLUDES_ENSEMBLE = Excludes(
     "exit", "ensemble", "`--exit` is for one decoder; it cannot be combined with `--ensemble`."
 )
@@ -478,10 +503,13 @@ EXIT_EXCLUDES_ENSEMBLE = Excludes(
 def check_rules(
     arguments: CommandArguments, rules: Iterable[Rule], faults: Iterable[str] = (), advice: str = ""
 ) -> None:
-    """Raise ConfigError with all rules that the arguments break, and all further `faults`."""
+    """Raise ConfigError with all rules that the arguments break, and all further `faults`.
+
+    What is wrong with the options in a file of `--config` comes first.
+    """
     explicit = explicit_options(arguments)
     # Dictionaries, as they keep the order and drop what two rules repeat.
-    messages: dict[str, None] = {}
+    messages = dict.fromkeys(config_file(arguments).faults)
     advices = dict.fromkeys([advice] if advice else [])
     for rule in rules:
         if not set(explicit).isdisjoint(rule.unless.split()):
@@ -537,6 +565,14 @@ def check_outputs(
     This is checked before the work begins, so that nobody learns after hours that a folder is
     missing.
     """
+    if faults := output_faults(outputs, inputs):
+        raise ConfigError(faults)
+
+
+def output_faults(
+    outputs: Mapping[str, Path | None], inputs: Mapping[str, Path | None] | None = None
+) -> list[str]:
+    """Return why files (by their options) cannot be written, or are given twice."""
     faults: list[str] = []
     # By the file itself: two paths, one through a link, may name the same.
     options: dict[str, str] = {}
@@ -554,8 +590,7 @@ def check_outputs(
                 f"`{name} {path}` is also the file of `{options[key]}`: give another file."
             )
         options[key] = name
-    if faults:
-        raise ConfigError(faults)
+    return faults
 
 
 def unwritable(name: str, path: Path) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.text import NOTES
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
@@ -204,10 +205,9 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
     with console.progress("MiB read" if toy is None else "pairs") as bar:
 
         def report(meter: Meter, pairs: int) -> None:
-            seconds = bar.tasks[0].elapsed or 1.0
+            seconds = bar.seconds or 1.0
             # Files are known by their size, the toy corpus by its pairs; neither by its lines.
             bar.update(
-                bar.task_ids[0],
                 completed=pairs if toy else meter.done >> 20,
                 total=None if toy else max(meter.total >> 20, 1),
                 note=f"{pairs:,} pairs, {pairs / seconds:,.0f} pairs/s",
@@ -245,7 +245,7 @@ def _preprocess_pictures(
     with console.progress("pictures") as bar:
 
         def report(done: int, total: int) -> None:
-            bar.update(bar.task_ids[0], completed=done, total=total)
+            bar.update(completed=done, total=total)
 
         options: dict[str, Any] = {"overwrite": arguments.overwrite, "report": report}
         count = arguments.toy_pictures
@@ -289,7 +289,7 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
             console.say(f"{split['moved_to_valid']:,} kept pairs were moved to valid.")
         for file, notes in split.get("notes", {}).items():
             for note, count in notes.items():
-                console.say(f"{file}: {NOTES[note].format(count=f'{count:,}')}")
+                console.say(f"{file}: {NOTES[note].format(lines=plural(count, 'line'))}")
     text = manifest["text"]
     languages = [text["source_lang"], text["target_lang"]]
     if text["tokenize"] == "moses" and "toy" not in manifest:

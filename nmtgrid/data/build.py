@@ -22,6 +22,7 @@ from nmtgrid.base.config import check, to_json
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.text import Meter, empty_file_error, find_text, is_plain, open_text, read_lines
 from nmtgrid.base.io.workers import chunks, map_ordered, worker_faults
+from nmtgrid.base.spans import plural
 from nmtgrid.data import directory
 from nmtgrid.data.toy.corpus import toy_splits
 from nmtgrid.text.cleaning import (
@@ -176,7 +177,7 @@ class _ParallelFiles:
         longer = totals[1] > totals[0]
         more, fewer = max(totals), min(totals)
         return InputError(
-            f"this file has {more:,} lines of text, but {paths[not longer]} has {fewer:,}.",
+            f"this file has {plural(more, 'line')} of text, but {paths[not longer]} has {fewer:,}.",
             "The two files must be parallel: find the first misaligned line and correct it.",
             path=paths[longer],
             # Numbers of text lines in XML are not line numbers of the file.

@@ -210,8 +210,9 @@ def own_latency(
     try:
         value = float(metric(delays, source_length, target_length))
     except Exception as error:
+        reason = f"{type(error).__name__}: {error}".rstrip(".: ")
         raise ConfigError(
-            f"The latency metric `{name}` failed at {where}: {type(error).__name__}: {error}.",
+            f"The latency metric `{name}` failed at {where}: {reason}.",
             "It is called as `f(delays, source_length, target_length)` and returns a number; "
             "`--debug` shows where it failed.",
         ) from error

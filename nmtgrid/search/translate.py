@@ -27,6 +27,7 @@ from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import autocast, find_device, free_memory, keep_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.base.own_code import import_files
+from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.data.batches import collate, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
@@ -46,6 +47,7 @@ from nmtgrid.search.long_sources import (
     untrained_length_warning,
 )
 from nmtgrid.search.precision import Precision, check_precision, choose, measure, prepare
+from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import END, UNKNOWN
 
@@ -101,7 +103,7 @@ def check_ensemble(loaded: Sequence[LoadedModel]) -> None:
 def unequal_prefixes(count: int, problem: str, path: str | Path = "") -> InputError:
     """Return the error for `count` prefixes (at least) that are not one for each line."""
     return InputError(
-        f"there are prefixes for {count:,} lines, but {problem}.",
+        f"there are prefixes for {plural(count, 'line')}, but {problem}.",
         "Give one for each line of the input, an empty one where the translation begins freely.",
         path=path,
     )
@@ -114,7 +116,7 @@ def _with_prefixes(lines: Iterable[str], prefixes: Iterable[str]) -> Iterator[tu
         if prefix is None:
             raise unequal_prefixes(number - 1, f"line {number:,} has none")
         if line is None:
-            raise unequal_prefixes(number, f"there are only {number - 1:,} lines")
+            raise unequal_prefixes(number, f"there are only {plural(number - 1, 'line')}")
         yield line, prefix
 
 
@@ -368,6 +370,7 @@ class Translator:
         pipeline, options = self.pipeline, self.options
         align = align or options.replace_unknown
         numbered = enumerate(pairs, start=1)
+        unknown = UnknownUnits(pipeline, self.warn)
         while window := list(itertools.islice(numbered, options.window)):
             lines: list[_Line] = []
             too_long: dict[int, int] = {}
@@ -383,6 +386,7 @@ class Translator:
                         untrained[number] = longest
                 forced = self._forced(prefix, number)
                 lines.append(_Line(number, units, ends, forced))
+            unknown.add(line.units for line in lines)
             if too_long:
                 self.warn(long_line_warning(too_long, self.limits, options.long_lines))
             if untrained:

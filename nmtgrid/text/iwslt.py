@@ -25,7 +25,7 @@ def read_xml(lines: Iterable[str], path: str = "") -> Iterator[str]:
     """Yield the text in `lines` of a `<seg>` file or of a `train.tags` file.
 
     The first line that only one of the formats has decides between them. Raises InputError for a
-    segment that does not end on its line and for a file without text.
+    segment that does not end on its line, for a file without text, and for plain text.
     """
     lines = iter(lines)
     # Both formats may begin with lines of other tags or without text.
@@ -66,8 +66,19 @@ def read_tags(lines: Iterable[str], path: str = "") -> Iterator[str]:
     """Yield the text of a `train.tags` file.
 
     Lines with url, talkid, keywords, speaker, reviewer, translator and doc are left out; of title
-    and description only the tags go.
+    and description only the tags go. Raises InputError for text without any of these tags.
     """
+    has_text = has_tag = False
     for line in lines:
-        if not _DROPPED.match(line):
-            yield _KEPT.sub("", line)
+        if _DROPPED.match(line):
+            has_tag = True
+            continue
+        text = _KEPT.sub("", line)
+        has_text, has_tag = True, has_tag or text != line
+        yield text
+    if has_text and not has_tag:
+        raise InputError(
+            "the file is plain text: it has no `<seg>` and no other tag of IWSLT's XML.",
+            "Leave out `--xml`, or name the XML file.",
+            path=path,
+        )

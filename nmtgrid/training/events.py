@@ -24,6 +24,7 @@ from nmtgrid.base.io.atomic import (
     with_line_checksum,
 )
 from nmtgrid.base.io.records import Count, Finite, NonNegative, Record, convert, parse_json
+from nmtgrid.base.spans import plural
 from nmtgrid.data.batches import BatchPlan, DataCursor
 from nmtgrid.training.distributed import Processes
 from nmtgrid.training.settings import RunClock, TrainingSettings
@@ -113,11 +114,11 @@ def _is_part_done(settings: TrainingSettings, progress: Progress, minutes: float
 def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -> str:
     """Return why the run is to end now, or an empty text."""
     if settings.max_updates and progress.update >= settings.max_updates:
-        return f"{settings.max_updates:,} updates are done"
+        return f"limit of {plural(settings.max_updates, 'update')} reached"
     if settings.max_minutes and minutes >= settings.max_minutes:
-        return f"{settings.max_minutes:g} minutes are over"
+        return f"time limit of {settings.max_minutes:g} min reached"
     if settings.max_epochs and progress.cursor.epoch >= settings.max_epochs:
-        return f"{settings.max_epochs:,} epochs are done"
+        return f"limit of {plural(settings.max_epochs, 'epoch')} reached"
     if settings.patience and progress.waited >= settings.patience:
         return f"no improvement in {settings.patience} evaluations"
     return ""

@@ -222,7 +222,7 @@ def _read_run(folder: Path) -> _Run:
     try:
         return read_record(path, _Run)
     except StorageError as fault:
-        raise ModelError(fault.problem, f"{fault.advice} {_RESTORE}".strip()) from fault
+        raise ModelError(fault.problem, fault.advice or _RESTORE) from fault
 
 
 def _kind(

@@ -229,7 +229,7 @@ def test_what_models_look_at_is_shown_as_it_is(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("second", "words"),
     [
-        ([path_trace([1, 2, 3, 4])], "b.jsonl: it has 1 lines, but .*a.jsonl has 2"),
+        ([path_trace([1, 2, 3, 4])], "b.jsonl: it has 1 line, but .*a.jsonl has 2"),
         ([path_trace([1, 2, 3, 4]), path_trace(None, 2)], "b.jsonl:2: it has no `reads`"),
         (
             [path_trace([1, 2, 3, 4]), path_trace([1, 2, 3, 3], 2, ["a", "q"])],

@@ -117,7 +117,7 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
     for command, message in (
         ((slow, short), "short.jsonl: it has 9 lines"),
         ((slow, fast, "--alignments", home / "gold"), "There are 2 systems, but 1 files"),
-        ((slow, "--alignments", home / "gold"), "it has 200 lines, but there are 20"),
+        ((slow, "--alignments", home / "gold"), "it has 200 lines for 20"),
         ((slow, "--attention"), "The traces contain no alignments"),
         ((slow, "--attention", "--alignments", home / "gold"), "exclude each other"),
         ((slow, "--line", "3"), "say where"),

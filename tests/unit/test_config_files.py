@@ -284,10 +284,27 @@ WRONG_OPTIONS = [
      [":1: `model` can only", ":2: `beam` must be a whole", ":3: `sample` must be true"]),
     ("decode MODEL", "[set]\nmin_lenth = 1\n", [":1: `--set min_lenth`", "`min_length`?"]),
     ("decode MODEL", "k = 3\n", [":1: `--k` belongs to `--stream`"]),
+    # All groups of faults at once: of keys, types, combinations, ranges, files and `--set`.
+    ("decode MODEL",
+     "bean = 1\nsample = 1\nseed = 3\nbeam = 0\nbatch_tokens = 0\nk = 3\njson = 'none/x'\n"
+     "set = {min_lenth = 1}\nnbest = 7\n",
+     [":1: `bean`", ":2: `sample` must be true", ":4: `search.beam` (`--beam`) must be from 1",
+      ":5: `batch_tokens` (`--batch-tokens`) must", ":6: `--k` belongs", ":7: `--json none/x`",
+      ":8: `--set min_lenth`"]),
+    ("decode MODEL", "stream = true\nk = [1]\nbeam = 4\ntraces = 'none/x'\nmax_source = 0\n",
+     [":2: `k` must be", ":1: With `--stream` there is no meaning in `--beam`",
+      ":4: `--traces none/x`", ":5: `--max-source`"]),
+    ("online-eval", "data = 1\nsentences = 0\nk = 'one'\nallow_loss = 'x'\nrisk = 'bleu'\n"
+     "json = 'none/x'\nmodel = 1\n",
+     [":1: `data` must be a text", ":2: `--sentences` must be", ":3: `--k`",
+      ":4: `allow_loss` must be", ":6: `--json none/x`", ":7: `model`: there is no such option"]),
+    ("adaptive-tune", "data = 1\nsamples = 0\nallow_loss = 2\nconfidence = 2\njson = 'none/x'\n",
+     [":1: `data` must be a text", ":2: `--samples`", ":4: `--confidence`", ":5: `--json none/x`",
+      "Name a model directory"]),
     ("online-eval", "bootstrap = -1\nunit = 'words'\n",
      [":1: `bootstrap` must be at least 0", ":2: `unit` must be one of", "`word`?"]),
     ("online-eval", "beam = 0\ndata = 'x'\nk = 'one'\n", [":1: `--beam` must be at least 1"]),
-    ("adaptive-tune", "samples = 0\nrisk = 'bleu'\n", [":1: `--samples`", ":2: `--risk` belongs"]),
+    ("adaptive-tune", "samples = 0\nrisk = 'bleu'\n", [":1: `--samples`", ":2: `--risk` belong"]),
 ]  # fmt: skip
 
 
@@ -301,6 +318,9 @@ def test_wrong_options_are_named_by_file_and_line(
     message = refused(name, *model, "--config", path)
     for word in words:
         assert (path + word if word.startswith(":") else word) in message
+    assert "no effect without `--sample`" not in message  # it is given, though not rightly
+    lines = re.findall(rf"{re.escape(path)}:(\d+):", message)
+    assert len(lines) == len(set(lines))
 
 
 def test_decode_does_what_a_file_says(

@@ -168,10 +168,10 @@ def test_what_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
         ("`source` is missing", [old]),
         ("not JSON", [words]),
         ("Two systems have the name `good`", [good, good]),
-        ("has 1 lines", [good, f"B={short}"]),
+        ("has 1 line", [good, f"B={short}"]),
         ("no translation of line 9", [good, "--line", "9"]),
         ("counts from 1", [good, "--line", "0"]),
-        ("has 1 lines, but", [good, "--reference", words]),
+        ("has 1 line, but", [good, "--reference", words]),
     ]
     for message, arguments in cases:
         assert message in refused("analyze", "exits", *arguments)

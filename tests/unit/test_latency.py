@@ -209,6 +209,10 @@ def words(delays, source_length, target_length):
     return "many"
 
 
+def sentence(delays, source_length, target_length):
+    raise ValueError("This is a sentence.")
+
+
 def endless(delays, source_length, target_length):
     return math.inf
 
@@ -234,6 +238,7 @@ def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
         ("number", "no latency metric `number`"),
         ("broken", r"`broken` failed at a trial.*ZeroDivisionError: .*\. It is called as"),
         ("words", "failed at a trial.*ValueError"),
+        ("sentence", r"ValueError: This is a sentence\. It is called"),
         ("endless", "infinite"),
         ("al", "two latency metrics `al`"),
     ):

@@ -8,7 +8,12 @@ from typing import Any, Literal
 
 import pytest
 
-from nmtgrid.analysis.latency import latency_curves, read_online_results, reference_curves
+from nmtgrid.analysis.latency import (
+    latency_curves,
+    latency_section,
+    read_online_results,
+    reference_curves,
+)
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths, staircase
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
@@ -169,6 +174,33 @@ def test_other_units_and_conventions_and_missing_values(tmp_path: Path) -> None:
     assert results[0].latency("al", "word", "simuleval") == 2.0
     assert math.isnan(results[0].latency("yaal", "word", "simuleval"))
     assert math.isnan(results[0].latency("al", "word", "thesis"))
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "label", "is_refused"),
+    [
+        ("a/m", "b/m", None, True),
+        ("a/m", "b/m", "ours", False),  # joined on purpose
+        ("a/m", "/work/a/m", None, False),  # the same, seen from another folder
+        ("a/m", "a/m", None, False),
+        ("x", "y", None, False),  # `m` is a name that `online-eval` was given
+        ("a/m", None, None, False),  # version 0.1.0 did not store the folder
+    ],
+)
+def test_two_models_with_one_name_are_not_joined(
+    first: str, second: str | None, label: str | None, is_refused: bool, tmp_path: Path
+) -> None:
+    results = []
+    for folder, model, rows in (("1", first, ROWS[:1]), ("2", second, ROWS[1:2])):
+        systems = {} if model is None else {"systems": [{"name": "m", "model": model}]}
+        path = tmp_path / f"{folder}.json"
+        path.write_text(json.dumps({"settings": rows, **systems}))
+        results += read_online_results(path, label)
+    if is_refused:
+        with pytest.raises(ConfigError, match=r"called `m`: a/m and b/m\..* NAME=RESULTS"):
+            latency_section(results)
+    else:
+        assert len(latency_section(results).values["settings"]) == 2
 
 
 def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_training_writes_it(model: Path) -> None:
     card = (model / CARD).read_text()
     assert card.startswith("---\nlicense: unknown\nlanguage:\n- qa\n- qb\n")
     assert "| architecture | transformer |" in card and "# qa to qb" in card
-    assert "| pairs of train | 6" in card and "| training | 2 updates, 1 epochs, " in card
+    assert "| pairs of train | 6" in card and "| training | 2 updates, 1 epoch, " in card
     assert "`data`" in card and "nmtgrid decode MODEL input.qa --out output.qb" in card
     assert "None yet" in card
 

@@ -54,7 +54,7 @@ def test_prefixes_are_raw_text_in_pieces_and_may_be_longer_than_the_search_goes(
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_another_number_of_prefixes_is_told(count: int) -> None:
-    with pytest.raises(InputError, match=rf"prefixes for {count} lines, but (line|there are only)"):
+    with pytest.raises(InputError, match=rf"for {count} lines?, but (line|there are only)"):
         translator(copier(WORDS)).translate(["a", "b"], prefixes=["a"] * count)
     with pytest.raises(TypeError, match="prefixes must be several strings"):
         translator(copier(WORDS)).translate(["a", "b"], prefixes="ab")
@@ -82,7 +82,7 @@ def test_decode_with_prefixes(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("prefixes", "options", "words"),
     [
-        ("a\n", [], "prefix: there are prefixes for 1 lines, but there are 2 lines to translate."),
+        ("a\n", [], "prefix: there are prefixes for 1 line, but 2 lines are to be translated."),
         ("a\n\nb\n", [], "Give one for each line of the input, an empty one where"),
         ("a\n" + "b " * 1025 + "\n", [], "prefix of line 2 has 1,025 units, more than the 1,024"),
         ("a\n\n", ["--stream", "--k", "1"], "prefix"),

@@ -57,6 +57,8 @@ def test_tags_keep_title_description_and_text() -> None:
     [
         (["<mteval>", '<seg id="1"> One', "dog </seg>"], 2, "does not end"),
         (["<mteval>", "</mteval>"], None, "no line of text"),
+        (["A dog.", "", "2 < 3 <b>dogs</b>."], None, "plain text.*[Ll]eave out `--xml`"),
+        ([], None, "no line of text"),
     ],
 )
 def test_faulty_files_are_refused(lines: list[str], line: int | None, message: str) -> None:

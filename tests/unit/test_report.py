@@ -220,7 +220,7 @@ def test_it_opens_with_who_is_better_and_the_method_stands_behind(tmp_path: Path
         (["first", "-r", "reference", "--train", "x", "y"], "`--train` needs the source"),
         (["--curves", "x", "-r", "no", "--bootstrap", "9"], "`--bootstrap` applies to"),
         (["a=first", "a=second", "-r", "reference"], "Two systems have the name `a`"),
-        (["first", "short", "-r", "reference"], "it has 1 lines, but"),
+        (["first", "short", "-r", "reference"], "it has 1 line, but"),
         (["first", "empty", "-r", "reference"], "empty: the file is empty"),
         (["first", "-r", "reference", "--out", "x.pdf"], "ends in .html"),
         (["first", "-r", "reference", "--out", "no/x.html"], "there is no folder no"),

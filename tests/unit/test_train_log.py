@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 import torch
-from rich.progress import Progress as Bar
 
+from nmtgrid.base import console
 from nmtgrid.cli.train import tensorboard
 from nmtgrid.cli.train.run import print_event
 from nmtgrid.training import events
@@ -37,8 +37,7 @@ FINISHED = events.Finished(
 
 
 def test_lines_fit_and_tell_losses_apart(messages: list[str]) -> None:
-    with Bar() as bar:
-        bar.add_task("", note="")
+    with console.progress("") as bar:
         print_event(LARGE, bar)
         print_event(LARGE, bar, 0.95)
         early = dataclasses.replace(LARGE, minutes=4.2, minutes_left=None)

@@ -157,7 +157,7 @@ def test_events_of_a_run(tmp_path: Path) -> None:
     assert isinstance(first, events.Started) and first.pairs == 40 and first.skipped == 0
     assert isinstance(last, events.Finished)
     assert (last.best_nll, last.best_update, last.best) == (2.0, 4, "last")
-    assert last.reason == "4 updates are done" and not last.interrupted
+    assert last.reason == "limit of 4 updates reached" and not last.interrupted
 
 
 def test_the_loss_falls_and_starts_near_log_v(tmp_path: Path) -> None:
@@ -265,8 +265,8 @@ def test_limits_and_intervals() -> None:
     )  # fmt: skip
     progress = Progress(update=10)
     assert end_reason(settings, progress, 4.9) == ""
-    assert end_reason(settings, progress, 5.0) == "5 minutes are over"
-    assert end_reason(settings, Progress(update=100), 0) == "100 updates are done"
+    assert end_reason(settings, progress, 5.0) == "time limit of 5 min reached"
+    assert end_reason(settings, Progress(update=100), 0) == "limit of 100 updates reached"
     assert is_due(settings, progress, 0.0)
     progress.validated(0.0, due=True)
     assert not is_due(settings, progress, 9.0)

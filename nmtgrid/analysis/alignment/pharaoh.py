@@ -13,6 +13,7 @@ from typing import Literal, get_args
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.text import open_writer, read_lines
+from nmtgrid.base.spans import plural
 
 Links = list[tuple[int, int]]
 """(source word, target word), from 0, in order."""
@@ -149,7 +150,7 @@ def _read(path: Path, sizes: Sequence[tuple[int, int]], signs: str) -> list[Gold
             pairs.append(_parsed(line, sizes[count - 1], signs, path, count))
     if count != len(sizes):
         raise InputError(
-            f"it has {count:,} lines, but there are {len(sizes):,} sentence pairs.",
+            f"it has {plural(count, 'line')} for {plural(len(sizes), 'sentence pair')}.",
             "Line n must hold the links of pair n (an empty line for none).",
             path=path,
             line=min(count, len(sizes)) + 1,

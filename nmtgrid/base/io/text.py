@@ -37,10 +37,10 @@ LONGEST_LINE = 64 << 20
 
 # Messages for the notes of `read_lines`.
 NOTES = {
-    "carriage_returns": "removed carriage returns at the ends of {count} lines.",
+    "carriage_returns": "removed carriage returns at the ends of {lines}.",
     "byte_order_marks": "removed a byte-order mark.",
-    "line_separators": "{count} lines contain carriage returns or Unicode line separators, which "
-    "do not end a line.",
+    "line_separators": "carriage returns or Unicode line separators within {lines}, which do not "
+    "end a line.",
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nmtgrid.cli.adaptive_tune.arguments import PANELS, RESULTS_RULES, AdaptiveTuneArguments, check
-from nmtgrid.cli.options import check_outputs, check_rules, takes
+from nmtgrid.cli.options import check_rules, takes
 
 
 @takes(
@@ -18,6 +18,9 @@ def command(arguments: AdaptiveTuneArguments) -> None:
     The decisions and predictions of each exit are recorded once; thousands of threshold vectors are
     replayed on the record, and only the few best of each budget are evaluated by decoding.
     Baselines are fixed exits, random exits, the full stack and separately trained models.
+
+    With `--allow-loss` the fastest thresholds are chosen that lose at most this much against the
+    full stack, with the given confidence.
     """
     if arguments.results:
         check_rules(arguments, RESULTS_RULES)
@@ -26,7 +29,6 @@ def command(arguments: AdaptiveTuneArguments) -> None:
         draw_results(arguments.results, arguments.out, arguments.json)
         return
     check(arguments)
-    check_outputs({"--json": arguments.json})
     from nmtgrid.cli.adaptive_tune.run import tune
 
     tune(arguments)

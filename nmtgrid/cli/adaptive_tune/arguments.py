@@ -5,37 +5,34 @@ from __future__ import annotations
 import dataclasses
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
     LARGEST_SEED,
     Alone,
-    CommandArguments,
     Config,
     Device,
+    GuaranteeArguments,
     JsonFile,
     Needs,
     Precision,
+    Requires,
     Weights,
     argument,
-    asked_guarantee,
     check_rules,
     option,
+    output_faults,
     unusable,
-    unwritable,
 )
-
-if TYPE_CHECKING:
-    from nmtgrid.metrics.risk_control import Guarantee
 
 _LEAST_BUDGET = 1e-3
 """Blocks: as wide a range of average exits as can be told apart."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class AdaptiveTuneArguments(CommandArguments):
+class AdaptiveTuneArguments(GuaranteeArguments):
     """The arguments of `adaptive-tune`."""
 
     model: Path | None = argument("A model directory with early exits.", "MODEL", default=None)
@@ -69,18 +66,6 @@ class AdaptiveTuneArguments(CommandArguments):
     )
     baselines: list[str] | None = option(
         "A separately trained baseline model; may be repeated.", "NAME=MODEL"
-    )
-    allow_loss: float | None = option(
-        "Calibrate instead: the fastest thresholds that lose at most this much, guaranteed with "
-        "`--confidence`.",
-        "PERCENT",
-    )
-    risk: Literal["bleu", "agreement"] | None = option(
-        "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that "
-        "differ from the full stack's.  [default: bleu]"
-    )
-    confidence: float | None = option(
-        "With `--allow-loss`: confidence of the guarantee.  [default: 0.95]", "P"
     )
     candidates: int | None = option(
         "With `--allow-loss`: number of candidates, from safest to fastest.  [default: 20]", "N"
@@ -117,11 +102,6 @@ class AdaptiveTuneArguments(CommandArguments):
     config: Config = None
 
     @property
-    def guarantee(self) -> Guarantee | None:
-        """What is to be guaranteed of the loss, if anything."""
-        return asked_guarantee(self.risk, self.allow_loss, self.confidence)
-
-    @property
     def guarantee_candidates(self) -> int:
         """Vectors of thresholds that are tested for the guarantee, at most."""
         return 20 if self.candidates is None else self.candidates
@@ -156,6 +136,11 @@ RULES = [
         message="Name a model directory, or tunings done before with `--results DIR`.",
     ),
     Needs("data", message="Name the dataset to tune on with `--data DATA`."),
+    Requires(
+        "risk confidence candidates",
+        "allow_loss",
+        "{options} belong to `--allow-loss`: say how much may be lost.",
+    ),
 ]
 
 
@@ -186,18 +171,10 @@ def check(arguments: AdaptiveTuneArguments) -> None:
     if not 0 <= arguments.seed <= LARGEST_SEED:
         faults.append(f"`--seed` must be from 0 to {LARGEST_SEED:,}, but is {arguments.seed}.")
     if arguments.out is not None and arguments.out.suffix == ".json":
-        faults += unwritable("--out", arguments.out)
+        faults += output_faults({"--out": arguments.out})
     else:
         faults += unusable("--out", arguments.out)
-    # These options default to None, which shows whether a user has set them.
-    calibration = [
-        f"`--{name}`"
-        for name in ("risk", "confidence", "candidates")
-        if getattr(arguments, name) is not None
-    ]
-    if calibration and arguments.allow_loss is None:
-        belong = "belong" if len(calibration) > 1 else "belongs"
-        faults.append(
-            f"{', '.join(calibration)} {belong} to `--allow-loss`: say how much may be lost."
-        )
+    if arguments.guarantee is not None:
+        faults += arguments.guarantee.faults()
+    faults += output_faults({"--json": arguments.json})
     check_rules(arguments, RULES, faults)

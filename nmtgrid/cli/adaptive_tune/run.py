@@ -451,4 +451,4 @@ def _best(
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """Show progress over sentences; yield a function that reports finished ones."""
     with console.progress(what, total) as bar:
-        yield lambda count: bar.advance(bar.task_ids[0], count)
+        yield lambda count: bar.update(advance=count)

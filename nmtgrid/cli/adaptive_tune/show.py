@@ -20,6 +20,7 @@ from nmtgrid.analysis.plotting.lines import draw_tradeoff
 from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, with_checksum, write_json
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.analyze.show import ShownArguments, check_out
 from nmtgrid.cli.guarantees import print_certified
@@ -199,7 +200,7 @@ def _show(report: Report) -> None:
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     # The last split is the test split where there is one: what people should compare.
     console.table(
-        f"{report.name}, {report.splits[-1]}: {report.counts[-1]:,} sentences, {how}; BLEU "
+        f"{report.name}, {report.splits[-1]}: {plural(report.counts[-1], 'sentence')}, {how}; BLEU "
         "tokenised (percent);\naverage exit in blocks per token; MFLOPs of the decoder per token; "
         f"batches of {arguments.batch}",
         ["", "BLEU", "exit", "MFLOPs", "seconds", "speed-up", "beaten by"],

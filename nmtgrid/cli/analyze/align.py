@@ -129,9 +129,7 @@ def aligning() -> Iterator[Advance]:
     with console.progress("Aligning") as bar:
 
         def advance(what: str, done: int, total: int) -> None:
-            bar.update(
-                bar.task_ids[0], description=f"Aligning: {what}", completed=done, total=total
-            )
+            bar.update(description=f"Aligning: {what}", completed=done, total=total)
 
         yield advance
 

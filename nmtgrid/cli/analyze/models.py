@@ -89,7 +89,7 @@ def probed_section(arguments: ActivationsArguments) -> Section:
             model = load_model(path, None, arguments.weights).model
             sentences = arguments.sentences
             profiles.append(profile(name, model, pairs, sentences, patterns, device))
-            bar.update(bar.task_ids[0], advance=1)
+            bar.update(advance=1)
     section = activations_section(profiles, arguments.split)
     return dataclasses.replace(section, corpus=split_title(dataset, arguments.split))
 

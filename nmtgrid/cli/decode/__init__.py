@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from nmtgrid.cli.decode.arguments import PANELS, RULES, STREAM_RULES, DecodeArguments
-from nmtgrid.cli.options import check_outputs, check_rules, takes, write_report
+from nmtgrid.cli.options import check_rules, output_faults, takes, write_report
 
 
 @takes(
@@ -39,19 +39,18 @@ def command(arguments: DecodeArguments) -> None:
         from nmtgrid.cli.decode.stream import faults_of_stream, translate_stream
         from nmtgrid.search.precision import check_stream_precision
 
-        check_rules(arguments, STREAM_RULES, faults_of_stream(arguments))
-        check_stream_precision(arguments.precision)
-        check_outputs(
+        faults = faults_of_stream(arguments) + output_faults(
             {"--stream": standard, "--traces": arguments.traces, "--json": arguments.json},
             {"INPUT": source},
         )
+        check_rules(arguments, STREAM_RULES, faults)
+        check_stream_precision(arguments.precision)
         translate_stream(arguments)
         return
     faults = []
     if arguments.prefix == standard and data is None and source in (None, standard):
         faults.append("`--prefix` and INPUT cannot both be standard input: name a file.")
-    check_rules(arguments, RULES, faults)
-    check_outputs(
+    faults += output_faults(
         {
             "--out": standard if arguments.out is None and data is None else arguments.out,
             "--traces": arguments.traces,
@@ -62,6 +61,7 @@ def command(arguments: DecodeArguments) -> None:
     )
     from nmtgrid.cli.decode import run
 
+    check_rules(arguments, RULES, faults + run.option_faults(arguments))
     translator = run.make_translator(arguments)
     if arguments.forced:
         report = run.force_split(translator, arguments)

@@ -16,11 +16,12 @@ from typing import IO, Any
 from nmtgrid.adaptive.exit_presets import AUTO, halt_of
 from nmtgrid.analysis.alignment.soft_alignments import pharaoh
 from nmtgrid.base import console
-from nmtgrid.base.config import from_json, override
+from nmtgrid.base.config import from_json, override_all
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream
 from nmtgrid.base.io.text import NOTES, STANDARD, open_writer, read_lines
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.arguments import PICTURE_RULES, DecodeArguments
 from nmtgrid.cli.decode.scores import TRANSLATION_SCORES, print_scores, scores
 from nmtgrid.cli.options import (
@@ -51,19 +52,29 @@ from nmtgrid.search.translate import (
 )
 
 _FLUSH_EVERY = 64
+_WIDEST = 1000
+"""The widest beam."""
 
 
-def make_translator(arguments: DecodeArguments) -> Translator:
-    """Return the translator; every fault of the options is reported before anything is decoded.
+def option_faults(arguments: DecodeArguments) -> list[str]:
+    """Return what is wrong with the values of options, whatever the model is."""
+    faults: list[str] = []
+    # The beam of the model, which bounds `--nbest`, is not known yet.
+    for check in (_options, lambda arguments: _plan(arguments, SearchPlan(beam=_WIDEST))):
+        try:
+            check(arguments)
+        except ConfigError as fault:
+            faults += fault.faults
+    return faults
 
-    What the command line leaves out is the model's setting or the default.
-    """
-    device = find_device(arguments.device)
-    # Before models are loaded, which may take minutes.
-    options = from_json(TranslationOptions, _explicit_fields(arguments, TranslationOptions))
-    folders = [arguments.model, *(arguments.ensemble or [])]
-    models = [load_model(folder, None, arguments.weights) for folder in folders]
-    plan, search = default_plan(models[0]), _explicit_fields(arguments, SearchPlan)
+
+def _options(arguments: DecodeArguments) -> TranslationOptions:
+    return from_json(TranslationOptions, _explicit_fields(arguments, TranslationOptions))
+
+
+def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
+    """Return the model's `plan` with what options and `--set` change. Raises ConfigError."""
+    search = _explicit_fields(arguments, SearchPlan)
     if arguments.sample:
         plan = dataclasses.replace(plan, beam=1)  # the model's own width is not meant here
     # `--set` reaches settings of the search, with or without their group's name.
@@ -76,10 +87,21 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     ]
     if faults:
         raise ConfigError(faults)
+    return override_all(plan, [("--set ", search), ("--set ", changes)])
+
+
+def make_translator(arguments: DecodeArguments) -> Translator:
+    """Return the translator; every fault of the options is reported before anything is decoded.
+
+    What the command line leaves out is the model's setting or the default.
+    """
+    device = find_device(arguments.device)
+    folders = [arguments.model, *(arguments.ensemble or [])]
+    models = [load_model(folder, None, arguments.weights) for folder in folders]
     translator = Translator(
         models,
-        override(override(plan, search), changes),
-        options,
+        _plan(arguments, default_plan(models[0])),
+        _options(arguments),
         device=device,
         precision=arguments.precision,
         warn=console.warn,
@@ -150,7 +172,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
     report, _ = _write_translations(translator, begin, total, arguments)
     for name, count in notes.items():
         if count:
-            console.say(f"note: {source}: {NOTES[name].format(count=f'{count:,}')}")
+            console.say(f"note: {source}: {NOTES[name].format(lines=plural(count, 'line'))}")
     return report
 
 
@@ -172,12 +194,12 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
     report, translations = _write_translations(translator, begin, total, arguments)
     if isinstance(split, PictureSplit):
         words = [caption.tokenized for caption in translations]
-        values, what = caption_scores(words, split.references()), "pictures"
+        values, what = caption_scores(words, split.references()), "picture"
     else:
         moses = dataset.pipeline.target.moses
         values = scores(translations, split, moses, with_ter=arguments.ter)
-        what = "sentences"
-    print_scores(values, report, f"{split.name}: {report['sentences']:,} {what}")
+        what = "sentence"
+    print_scores(values, report, f"{split.name}: {plural(report['sentences'], what)}")
     if arguments.card:
         _enter_scores(translator.loaded, dataset, split.name, values, report)
     return {**values, "split": split.name, **report}
@@ -285,7 +307,7 @@ def _read_prefixes(path: Path, total: int | None) -> Iterator[str]:
     if total is not None and str(path) != STANDARD and not is_stream(path):
         count = sum(1 for _ in read_lines(path))
         if count != total:
-            raise unequal_prefixes(count, f"there are {total:,} lines to translate", path)
+            raise unequal_prefixes(count, f"{plural(total, 'line')} are to be translated", path)
     return read_lines(path)
 
 
@@ -372,7 +394,7 @@ def _write_trace(trace: Trace, traces: IO[bytes] | None, alignments: IO[bytes] |
 class _Meter:
     """Counts target tokens and shows their rate on the progress bar."""
 
-    bar: Any
+    bar: console.Bar
     lines: float = 0
     tokens: int = 0
     started: float = dataclasses.field(default_factory=time.perf_counter)
@@ -384,4 +406,4 @@ class _Meter:
         note = f"{rate:,.0f} target tokens/s"
         if self.lines % 1:
             note = f"{self.lines:,.2f} lines, {note}"
-        self.bar.update(self.bar.task_ids[0], completed=self.lines, note=note)
+        self.bar.update(completed=self.lines, note=note)

@@ -22,7 +22,7 @@ from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.subword_marks import SPACE
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
-from nmtgrid.cli.options import PIPE_CLOSED, Leave, write_report
+from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
 from nmtgrid.metrics.latency import Unit, latency, seconds_per_token
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
@@ -32,6 +32,7 @@ from nmtgrid.online.stream import StreamTranslator, stream_plan
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import check_ensemble, default_plan
+from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces, stream_words
 
 
@@ -43,7 +44,11 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
     try:
         if _policies(arguments):
             _setting(arguments)
-        elif trained_k(arguments.model) is None:
+        # A policy in a file of `--config` with a wrong value is reported already.
+        elif (
+            config_file(arguments).faulty_fields.isdisjoint({"k", "threshold", "policy"})
+            and trained_k(arguments.model) is None
+        ):
             faults.append(
                 "`--stream` needs one of `--k`, `--threshold` and `--policy`, but none is given, "
                 "and the model was not trained with one k."
@@ -215,6 +220,7 @@ class _Run:
     def __init__(self, translator: StreamTranslator) -> None:
         self._translator = translator
         self._started = time.perf_counter()
+        self._unknown = UnknownUnits(translator.pipeline, console.warn)
         self._seconds = 0.0
         self._sentences = self._tokens = self._exits = self._exited_tokens = 0
         # Seconds of work before each write of each line.
@@ -269,6 +275,7 @@ class _Run:
             self._exits += sum(exits)
             self._exited_tokens += len(exits)
         whole = line.stream
+        self._unknown.add([whole.source])
         self._written.append(whole.seconds)
         self._measured["token"].append((whole.token_delays(), len(whole.source)))
         self._measured["word"].append((whole.word_delays(), len(whole.word_sizes)))

@@ -38,7 +38,6 @@ def command(arguments: OnlineEvalArguments) -> None:
         own = own_metrics(arguments)
         score_log(arguments.log, arguments.sacrebleu_tokenizer, arguments.json, own)
         return
-    check_outputs({"--json": arguments.json})
     settings, presets = check(arguments)
     from nmtgrid.cli.online_eval.run import evaluate
 

@@ -16,21 +16,21 @@ from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     LARGEST_SEED,
     Alone,
-    CommandArguments,
     Config,
     Device,
     Ensemble,
     Excludes,
+    GuaranteeArguments,
     JsonFile,
     Needs,
     Precision,
     Requires,
     Weights,
     argument,
-    asked_guarantee,
     check_rules,
     flag,
     option,
+    output_faults,
     unusable,
 )
 from nmtgrid.online.published import curves
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OnlineEvalArguments(CommandArguments):
+class OnlineEvalArguments(GuaranteeArguments):
     """The arguments of `online-eval`."""
 
     models: list[str] | None = argument(
@@ -76,18 +76,6 @@ class OnlineEvalArguments(CommandArguments):
         "threshold=0.5..0.9:0.1 floor=2`; or your own (`--import FILE`, or `FILE.py:Class`); or a "
         "NAME stored by `--allow-loss`; may be repeated.",
         "TEXT",
-    )
-    allow_loss: float | None = option(
-        "Calibrate: also evaluate the setting of least latency whose loss against offline "
-        "translation is at most this, guaranteed with `--confidence`.",
-        "PERCENT",
-    )
-    risk: Literal["bleu", "agreement"] | None = option(
-        "With `--allow-loss`: the mean loss of sentence BLEU, or the share of units that "
-        "differ from the offline translation's.  [default: bleu]"
-    )
-    confidence: float | None = option(
-        "With `--allow-loss`: confidence of the guarantee.  [default: 0.95]", "P"
     )
     latency: Literal["al", "dal"] | None = option(
         "With `--allow-loss`: latency to minimise.  [default: al]"
@@ -191,11 +179,6 @@ class OnlineEvalArguments(CommandArguments):
     def chosen_split(self) -> str:
         """The value of `--split`; with `--allow-loss`, the split for calibration."""
         return self.split or ("test" if self.allow_loss is None else "valid")
-
-    @property
-    def guarantee(self) -> Guarantee | None:
-        """What is to be guaranteed of the loss, if anything."""
-        return asked_guarantee(self.risk, self.allow_loss, self.confidence)
 
     @property
     def folders(self) -> list[Path]:
@@ -368,4 +351,5 @@ def _faults(arguments: OnlineEvalArguments) -> list[str]:
         *faults,
         *unusable("--out", arguments.out),
         *unusable("--simuleval", arguments.simuleval),
+        *output_faults({"--json": arguments.json}),
     ]

@@ -43,7 +43,7 @@ def calibrated_settings(
     with console.progress("calibrating") as bar:
 
         def advance(stage: str, setting: Setting, lines: int) -> None:
-            bar.update(bar.task_ids[0], advance=lines, note=f"{stage}: {setting.title}")
+            bar.update(advance=lines, note=f"{stage}: {setting.title}")
 
         def latency(half: Sequence[Sentence], decoded: Decoded) -> float:
             return _latency(arguments, system, half, decoded)

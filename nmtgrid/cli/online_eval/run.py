@@ -19,6 +19,7 @@ from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, nearest
 from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.base.io.lock import FolderLock
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.online_eval.areas import curve_areas
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments, own_metrics
@@ -61,8 +62,9 @@ def score_log(
     if aware is not None:
         rows.append(["computation-aware", *_row(aware)])
     console.table(
-        f"{path}: {thesis.sentences:,} sentences; latency in source words (AP: share of the "
-        "source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP and AL"
+        f"{path}: {plural(thesis.sentences, 'sentence')}; latency in source words (AP: share of "
+        "the source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP "
+        "and AL"
         + ("" if aware is None else "; computation-aware:\nSimulEval's of `elapsed`"),
         ["convention", *_headings(thesis)],
         rows,
@@ -148,7 +150,8 @@ def evaluate(
     for number in arguments.lines or ():
         if number > len(systems[0].sentences):
             raise ConfigError(
-                f"`--line {number}`: only {len(systems[0].sentences):,} sentences are translated."
+                f"`--line {number}`: there are only "
+                f"{plural(len(systems[0].sentences), 'sentence')}."
             )
     lowercase = dataset.pipeline.facts.lowercase
     if arguments.beam > 1 and not all(
@@ -267,7 +270,7 @@ def _evaluate(
         _finish(arguments, systems, files, complete=False)
         done, count = sum(len(system.done) for system in systems), len(systems) * len(settings)
         where = f"; {arguments.out} holds them" if arguments.out and done else ""
-        console.say(f"Interrupted after {done} of {count} settings{where}.")
+        console.say(f"Interrupted after {done} of {plural(count, 'setting')}{where}.")
         raise
     _finish(arguments, systems, files, complete=True)
 
@@ -346,7 +349,7 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     extra += ["exit"] if _leaves_early(system.done) else []
     extra += ["ms/token", "95 %"] if arguments.clock else []
     console.table(
-        f"{system.name}, {arguments.evaluated_split}: {counted.sentences:,} sentences, "
+        f"{system.name}, {arguments.evaluated_split}: {plural(counted.sentences, 'sentence')}, "
         f"{how}; BLEU tokenised (percent); latency in source {unit}s\n(AP: share of the source), "
         f"{_CONVENTIONS[convention]}; ratio: {unit}s of hypothesis / reference"
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
@@ -499,7 +502,7 @@ def _possible(decoder: OnlineDecoder, settings: Sequence[Setting], shown: str) -
 class _Meter:
     """Counts translated sentences and shows them on the progress bar."""
 
-    def __init__(self, bar: Any) -> None:
+    def __init__(self, bar: console.Bar) -> None:
         self._bar = bar
         self._setting: Setting | None = None
         self._started, self._tokens = time.perf_counter(), 0
@@ -511,4 +514,4 @@ class _Meter:
         self._tokens += tokens
         rate = self._tokens / max(time.perf_counter() - self._started, 1e-9)
         note = f"{self.name}{setting.title}: {rate:,.0f} target tokens/s"
-        self._bar.update(self._bar.task_ids[0], advance=lines, note=note)
+        self._bar.update(advance=lines, note=note)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nmtgrid.base import console
-from nmtgrid.base.spans import whole_numbers
+from nmtgrid.base.spans import plural, whole_numbers
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import make_translator, translate_split
 from nmtgrid.cli.objectives import objectives
@@ -214,9 +214,9 @@ def _card_rows(finished: events.Finished, trainer: Trainer) -> dict[str, str]:
     rows["preset"] = settings.preset or "none"
     rows["objective"] = settings.objective_name
     rows["training"] = (
-        f"{finished.update:,} updates, {finished.epoch + 1} epochs, {finished.minutes:.1f} minutes "
-        f"({trainer.device.type}, {trainer.processes.count} processes, "
-        f"seed {settings.training.seed})"
+        f"{plural(finished.update, 'update')}, {plural(finished.epoch + 1, 'epoch')}, "
+        f"{finished.minutes:.1f} minutes ({trainer.device.type}, "
+        f"{plural(trainer.processes.count, 'process')}, seed {settings.training.seed})"
     )
     if finished.best_nll is not None:
         rows["best on validation"] = (
@@ -254,7 +254,7 @@ def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
         console.warn(f"{log.path}:{number}: it, or the line before it, has been altered.")
 
 
-def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = None) -> None:
+def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | None = None) -> None:
     """Print `event`; `bar` is a progress bar of `base.console`.
 
     `gradient_ratio` is the last one that was measured, first to last encoder layer.
@@ -284,7 +284,7 @@ def print_event(event: events.Event, bar: Any, gradient_ratio: float | None = No
             rate = event.tokens_per_second
             speed = f"{rate / 1000:.0f}k tok/s" if rate >= 10_000 else f"{rate:,.0f} tok/s"
             norm = event.gradient_norm
-            bar.update(bar.task_ids[0], completed=100 * share, note=speed)
+            bar.update(completed=100 * share, note=speed)
             # `loss` is the objective's, smoothed; `ppl` is of the likelihood alone.
             console.say(
                 f"update {event.update:,}  epoch {event.epoch + 1}  {minutes} min  "
