@@ -188,7 +188,8 @@ def _exits(rows: Sequence[Row]) -> str:
     for row in rows[1:]:  # the first one is models without exits
         last = max((key for key in row if key.isdigit()), key=int)
         shown.append(f"{row['system']} {row[last]:.1f} and {row['mean']:.1f}")
-    return f"validation BLEU, greedy, of the last exit and of all exits on average: {', '.join(shown)}"
+    what = "validation BLEU, greedy, of the last exit and of all exits on average"
+    return f"{what}: {', '.join(shown)}"
 
 
 def _confidence(rows: Sequence[Row]) -> str:
