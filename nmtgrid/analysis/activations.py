@@ -215,7 +215,6 @@ def profile(
 
 
 def parts(profile: Profile) -> list[str]:
-    """Return the parts of a network, in order."""
     return list(dict.fromkeys(point.part for point in profile.points))
 
 

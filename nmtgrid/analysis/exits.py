@@ -69,7 +69,6 @@ class ExitTraces:
 
     @property
     def average_exit(self) -> float:
-        """The mean exit of all tokens."""
         return float(self.exits.mean())
 
     @property
@@ -168,7 +167,6 @@ class Histogram:
     counts: Counts
 
     def values(self) -> dict[str, Any]:
-        """Return the cells as JSON."""
         cells = self.counts.tolist()
         return {"exits": list(self.rows), "edges": list(self.edges), "counts": cells}
 

@@ -138,7 +138,6 @@ class CurveArea(Curve):
     area: Area
 
     def values(self) -> dict[str, Any]:
-        """Return JSON keys, with None for what there is not."""
         values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
         numbers: dict[str, Any] = values.pop("area")
         return values | numbers
@@ -156,7 +155,6 @@ class _AreaRow(Curve):
     resamples: Count
 
     def area(self, name: str | None) -> CurveArea:
-        """Return the row; `name` renames the system."""
         curve = {field.name: getattr(self, field.name) for field in dataclasses.fields(Curve)}
         difference, low, high = (
             math.nan if number is None else number
@@ -376,7 +374,6 @@ def _check_names(
 def _settings_table(
     results: Sequence[OnlineResult], unit: Unit, convention: Convention
 ) -> tuple[list[dict[str, Any]], Table]:
-    """Return all settings as JSON keys, and as a table."""
     rows = []
     for result in results:
         figures = {name: result.latency(name, unit, convention) for name in _FIGURES}

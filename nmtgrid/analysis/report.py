@@ -163,12 +163,10 @@ class ReportInputs:
 
     @functools.cached_property
     def files(self) -> dict[str, Path]:
-        """Return the systems' files by name."""
         return named_files(self.systems or [])
 
     @functools.cached_property
     def traces(self) -> Mapping[Path, Sequence[Trace]]:
-        """Return the traces in the systems' files."""
         return {path: list(read_traces(path)) for path in self.files.values() if is_traces(path)}
 
     def systems_with(self, field: str) -> dict[str, Path]:

@@ -104,7 +104,6 @@ def format_cell(cell: Cell, digits: int = 2) -> str:
 
 
 def percent(share: float | None) -> float | None:
-    """Return a share in percent, None for None."""
     return None if share is None else 100.0 * share
 
 

@@ -40,8 +40,6 @@ app = Typer(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnArguments(CommandArguments):
-    """The arguments of `bpe learn`."""
-
     data: Path = argument("A dataset directory.", "DATA")
     method: Literal["bpe", "sentencepiece"] | None = option(
         "Kind of subwords: `bpe`, or pieces of `sentencepiece`, which needs no spaces between "
@@ -226,16 +224,12 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UndoArguments(CommandArguments):
-    """The arguments of `bpe undo`."""
-
     input: Path = option("Input file; `-`: standard input.", "FILE", default=Path("-"))
     out: Path = option("Output file; `-`: standard output.", "FILE", default=Path("-"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ApplyArguments(UndoArguments):
-    """The arguments of `bpe apply`."""
-
     codes: Path = argument("BPE codes, or a SentencePiece `.model`.", "CODES")
     workers: Workers = 1
 

@@ -33,7 +33,6 @@ class FileOption:
 
     @property
     def type(self) -> Any:
-        """The type without None."""
         if get_origin(self.kind) in (Union, types.UnionType):
             return next(part for part in get_args(self.kind) if part is not type(None))
         return self.kind

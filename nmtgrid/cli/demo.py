@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DemoArguments(CommandArguments):
-    """The arguments of `demo`."""
-
     models: list[str] = argument("Model directories; NAME=MODEL names one.", "MODEL")
     policy: list[str] | None = option(
         "Initial reading policy, such as `confidence threshold=0.8`, or one of your own, "

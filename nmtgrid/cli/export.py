@@ -28,8 +28,6 @@ Quantization = Literal[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportArguments(CommandArguments):
-    """The arguments of `export`."""
-
     model: Path = argument("A model directory.", "MODEL")
     to: Literal["ctranslate2"] = option("Target program.", default=REQUIRED)
     out: Path = option("New folder for the model and its text pipeline.", "DIR", default=REQUIRED)

@@ -23,8 +23,6 @@ from nmtgrid.cli.options import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportArguments(CommandArguments):
-    """The arguments of `import-fairseq`."""
-
     checkpoint: Path = argument("A checkpoint, such as checkpoint_best.pt.", "CHECKPOINT")
     dict_source: Path = option("fairseq's `dict.<source>.txt`.", "FILE", default=REQUIRED)
     dict_target: Path = option("fairseq's `dict.<target>.txt`.", "FILE", default=REQUIRED)

@@ -21,8 +21,6 @@ from nmtgrid.cli.options import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportArguments(CommandArguments):
-    """The arguments of `import-marian`."""
-
     folder: Path = argument("Directory of a `MarianMTModel` and its tokenizer.", "DIR")
     out: Path = option("New model directory.", "MODEL", default=REQUIRED)
     source_lang: str | None = option("Source language, if the directory does not name it.")

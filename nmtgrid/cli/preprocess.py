@@ -65,8 +65,6 @@ PICTURE_RULES = [
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreprocessArguments(CommandArguments):
-    """The arguments of `preprocess`."""
-
     out: Path = option("The new dataset directory.", "DATA", default=REQUIRED)
     source_lang: str | None = option("Suffix of the source files, such as `de`.", "LANG")
     target_lang: str | None = option("Suffix of the target files, such as `en`.", "LANG")

@@ -38,7 +38,6 @@ _BLOCK = 1 << 20  # padded cells that are worked on at a time
 
 
 def heading(metric: str) -> str:
-    """Return how tables name one of `METRICS`."""
     return "mCW" if metric == "max_cw" else metric.upper()
 
 
@@ -93,7 +92,6 @@ class SentenceLatency:
     own: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
 
     def mean(self) -> Latency:
-        """Return the macro averages."""
         written, references = self.hypothesis_lengths.sum(), self.reference_lengths.sum()
         return Latency(
             **{name: _mean(getattr(self, name)) for name in METRICS},

@@ -38,7 +38,6 @@ class Ragged:
             yield self.symbols[first:last].tolist()
 
     def part(self, first: int, last: int) -> Ragged:
-        """Return lines `first` to `last - 1`."""
         starts = self.starts
         return Ragged(self.symbols[starts[first] : starts[last]], self.lengths[first:last])
 
@@ -186,7 +185,6 @@ def chrf_counts(hypotheses: Ragged, references: Ragged) -> Counts:
 
 
 def chrf_characters(lines: Sequence[str], lowercase: bool = False) -> Ragged:
-    """Return the characters that chrF counts."""
     return characters([line.lower() for line in lines] if lowercase else lines)
 
 

@@ -112,7 +112,6 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
 
 
 def _metric(name: MetricName, tokenize: str = "13a", lowercase: bool = False) -> Any:
-    """Return sacreBLEU's metric."""
     if name == "bleu":
         # `force`: that tokenised text looks tokenised is intended here, not worth a warning.
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)

@@ -109,7 +109,6 @@ class Service:
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return what can be asked for."""
         return {
             "models": self.models.descriptions,
             "limits": dataclasses.asdict(self.limits),
@@ -199,7 +198,6 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.server_port}/"
 
@@ -257,7 +255,6 @@ class Server(ThreadingHTTPServer):
             super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         with self._lock:
             self.connections.pop(request, None)
         super().shutdown_request(request)
@@ -298,7 +295,6 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def parse_request(self) -> bool:
-        """Read the head of a request."""
         self.server.mark(self.connection, True)
         return super().parse_request()
 

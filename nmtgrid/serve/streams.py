@@ -166,7 +166,6 @@ class Worker:
             ) from fault
 
     def close(self) -> None:
-        """Drop what has not begun."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -180,14 +179,12 @@ class _Line:
         self._tokens = 0
 
     def read(self, word: str) -> list[Event]:
-        """Take a word; return what follows."""
         before = len(self._line.source)
         words = self._line.read(word)
         units = self._line.source
         return [Read(self._system, word, units[before:], len(units)), *self._written(words)]
 
     def end(self) -> list[Event]:
-        """Take the line's end; return what follows."""
         events = self._written(self._line.end())
         return [*events, self._summary()]
 
@@ -236,7 +233,6 @@ class _Line:
 
 
 def trace_values(trace: Trace) -> dict[str, Any]:
-    """Return a trace as JSON values."""
     values: dict[str, Any] = json.loads(trace.to_line())
     # Of the line's text: other programs write the same numbers otherwise, such as 1 for 1.0.
     del values[LINE_CHECKSUM]

@@ -55,8 +55,6 @@ class System:
 
 
 class Models:
-    """The models that are served, by name."""
-
     def __init__(
         self,
         folders: Mapping[str, Path],

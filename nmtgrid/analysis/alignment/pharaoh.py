@@ -92,7 +92,6 @@ class AlignmentErrorRate:
 
 
 def to_text(links: Iterable[tuple[int, int]]) -> str:
-    """Return the links as one line."""
     return " ".join(f"{i}-{j}" for i, j in links)
 
 

@@ -68,7 +68,6 @@ class Buckets:
 
     @property
     def sizes(self) -> list[int]:
-        """Return the number of sentences in each."""
         return [len(lines) for lines in self.sentences]
 
     @property
@@ -88,7 +87,6 @@ class Buckets:
         return self.select(kept)
 
     def select(self, kept: Sequence[int]) -> Buckets:
-        """Return some of the buckets, by index."""
         return dataclasses.replace(
             self,
             labels=[self.labels[n] for n in kept],

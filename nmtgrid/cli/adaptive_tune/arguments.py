@@ -36,8 +36,6 @@ _LEAST_BUDGET = 1e-3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveTuneArguments(CommandArguments):
-    """The arguments of `adaptive-tune`."""
-
     model: Path | None = argument("A model directory with early exits.", "MODEL", default=None)
     data: Path | None = option("The dataset with the splits.", "DATA")
     split: str = option("Split to tune on.", "NAME", default="valid")

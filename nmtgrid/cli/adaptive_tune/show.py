@@ -45,7 +45,6 @@ class Row:
         return self.test or self.tuned
 
     def values(self) -> dict[str, Any]:
-        """Return JSON keys."""
         return self.tuned.values() | {"test": None if self.test is None else self.test.values()}
 
 
@@ -79,7 +78,6 @@ class Report:
         return [] if self.calibrated else lost_budgets(replayed, decoded, self.budgets)
 
     def budget(self, row: Row) -> float:
-        """Return the budget that a row keeps to."""
         return self.budgets.budget(row.tuned.average_exit)
 
     def stored_name(self, row: Row) -> str:
@@ -94,7 +92,6 @@ class Report:
 
 
 def values_of(report: Report) -> dict[str, Any]:
-    """Return JSON keys."""
     assert report.full is not None
     arguments, full = report.arguments, report.full
     fixed = report.of_kind(FixedExit)

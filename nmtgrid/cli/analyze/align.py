@@ -40,8 +40,6 @@ LEAST_PAIRS = 1000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignArguments(CommandArguments):
-    """The arguments of `analyze align`."""
-
     source: Path = argument("Source, one sentence per line.", "SOURCE")
     target: Path = argument("Its translation.", "TARGET")
     out: Path = option(

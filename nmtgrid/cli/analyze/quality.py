@@ -39,8 +39,6 @@ BOOTSTRAP = "Samples of the bootstrap, for intervals; 0: no intervals."
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BucketsArguments(QualityArguments):
-    """The arguments of `analyze buckets`."""
-
     systems: Systems
     by: list[str] | None = option(
         f"{', '.join(_PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
@@ -63,7 +61,6 @@ class BucketsArguments(QualityArguments):
 
     @property
     def has_source(self) -> bool:
-        """Whether the source is known."""
         return self.source is not None or self.data is not None
 
     @property
@@ -151,8 +148,6 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompareArguments(QualityArguments):
-    """The arguments of `analyze compare`."""
-
     systems: Systems
     bootstrap: int = option(
         "Samples of the paired bootstrap against the first system: usually 1000.",
@@ -210,8 +205,6 @@ def compare(arguments: CompareArguments) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DifficultyArguments(QualityArguments):
-    """The arguments of `analyze difficulty`."""
-
     systems: list[str] | None = argument(
         "Translations: sentence BLEU by difficulty, with one bar each.", "[NAME=]FILE", default=None
     )
@@ -298,8 +291,6 @@ def difficulty(arguments: DifficultyArguments) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LengthsArguments(QualityArguments):
-    """The arguments of `analyze lengths`."""
-
     systems: Systems
 
 

@@ -29,8 +29,6 @@ from nmtgrid.cli.options import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportArguments(EvaluationArguments):
-    """The arguments of `analyze report`."""
-
     out: Path = option("The page: .html.", "FILE", default=REQUIRED)
     systems: list[str] | None = argument(
         "Translations: text of any system, or traces of `decode` (.jsonl), which show more.",

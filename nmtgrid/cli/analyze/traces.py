@@ -44,8 +44,6 @@ Words = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignmentsArguments(ShownArguments):
-    """The arguments of `analyze alignments`."""
-
     traces: list[str] = argument("Files of `decode --traces`, one per model.", "[NAME=]TRACES")
     line: Lines = None
     words: Words = False
@@ -119,8 +117,6 @@ def alignments(arguments: AlignmentsArguments) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExitsArguments(ShownArguments):
-    """The arguments of `analyze exits`."""
-
     systems: list[str] = argument("Files of `decode --exit ... --traces FILE`.", "[NAME=]TRACES")
     reference: Path | None = option(
         "Source text shown with the examples.", "FILE", "--reference", "-r"
@@ -161,8 +157,6 @@ def exits(arguments: ExitsArguments) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathsArguments(ShownArguments):
-    """The arguments of `analyze paths`."""
-
     traces: list[str] = argument(
         "Files of `decode --stream --traces`, one per system.", "[NAME=]TRACES"
     )

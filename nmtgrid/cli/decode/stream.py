@@ -184,7 +184,6 @@ class _Line:
         self._shown = 0
 
     def read(self, word: str) -> str:
-        """Return what a word adds to the text."""
         count = len(self.stream.pieces)
         words = self.stream.read(word)
         if count == 1 < len(self.stream.pieces):
@@ -195,7 +194,6 @@ class _Line:
         return self._grow(words)
 
     def end(self) -> str:
-        """Return what the end adds to the text."""
         return self._grow(self.stream.end())
 
     def trace(self) -> Trace:

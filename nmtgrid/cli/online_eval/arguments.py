@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnlineEvalArguments(CommandArguments):
-    """The arguments of `online-eval`."""
-
     models: list[str] | None = argument(
         "Model directories, side by side; NAME=MODEL names one.", "MODEL", default=None
     )

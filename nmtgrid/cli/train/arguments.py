@@ -27,8 +27,6 @@ SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "av
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainArguments(CommandArguments):
-    """The arguments of `train`."""
-
     not_in_file: ClassVar[frozenset[str]] = frozenset({"config", "dump_config", "list_", "changes"})
     file_settings: ClassVar[tuple[str, ...]] = SETTINGS
 

@@ -42,7 +42,6 @@ class TensorBoard:
             self._writer.flush()
 
     def close(self) -> None:
-        """Write what is left."""
         self._writer.close()
 
 

@@ -110,7 +110,6 @@ class TensorView:
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
         return math.prod(self.shape)
 
     @property
