@@ -24,15 +24,7 @@ from nmtgrid import __version__
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, nearest
 from nmtgrid.base.io.records import NonNegative, convert, parse_json
 from nmtgrid.search.traces import Trace
-from nmtgrid.serve.streams import (
-    Event,
-    Limits,
-    Refusal,
-    Stream,
-    Streams,
-    Worker,
-    trace_values,
-)
+from nmtgrid.serve.streams import Event, Limits, Refusal, Stream, Streams, Worker, trace_values
 from nmtgrid.serve.systems import Models, SystemRequest
 
 Kind = TypeVar("Kind")
@@ -451,7 +443,7 @@ class Handler(BaseHTTPRequestHandler):
         self._send_head(200, _LINES, None)
 
     def _write_events(self, events: Sequence[Event]) -> None:
-        lines = (json.dumps(dataclasses.asdict(event), ensure_ascii=False) for event in events)
+        lines = (json.dumps(event, ensure_ascii=False) for event in events)
         if content := "".join(f"{line}\n" for line in lines):
             self._write_chunk(content.encode())
 
