@@ -25,7 +25,6 @@ from nmtgrid.base.io.records import (
     Record,
     convert,
 )
-from nmtgrid.metrics.areas import Area
 from nmtgrid.metrics.latency import METRICS, Convention, Unit, heading
 from nmtgrid.online.published import Evaluation
 from nmtgrid.online.published import curves as published_curves
@@ -114,10 +113,12 @@ AREA_METRICS = ("al", "dal")
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve:
-    """A curve of a system over a metric of latency; `samples` and `seed` are the bootstrap's.
+class CurveArea:
+    """The area of a curve of a system to wait-k's, over a metric of latency, as in the file.
 
-    `baseline` is the system whose wait-k it is compared with; empty for the same system.
+    `baseline` is the system whose wait-k it is compared with, empty for the same system; `samples`
+    and `seed` are the bootstrap's. The numbers are those of `metrics.areas.Area`, None where the
+    curves have no common range.
     """
 
     system: str
@@ -129,39 +130,12 @@ class Curve:
     samples: Count
     seed: Count
     baseline: str = dataclasses.field(default="", kw_only=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class CurveArea(Curve):
-    """The area of a curve to wait-k's of the same system, or of the baseline."""
-
-    area: Area
-
-    def values(self) -> dict[str, Any]:
-        values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
-        numbers: dict[str, Any] = values.pop("area")
-        return values | numbers
-
-
-@dataclasses.dataclass(frozen=True)
-class _AreaRow(Curve):
-    """An area in the file; null where the curves have no common range."""
-
     difference: Finite | None
     low: Finite | None
     high: Finite | None
     interval: tuple[Finite, Finite] | None
     p_value: Probability | None
     resamples: Count
-
-    def area(self, name: str | None) -> CurveArea:
-        curve = {field.name: getattr(self, field.name) for field in dataclasses.fields(Curve)}
-        difference, low, high = (
-            math.nan if number is None else number
-            for number in (self.difference, self.low, self.high)
-        )
-        area = Area(difference, low, high, self.interval, self.p_value, self.resamples)
-        return CurveArea(**curve | {"system": name or self.system}, area=area)
 
 
 class _Results(Record):
@@ -174,7 +148,7 @@ class _Results(Record):
     subwords: Literal["bpe", "words", "sentencepiece"] | None = None
     data: str | None = None
     split: str | None = None
-    areas: tuple[_AreaRow, ...] = ()
+    areas: tuple[CurveArea, ...] = ()
 
     def results(self) -> list[OnlineResult]:
         """Return the settings. Raises ValueError where one lacks its parameter."""
@@ -214,10 +188,11 @@ def read_areas(path: Path, name: str | None = None) -> list[CurveArea]:
 
     Early versions computed none. Raises as `read_online_results` does.
     """
-    return read_result_file(
-        path, lambda values: [row.area(name) for row in convert(values, _Results).areas],
+    rows = read_result_file(
+        path, lambda values: convert(values, _Results).areas,
         content="results of an online evaluation", advice=_ADVICE,
     )  # fmt: skip
+    return [dataclasses.replace(row, system=name or row.system) for row in rows]
 
 
 def latency_curves(
@@ -348,7 +323,7 @@ def latency_section(
             "convention": convention,
             "metric": metric,
             "settings": rows,
-            "areas": [row.values() for row in areas],
+            "areas": [dataclasses.asdict(row) for row in areas],
         },
         # A title of one's own says what it says.
         "" if title else shared_corpus(result.corpus for result in results),
@@ -417,11 +392,10 @@ def area_table(areas: Sequence[CurveArea]) -> Table:
 
 
 def _cells(row: CurveArea, baselines: bool) -> list[Cell]:
-    area = row.area
-    interval = None if area.interval is None else "{:+.2f} to {:+.2f}".format(*area.interval)
-    p_value = None if area.p_value is None else f"{area.p_value:.3f}"
-    difference = None if math.isnan(area.difference) else f"{area.difference:+.2f}"
-    ends = (area.low, area.high)
+    interval = None if row.interval is None else "{:+.2f} to {:+.2f}".format(*row.interval)
+    p_value = None if row.p_value is None else f"{row.p_value:.3f}"
+    difference = None if row.difference is None else f"{row.difference:+.2f}"
+    ends = (row.low, row.high)
     baseline = [row.baseline or row.system] if baselines else []
     figures = (row.metric.upper(), difference, interval, p_value, *ends)
     return [row.system, row.curve, *baseline, *figures]

@@ -59,7 +59,7 @@ def command(arguments: ImportArguments) -> None:
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
 
-    model = import_checkpoint(
+    facts = import_checkpoint(
         arguments.checkpoint,
         TextFiles(
             source_dictionary=arguments.dict_source,
@@ -73,6 +73,5 @@ def command(arguments: ImportArguments) -> None:
         ),
         arguments.out,
     )
-    facts = {"theirs": model.original_arch, "arch": model.arch}
-    rows = [("theirs", model.original_arch), ("ours", model.arch)]
-    report_import(model, facts, rows, arguments.out, arguments.json)
+    rows = {"theirs": facts["theirs"], "ours": facts["arch"]}
+    report_import(facts, rows, arguments.json)

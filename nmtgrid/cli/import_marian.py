@@ -43,9 +43,7 @@ def command(arguments: ImportArguments) -> None:
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_marian import import_folder
 
-    model = import_folder(
+    facts = import_folder(
         arguments.folder, arguments.out, arguments.source_lang, arguments.target_lang
     )
-    facts = {"arch": model.arch, "search": model.search}
-    rows = [("beam", str(model.search["beam"]))]
-    report_import(model, facts, rows, arguments.out, arguments.json)
+    report_import(facts, {"beam": str(facts["search"]["beam"])}, arguments.json)

@@ -33,7 +33,7 @@ from nmtgrid.base.io.records import (
     read_json,
 )
 from nmtgrid.convert.from_fairseq.dictionary import named
-from nmtgrid.convert.from_fairseq.model import Imported, build_model, write_imported
+from nmtgrid.convert.from_fairseq.model import build_model, write_imported
 from nmtgrid.convert.from_fairseq.plan import Plan, Recipes, computed
 from nmtgrid.convert.from_fairseq.transformer import block_recipes
 from nmtgrid.data.directory import check_replaceable
@@ -146,12 +146,12 @@ class _Types:
 
 def import_folder(
     folder: Path, out: Path, source_lang: str | None = None, target_lang: str | None = None
-) -> Imported:
+) -> dict[str, Any]:
     """Write the model in `folder` as a model directory `out`, which must not exist yet.
 
-    Languages that are None are those that the folder names. Raises ModelError, StorageError or
-    InputError for files that are missing or damaged, ConfigError with all that is not the same in
-    our Transformer.
+    Languages that are None are those that the folder names. Returns the facts of the model as JSON
+    keys. Raises ModelError, StorageError or InputError for files that are missing or damaged,
+    ConfigError with all that is not the same in our Transformer.
     """
     check_replaceable(out, overwrite=False)
     _check_files(folder)

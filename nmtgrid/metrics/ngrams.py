@@ -52,9 +52,9 @@ def words(lines: Iterable[Sequence[str]], vocabulary: dict[str, int]) -> Ragged:
     return Ragged(numpy.array(symbols, numpy.int32), numpy.array(lengths, numpy.int64))
 
 
-def characters(lines: Sequence[str]) -> Ragged:
+def chrf_characters(lines: Sequence[str], lowercase: bool = False) -> Ragged:
     """Return the characters of each line by code point, white space left out."""
-    stripped = ["".join(line.split()) for line in lines]
+    stripped = ["".join((line.lower() if lowercase else line).split()) for line in lines]
     # Half characters, which a string of Python may hold, count as characters too.
     codes = "".join(stripped).encode("utf-32-le", "surrogatepass")
     lengths = numpy.fromiter(map(len, stripped), numpy.int64, len(stripped))
@@ -182,10 +182,6 @@ def chrf_counts(hypotheses: Ragged, references: Ragged) -> Counts:
     matched = matches(hypotheses, references, CHRF_ORDER)
     counts = numpy.stack([in_hypothesis, in_reference, matched], axis=2)
     return counts.reshape(len(counts), -1)
-
-
-def chrf_characters(lines: Sequence[str], lowercase: bool = False) -> Ragged:
-    return characters([line.lower() for line in lines] if lowercase else lines)
 
 
 def corpus_bleus(sums: NDArray[numpy.float64]) -> NDArray[numpy.float64]:

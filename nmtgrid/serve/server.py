@@ -47,6 +47,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _EXAMPLES = "docs/demo.md lists the addresses, each with an example."
+_EXAMPLES_SHOWN = 8
 _LINES_AT_ONCE = 8
 """Lines of a batch that are translated before streams have their turn."""
 _LEAVE = 5.0
@@ -148,10 +149,6 @@ class Service:
             ],
         }
 
-    def close(self) -> None:
-        """Drop what waits for the models."""
-        self.worker.close()
-
 
 class Server(ThreadingHTTPServer):
     """Serves a `Service`; each connection has a thread, and their number is bounded."""
@@ -212,7 +209,7 @@ class Server(ThreadingHTTPServer):
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RD)
             time.sleep(0.02)
-        self.service.close()
+        self.service.worker.close()
         return not self.connections
 
     def knows_host(self, name: str | None) -> bool:
@@ -499,9 +496,9 @@ def _check_names(values: Mapping[str, Any], kind: Any) -> None:
             _check_names(system, SystemRequest)
 
 
-def read_examples(lines: Iterator[str], most: int = 8) -> list[str]:
+def read_examples(lines: Iterator[str]) -> list[str]:
     """Return the first lines that are not empty. Raises InputError if there are none."""
-    examples = [text for line in lines if (text := " ".join(line.split()))][:most]
+    examples = [text for line in lines if (text := " ".join(line.split()))][:_EXAMPLES_SHOWN]
     if not examples:
         raise InputError("the file has no sentences.")
     return examples

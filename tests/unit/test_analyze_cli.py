@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from nmtgrid.cli.app import main
-from nmtgrid.cli.decode.scores import scores as decode_scores
+from nmtgrid.cli.decode.run import scores as decode_scores
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics import quality
 from nmtgrid.search.api import Translation

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy
@@ -29,32 +29,19 @@ class AlignmentStatistics:
     target_tokens: int
 
 
-class StatisticsSum:
-    """Accumulates the statistics of alignments, one after the other."""
-
-    def __init__(self) -> None:
-        self._uncertain = self._covered = 0.0
-        self._sentences = self._source = self._target = 0
-
-    def add(self, alignment: NDArray[Any]) -> None:
-        """Enter the shares [T, S] of a sentence."""
-        self._uncertain += float(entropy(alignment).sum())
-        self._covered += float(coverage(alignment).sum())
-        self._sentences += 1
-        self._target += alignment.shape[0]
-        self._source += alignment.shape[1]
-
-    def averages(self) -> AlignmentStatistics | None:
-        """Return the averages, or None where nothing was entered."""
-        if not self._sentences:
-            return None
-        return AlignmentStatistics(
-            self._uncertain / self._target,
-            self._covered / self._source,
-            self._sentences,
-            self._source,
-            self._target,
-        )
+def statistics(alignments: Iterable[NDArray[Any]]) -> AlignmentStatistics | None:
+    """Return the averages over alignments [T, S] of sentences as shares; None for no sentence."""
+    uncertain = covered = 0.0
+    sentences = source = target = 0
+    for alignment in alignments:
+        uncertain += float(entropy(alignment).sum())
+        covered += float(coverage(alignment).sum())
+        sentences += 1
+        target += alignment.shape[0]
+        source += alignment.shape[1]
+    if not sentences:
+        return None
+    return AlignmentStatistics(uncertain / target, covered / source, sentences, source, target)
 
 
 def entropy(alignment: NDArray[Any]) -> NDArray[numpy.float64]:

@@ -66,13 +66,12 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     loaded, setup, others = _load(arguments, dataset)
     if arguments.files and arguments.files[0].exists():
         console.warn(f"{arguments.files[0]} of an earlier tuning will be replaced.")
-    # A folder that cannot be written is refused now, not after hours of decoding.
-    if not arguments.keep:
-        _tune(arguments, dataset, loaded, setup, others)
-        return
-    EXIT_FILE.check_writable(loaded.folder)
-    # Neither another tuning nor a training may write there until the settings are kept.
-    with FolderLock(loaded.folder, "nmtgrid adaptive-tune"):
+    with contextlib.ExitStack() as stack:
+        if arguments.keep:
+            # A folder that cannot be written is refused now, not after hours of decoding.
+            EXIT_FILE.check_writable(loaded.folder)
+            # Neither another tuning nor a training may write there until the settings are kept.
+            stack.enter_context(FolderLock(loaded.folder, "nmtgrid adaptive-tune"))
         _tune(arguments, dataset, loaded, setup, others)
 
 

@@ -72,8 +72,7 @@ class ShownArguments(CommandArguments):
             if paragraph and not paragraph.startswith("Beware"):
                 console.say(paragraph)
         for table in section.tables:
-            numeric = [table.is_numeric(column) for column in range(len(table.columns))]
-            console.table(table.title, table.columns, table.formatted(), numeric)
+            console.table(table.title, table.columns, table.formatted(), table.is_numeric)
         drawn = [] if self.out is None else _draw(section, self.out, self.picture)
         for path in drawn:
             console.say(f"Drawn: {path}")

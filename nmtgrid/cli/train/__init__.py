@@ -100,7 +100,7 @@ def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> 
 
     settings = resolve(request, objectives, resumed)
     if arguments.dump_config is not None:
-        from nmtgrid.cli.train.dump import write_config
+        from nmtgrid.cli.train.plan import write_config
 
         write_config(arguments.dump_config, settings, arguments)
     else:

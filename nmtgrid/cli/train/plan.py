@@ -1,4 +1,4 @@
-"""`train --dry-run` and `train --list`: plans and their costs, and lists of what is available."""
+"""`train --dry-run`, `--list`, `--dump-config`: plans and their costs, lists, all settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import operator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -13,7 +14,9 @@ import torch
 
 from nmtgrid.base import console
 from nmtgrid.base.config import describe, meanings, to_json
+from nmtgrid.base.config_file import to_toml
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.text import open_writer
 from nmtgrid.base.spans import real_number, shortened
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.cli.train.arguments import TrainArguments
@@ -32,6 +35,7 @@ ASSUMED_LENGTH = 25.0
 LONGEST = 100_000
 """Tokens of a side of a pair in `--lengths`."""
 _SAMPLE = 1000
+_HEAD = "# All settings of a training run: `nmtgrid train --config THIS --out MODEL` trains it.\n\n"
 
 
 def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, Any]:
@@ -350,3 +354,25 @@ def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)
+
+
+def config_text(settings: RunSettings, arguments: TrainArguments) -> str:
+    """Return a file of `--config` that gives the same settings, data, device and first weights."""
+    values = to_json(settings)
+    names = {"arch": values.pop("arch"), "preset": values.pop("preset")}
+    options = {
+        "data": arguments.data,
+        "init": arguments.init,
+        "seeds": arguments.seeds,
+        "device": None if arguments.device == "auto" else arguments.device,
+    }
+    names |= {name: str(value) for name, value in options.items() if value is not None}
+    objective = {"name": values.pop("objective_name"), **values.pop("objective")}
+    plain = {name: value for name, value in names.items() if value is not None}
+    return _HEAD + to_toml({**plain, "objective": objective, **values})
+
+
+def write_config(path: Path, settings: RunSettings, arguments: TrainArguments) -> None:
+    """Write that to a file, or for `-` to standard output."""
+    with open_writer(path) as file:
+        file.write(config_text(settings, arguments).encode("utf-8", "surrogateescape"))

@@ -129,18 +129,10 @@ class TensorView:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Constructor:
-    """A constructor that the reader implements itself."""
-
-    name: str
-
-
-def _resolve(name: str) -> _Constructor | Inert:
+def _resolve(name: str) -> Inert:
     """Return the substitute of the global `name`. Raises PickleFault unless it is known."""
-    if name in _CONSTRUCTORS:
-        return _Constructor(name)
-    if len(name) <= _MAX_NAME and (name in _INERT or name.startswith(_INERT_PACKAGES)):
+    is_known = name in _CONSTRUCTORS or name in _INERT or name.startswith(_INERT_PACKAGES)
+    if is_known and len(name) <= _MAX_NAME:
         return Inert(name)
     raise PickleFault(
         f"it asks for `{name[:80]}`, which is no part of a model: such a file may be made to run "
@@ -304,14 +296,13 @@ class PickleReader:
 
     def _reduce(self) -> None:
         arguments, constructor = self._stack.pop(), self._stack.pop()
-        if isinstance(constructor, Inert):
-            self._stack.append(constructor)
-        elif isinstance(constructor, _Constructor) and isinstance(arguments, tuple):
-            self._stack.append(self._construct(constructor, arguments))
-        else:
+        if not (isinstance(constructor, Inert) and isinstance(arguments, tuple)):
             raise PickleFault("it calls what is no function")
+        self._stack.append(self._construct(constructor, arguments))
 
-    def _construct(self, constructor: _Constructor, arguments: tuple[Any, ...]) -> Any:
+    def _construct(self, constructor: Inert, arguments: tuple[Any, ...]) -> Any:
+        if constructor.name not in _CONSTRUCTORS:
+            return constructor
         name = constructor.name.rpartition(".")[2]
         # The factory is not needed: only the entries that follow matter, and nothing is called.
         if name == "defaultdict":
@@ -330,7 +321,7 @@ class PickleReader:
         # Pickles of protocol 0 and 1 name the class of an object as the first argument.
         if name == "_reconstructor":
             kind = arguments[0]
-            return self._construct(kind, ()) if isinstance(kind, _Constructor) else kind
+            return self._construct(kind, ()) if isinstance(kind, Inert) else kind
         return _tensor(*arguments[:4])
 
     def _new_with_names(self) -> None:

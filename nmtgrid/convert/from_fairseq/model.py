@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from nmtgrid.base.config import check
+from nmtgrid.base.config import check, to_json
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
@@ -65,24 +65,11 @@ class TextFiles:
     lowercase: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Imported:
-    """The facts of a converted model; `original_arch` is the other program's architecture."""
-
-    arch: str
-    original_arch: str
-    config: Any
-    parameters: int
-    vocabularies: tuple[int, int]
-    search: dict[str, Any]
-    notes: list[str]
-
-
-def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
+def import_checkpoint(path: Path, text: TextFiles, out: Path) -> dict[str, Any]:
     """Write the checkpoint at `path` as a model directory `out`, which must not exist yet.
 
-    Raises ModelError or InputError for files that cannot be read, and ConfigError with all that
-    our architectures cannot express.
+    Returns the facts of the model as JSON keys. Raises ModelError or InputError for files that
+    cannot be read, and ConfigError with all that our architectures cannot express.
     """
     # Before gigabytes are read: a folder that is in the way should stop the import at once.
     check_replaceable(out, overwrite=False)
@@ -113,8 +100,8 @@ def write_imported(
     pipeline: Pipeline,
     settings: dict[str, Any],
     origin: str,
-) -> Imported:
-    """Write a converted model as the model directory `out`, and return its facts."""
+) -> dict[str, Any]:
+    """Write a converted model as the model directory `out`; return its facts as JSON keys."""
     source, parameters = settings["imported"], model.count_parameters()
     with new_folder(out, task=f"nmtgrid import-{source['program']}") as folder:
         save_model(folder, model, pipeline, settings)
@@ -125,9 +112,17 @@ def write_imported(
         )
         # Reading it back checks the files before the folder gets its name.
         load_model(folder)
-    sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    facts = parameters, sizes, settings["search"], plan.notes
-    return Imported(plan.arch, source["arch"], plan.config, *facts)
+    return {
+        "theirs": source["arch"],
+        "arch": plan.arch,
+        "search": settings["search"],
+        "model": to_json(plan.config),
+        "parameters": parameters,
+        "source_types": len(pipeline.source_vocabulary),
+        "target_types": len(pipeline.target_vocabulary),
+        "notes": plan.notes,
+        "out": str(out),
+    }
 
 
 def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
