@@ -40,14 +40,6 @@ _LIGHT = {
     **{f"line-{index}": colour for index, colour in enumerate(COLOURS)},
     **{f"name-{index}": darker(colour) for index, colour in enumerate(COLOURS)},
 }  # fmt: skip
-# The same hues, light enough for a dark page.
-_DARK_COLOURS = ("#4aa8e0", "#f08a4b", "#3cc79a", "#e3a0c6", "#f0b840", "#b0b4b8", "#8ccdf5")
-_DARK = {
-    "ink": "#e4e6e8", "soft": "#aab0b6", "axis": "#80868c", "rule": "#3a4047", "paper": "#191c1f",
-    "page": "#191c1f", "band": "#22272b", "link": "#7cc4f0",
-    **{f"line-{index}": colour for index, colour in enumerate(_DARK_COLOURS)},
-    **{f"name-{index}": colour for index, colour in enumerate(_DARK_COLOURS)},
-}  # fmt: skip
 
 VARIABLES: dict[str, str] = {
     **{_LIGHT[name]: f"var(--{name})" for name in ("ink", "axis", "rule", "paper")},
@@ -75,15 +67,9 @@ def on_page(colour: str) -> str:
 
 def style_sheet() -> str:
     """Return the CSS of a report: one column on a phone, both schemes, and paper."""
-    light, dark = (
-        " ".join(f"--{name}: {value};" for name, value in values.items())
-        for values in (_LIGHT, _DARK)
-    )
-    return f"""
-:root {{ color-scheme: light dark; {light} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
-
-{files("nmtgrid.analysis").joinpath("report.css").read_text("utf-8")}"""
+    light = " ".join(f"--{name}: {value};" for name, value in _LIGHT.items())
+    rules = files("nmtgrid.analysis").joinpath("report.css").read_text("utf-8")
+    return f"\n:root {{ color-scheme: light dark; {light} }}\n{rules}"
 
 
 @dataclasses.dataclass(frozen=True)

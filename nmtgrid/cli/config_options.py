@@ -110,7 +110,9 @@ def with_options(
             faults.append(
                 f"`{name}` can only be given on the command line: remove it from the file."
             )
-        elif option is None or (settings is not None and _is_setting(key, value, settings)):
+        elif option is None or (
+            settings is not None and (key in settings or isinstance(value, Mapping))
+        ):
             if settings is None:
                 faults.append(f"`{name}`: there is no such option. {nearest(key, options)}")
             rest[key if key in options else name] = value
@@ -125,7 +127,3 @@ def with_options(
     return merged, dataclasses.replace(
         file, known=known, options=names, settings=rest, faults=messages
     )
-
-
-def _is_setting(key: str, value: Any, settings: Collection[str]) -> bool:
-    return key in settings or isinstance(value, Mapping)

@@ -163,7 +163,8 @@ def import_folder(
             "Folders of transformers' `MarianMTModel` can be imported.",
         )
     config = convert_file(path, values, _Config)
-    tokenizer = _read_optional(folder / "tokenizer_config.json", _Tokenizer, {})
+    path = folder / "tokenizer_config.json"
+    tokenizer = convert_file(path, read_json(path) if path.is_file() else {}, _Tokenizer)
     sides = _read_types(folder, config, tokenizer.separate_vocabs)
     languages = {
         "source": source_lang or tokenizer.source_lang,
@@ -220,11 +221,6 @@ def _check_files(folder: Path) -> None:
             f"{folder} lacks {', '.join(f'`{name}`' for name in missing)}.",
             "Fetch the whole folder of the model, its tokenizer included.",
         )
-
-
-def _read_optional(path: Path, kind: type[Any], without: Any) -> Any:
-    """Return the record in a file, or that of the values `without` where there is no file."""
-    return convert_file(path, read_json(path) if path.is_file() else without, kind)
 
 
 def _config_faults(config: _Config) -> list[str]:

@@ -70,16 +70,12 @@ def test_against_first(
         compared: list[dict[str, Any]] = []
         for index, (name, tested) in enumerate(zip(evaluation.names, systems, strict=True)):
             interval = None
-            if is_bootstrap and tested.p_value is not None:
+            if is_bootstrap and tested["p_value"] is not None:
                 interval = bootstrap.interval(drawn[metric][index] - drawn[metric][0])
             compared.append({
                 "system": name,
-                "score": tested.score,
-                "p_value": tested.p_value,
-                "bootstrap_mean": tested.mean,
-                "interval_95": tested.interval,
-                "identical": tested.is_identical,
-                "difference": tested.score - systems[0].score if index else None,
+                **tested,
+                "difference": tested["score"] - systems[0]["score"] if index else None,
                 "difference_interval_95": interval,
             })  # fmt: skip
         rows.append({"metric": metric, "signature": signature, "systems": compared})
