@@ -19,7 +19,7 @@ from nmtgrid.analysis.alignment.aligner import Advance, AlignerSettings, align
 from nmtgrid.analysis.alignment.pharaoh import Heuristic, Links, read_links
 from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_units
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
-from nmtgrid.analysis.section import Picture, Section, Table
+from nmtgrid.analysis.section import Picture, Section, Table, percent
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.subword_marks import mark_of
 from nmtgrid.metrics.latency import sentence_latency, word_delays
@@ -70,24 +70,23 @@ class SystemPaths:
         lagging = self.lagging if line is None else self.lagging[line : line + 1]
         known = lagging[~numpy.isnan(lagging)]
         written = sum(len(path.target) for path in paths)
-        early = _percent([path.anticipated for path in paths], written)
         values = {
             "written": written,
             "mean_delay": sum(sum(path.delays) for path in paths) / written if written else None,
             "al": float(known.mean()) if len(known) else None,
-            "anticipation_percent": early,
+            "anticipation_percent": percent(_share([path.anticipated for path in paths], written)),
         }
         if line is not None:
             return {"line": paths[0].line, **values}
         linked = [None if path.links is None else {t for _, t in path.links} for path in paths]
-        aligned = _percent(linked, written)
-        return values | {"unaligned_percent": None if aligned is None else 100.0 - aligned}
+        aligned = _share(linked, written)
+        return values | {"unaligned_percent": None if aligned is None else 100.0 * (1.0 - aligned)}
 
 
-def _percent(units: Sequence[Collection[int] | None], written: int) -> float | None:
-    """Return in percent how much of what is written these units of each line are."""
+def _share(units: Sequence[Collection[int] | None], written: int) -> float | None:
+    """Return the share of what is written that these units of each line are."""
     counts = [len(line) for line in units if line is not None]
-    return 100.0 * (sum(counts) / written) if written and len(counts) == len(units) else None
+    return sum(counts) / written if written and len(counts) == len(units) else None
 
 
 def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:

@@ -235,8 +235,11 @@ def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
     faults: list[str] = []
     for text in names:
         try:
-            name = imported_name(text)
-            metric = _function(name)
+            name, functions = imported_name(text), own_definitions(inspect.isfunction)
+            if name not in functions:
+                advice = f"{nearest(name, functions)} {ADVICE}".strip()
+                raise ConfigError(f"There is no latency metric `{shortened(name)}`.", advice)
+            metric: Metric = functions[name]
             if name in metrics or name in METRICS:
                 raise ConfigError(f"There are two latency metrics `{name}`.", "Rename yours.")
             own_latency(name, metric, *_TRIAL, "a trial, delays 1, 2, 2 of 2 source units")
@@ -246,15 +249,6 @@ def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
     if faults:
         raise ConfigError(faults)
     return metrics
-
-
-def _function(name: str) -> Metric:
-    own = own_definitions(inspect.isfunction)
-    if name not in own:
-        advice = f"{nearest(name, own)} {ADVICE}".strip()
-        raise ConfigError(f"There is no latency metric `{shortened(name)}`.", advice)
-    metric: Metric = own[name]
-    return metric
 
 
 class _Block:

@@ -8,7 +8,7 @@ on sentence statistics, smoothing for the BLEU of samples; both agree with sacre
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy
@@ -26,16 +26,18 @@ class Ragged:
     symbols: NDArray[numpy.int32]
     lengths: NDArray[numpy.int64]
 
-    @property
+    @functools.cached_property
     def starts(self) -> NDArray[numpy.int64]:
-        """Return where each line begins, and where the last one ends [lines + 1]."""
+        """Where each line begins, and where the last one ends [lines + 1]."""
         return numpy.concatenate([[0], numpy.cumsum(self.lengths)])
 
-    def lines(self) -> Iterator[list[int]]:
-        """Yield the symbols of each line."""
-        starts = self.starts.tolist()
-        for first, last in itertools.pairwise(starts):
-            yield self.symbols[first:last].tolist()
+    def __getitem__(self, line: int) -> list[int]:
+        symbols: list[int] = self.symbols[self.starts[line] : self.starts[line + 1]].tolist()
+        return symbols
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # Created on access, because all of them would take gigabytes.
+        return (self[line] for line in range(len(self.lengths)))
 
     def part(self, first: int, last: int) -> Ragged:
         starts = self.starts

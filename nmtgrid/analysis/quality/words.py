@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from nmtgrid.analysis.quality.buckets import labels
 from nmtgrid.analysis.quality.evaluation import Evaluation
-from nmtgrid.metrics.ngrams import Ragged, common, longer
+from nmtgrid.metrics.ngrams import common, longer
 from nmtgrid.metrics.quality import tokenizer
 
 FREQUENCIES = (1, 2, 3, 4, 5, 10, 100, 1000)
@@ -44,9 +44,7 @@ def word_accuracy(
         buckets = buckets[1:]
     # An empty one would make the bucketer look for a file.
     bucketer = FreqWordBucketer(freq_counts=frequencies or {-1: 1}, bucket_cutoffs=[*FREQUENCIES])
-    statistics = bucketer.calc_statistics(
-        evaluation.reference.lines(), [_Lines(tokens) for tokens in evaluation.tokens]
-    )[0]
+    statistics = bucketer.calc_statistics(evaluation.reference, evaluation.tokens)[0]
     # For each bucket: matches, words of the references, of the hypotheses, and three shares.
     systems = []
     for name, rows in zip(evaluation.names, statistics, strict=True):
@@ -71,20 +69,6 @@ def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, in
     numbers = {word: number for number, word in enumerate(evaluation.vocabulary)}
     counts = Counter(word for line in lines for word in split(line))
     return {numbers[word]: count for word, count in counts.items() if word in numbers}
-
-
-class _Lines:
-    """Lines that are created on access, because all of them would take gigabytes."""
-
-    def __init__(self, tokens: Ragged) -> None:
-        self._symbols, self._starts = tokens.symbols, tokens.starts
-
-    def __getitem__(self, line: int) -> list[int]:
-        symbols: list[int] = self._symbols[self._starts[line] : self._starts[line + 1]].tolist()
-        return symbols
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (self[line] for line in range(len(self._starts) - 1))
 
 
 def salience(first: NDArray[numpy.int32], second: NDArray[numpy.int32]) -> NDArray[numpy.float64]:

@@ -120,11 +120,6 @@ class AdaptiveTuneArguments(CommandArguments):
         return asked_guarantee(self.risk, self.allow_loss, self.confidence)
 
     @property
-    def guarantee_candidates(self) -> int:
-        """Vectors of thresholds that are tested for the guarantee, at most."""
-        return 20 if self.candidates is None else self.candidates
-
-    @property
     def files(self) -> tuple[Path, Path] | None:
         """Where the results and the picture go, if anywhere."""
         if self.out is None:

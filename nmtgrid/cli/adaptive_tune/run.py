@@ -57,6 +57,8 @@ from nmtgrid.search.translate import Translator, default_plan
 
 _REFILLS = 2
 """Rounds in which budgets that all their vectors left get others."""
+_CANDIDATES = 20
+"""Vectors of thresholds that are tested for a guarantee, unless `--candidates` says."""
 
 
 def tune(arguments: AdaptiveTuneArguments) -> None:
@@ -206,7 +208,7 @@ class _Tuning:
         candidates = [self.choice()]
         records = self.recorded(first)
         if records is not None:
-            most = arguments.guarantee_candidates
+            most = arguments.candidates or _CANDIDATES
             best_vectors = frontier(records, self.drawn, most, truth=self.truth)
             candidates = list(map(self.choice, best_vectors))
             if arguments.objective != "exits":

@@ -16,8 +16,7 @@ from typing import Any
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
 from nmtgrid.adaptive.tune import Budgets, Choice, beats, lost_budgets
-from nmtgrid.analysis.plotting.lines import draw_tradeoff
-from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
+from nmtgrid.analysis.tuning import draw_tunings, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, with_checksum, write_json
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
@@ -167,19 +166,9 @@ def draw(values: dict[str, Any], path: Path) -> None:
     """Draw BLEU against average exit, operations and seconds."""
     # Parsed as if read from the file: `--results` then draws the same picture later.
     tuning = parse_tuning(values)
-    how = "greedy" if values["beam"] == 1 else f"beam {values['beam']}"
     seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
-    draw_tradeoff(
-        exit_curves([tuning], seconds=True),
-        path,
-        title=f"Early exit, {tuning.split}, {how}: quality against cost",
-        x_labels=[
-            "average exit (blocks per token)",
-            "decoder's operations (MFLOPs per token)",
-            f"{seconds} for {tuning.sentences:,} sentences, batches of {values['batch']}",
-        ],
-        y_label="BLEU, tokenised (percent)",
-    )
+    what = f"{seconds} for {tuning.sentences:,} sentences, batches of {values['batch']}"
+    draw_tunings([tuning], path, tuning.split, what)
 
 
 def _show(report: Report) -> None:
