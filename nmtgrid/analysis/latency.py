@@ -210,7 +210,8 @@ def latency_curves(
         own = [result for result in results if result.system == system]
         # A curve for each policy and its other settings, the known policies first.
         groups: dict[tuple[str, tuple[tuple[str, object], ...]], list[OnlineResult]] = {}
-        for result in sorted(own, key=lambda result: _rank(result.setting)):
+        kinds = [*KINDS, *(result.setting.policy for result in own)]
+        for result in sorted(own, key=lambda result: kinds.index(result.setting.policy)):
             if not result.setting.is_offline:
                 groups.setdefault(result.setting.curve, []).append(result)
         for (policy, _), group in groups.items():
@@ -230,11 +231,6 @@ def latency_curves(
                 curves.append(TradeoffCurve(f"{prefix}{name}", points, policy))
         levels += [Level(prefix, result.bleu) for result in own if result.setting.is_offline]
     return curves, levels
-
-
-def _rank(setting: Setting) -> int:
-    """Return the rank of a policy in legends."""
-    return [*KINDS].index(setting.policy) if setting.policy in KINDS else len(KINDS)
 
 
 def reference_curves(name: str) -> list[TradeoffCurve]:

@@ -243,7 +243,12 @@ def paths_section(
     empty.
     """
     # Each line once, in the order in which they were named.
-    shown = list(dict.fromkeys(lines)) or _typical(systems)
+    translated = [
+        (path.line, len(path.source))
+        for index, path in enumerate(systems[0].paths)
+        if all(system.paths[index].target for system in systems)
+    ]
+    shown = list(dict.fromkeys(lines)) or typical_lines(translated)
     indices = {path.line: index for index, path in enumerate(systems[0].paths)}
     if missing := [line for line in shown if line not in indices]:
         raise ConfigError(f"There is no line {missing[0]} in the traces.")
@@ -285,17 +290,10 @@ def paths_section(
     )
 
 
-def _typical(systems: Sequence[SystemPaths]) -> list[int]:
-    """Return the first lines of middling length that all translate, or that all translate."""
-    middling, others = [], []
-    for index, path in enumerate(systems[0].paths):
-        if not all(system.paths[index].target for system in systems):
-            continue
-        if _SHORTEST <= len(path.source) <= _LONGEST:
-            middling.append(path.line)
-        elif len(path.source) <= 3 * _LONGEST:
-            others.append(path.line)
-    return (middling or others)[:_SHOWN]
+def typical_lines(sizes: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the first lines of middling length, or of any; `sizes` are (line, source units)."""
+    middling = [line for line, size in sizes if _SHORTEST <= size <= _LONGEST]
+    return (middling or [line for line, size in sizes if size <= 3 * _LONGEST])[:_SHOWN]
 
 
 def _values(system: SystemPaths) -> dict[str, Any]:

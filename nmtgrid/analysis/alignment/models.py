@@ -147,7 +147,19 @@ def alignments_section(
         ),
     )
     pictures = [comparison] if len(models) > 1 else []
-    pictures += [_side_by_side(models, line, unit) for line in models[0].examples]
+    pictures += [
+        Picture(
+            f"alignments-line-{line}",
+            f"Alignments of line {line}: source {unit}s along the top, target {unit}s down the "
+            "side; darker is more. H is the mean entropy (nats), C the mean coverage of this line.",
+            lambda path, line=line: draw_maps(  # type: ignore[misc]
+                [heat(model.name, model.examples[line]) for model in models],
+                path,
+                title=f"Line {line}",
+            ),
+        )
+        for line in models[0].examples
+    ]
     return Section(
         "alignments",
         "Soft alignments",
@@ -205,17 +217,6 @@ def _table(models: Sequence[ModelAlignments], unit: str) -> Table:
         columns += ["AER", "precision", "recall"]
     title = f"Alignments: entropy of a target {unit}, coverage of a source {unit}"
     return Table(title, columns, rows, digits=3)
-
-
-def _side_by_side(models: Sequence[ModelAlignments], line: int, unit: str) -> Picture:
-    return Picture(
-        f"alignments-line-{line}",
-        f"Alignments of line {line}: source {unit}s along the top, target {unit}s down the side; "
-        "darker is more. H is the mean entropy (nats), C the mean coverage of this line.",
-        lambda path: draw_maps(
-            [heat(model.name, model.examples[line]) for model in models], path, title=f"Line {line}"
-        ),
-    )
 
 
 def heat(name: str, trace: Trace) -> HeatMap:

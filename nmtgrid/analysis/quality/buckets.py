@@ -345,7 +345,12 @@ def _table_and_picture(
     """Return the percent of each system in each bucket, with intervals where there are any."""
     has_intervals = any(interval for own in intervals for interval in own)
     cells: list[list[Cell]] = [
-        [_cell(*pair) if has_intervals else pair[0] for pair in zip(*own, strict=True)]
+        [
+            f"{value:.2f} {format_interval(interval) or ''}".rstrip()
+            if has_intervals and value is not None
+            else value
+            for value, interval in zip(*own, strict=True)
+        ]
         for own in zip(columns, intervals, strict=True)
     ]
     sizes = [[group.size for group in groups]] if groups[0].size is not None else []
@@ -368,10 +373,6 @@ def _table_and_picture(
         ),
     )
     return table, picture
-
-
-def _cell(value: float | None, interval: Interval | None) -> Cell:
-    return value if value is None else f"{value:.2f} {format_interval(interval) or ''}".rstrip()
 
 
 def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:

@@ -226,13 +226,15 @@ class _Tuning:
                 return self.losses(theirs, decoded, second)
 
             calibration = guarantee.test(candidates, losses, len(second))
+
+        def price(result: Tested[Choice]) -> float:
+            replayed = result.candidate.replayed
+            if arguments.objective != "exits":
+                return costs[id(result.candidate)]
+            return 0.0 if replayed is None else replayed.average_exit
+
         # Every candidate that passed carries the guarantee, so its cost alone decides.
-        if arguments.objective == "exits":
-            best = min(calibration.passed, key=_speed, default=None)
-        else:
-            best = min(
-                calibration.passed, key=lambda result: costs[id(result.candidate)], default=None
-            )
+        best = min(calibration.passed, key=price, default=None)
         values = calibration.values(best, _describe)
         self.report.calibrated = values
         if best is None:
@@ -324,7 +326,9 @@ class _Tuning:
             if isinstance(choice.system.halt, FixedExit):
                 row.stored = str(choice.system.halt.number)
                 continue
-            row.stored = report.stored_name(row)
+            loss = self.arguments.allow_loss
+            budget = f"{report.budget(row):g}" if loss is None else f"loss{loss:g}"
+            row.stored = f"{report.name}-{budget}"
             presets.append(
                 ExitSettings(
                     row.stored,
@@ -352,11 +356,6 @@ class _Tuning:
 def _describe(choice: Choice) -> dict[str, Any]:
     fixed = {"exit": choice.system.halt.number} if isinstance(choice.system.halt, FixedExit) else {}
     return {"thresholds": list(choice.thresholds), **fixed}
-
-
-def _speed(result: Tested[Choice]) -> float:
-    replayed = result.candidate.replayed
-    return 0.0 if replayed is None else replayed.average_exit
 
 
 def _load(

@@ -79,12 +79,6 @@ class Report:
     def budget(self, row: Row) -> float:
         return self.budgets.budget(row.tuned.average_exit)
 
-    def stored_name(self, row: Row) -> str:
-        """Return under which name a point is kept in the model's directory."""
-        if self.arguments.allow_loss is not None:
-            return f"{self.name}-loss{self.arguments.allow_loss:g}"
-        return f"{self.name}-{self.budget(row):g}"
-
     def of_kind(self, kind: type) -> list[Row]:
         """Return the rows whose halt has this type; `NoneType`: baselines."""
         return [row for row in self.beside if isinstance(row.tuned.decoded.system.halt, kind)]

@@ -162,7 +162,9 @@ def evaluate(
             "sentence ends, so latencies are those of the best hypothesis at the end, not of words "
             "that a user would have seen. With `--beam 1` words are final."
         )
-    _warn_of_published(arguments, systems)
+    if (name := arguments.published) is not None:
+        for reason in warnings(name, [_evaluation(systems[0])], arguments.latency_unit):
+            console.warn(f"`--published {name}`: {reason}")
     # Folders come first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
     folders = {os.path.realpath(path) for path in (arguments.out, arguments.simuleval) if path}
@@ -225,14 +227,6 @@ def _evaluation(system: System) -> Evaluation:
     facts = system.decoder.translator.pipeline.facts
     languages = facts.source_lang, facts.target_lang
     return Evaluation(languages, len(system.sentences), facts.lowercase, facts.subwords)
-
-
-def _warn_of_published(arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
-    """Say why the published curves do not compare with what is translated."""
-    if arguments.published is None:
-        return
-    for reason in warnings(arguments.published, [_evaluation(systems[0])], arguments.latency_unit):
-        console.warn(f"`--published {arguments.published}`: {reason}")
 
 
 def _evaluate(
@@ -349,7 +343,13 @@ def curve_areas(arguments: OnlineEvalArguments, systems: Sequence[System]) -> li
     That is wait-k of the same system, or of `--baseline`, with which wait-k of the other systems
     is compared too.
     """
-    curves = {system.name: _curves_of(system) for system in systems}
+    curves: dict[str, dict[tuple[object, ...], list[Measured]]] = {}
+    for system in systems:
+        groups: dict[tuple[object, ...], list[Measured]] = {}
+        for measured in system.done:
+            if not measured.decoded.setting.is_offline:
+                groups.setdefault(measured.decoded.setting.curve, []).append(measured)
+        curves[system.name] = {curve: group for curve, group in groups.items() if len(group) > 1}
     # Counted once: with `--baseline` all systems are compared with the same curve.
     wait_k = {
         system.name: [_scores(arguments, system, measured) for measured in curve]
@@ -360,24 +360,14 @@ def curve_areas(arguments: OnlineEvalArguments, systems: Sequence[System]) -> li
     rows = []
     for system in systems:
         baseline = arguments.baseline or system.name
-        groups = [
+        own = [
             group
             for curve, group in curves[system.name].items()
             if system.name != baseline or curve != _WAIT_K
         ]
-        if baseline in wait_k and groups:
-            rows += _areas_of(arguments, system, groups, wait_k[baseline])
+        if baseline in wait_k and own:
+            rows += _areas_of(arguments, system, own, wait_k[baseline])
     return rows
-
-
-def _curves_of(system: System) -> dict[tuple[object, ...], list[Measured]]:
-    """Return the settings of each curve of two points or more."""
-    groups: dict[tuple[object, ...], list[Measured]] = {}
-    for measured in system.done:
-        setting = measured.decoded.setting
-        if not setting.is_offline:
-            groups.setdefault(setting.curve, []).append(measured)
-    return {curve: group for curve, group in groups.items() if len(group) > 1}
 
 
 def _areas_of(
