@@ -232,9 +232,8 @@ class Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread, or turn it away where there are too many."""
         with self._lock:
-            if is_full := len(self.connections) >= self.service.limits.connections:
-                pass
-            else:
+            is_full = len(self.connections) >= self.service.limits.connections
+            if not is_full:
                 self.connections[request] = False
         if is_full:
             with contextlib.suppress(OSError):
@@ -414,7 +413,7 @@ class Handler(BaseHTTPRequestHandler):
         events = self.server.service.streams.get(id).feed(request.text, request.end)
         with contextlib.closing(events):
             first = next(events, [])  # what is refused is refused before the answer begins
-            self._begin_lines()
+            self._send_head(200, _LINES, None)
             try:
                 self._write_events(first)
                 for some in events:
@@ -426,7 +425,7 @@ class Handler(BaseHTTPRequestHandler):
             self._write_chunk(b"")
 
     def _send_events(self, stream: Stream) -> None:
-        self._begin_lines()
+        self._send_head(200, _LINES, None)
         self._write_events(list(stream.events))
         self._write_chunk(b"")
 
@@ -435,9 +434,6 @@ class Handler(BaseHTTPRequestHandler):
         readable, _, _ = select.select([self.connection], [], [], 0)
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
             raise ConnectionError("the visitor has gone")
-
-    def _begin_lines(self) -> None:
-        self._send_head(200, _LINES, None)
 
     def _write_events(self, events: Sequence[Event]) -> None:
         lines = (json.dumps(event, ensure_ascii=False) for event in events)

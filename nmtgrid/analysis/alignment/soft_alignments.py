@@ -9,7 +9,6 @@ from typing import Any
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.analysis.alignment.pharaoh import to_text
 from nmtgrid.base.subword_marks import joined_words, mark_of, word_numbers
 from nmtgrid.search.traces import Trace
 
@@ -97,11 +96,6 @@ def links(
         pairs = numpy.argwhere(weights[:-1] >= threshold).tolist()
     # The column behind the last source unit is the end symbol's.
     return sorted({(source[column], target[row]) for row, column in pairs if column < len(source)})
-
-
-def pharaoh(trace: Trace) -> str:
-    """Return the links of words as `i-j` pairs, source word first."""
-    return to_text(links(trace))
 
 
 def by_words(trace: Trace) -> Trace:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from nmtgrid.adaptive.exit_presets import AUTO, halt_of
-from nmtgrid.analysis.alignment.soft_alignments import pharaoh
+from nmtgrid.analysis.alignment.pharaoh import to_text
+from nmtgrid.analysis.alignment.soft_alignments import links
 from nmtgrid.base import console
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import find_device
@@ -448,7 +449,7 @@ def _write_trace(trace: Trace, traces: IO[bytes] | None, alignments: IO[bytes] |
     if traces is not None:
         traces.write(f"{trace.to_line()}\n".encode())
     if alignments is not None:
-        alignments.write(f"{pharaoh(trace)}\n".encode())
+        alignments.write(f"{to_text(links(trace))}\n".encode())
 
 
 @dataclasses.dataclass

@@ -40,13 +40,18 @@ def command(arguments: TrainArguments) -> None:
         console.hush(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
     if arguments.list_:
-        _list(arguments)
+        check_outputs({"--json": arguments.json})
+        from nmtgrid.cli.train.plan import print_list
+
+        # A report on standard output must not have tables between its lines.
+        aside = arguments.json == Path("-")
+        write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
         return
     file = arguments.config
     if file is None or not file.faults:
         check_rules(arguments, RULES)
     check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
-    from nmtgrid.cli.train.run import find_data, parse_seeds, run_all
+    from nmtgrid.cli.train.run import find_data, import_tensorboard, parse_seeds, run_all
     from nmtgrid.training.prepare import Request
 
     request = Request(
@@ -67,7 +72,6 @@ def command(arguments: TrainArguments) -> None:
         _show(arguments, request, arguments.out if arguments.resume and seeds is None else None)
         return
     from nmtgrid.base.devices import find_device
-    from nmtgrid.cli.train.tensorboard import import_tensorboard
     from nmtgrid.training.distributed import local_device, process_group
 
     if arguments.tensorboard:
@@ -83,27 +87,14 @@ def command(arguments: TrainArguments) -> None:
         raise Leave(code)
 
 
-def _list(arguments: TrainArguments) -> None:
-    """Print what there is to train."""
-    check_outputs({"--json": arguments.json})
-    from nmtgrid.cli.train.plan import print_list
-
-    # A report on standard output must not have tables between its lines.
-    aside = arguments.json == Path("-")
-    write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
-
-
 def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> None:
     """Write the settings of a run, or print its plan."""
     from nmtgrid.cli.objectives import objectives
+    from nmtgrid.cli.train.plan import print_plan, write_config
     from nmtgrid.training.prepare import resolve
 
     settings = resolve(request, objectives, resumed)
     if arguments.dump_config is not None:
-        from nmtgrid.cli.train.plan import write_config
-
         write_config(arguments.dump_config, settings, arguments)
     else:
-        from nmtgrid.cli.train.plan import print_plan
-
         write_report(arguments.json, print_plan(settings, arguments))
