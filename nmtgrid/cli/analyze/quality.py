@@ -10,11 +10,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
-from nmtgrid.cli.analyze.show import (
-    QualityArguments,
-    Systems,
-    read_edges,
-)
+from nmtgrid.cli.analyze.show import QualityArguments, Systems, read_edges
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,
