@@ -59,19 +59,8 @@ def command(arguments: ImportArguments) -> None:
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
 
-    facts = import_checkpoint(
-        arguments.checkpoint,
-        TextFiles(
-            source_dictionary=arguments.dict_source,
-            target_dictionary=arguments.dict_target,
-            codes=arguments.codes,
-            target_codes=arguments.codes_target,
-            source_lang=arguments.source_lang,
-            target_lang=arguments.target_lang,
-            tokenize=arguments.tokenize,
-            lowercase=arguments.lowercase,
-        ),
-        arguments.out,
-    )
+    names = [field.name for field in dataclasses.fields(TextFiles)]
+    text = TextFiles(**{name: getattr(arguments, name) for name in names})
+    facts = import_checkpoint(arguments.checkpoint, text, arguments.out)
     rows = {"theirs": facts["theirs"], "ours": facts["arch"]}
     report_import(facts, rows, arguments.json)

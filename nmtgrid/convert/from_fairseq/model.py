@@ -55,10 +55,10 @@ _SEARCH = {"beam": 5, "length_penalty": 1.0}
 class TextFiles:
     """The files of the text pipeline and its settings (None: those of the checkpoint)."""
 
-    source_dictionary: Path
-    target_dictionary: Path
+    dict_source: Path
+    dict_target: Path
     codes: Path | None = None
-    target_codes: Path | None = None
+    codes_target: Path | None = None
     source_lang: str | None = None
     target_lang: str | None = None
     tokenize: Literal["moses", "none"] = "moses"
@@ -153,10 +153,10 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
     vocabularies: list[Vocabulary] = []
     codes: list[Codes] = []
     readers: list[tuple[list[Any], Callable[[Path], Any], Path | None]] = [
-        (vocabularies, read_dictionary, text.source_dictionary),
-        (vocabularies, read_dictionary, text.target_dictionary),
+        (vocabularies, read_dictionary, text.dict_source),
+        (vocabularies, read_dictionary, text.dict_target),
         (codes, read_codes, text.codes),
-        (codes, read_codes, text.target_codes),
+        (codes, read_codes, text.codes_target),
     ]
     for results, read, path in readers:
         try:
@@ -164,7 +164,7 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
                 results.append(read(path))
         except InputError as fault:
             options.faults.append(f"{fault.problem} {fault.advice}".strip())
-    if text.target_codes is not None and text.codes is None:
+    if text.codes_target is not None and text.codes is None:
         options.faults.append("`--codes-target` needs `--codes`, the codes of the source.")
     if len(options.faults) > before:
         return None
@@ -183,8 +183,8 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
     """Return a fault for each dictionary that is not that of the embeddings."""
     faults = []
     for side, path, vocabulary in (
-        ("encoder", text.source_dictionary, pipeline.source_vocabulary),
-        ("decoder", text.target_dictionary, pipeline.target_vocabulary),
+        ("encoder", text.dict_source, pipeline.source_vocabulary),
+        ("decoder", text.dict_target, pipeline.target_vocabulary),
     ):
         view = checkpoint.views.get(f"{side}.embed_tokens.weight")
         if view is not None and view.shape[:1] != (len(vocabulary),):
@@ -201,7 +201,7 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
         and pipeline.source_vocabulary.types != pipeline.target_vocabulary.types
     ):
         faults.append(
-            f"{text.source_dictionary} and {text.target_dictionary} differ, but both sides of the "
+            f"{text.dict_source} and {text.dict_target} differ, but both sides of the "
             "model share their embeddings: give the same dictionary twice."
         )
     return faults
