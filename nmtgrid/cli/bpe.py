@@ -12,7 +12,6 @@ from typer import Typer
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     CommandArguments,
     Excludes,
@@ -86,7 +85,6 @@ RULES = [
     {
         "Subwords": "method merges pieces joint codes model words",
         "Vocabularies": "joint_vocabulary min_count vocab_source vocab_target overwrite",
-        GENERAL: "workers json",
     },
     "nmtgrid bpe learn DATA --merges 10000",
     "nmtgrid bpe learn DATA --method sentencepiece --pieces 8000",
@@ -236,7 +234,7 @@ class ApplyArguments(UndoArguments):
 
 @takes(
     ApplyArguments,
-    {INPUT_OUTPUT: "input out", GENERAL: "workers"},
+    {INPUT_OUTPUT: "input out"},
     "nmtgrid bpe apply DATA/bpe.codes < words > units",
 )
 def apply(arguments: ApplyArguments) -> None:

@@ -8,7 +8,6 @@ from typing import Literal
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
-    GENERAL,
     REQUIRED,
     CommandArguments,
     JsonFile,
@@ -40,7 +39,7 @@ class ExportArguments(CommandArguments):
 
 @takes(
     ExportArguments,
-    {"Output": "to out quantization", GENERAL: "weights json"},
+    {"Output": "to out quantization"},
     "nmtgrid export MODEL --to ctranslate2 --quantization int8 --out DIR",
 )
 def command(arguments: ExportArguments) -> None:

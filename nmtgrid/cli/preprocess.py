@@ -11,7 +11,6 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.text import NOTES
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
@@ -122,7 +121,6 @@ class PreprocessArguments(CommandArguments):
         "Tokenisation and filters": "tokenize lowercase max_words max_ratio valid_every",
         "Toy corpus": "toy toy_difficulty toy_seed",
         "Captions of pictures": "captions features restval toy_pictures",
-        GENERAL: "workers json",
     },
     "nmtgrid preprocess --source-lang de --target-lang en --train corpus/train "
     "--valid corpus/valid --test corpus/test --lowercase --out DATA",

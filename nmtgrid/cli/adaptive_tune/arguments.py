@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     LARGEST_SEED,
     Alone,
@@ -134,7 +133,6 @@ PANELS = {
     "Thresholds": "samples budget finalists mechanism objective judge only seed name keep",
     "Guaranteed loss": "allow_loss risk confidence candidates",
     "Decoding and timing": "beam batch repeats clock",
-    GENERAL: "weights precision device json",
 }
 RESULTS_RULES = [
     Alone(

@@ -13,7 +13,6 @@ import typer
 from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     CommandArguments,
     JsonFile,
@@ -68,7 +67,6 @@ class AlignArguments(CommandArguments):
     {
         INPUT_OUTPUT: "out train gold",
         "Aligner": "heuristic iterations null tension concentration",
-        GENERAL: "json",
     },
     "nmtgrid analyze align test.de test.en --train train.de train.en --out links",
 )

@@ -107,7 +107,7 @@ class CurvesArguments(ShownArguments):
 
 @takes(
     CurvesArguments,
-    {INPUT_OUTPUT: "out picture corpus against", GENERAL: "json"},
+    {INPUT_OUTPUT: "out picture corpus against"},
     "nmtgrid analyze curves deep=MODEL1 shallow=MODEL2 --out curves.png",
 )
 def curves(arguments: CurvesArguments) -> None:
@@ -189,7 +189,6 @@ RULES = [
     {
         INPUT_OUTPUT: "out picture corpus title published",
         "Latency": "metric unit convention",
-        GENERAL: "json",
     },
     "nmtgrid analyze latency ours=DIR1 theirs=DIR2 --metric dal --out curve.png",
 )

@@ -12,7 +12,6 @@ from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
 from nmtgrid.cli.analyze.show import QualityArguments, Systems, read_edges
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     Needs,
     argument,
@@ -75,7 +74,6 @@ class BucketsArguments(QualityArguments):
         INPUT_OUTPUT: "reference source data split difficulty out picture corpus",
         "Buckets": "by edges metric",
         "Scores": "tokenize lowercase bootstrap",
-        GENERAL: "json",
     },
     "nmtgrid analyze buckets ours=ours.en theirs=theirs.en -r test.en -s test.de --out DIR",
 )
@@ -175,7 +173,6 @@ class CompareArguments(QualityArguments):
         "Significance": "bootstrap randomisation seed",
         "Scores": "ter tokenize lowercase",
         "Examples": "ngrams examples",
-        GENERAL: "json",
     },
     "nmtgrid analyze compare ours=ours.en theirs=theirs.en -r test.en --bootstrap 1000",
 )
@@ -229,7 +226,6 @@ class DifficultyArguments(QualityArguments):
         ),
         "Word alignments": "alignments train heuristic",
         "Scores": "edges tokenize lowercase bootstrap",
-        GENERAL: "json",
     },
     "nmtgrid analyze difficulty ours=ours.en -r test.en -s test.de --train train.de train.en",
 )
@@ -295,7 +291,6 @@ class LengthsArguments(QualityArguments):
     {
         INPUT_OUTPUT: "reference source data split out picture corpus",
         "Scores": "tokenize lowercase",
-        GENERAL: "json",
     },
     "nmtgrid analyze lengths ours=ours.en theirs=theirs.en -r test.en --out lengths.png",
 )

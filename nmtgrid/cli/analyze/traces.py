@@ -15,7 +15,6 @@ from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
 from nmtgrid.cli.analyze.show import ShownArguments, line_faults
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     Excludes,
     Requires,
@@ -74,7 +73,6 @@ ALIGNMENTS_RULES = [
     {
         INPUT_OUTPUT: "line words out picture corpus",
         "Links": "pharaoh threshold gold",
-        GENERAL: "json",
     },
     "nmtgrid analyze alignments grid=grid.jsonl other=other.jsonl --line 3 --out DIR",
 )
@@ -129,7 +127,7 @@ class ExitsArguments(ShownArguments):
 
 @takes(
     ExitsArguments,
-    {INPUT_OUTPUT: "reference line examples out picture corpus", GENERAL: "json"},
+    {INPUT_OUTPUT: "reference line examples out picture corpus"},
     "nmtgrid analyze exits early=early.jsonl --reference test.en --out DIR",
 )
 def exits(arguments: ExitsArguments) -> None:
@@ -188,7 +186,6 @@ PATHS_RULES = [
     {
         INPUT_OUTPUT: "reference line words out picture corpus",
         "Word alignments": "alignments attention train heuristic",
-        GENERAL: "json",
     },
     "nmtgrid analyze paths wait3=wait3.jsonl oracle=oracle.jsonl --line 3 --words --out DIR",
 )
