@@ -25,7 +25,6 @@ from nmtgrid.analysis.quality import words as compare_analysis
 from nmtgrid.analysis.quality import words as compare_ngrams
 from nmtgrid.analysis.quality.buckets import (
     Property,
-    check_edges,
     labels,
     read_numbers,
     split,
@@ -183,16 +182,6 @@ def test_length_ratios_by_hand() -> None:
         values(evaluated, "length-ratio")
     with pytest.raises(ConfigError, match="difficulty"):
         values(evaluated, "difficulty")
-
-    faulty: list[tuple[list[float], str]] = [
-        ([], "No edges"),
-        ([2.0, 2.0], "rise"),
-        ([1.0, float("nan")], "nan"),
-    ]
-    for edges, word in faulty:
-        assert word in check_edges(edges)[0]
-        with pytest.raises(ConfigError, match=word):
-            split(numpy.array([1.0]), edges, "difficulty")
 
 
 def test_numbers_a_line(tmp_path: Path) -> None:
