@@ -82,24 +82,7 @@ def difficulty_section(
             digits=1,
         ),
     ]  # fmt: skip
-    caption = "Pairs by difficulty. Under each bucket is the number of its pairs."
-    if by_difficulty.without:
-        caption += f" {by_difficulty.without:,} pairs with an empty side have none."
-    pictures = [
-        Picture(
-            "difficulty",
-            caption,
-            lambda path: draw_bars(
-                [Group(*pair) for pair in bins],
-                [Series("all pairs", shares)],
-                path,
-                title="Pairs by difficulty",
-                x_label=AXES["difficulty"],
-                y_label="share of the pairs (percent)",
-                size_label="pairs",
-            ),
-        )
-    ]
+    pictures = [_picture([Group(*pair) for pair in bins], shares, by_difficulty.without)]
     values: dict[str, Any] = {
         "difficulty": {
             "of": AXES["difficulty"],
@@ -126,6 +109,25 @@ def difficulty_section(
         text += f" {scored.text}"
     corpus = "" if evaluation is None else evaluation.corpus
     return Section("difficulty", "Difficulty of the pairs", text, tables, pictures, values, corpus)
+
+
+def _picture(groups: Sequence[Group], shares: Sequence[float | None], without: int) -> Picture:
+    caption = "Pairs by difficulty. Under each bucket is the number of its pairs."
+    if without:
+        caption += f" {without:,} pairs with an empty side have none."
+    return Picture(
+        "difficulty",
+        caption,
+        lambda path: draw_bars(
+            groups,
+            [Series("all pairs", shares)],
+            path,
+            title="Pairs by difficulty",
+            x_label=AXES["difficulty"],
+            y_label="share of the pairs (percent)",
+            size_label="pairs",
+        ),
+    )
 
 
 def _numbers(pairs: AlignedPairs, known: NDArray[numpy.float64]) -> dict[str, float | None]:

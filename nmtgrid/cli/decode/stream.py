@@ -88,6 +88,14 @@ def _policies(arguments: DecodeArguments) -> list[object]:
     return [option for option in options if option is not None]
 
 
+def _setting_of_training(arguments: DecodeArguments) -> Setting:
+    """Return the k that the model was trained with, and print it."""
+    k = trained_k(arguments.model)
+    assert k is not None  # by `faults_of_stream`
+    console.say(f"note: this model was trained with wait-{k}, so `--k {k}` is used.")
+    return Setting("wait-k", k)
+
+
 def _check_preset(arguments: DecodeArguments, loaded: LoadedModel) -> None:
     """Warn if the guarantee of a stored policy does not hold for the stream."""
     if arguments.policy is None:
@@ -107,13 +115,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     An interruption leaves the traces and the report of the lines that have ended. Raises
     ConfigError, before anything is read, where the model cannot do what is asked.
     """
-    if _policies(arguments):
-        setting = _setting(arguments)
-    else:
-        k = trained_k(arguments.model)
-        assert k is not None  # by `faults_of_stream`
-        console.say(f"note: this model was trained with wait-{k}, so `--k {k}` is used.")
-        setting = Setting("wait-k", k)
+    setting = _setting(arguments) if _policies(arguments) else _setting_of_training(arguments)
     agent = setting.make(arguments.finish_reading)
     device = find_device(arguments.device)
     folders = [arguments.model, *(arguments.ensemble or [])]

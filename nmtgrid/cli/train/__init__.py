@@ -40,12 +40,7 @@ def command(arguments: TrainArguments) -> None:
         console.hush(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
     if arguments.list_:
-        check_outputs({"--json": arguments.json})
-        from nmtgrid.cli.train.plan import print_list
-
-        # A report on standard output must not have tables between its lines.
-        aside = arguments.json == Path("-")
-        write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
+        _list(arguments)
         return
     file = arguments.config
     if file is None or not file.faults:
@@ -85,6 +80,16 @@ def command(arguments: TrainArguments) -> None:
     # Interrupted by a signal, but not by an exception: state and report have been written.
     if code:
         raise Leave(code)
+
+
+def _list(arguments: TrainArguments) -> None:
+    """Print what there is to train."""
+    check_outputs({"--json": arguments.json})
+    from nmtgrid.cli.train.plan import print_list
+
+    # A report on standard output must not have tables between its lines.
+    aside = arguments.json == Path("-")
+    write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
 
 
 def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> None:
