@@ -194,7 +194,7 @@ def _score(by: str) -> str:
 
 def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
     """Return entropy and coverage of each decoder block's attention, heads averaged."""
-    from nmtgrid.analysis.alignment.soft_alignments import StatisticsSum, shares
+    from nmtgrid.analysis.alignment.soft_alignments import shares, statistics
     from nmtgrid.data.dataset import Dataset
     from nmtgrid.models.directory import load_model
     from nmtgrid.models.transformer.model import Transformer
@@ -209,12 +209,8 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
         for block in range(len(model.decoder), 0, -1):
             # Cut off behind the block, the last one's attention is its own.
             model.decoder = model.decoder[:block]
-            total = StatisticsSum()
-            for trace in forced_traces(model, loaded.pipeline, pairs):
-                table = shares(trace)
-                assert table is not None
-                total.add(table)
-            averages = total.averages()
+            tables = (shares(trace) for trace in forced_traces(model, loaded.pipeline, pairs))
+            averages = statistics(table for table in tables if table is not None)
             assert averages is not None
             rows.append(
                 {

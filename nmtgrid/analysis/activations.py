@@ -6,10 +6,11 @@ activations` and the report.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -112,57 +113,49 @@ class _Sums:
         self.squares += squares
         self.least, self.most = min(self.least, least), max(self.most, most)
 
+    def activations(self, point: str, kind: str) -> Activations:
+        mean = self.sum / self.values
+        # Rounding may leave a little less than nothing of what is all alike.
+        deviation = max(0.0, self.squares / self.values - mean**2) ** 0.5
+        return Activations(
+            point, kind, self.size, self.values, mean, deviation, self.least, self.most
+        )
 
-class _Watch:
-    """A context that accumulates statistics of the activations at its points."""
 
-    def __init__(self, points: Mapping[str, ProbePoint]) -> None:
-        self._points = points
-        self._sums = {name: _Sums() for name in points}
-        # A part that both sides share (tied embeddings) has a name for each call in turn.
-        self._names: dict[tuple[nn.Module, str], list[str]] = {}
-        for name, point in points.items():
-            self._names.setdefault((point.part, point.side), []).append(name)
-        # Of the forward pass that runs.
-        self.calls: Counter[tuple[nn.Module, str]] = Counter()
-        self._handles: list[Any] = []
+@contextlib.contextmanager
+def _watching(
+    points: Mapping[str, ProbePoint], sums: Mapping[str, _Sums]
+) -> Iterator[Counter[tuple[nn.Module, str]]]:
+    """Within it, what passes the points is added to their sums.
 
-    def __enter__(self) -> None:
-        for module, side in self._names:
-            if side == "input":
-                hook = module.register_forward_pre_hook(
-                    lambda part, inputs: self._add(part, "input", inputs)
-                )
-            else:
-                hook = module.register_forward_hook(
-                    lambda part, _, output: self._add(part, "output", output)
-                )
-            self._handles.append(hook)
+    Yields how often each part has been called, to be cleared before each forward pass.
+    """
+    # A part that both sides share (tied embeddings) has a name for each call in turn.
+    names: defaultdict[tuple[nn.Module, str], list[str]] = defaultdict(list)
+    for name, point in points.items():
+        names[point.part, point.side].append(name)
+    calls: Counter[tuple[nn.Module, str]] = Counter()
 
-    def __exit__(self, *fault: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def activations(self) -> list[Activations]:
-        """Return what passed, for the points that anything passed."""
-        measured = []
-        for name, s in self._sums.items():
-            if s.values:
-                mean = s.sum / s.values
-                # Rounding may leave a little less than nothing of what is all alike.
-                deviation = max(0.0, s.squares / s.values - mean**2) ** 0.5
-                kind, ends = self._points[name].kind, (s.least, s.most)
-                measured.append(Activations(name, kind, s.size, s.values, mean, deviation, *ends))
-        return measured
-
-    def _add(self, module: nn.Module, side: str, values: Any) -> None:
-        names = self._names[module, side]
-        name = names[min(self.calls[module, side], len(names) - 1)]
-        self.calls[module, side] += 1
+    def add(module: nn.Module, side: str, values: Any) -> None:
+        own = names[module, side]
+        name = own[min(calls[module, side], len(own) - 1)]
+        calls[module, side] += 1
         parts = values if isinstance(values, tuple) else (values,)
         tensor = next((part for part in parts if isinstance(part, Tensor)), None)
         if tensor is not None and tensor.numel() and tensor.is_floating_point():
-            self._sums[name].add(tensor)
+            sums[name].add(tensor)
+
+    handles = [
+        module.register_forward_pre_hook(lambda part, inputs: add(part, "input", inputs))
+        if side == "input"
+        else module.register_forward_hook(lambda part, _, output: add(part, "output", output))
+        for module, side in names
+    ]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,25 +190,24 @@ def profile(
     if not indices:
         raise ConfigError("No pair of the split has text on both sides.", "Give another split.")
     # Hooks, so that no architecture has to know of it.
-    watch = _Watch(points)
+    sums = {point: _Sums() for point in points}
     source_tokens = target_tokens = 0
     model = model.to(device).eval()
-    with torch.no_grad(), watch:
+    with torch.no_grad(), _watching(points, sums) as calls:
         # One at a time: padding would count among the activations.
         for index in indices:
             batch = pairs.batch([index]).to(torch.device(device))
-            watch.calls.clear()
+            calls.clear()
             model.features(batch, PredictionSites.offline(batch))
             source_tokens += int(batch.source_lengths.sum())
             target_tokens += int(batch.target_lengths.sum())
-    measured = watch.activations()
+    measured = [s.activations(point, points[point].kind) for point, s in sums.items() if s.values]
     if patterns and not measured:
         raise ConfigError(f"`{name}` has no activations at the requested points.")
     return Profile(name, model.architecture, len(indices), source_tokens, target_tokens, measured)
 
 
 def parts(profile: Profile) -> list[str]:
-    """Return the parts of a network, in order."""
     return list(dict.fromkeys(point.part for point in profile.points))
 
 

@@ -69,7 +69,6 @@ class ExitTraces:
 
     @property
     def average_exit(self) -> float:
-        """The mean exit of all tokens."""
         return float(self.exits.mean())
 
     @property
@@ -168,25 +167,8 @@ class Histogram:
     counts: Counts
 
     def values(self) -> dict[str, Any]:
-        """Return the cells as JSON."""
         cells = self.counts.tolist()
         return {"exits": list(self.rows), "edges": list(self.edges), "counts": cells}
-
-
-def token_confidence(system: ExitTraces) -> Histogram:
-    """Return tokens by exit and confidence (figure 5.12)."""
-    return _histogram(system, system.exits, system.confidence, _CONFIDENCE_EDGES, 1.0)
-
-
-def sentence_confidence(system: ExitTraces, step: float) -> Histogram:
-    """Return sentences by exit and mean confidence (figure 5.13b); `step` is between rows."""
-    exits, confidence = system.sentence_exits, system.sentence_confidence
-    return _histogram(system, exits, confidence, _CONFIDENCE_EDGES, step)
-
-
-def sentence_lengths(system: ExitTraces, step: float, edges: Sequence[float]) -> Histogram:
-    """Return sentences by exit and source length (figure 5.13a)."""
-    return _histogram(system, system.sentence_exits, system.source_lengths, edges, step)
 
 
 def length_edges(systems: Iterable[ExitTraces], most: int = 10) -> list[float]:
@@ -195,6 +177,28 @@ def length_edges(systems: Iterable[ExitTraces], most: int = 10) -> list[float]:
     widths = (base * 10**power for power in range(7) for base in (1, 2, 5))
     width = next(width for width in widths if longest < width * most)
     return [float(border * width) for border in range(longest // width + 2)]
+
+
+def joint_histograms(
+    system: ExitTraces, step: float, edges: Sequence[float]
+) -> dict[str, Histogram]:
+    """Return the histograms of exits by confidence and source length, by their names in the JSON.
+
+    That is figures 5.12, 5.13b and 5.13a; `step` is between rows of sentences, whose mean exits are
+    rarely whole, and `edges` are the borders of lengths.
+    """
+    exits, edges_of_confidence = system.sentence_exits, _CONFIDENCE_EDGES
+    return {
+        "tokens_by_exit_and_confidence": _histogram(
+            system, system.exits, system.confidence, edges_of_confidence, 1.0
+        ),
+        "sentences_by_exit_and_confidence": _histogram(
+            system, exits, system.sentence_confidence, edges_of_confidence, step
+        ),
+        "sentences_by_exit_and_source_length": _histogram(
+            system, exits, system.source_lengths, edges, step
+        ),
+    }
 
 
 def _histogram(
@@ -390,15 +394,7 @@ def exits_section(
     edges, blocks = length_edges(systems), max(system.num_exits for system in systems)
     # One scale for all, also for those that left before its end.
     systems = [dataclasses.replace(system, num_exits=blocks) for system in systems]
-    # Three histograms of each system, by their names in the JSON.
-    joint = [
-        {
-            "tokens_by_exit_and_confidence": token_confidence(system),
-            "sentences_by_exit_and_confidence": sentence_confidence(system, step),
-            "sentences_by_exit_and_source_length": sentence_lengths(system, step, edges),
-        }
-        for system in systems
-    ]
+    joint = [joint_histograms(system, step, edges) for system in systems]
     rows = [_values(*pair, references) for pair in zip(systems, joint, strict=True)]
     columns = {
         "system": "system",

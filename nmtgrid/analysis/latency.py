@@ -25,7 +25,6 @@ from nmtgrid.base.io.records import (
     Record,
     convert,
 )
-from nmtgrid.metrics.areas import Area
 from nmtgrid.metrics.latency import METRICS, Convention, Unit, heading
 from nmtgrid.online.published import Evaluation
 from nmtgrid.online.published import curves as published_curves
@@ -116,10 +115,12 @@ AREA_METRICS = ("al", "dal")
 
 
 @dataclasses.dataclass(frozen=True)
-class Curve:
-    """A curve of a system over a metric of latency; `samples` and `seed` are the bootstrap's.
+class CurveArea:
+    """The area of a curve of a system to wait-k's, over a metric of latency, as in the file.
 
-    `baseline` is the system whose wait-k it is compared with; empty for the same system.
+    `baseline` is the system whose wait-k it is compared with, empty for the same system; `samples`
+    and `seed` are the bootstrap's. The numbers are those of `metrics.areas.Area`, None where the
+    curves have no common range.
     """
 
     system: str
@@ -131,41 +132,12 @@ class Curve:
     samples: Count
     seed: Count
     baseline: str = dataclasses.field(default="", kw_only=True)
-
-
-@dataclasses.dataclass(frozen=True)
-class CurveArea(Curve):
-    """The area of a curve to wait-k's of the same system, or of the baseline."""
-
-    area: Area
-
-    def values(self) -> dict[str, Any]:
-        """Return JSON keys, with None for what there is not."""
-        values: dict[str, Any] = nan_to_none(dataclasses.asdict(self))
-        numbers: dict[str, Any] = values.pop("area")
-        return values | numbers
-
-
-@dataclasses.dataclass(frozen=True)
-class _AreaRow(Curve):
-    """An area in the file; null where the curves have no common range."""
-
     difference: Finite | None
     low: Finite | None
     high: Finite | None
     interval: tuple[Finite, Finite] | None
     p_value: Probability | None
     resamples: Count
-
-    def area(self, name: str | None) -> CurveArea:
-        """Return the row; `name` renames the system."""
-        curve = {field.name: getattr(self, field.name) for field in dataclasses.fields(Curve)}
-        difference, low, high = (
-            math.nan if number is None else number
-            for number in (self.difference, self.low, self.high)
-        )
-        area = Area(difference, low, high, self.interval, self.p_value, self.resamples)
-        return CurveArea(**curve | {"system": name or self.system}, area=area)
 
 
 class _System(Record):
@@ -184,7 +156,7 @@ class _Results(Record):
     data: str | None = None
     split: str | None = None
     systems: tuple[_System, ...] = ()
-    areas: tuple[_AreaRow, ...] = ()
+    areas: tuple[CurveArea, ...] = ()
 
     def results(self) -> list[OnlineResult]:
         """Return the settings. Raises ValueError where one lacks its parameter."""
@@ -234,10 +206,11 @@ def read_areas(path: Path, name: str | None = None) -> list[CurveArea]:
 
     Early versions computed none. Raises as `read_online_results` does.
     """
-    return read_result_file(
-        path, lambda values: [row.area(name) for row in convert(values, _Results).areas],
+    rows = read_result_file(
+        path, lambda values: convert(values, _Results).areas,
         content="results of an online evaluation", advice=_ADVICE,
     )  # fmt: skip
+    return [dataclasses.replace(row, system=name or row.system) for row in rows]
 
 
 def latency_curves(
@@ -255,7 +228,8 @@ def latency_curves(
         own = [result for result in results if result.system == system]
         # A curve for each policy and its other settings, the known policies first.
         groups: dict[tuple[str, tuple[tuple[str, object], ...]], list[OnlineResult]] = {}
-        for result in sorted(own, key=lambda result: _rank(result.setting)):
+        kinds = [*KINDS, *(result.setting.policy for result in own)]
+        for result in sorted(own, key=lambda result: kinds.index(result.setting.policy)):
             if not result.setting.is_offline:
                 groups.setdefault(result.setting.curve, []).append(result)
         for (policy, _), group in groups.items():
@@ -275,11 +249,6 @@ def latency_curves(
                 curves.append(TradeoffCurve(f"{prefix}{name}", points, policy))
         levels += [Level(prefix, result.bleu) for result in own if result.setting.is_offline]
     return curves, levels
-
-
-def _rank(setting: Setting) -> int:
-    """Return the rank of a policy in legends."""
-    return [*KINDS].index(setting.policy) if setting.policy in KINDS else len(KINDS)
 
 
 def reference_curves(name: str) -> list[TradeoffCurve]:
@@ -368,7 +337,7 @@ def latency_section(
             "convention": convention,
             "metric": metric,
             "settings": rows,
-            "areas": [row.values() for row in areas],
+            "areas": [dataclasses.asdict(row) for row in areas],
         },
         # A title of one's own says what it says.
         "" if title else shared_corpus(result.corpus for result in results),
@@ -410,7 +379,6 @@ def _may_be_same(path: str, other: str) -> bool:
 def _settings_table(
     results: Sequence[OnlineResult], unit: Unit, convention: Convention
 ) -> tuple[list[dict[str, Any]], Table]:
-    """Return all settings as JSON keys, and as a table."""
     rows = []
     for result in results:
         figures = {name: result.latency(name, unit, convention) for name in _FIGURES}
@@ -454,11 +422,10 @@ def area_table(areas: Sequence[CurveArea]) -> Table:
 
 
 def _cells(row: CurveArea, baselines: bool) -> list[Cell]:
-    area = row.area
-    interval = None if area.interval is None else "{:+.2f} to {:+.2f}".format(*area.interval)
-    p_value = None if area.p_value is None else f"{area.p_value:.3f}"
-    difference = None if math.isnan(area.difference) else f"{area.difference:+.2f}"
-    ends = (area.low, area.high)
+    interval = None if row.interval is None else "{:+.2f} to {:+.2f}".format(*row.interval)
+    p_value = None if row.p_value is None else f"{row.p_value:.3f}"
+    difference = None if row.difference is None else f"{row.difference:+.2f}"
+    ends = (row.low, row.high)
     baseline = [row.baseline or row.system] if baselines else []
     figures = (row.metric.upper(), difference, interval, p_value, *ends)
     return [row.system, row.curve, *baseline, *figures]

@@ -7,7 +7,6 @@ the section.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -63,40 +62,32 @@ class SystemPaths:
     paths: Sequence[WrittenPath]
     lagging: NDArray[numpy.float64]
 
-    @property
-    def written(self) -> int:
-        """Return the number of target units."""
-        return sum(len(path.target) for path in self.paths)
+    def numbers(self, line: int | None = None) -> dict[str, Any]:
+        """Return delays and shares over all lines, or of the one at an index, as JSON keys.
 
-    @property
-    def mean_delay(self) -> float | None:
-        """Return how many source units had been read, on average over all target units."""
-        total = sum(sum(path.delays) for path in self.paths)
-        return total / self.written if self.written else None
+        What is not known is None: shares where there are no links, delays where nothing is written.
+        """
+        paths = self.paths if line is None else [self.paths[line]]
+        lagging = self.lagging if line is None else self.lagging[line : line + 1]
+        known = lagging[~numpy.isnan(lagging)]
+        written = sum(len(path.target) for path in paths)
+        values = {
+            "written": written,
+            "mean_delay": sum(sum(path.delays) for path in paths) / written if written else None,
+            "al": float(known.mean()) if len(known) else None,
+            "anticipation_percent": percent(_share([path.anticipated for path in paths], written)),
+        }
+        if line is not None:
+            return {"line": paths[0].line, **values}
+        linked = [None if path.links is None else {t for _, t in path.links} for path in paths]
+        aligned = _share(linked, written)
+        return values | {"unaligned_percent": None if aligned is None else 100.0 * (1.0 - aligned)}
 
-    @property
-    def mean_lagging(self) -> float | None:
-        """Return AL, averaged over the lines that have it."""
-        known = self.lagging[~numpy.isnan(self.lagging)]
-        return float(known.mean()) if len(known) else None
 
-    @property
-    def anticipation(self) -> float | None:
-        """Return the share of the target units that were anticipated, None without links."""
-        return self._share([path.anticipated for path in self.paths])
-
-    @property
-    def unaligned(self) -> float | None:
-        """Return the share of the target units without a link, None where no links are known."""
-        aligned = self._share(
-            [None if path.links is None else {t for _, t in path.links} for path in self.paths]
-        )
-        return None if aligned is None else 1.0 - aligned
-
-    def _share(self, units: Sequence[Collection[int] | None]) -> float | None:
-        """Return the share of the target units that these are, line by line."""
-        counts = [len(line) for line in units if line is not None]
-        return sum(counts) / self.written if self.written and len(counts) == len(units) else None
+def _share(units: Sequence[Collection[int] | None], written: int) -> float | None:
+    """Return the share of what is written that these units of each line are."""
+    counts = [len(line) for line in units if line is not None]
+    return sum(counts) / written if written and len(counts) == len(units) else None
 
 
 def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
@@ -253,7 +244,12 @@ def paths_section(
     empty.
     """
     # Each line once, in the order in which they were named.
-    shown = list(dict.fromkeys(lines)) or _typical(systems)
+    translated = [
+        (path.line, len(path.source))
+        for index, path in enumerate(systems[0].paths)
+        if all(system.paths[index].target for system in systems)
+    ]
+    shown = list(dict.fromkeys(lines)) or typical_lines(translated)
     indices = {path.line: index for index, path in enumerate(systems[0].paths)}
     if missing := [line for line in shown if line not in indices]:
         raise ConfigError(f"There is no line {missing[0]} in the traces.")
@@ -295,17 +291,10 @@ def paths_section(
     )
 
 
-def _typical(systems: Sequence[SystemPaths]) -> list[int]:
-    """Return the first lines of middling length that all translate, or that all translate."""
-    middling, others = [], []
-    for index, path in enumerate(systems[0].paths):
-        if not all(system.paths[index].target for system in systems):
-            continue
-        if _SHORTEST <= len(path.source) <= _LONGEST:
-            middling.append(path.line)
-        elif len(path.source) <= 3 * _LONGEST:
-            others.append(path.line)
-    return (middling or others)[:_SHOWN]
+def typical_lines(sizes: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the first lines of middling length, or of any; `sizes` are (line, source units)."""
+    middling = [line for line, size in sizes if _SHORTEST <= size <= _LONGEST]
+    return (middling or [line for line, size in sizes if size <= 3 * _LONGEST])[:_SHOWN]
 
 
 def _values(system: SystemPaths) -> dict[str, Any]:
@@ -313,26 +302,8 @@ def _values(system: SystemPaths) -> dict[str, Any]:
         "system": system.name,
         "traces": str(system.path),
         "sentences": len(system.paths),
-        "written": system.written,
-        "mean_delay": system.mean_delay,
-        "al": system.mean_lagging,
-        "anticipation_percent": percent(system.anticipation),
-        "unaligned_percent": percent(system.unaligned),
-        "lines": [_line_values(system, index) for index in range(len(system.paths))],
-    }
-
-
-def _line_values(system: SystemPaths, index: int) -> dict[str, Any]:
-    """Return the numbers of one line as JSON keys."""
-    path, lagging = system.paths[index], float(system.lagging[index])
-    early, written = path.anticipated, len(path.target)
-    is_known = early is not None and written
-    return {
-        "line": path.line,
-        "written": written,
-        "mean_delay": sum(path.delays) / written if written else None,
-        "al": None if math.isnan(lagging) else lagging,
-        "anticipation_percent": 100.0 * len(early or ()) / written if is_known else None,
+        **system.numbers(),
+        "lines": [system.numbers(line) for line in range(len(system.paths))],
     }
 
 
@@ -342,7 +313,7 @@ def _rows(
     """Return the grids of one line, a few abreast; the first row says which line it is."""
     grids = []
     for style, system in enumerate(systems):
-        path, values = system.paths[index], _line_values(system, index)
+        path, values = system.paths[index], system.numbers(index)
         title = system.name
         if values["al"] is not None:
             title += f" (AL {values['al']:.2f}"

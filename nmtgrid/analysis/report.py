@@ -14,6 +14,7 @@ import html
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from importlib.resources import files
 from pathlib import Path
 
 from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
@@ -38,14 +39,6 @@ _LIGHT = {
     "page": "#ffffff", "band": "#f4f6f8", "link": "#00588a",
     **{f"line-{index}": colour for index, colour in enumerate(COLOURS)},
     **{f"name-{index}": darker(colour) for index, colour in enumerate(COLOURS)},
-}  # fmt: skip
-# The same hues, light enough for a dark page.
-_DARK_COLOURS = ("#4aa8e0", "#f08a4b", "#3cc79a", "#e3a0c6", "#f0b840", "#b0b4b8", "#8ccdf5")
-_DARK = {
-    "ink": "#e4e6e8", "soft": "#aab0b6", "axis": "#80868c", "rule": "#3a4047", "paper": "#191c1f",
-    "page": "#191c1f", "band": "#22272b", "link": "#7cc4f0",
-    **{f"line-{index}": colour for index, colour in enumerate(_DARK_COLOURS)},
-    **{f"name-{index}": colour for index, colour in enumerate(_DARK_COLOURS)},
 }  # fmt: skip
 
 VARIABLES: dict[str, str] = {
@@ -74,78 +67,9 @@ def on_page(colour: str) -> str:
 
 def style_sheet() -> str:
     """Return the CSS of a report: one column on a phone, both schemes, and paper."""
-    light, dark = (
-        " ".join(f"--{name}: {value};" for name, value in values.items())
-        for values in (_LIGHT, _DARK)
-    )
-    return f"""
-:root {{ color-scheme: light dark; {light} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}
-{_RULES}"""
-
-
-_RULES = """
-* { box-sizing: border-box; }
-html { scroll-padding-top: 1rem; -webkit-text-size-adjust: 100%; }
-body { margin: 0; background: var(--page); color: var(--ink);
-  font: 16px/1.55 system-ui, -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; }
-a { color: var(--link); }
-main, header, footer { max-width: 62rem; margin: 0 auto; padding: 0 1.25rem; }
-header { padding-top: 2.5rem; }
-h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 .4rem; }
-h2 { font-size: 1.35rem; line-height: 1.25; margin: 3rem 0 .5rem; padding-top: 1rem;
-  border-top: 1px solid var(--rule); }
-h3 { font-size: 1.05rem; margin: 1.6rem 0 .3rem; }
-p { margin: .5rem 0; max-width: 44rem; }
-.finding { margin: 1.2rem 0; padding: .5rem 1.1rem; background: var(--band); border-radius: 6px;
-  border-left: 4px solid var(--line-0); font-size: 1.08rem; }
-.finding p { max-width: none; }
-.finding p:last-child:not(:first-child) { font-size: .9rem; color: var(--soft); }
-code { font: .86em ui-monospace, "SF Mono", Menlo, Consolas, monospace; background: var(--band);
-  padding: .05em .3em; border-radius: 3px; overflow-wrap: anywhere; }
-.soft, figcaption, caption, footer { color: var(--soft); font-size: .9rem; }
-nav ul { list-style: none; margin: 1.2rem 0 0; padding: 0; display: flex; flex-wrap: wrap;
-  gap: .35rem .6rem; }
-nav a { display: inline-block; padding: .15rem .7rem; border-radius: 1rem;
-  background: var(--band); text-decoration: none; }
-figure { margin: 1.4rem 0; }
-.plot { overflow-x: auto; }
-.plot svg { display: block; max-width: 100%; height: auto; }
-.plot.on-light { color-scheme: light; background: #ffffff; border-radius: 6px;
-  width: fit-content; max-width: 100%; }
-.plot.on-light svg { --ink: #333333; --axis: #888888; --rule: #dddddd; --paper: #ffffff; }
-figcaption { margin-top: .35rem; max-width: 44rem; }
-.table { overflow-x: auto; margin: 1.2rem 0; }
-table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; padding-bottom: .35rem; white-space: pre-line; }
-th, td { padding: .3rem .8rem .3rem 0; text-align: left; vertical-align: top;
-  border-bottom: 1px solid var(--rule); overflow-wrap: break-word; max-width: 24rem; }
-th { font-weight: 600; vertical-align: bottom; }
-th:last-child, td:last-child { padding-right: 0; }
-td.long { min-width: 14rem; }
-th.number, td.number { text-align: right; white-space: nowrap; }
-th.number { white-space: normal; }
-summary { cursor: pointer; color: var(--link); margin: 1rem 0 .2rem; }
-footer { margin-top: 3.5rem; padding-bottom: 2.5rem; overflow-wrap: anywhere; }
-footer p:first-child { border-top: 1px solid var(--rule); padding-top: 1rem; max-width: none; }
-@media screen and (max-width: 40rem) {
-  header { padding-top: 1.4rem; }
-  h1 { font-size: 1.5rem; }
-  .plot svg { max-width: none; width: max(100%, min(var(--width), 34rem)); }
-}
-@media print {
-  :root { color-scheme: light; }
-  body { font-size: 10.5pt; }
-  nav { display: none; }
-  main, header, footer { max-width: none; padding: 0; }
-  h2 { break-after: avoid; }
-  figure, tr { break-inside: avoid; }
-  .table, .plot { overflow: visible; }
-  details::details-content { content-visibility: visible; block-size: auto; }
-  summary { display: none; }
-  a { color: inherit; text-decoration: none; }
-}
-"""
+    light = " ".join(f"--{name}: {value};" for name, value in _LIGHT.items())
+    rules = files("nmtgrid.analysis").joinpath("report.css").read_text("utf-8")
+    return f"\n:root {{ color-scheme: light dark; {light} }}\n{rules}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,12 +87,10 @@ class ReportInputs:
 
     @functools.cached_property
     def files(self) -> dict[str, Path]:
-        """Return the systems' files by name."""
         return named_files(self.systems or [])
 
     @functools.cached_property
     def traces(self) -> Mapping[Path, Sequence[Trace]]:
-        """Return the traces in the systems' files."""
         return {path: list(read_traces(path)) for path in self.files.values() if is_traces(path)}
 
     def systems_with(self, field: str) -> dict[str, Path]:
@@ -377,7 +299,7 @@ def inline(drawn: str, identity: str, label: str) -> str:
 
 
 def _table(table: Table) -> str:
-    numeric = [table.is_numeric(column) for column in range(len(table.columns))]
+    numeric = table.is_numeric
     head = "".join(
         f'<th scope="col"{_kind("", right)}>{_escaped(name)}</th>'
         for name, right in zip(table.columns, numeric, strict=True)

@@ -40,12 +40,16 @@ class Table:
         """Return the cells as they are shown."""
         return [[format_cell(cell, self.digits) for cell in row] for row in self.rows]
 
-    def is_numeric(self, column: int) -> bool:
-        """Return whether a column has only numbers (also as text) and dashes."""
-        cells = [row[column] for row in self.rows if row[column] is not None]
-        return bool(cells) and all(
-            _NUMBER.fullmatch(cell) if isinstance(cell, str) else True for cell in cells
-        )
+    @property
+    def is_numeric(self) -> list[bool]:
+        """Whether each column has only numbers (also as text) and dashes."""
+        columns = ([row[n] for row in self.rows] for n in range(len(self.columns)))
+        cells = [[cell for cell in column if cell is not None] for column in columns]
+        return [
+            bool(column)
+            and all(not isinstance(cell, str) or bool(_NUMBER.fullmatch(cell)) for cell in column)
+            for column in cells
+        ]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +108,6 @@ def format_cell(cell: Cell, digits: int = 2) -> str:
 
 
 def percent(share: float | None) -> float | None:
-    """Return a share in percent, None for None."""
     return None if share is None else 100.0 * share
 
 

@@ -261,7 +261,6 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
     first = next((result for result in results if result.search), results[0])
     search = f", {first.search}" if first.search else ""
     corpus = shared_corpus(result.corpus for result in results)
-    where = "" if corpus else f", {first.split}"
     split = f"{first.split} ({first.sentences:,} sentences){search}"
     rows = [
         {
@@ -276,19 +275,6 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
         for name, _, points in _groups(results)
         for point in points
     ]
-
-    def draw(path: Path) -> None:
-        draw_tradeoff(
-            exit_curves(results, seconds=False),
-            path,
-            title=f"Early exit{where}{search}: quality against cost",
-            x_labels=[
-                "average exit (blocks per token)",
-                "decoder's operations (MFLOPs per token)",
-                "time (percent of the full stack's)",
-            ],
-            y_label="BLEU, tokenised (percent)",
-        )
 
     table = Table(
         f"{split}; BLEU tokenised (percent); average exit in blocks per token; MFLOPs of the "
@@ -308,7 +294,35 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
         "Early exit: quality against cost",
         _TEXT.format(split=split),
         [table],
-        [Picture("depth", "BLEU against average exit, operations and time.", draw)],
+        [
+            Picture(
+                "depth",
+                "BLEU against average exit, operations and time.",
+                lambda path: draw_tunings(results, path, "" if corpus else first.split),
+            )
+        ],
         {"split": results[0].split, "rows": rows},
         corpus,
+    )
+
+
+def draw_tunings(
+    results: Sequence[TuningResult], path: Path, split: str, seconds: str = ""
+) -> None:
+    """Draw BLEU against average exit, operations and time into `path`.
+
+    Time is in percent of the full stack's, or in `seconds`, which says what takes them. Titles name
+    the `split`.
+    """
+    search = next((result.search for result in results if result.search), "")
+    draw_tradeoff(
+        exit_curves(results, seconds=bool(seconds)),
+        path,
+        title=", ".join(filter(None, ["Early exit", split, search])) + ": quality against cost",
+        x_labels=[
+            "average exit (blocks per token)",
+            "decoder's operations (MFLOPs per token)",
+            seconds or "time (percent of the full stack's)",
+        ],
+        y_label="BLEU, tokenised (percent)",
     )

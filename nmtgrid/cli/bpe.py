@@ -12,7 +12,6 @@ from typer import Typer
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     CommandArguments,
     Excludes,
@@ -40,8 +39,6 @@ app = Typer(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LearnArguments(CommandArguments):
-    """The arguments of `bpe learn`."""
-
     data: Path = argument("A dataset directory.", "DATA")
     method: Literal["bpe", "sentencepiece"] | None = option(
         "Kind of subwords: `bpe`, or pieces of `sentencepiece`, which needs no spaces between "
@@ -88,7 +85,6 @@ RULES = [
     {
         "Subwords": "method merges pieces joint codes model words",
         "Vocabularies": "joint_vocabulary min_count vocab_source vocab_target overwrite",
-        GENERAL: "workers json",
     },
     "nmtgrid bpe learn DATA --merges 10000",
     "nmtgrid bpe learn DATA --method sentencepiece --pieces 8000",
@@ -223,23 +219,19 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class UndoArguments(CommandArguments):
-    """The arguments of `bpe undo`."""
-
     input: Path = option("Input file; `-`: standard input.", "FILE", default=Path("-"))
     out: Path = option("Output file; `-`: standard output.", "FILE", default=Path("-"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ApplyArguments(UndoArguments):
-    """The arguments of `bpe apply`."""
-
     codes: Path = argument("BPE codes, or a SentencePiece `.model`.", "CODES")
     workers: Workers = 1
 
 
 @takes(
     ApplyArguments,
-    {INPUT_OUTPUT: "input out", GENERAL: "workers"},
+    {INPUT_OUTPUT: "input out"},
     "nmtgrid bpe apply DATA/bpe.codes < words > units",
 )
 def apply(arguments: ApplyArguments) -> None:

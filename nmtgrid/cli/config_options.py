@@ -33,7 +33,6 @@ class FileOption:
 
     @property
     def type(self) -> Any:
-        """The type without None."""
         if get_origin(self.kind) in (Union, types.UnionType):
             return next(part for part in get_args(self.kind) if part is not type(None))
         return self.kind
@@ -112,7 +111,9 @@ def with_options(
             faults.append(
                 f"`{name}` can only be given on the command line: remove it from the file."
             )
-        elif option is None or (settings is not None and _is_setting(key, value, settings)):
+        elif option is None or (
+            settings is not None and (key in settings or isinstance(value, Mapping))
+        ):
             if settings is None:
                 faults.append(f"`{name}`: there is no such option. {nearest(key, options)}")
             rest[key if key in options else name] = value
@@ -134,7 +135,3 @@ def with_options(
         faults=messages,
         faulty_fields=frozenset(faulty),
     )
-
-
-def _is_setting(key: str, value: Any, settings: Collection[str]) -> bool:
-    return key in settings or isinstance(value, Mapping)

@@ -24,8 +24,6 @@ _DRAFT = "http://json-schema.org/draft-07/schema#"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConfigSchemaArguments(CommandArguments):
-    """The arguments of `config-schema`."""
-
     command: str = argument(
         "Command that reads the file: train, decode, online-eval or adaptive-tune.",
         "COMMAND",

@@ -14,7 +14,6 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.cli.options import (
-    GENERAL,
     CommandArguments,
     Device,
     Precision,
@@ -31,8 +30,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DemoArguments(CommandArguments):
-    """The arguments of `demo`."""
-
     models: list[str] = argument("Model directories; NAME=MODEL names one.", "MODEL")
     policy: list[str] | None = option(
         "Initial reading policy, such as `confidence threshold=0.8`, or one of your own, "
@@ -71,7 +68,6 @@ class DemoArguments(CommandArguments):
     {
         "Page": "policy examples no_page",
         "Server": "host port max_streams max_words max_source time_limit idle",
-        GENERAL: "weights precision device",
     },
     "nmtgrid demo MODEL",
     "nmtgrid demo grid=MODEL1 transformer=MODEL2 --policy 'confidence threshold=0.8'",

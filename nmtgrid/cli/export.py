@@ -8,7 +8,6 @@ from typing import Literal
 
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
-    GENERAL,
     REQUIRED,
     CommandArguments,
     JsonFile,
@@ -28,8 +27,6 @@ Quantization = Literal[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExportArguments(CommandArguments):
-    """The arguments of `export`."""
-
     model: Path = argument("A model directory.", "MODEL")
     to: Literal["ctranslate2"] = option("Target program.", default=REQUIRED)
     out: Path = option("New folder for the model and its text pipeline.", "DIR", default=REQUIRED)
@@ -42,7 +39,7 @@ class ExportArguments(CommandArguments):
 
 @takes(
     ExportArguments,
-    {"Output": "to out quantization", GENERAL: "weights json"},
+    {"Output": "to out quantization"},
     "nmtgrid export MODEL --to ctranslate2 --quantization int8 --out DIR",
 )
 def command(arguments: ExportArguments) -> None:

@@ -23,8 +23,6 @@ from nmtgrid.cli.options import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportArguments(CommandArguments):
-    """The arguments of `import-fairseq`."""
-
     checkpoint: Path = argument("A checkpoint, such as checkpoint_best.pt.", "CHECKPOINT")
     dict_source: Path = option("fairseq's `dict.<source>.txt`.", "FILE", default=REQUIRED)
     dict_target: Path = option("fairseq's `dict.<target>.txt`.", "FILE", default=REQUIRED)
@@ -61,20 +59,8 @@ def command(arguments: ImportArguments) -> None:
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
 
-    model = import_checkpoint(
-        arguments.checkpoint,
-        TextFiles(
-            source_dictionary=arguments.dict_source,
-            target_dictionary=arguments.dict_target,
-            codes=arguments.codes,
-            target_codes=arguments.codes_target,
-            source_lang=arguments.source_lang,
-            target_lang=arguments.target_lang,
-            tokenize=arguments.tokenize,
-            lowercase=arguments.lowercase,
-        ),
-        arguments.out,
-    )
-    facts = {"theirs": model.original_arch, "arch": model.arch}
-    rows = [("theirs", model.original_arch), ("ours", model.arch)]
-    report_import(model, facts, rows, arguments.out, arguments.json)
+    names = [field.name for field in dataclasses.fields(TextFiles)]
+    text = TextFiles(**{name: getattr(arguments, name) for name in names})
+    facts = import_checkpoint(arguments.checkpoint, text, arguments.out)
+    rows = {"theirs": facts["theirs"], "ours": facts["arch"]}
+    report_import(facts, rows, arguments.json)

@@ -21,8 +21,6 @@ from nmtgrid.cli.options import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ImportArguments(CommandArguments):
-    """The arguments of `import-marian`."""
-
     folder: Path = argument("Directory of a `MarianMTModel` and its tokenizer.", "DIR")
     out: Path = option("New model directory.", "MODEL", default=REQUIRED)
     source_lang: str | None = option("Source language, if the directory does not name it.")
@@ -45,9 +43,7 @@ def command(arguments: ImportArguments) -> None:
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_marian import import_folder
 
-    model = import_folder(
+    facts = import_folder(
         arguments.folder, arguments.out, arguments.source_lang, arguments.target_lang
     )
-    facts = {"arch": model.arch, "search": model.search}
-    rows = [("beam", str(model.search["beam"]))]
-    report_import(model, facts, rows, arguments.out, arguments.json)
+    report_import(facts, {"beam": str(facts["search"]["beam"])}, arguments.json)

@@ -2,44 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nmtgrid.base import console
-from nmtgrid.base.config import to_json
 from nmtgrid.cli.options import write_report
 
-if TYPE_CHECKING:
-    from nmtgrid.convert.from_fairseq.model import Imported
 
-
-def report_import(
-    model: Imported,
-    facts: dict[str, Any],
-    rows: Iterable[tuple[str, str]],
-    out: Path,
-    report: Path | None,
-) -> None:
-    """Print the model's facts, after further `rows`, and write them to `report` with `facts`."""
-    source_types, target_types = model.vocabularies
-    rows = [
-        *rows,
-        ("parameters", f"{model.parameters:,}"),
-        ("source types", f"{source_types:,}"),
-        ("target types", f"{target_types:,}"),
-    ]
-    console.table("Converted", ("what", "value"), rows)
-    # Options that were ignored or replaced.
-    for note in model.notes:
-        console.say(f"Note: {note}.")
-    console.say(f"`nmtgrid decode {out}` translates with it.")
-    facts |= {
-        "model": to_json(model.config),
-        "parameters": model.parameters,
-        "source_types": source_types,
-        "target_types": target_types,
-        "notes": model.notes,
-        "out": str(out),
+def report_import(facts: Mapping[str, Any], rows: Mapping[str, str], report: Path | None) -> None:
+    """Print the facts of a model, after further `rows`, and write them to `report`."""
+    counts = {
+        "parameters": facts["parameters"],
+        "source types": facts["source_types"],
+        "target types": facts["target_types"],
     }
+    shown = {**rows, **{name: f"{count:,}" for name, count in counts.items()}}
+    console.table("Converted", ("what", "value"), shown.items())
+    # Options that were ignored or replaced.
+    for note in facts["notes"]:
+        console.say(f"Note: {note}.")
+    console.say(f"`nmtgrid decode {facts['out']}` translates with it.")
     write_report(report, facts)

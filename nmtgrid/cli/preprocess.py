@@ -12,7 +12,6 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.text import NOTES
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
@@ -66,8 +65,6 @@ PICTURE_RULES = [
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PreprocessArguments(CommandArguments):
-    """The arguments of `preprocess`."""
-
     out: Path = option("The new dataset directory.", "DATA", default=REQUIRED)
     source_lang: str | None = option("Suffix of the source files, such as `de`.", "LANG")
     target_lang: str | None = option("Suffix of the target files, such as `en`.", "LANG")
@@ -125,7 +122,6 @@ class PreprocessArguments(CommandArguments):
         "Tokenisation and filters": "tokenize lowercase max_words max_ratio valid_every",
         "Toy corpus": "toy toy_difficulty toy_seed",
         "Captions of pictures": "captions features restval toy_pictures",
-        GENERAL: "workers json",
     },
     "nmtgrid preprocess --source-lang de --target-lang en --train corpus/train "
     "--valid corpus/valid --test corpus/test --lowercase --out DATA",

@@ -33,7 +33,7 @@ from nmtgrid.base.io.records import (
     read_json,
 )
 from nmtgrid.convert.from_fairseq.dictionary import named
-from nmtgrid.convert.from_fairseq.model import Imported, build_model, write_imported
+from nmtgrid.convert.from_fairseq.model import build_model, write_imported
 from nmtgrid.convert.from_fairseq.plan import Plan, Recipes, computed
 from nmtgrid.convert.from_fairseq.transformer import block_recipes
 from nmtgrid.data.directory import check_replaceable
@@ -146,12 +146,12 @@ class _Types:
 
 def import_folder(
     folder: Path, out: Path, source_lang: str | None = None, target_lang: str | None = None
-) -> Imported:
+) -> dict[str, Any]:
     """Write the model in `folder` as a model directory `out`, which must not exist yet.
 
-    Languages that are None are those that the folder names. Raises ModelError, StorageError or
-    InputError for files that are missing or damaged, ConfigError with all that is not the same in
-    our Transformer.
+    Languages that are None are those that the folder names. Returns the facts of the model as JSON
+    keys. Raises ModelError, StorageError or InputError for files that are missing or damaged,
+    ConfigError with all that is not the same in our Transformer.
     """
     check_replaceable(out, overwrite=False)
     _check_files(folder)
@@ -163,7 +163,8 @@ def import_folder(
             "Folders of transformers' `MarianMTModel` can be imported.",
         )
     config = convert_file(path, values, _Config)
-    tokenizer = _read_optional(folder / "tokenizer_config.json", _Tokenizer, {})
+    path = folder / "tokenizer_config.json"
+    tokenizer = convert_file(path, read_json(path) if path.is_file() else {}, _Tokenizer)
     sides = _read_types(folder, config, tokenizer.separate_vocabs)
     languages = {
         "source": source_lang or tokenizer.source_lang,
@@ -220,11 +221,6 @@ def _check_files(folder: Path) -> None:
             f"{folder} lacks {', '.join(f'`{name}`' for name in missing)}.",
             "Fetch the whole folder of the model, its tokenizer included.",
         )
-
-
-def _read_optional(path: Path, kind: type[Any], without: Any) -> Any:
-    """Return the record in a file, or that of the values `without` where there is no file."""
-    return convert_file(path, read_json(path) if path.is_file() else without, kind)
 
 
 def _config_faults(config: _Config) -> list[str]:

@@ -7,9 +7,6 @@ it count the end symbol in the length.
 
 from __future__ import annotations
 
-import contextlib
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError, ModelError
-from nmtgrid.base.io.atomic import link_target, reason, remove_folder, write_text
-from nmtgrid.base.io.lock import FolderLock
+from nmtgrid.base.io.atomic import write_text
+from nmtgrid.data.directory import new_folder
 from nmtgrid.layers.embedding import WAVES, Embedding
 from nmtgrid.layers.transformer.blocks import AddNorm, DecoderBlock, EncoderBlock, FeedForward
 from nmtgrid.models.api import TranslationModel
@@ -70,12 +67,13 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
     `quantization` is one of CTranslate2's names, such as "float32" or "int8".
 
     Raises ConfigError for what it cannot hold or when the package is missing, ModelError when
-    the folder is taken or cannot be made.
+    the folder is taken, StorageError when it cannot be made.
     """
     model = check(loaded.model)
     specs = _package()
-    lock = FolderLock(folder, "nmtgrid export", beside=True)
-    with lock, _new_folder(folder) as building, torch.no_grad():
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise ModelError(f"{folder} exists already.", "Choose another `--out`, or remove it.")
+    with new_folder(folder, task="nmtgrid export") as building, torch.no_grad():
         spec = _specification(specs, model)
         pipeline = loaded.pipeline
         spec.register_source_vocabulary(list(pipeline.source_vocabulary.types))
@@ -127,29 +125,6 @@ def _package() -> Any:
             "The package `ctranslate2` is not installed.", "`pip install nmtgrid[ctranslate2]`."
         ) from fault
     return specs
-
-
-@contextlib.contextmanager
-def _new_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder that is renamed to `folder` when the block ends well."""
-    folder = link_target(folder)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ModelError(f"{folder} exists already.", "Choose another `--out`, or remove it.")
-    building: Path | None = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        yield building
-        # `mkdtemp` makes folders that only their owner can read.
-        building.chmod(0o755)
-        building.replace(folder)
-    except OSError as fault:
-        raise ModelError(
-            f"The folder {folder} cannot be written: {reason(fault)}.", "Choose another `--out`."
-        ) from fault
-    finally:
-        if building is not None:
-            remove_folder(building)
 
 
 def _specification(specs: Any, model: Transformer) -> Any:

@@ -112,18 +112,17 @@ def areas(
             if not math.isnan(point.difference)
             else []
         )
-        results.append(_tested(point, differences[~numpy.isnan(differences)]))
+        differences = differences[~numpy.isnan(differences)]
+        if count := len(differences):
+            fewer = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
+            point = dataclasses.replace(
+                point,
+                interval=bootstrap.interval(differences),
+                p_value=min(1.0, 2 * (fewer + 1) / (count + 1)),
+                resamples=count,
+            )
+        results.append(point)
     return results
-
-
-def _tested(point: Area, differences: Numbers) -> Area:
-    count = len(differences)
-    if not count:
-        return point
-    fewer = min(int((differences <= 0).sum()), int((differences >= 0).sum()))
-    p_value = min(1.0, 2 * (fewer + 1) / (count + 1))
-    interval = bootstrap.interval(differences)
-    return dataclasses.replace(point, interval=interval, p_value=p_value, resamples=count)
 
 
 def _points(

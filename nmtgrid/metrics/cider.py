@@ -1,9 +1,10 @@
-"""CIDEr: agreement of a caption with several references (Vedantam et al., 2015).
+"""CIDEr-D: agreement of a caption with several references (Vedantam et al., 2015).
 
 N-grams of orders 1 to 4 count by how often a caption has them and how few pictures' references have
 them (tf-idf); the score is the mean cosine between the caption and each of its references, times
-ten. Tokens may be words or ids. Words are taken as they are: the paper stems them, the tool of
-MS-COCO does not, and neither does this.
+ten, with clipped counts and a penalty for unlike lengths: what the tool of MS-COCO calls CIDEr.
+Tokens may be words or ids. Words are taken as they are: the paper stems them, the tool of MS-COCO
+does not, and neither does this.
 """
 
 from __future__ import annotations
@@ -12,10 +13,9 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import Literal
 
-Form = Literal["cider-d", "cider"]
-"""CIDEr-D clips counts and punishes unlike lengths; it is what the tool of MS-COCO calls CIDEr."""
+_SIGMA = 6.0
+"""Tokens: how unlike lengths may be."""
 Tokens = Sequence[Hashable]
 Gram = tuple[Hashable, ...]
 
@@ -49,37 +49,27 @@ class _Vector:
 
 
 class Cider:
-    """CIDEr by the document frequencies of a corpus; scores are 0 to 10.
+    """CIDEr-D by the document frequencies of a corpus; scores are 0 to 10.
 
     Tables print a hundred times as much. A corpus of a single picture scores 0: n-grams that all
     pictures have weigh nothing.
     """
 
     def __init__(
-        self,
-        references: Sequence[Sequence[Tokens]] | DocumentFrequencies,
-        n: int = 4,
-        sigma: float = 6.0,
-        form: Form = "cider-d",
+        self, references: Sequence[Sequence[Tokens]] | DocumentFrequencies, n: int = 4
     ) -> None:
-        """`references` are all pictures' (or counted already, to the same `n`).
-
-        `sigma`, in tokens, is how unlike lengths may be in CIDEr-D. Raises ValueError where a
-        value makes no sense.
-        """
-        if n < 1 or not sigma > 0 or form not in ("cider-d", "cider"):
-            raise ValueError(f"no such CIDEr: n={n}, sigma={sigma}, form={form!r}")
+        """`references` are all pictures' (or counted already, to the same `n`)."""
         if not isinstance(references, DocumentFrequencies):
             references = DocumentFrequencies.count(references, n)
         self.frequencies = references
-        self.n, self.sigma, self.form = n, sigma, form
+        self.n = n
         self._most = math.log(max(1, self.frequencies.pictures))
 
     @property
     def signature(self) -> str:
         """What the score was computed from, in the manner of sacreBLEU."""
-        spread = f"|sigma:{self.sigma:g}" if self.form == "cider-d" else ""
-        return f"{self.form}|n:{self.n}{spread}|stem:no|pictures:{self.frequencies.pictures}"
+        pictures = self.frequencies.pictures
+        return f"cider-d|n:{self.n}|sigma:{_SIGMA:g}|stem:no|pictures:{pictures}"
 
     def score(self, candidate: Tokens, references: Sequence[Tokens]) -> float:
         """Return the score of one caption against the references of its picture."""
@@ -124,23 +114,20 @@ class Cider:
         return _Vector(weights, [math.sqrt(square) for square in squares], len(tokens))
 
     def _similarity(self, candidate: _Vector, reference: _Vector) -> float:
-        """Return the mean over n of the cosines, eq. (2) and (3); clipped in CIDEr-D."""
-        is_clipped = self.form == "cider-d"
+        """Return the mean over n of the cosines, eq. (2) and (3), as CIDEr-D has them."""
         products = [0.0] * self.n
         for gram, weight in candidate.weights.items():
             other = reference.weights.get(gram)
             if other is not None:
                 # Clipped, repeating a good n-gram earns nothing more.
-                near = min(weight, other) if is_clipped else weight
-                products[len(gram) - 1] += near * other
+                products[len(gram) - 1] += min(weight, other) * other
         # A product of zero may come with a norm of zero: there is no such n-gram.
         total = 0.0
         for product, first, second in zip(products, candidate.norms, reference.norms, strict=True):
             if product:
                 total += product / (first * second)
-        if is_clipped:
-            difference = candidate.length - reference.length
-            total *= math.exp(-(difference * difference) / (2.0 * self.sigma * self.sigma))
+        difference = candidate.length - reference.length
+        total *= math.exp(-(difference * difference) / (2.0 * _SIGMA * _SIGMA))
         return total / self.n
 
 

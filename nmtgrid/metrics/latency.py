@@ -6,7 +6,7 @@ of the raw line, which arrive whole: where a part of a word has been read, it co
 words are the tokenised ones, written with their last subword; with SentencePiece with the next one,
 which shows that the word has ended.
 
-A metric of one's own is a function of a sentence (`Metric`); metrics/own.py reads it from a file.
+A metric of one's own is a function of a sentence (`Metric`) in an imported file (`--import FILE`).
 
 Sentences are sorted by length and scored in padded blocks [B, T] of numpy arrays, not one by one.
 """
@@ -14,6 +14,7 @@ Sentences are sorted by length and scored in padded blocks [B, T] of numpy array
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -21,8 +22,10 @@ from typing import Any, Literal
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import nan_to_none
+from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
+from nmtgrid.base.spans import shortened
 from nmtgrid.base.subword_marks import SPACE, word_numbers
 
 Convention = Literal["thesis", "simuleval"]
@@ -35,10 +38,10 @@ source, and that of its target, which the convention takes from hypothesis or re
 
 METRICS = ("ap", "al", "dal", "cw", "max_cw", "laal", "yaal")
 _BLOCK = 1 << 20  # padded cells that are worked on at a time
+_TRIAL = ([1.0, 2.0, 2.0], 2.0, 3.0)
 
 
 def heading(metric: str) -> str:
-    """Return how tables name one of `METRICS`."""
     return "mCW" if metric == "max_cw" else metric.upper()
 
 
@@ -93,7 +96,6 @@ class SentenceLatency:
     own: Mapping[str, Numbers] = dataclasses.field(default_factory=dict)
 
     def mean(self) -> Latency:
-        """Return the macro averages."""
         written, references = self.hypothesis_lengths.sum(), self.reference_lengths.sum()
         return Latency(
             **{name: _mean(getattr(self, name)) for name in METRICS},
@@ -222,6 +224,32 @@ def own_latency(
             "Return NaN for sentences without such a latency; averages exclude them.",
         )
     return value
+
+
+def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
+    """Return the metrics of these names, or of FILE.py:function.
+
+    Each is tried on delays of 1, 2 and 2 of a source of 2 and a target of 3. Raises ConfigError
+    that names every fault: a function that there is not or that fails, and a name that is taken.
+    """
+    metrics: dict[str, Metric] = {}
+    faults: list[str] = []
+    for text in names:
+        try:
+            name, functions = imported_name(text), own_definitions(inspect.isfunction)
+            if name not in functions:
+                advice = f"{nearest(name, functions)} {ADVICE}".strip()
+                raise ConfigError(f"There is no latency metric `{shortened(name)}`.", advice)
+            metric: Metric = functions[name]
+            if name in metrics or name in METRICS:
+                raise ConfigError(f"There are two latency metrics `{name}`.", "Rename yours.")
+            own_latency(name, metric, *_TRIAL, "a trial, delays 1, 2, 2 of 2 source units")
+            metrics[name] = metric
+        except ConfigError as error:
+            faults.append(str(error))
+    if faults:
+        raise ConfigError(faults)
+    return metrics
 
 
 class _Block:

@@ -8,7 +8,7 @@ on sentence statistics, smoothing for the BLEU of samples; both agree with sacre
 from __future__ import annotations
 
 import dataclasses
-import itertools
+import functools
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy
@@ -26,19 +26,20 @@ class Ragged:
     symbols: NDArray[numpy.int32]
     lengths: NDArray[numpy.int64]
 
-    @property
+    @functools.cached_property
     def starts(self) -> NDArray[numpy.int64]:
-        """Return where each line begins, and where the last one ends [lines + 1]."""
+        """Where each line begins, and where the last one ends [lines + 1]."""
         return numpy.concatenate([[0], numpy.cumsum(self.lengths)])
 
-    def lines(self) -> Iterator[list[int]]:
-        """Yield the symbols of each line."""
-        starts = self.starts.tolist()
-        for first, last in itertools.pairwise(starts):
-            yield self.symbols[first:last].tolist()
+    def __getitem__(self, line: int) -> list[int]:
+        symbols: list[int] = self.symbols[self.starts[line] : self.starts[line + 1]].tolist()
+        return symbols
+
+    def __iter__(self) -> Iterator[list[int]]:
+        # Created on access, because all of them would take gigabytes.
+        return (self[line] for line in range(len(self.lengths)))
 
     def part(self, first: int, last: int) -> Ragged:
-        """Return lines `first` to `last - 1`."""
         starts = self.starts
         return Ragged(self.symbols[starts[first] : starts[last]], self.lengths[first:last])
 
@@ -53,9 +54,9 @@ def words(lines: Iterable[Sequence[str]], vocabulary: dict[str, int]) -> Ragged:
     return Ragged(numpy.array(symbols, numpy.int32), numpy.array(lengths, numpy.int64))
 
 
-def characters(lines: Sequence[str]) -> Ragged:
+def chrf_characters(lines: Sequence[str], lowercase: bool = False) -> Ragged:
     """Return the characters of each line by code point, white space left out."""
-    stripped = ["".join(line.split()) for line in lines]
+    stripped = ["".join((line.lower() if lowercase else line).split()) for line in lines]
     # Half characters, which a string of Python may hold, count as characters too.
     codes = "".join(stripped).encode("utf-32-le", "surrogatepass")
     lengths = numpy.fromiter(map(len, stripped), numpy.int64, len(stripped))
@@ -183,11 +184,6 @@ def chrf_counts(hypotheses: Ragged, references: Ragged) -> Counts:
     matched = matches(hypotheses, references, CHRF_ORDER)
     counts = numpy.stack([in_hypothesis, in_reference, matched], axis=2)
     return counts.reshape(len(counts), -1)
-
-
-def chrf_characters(lines: Sequence[str], lowercase: bool = False) -> Ragged:
-    """Return the characters that chrF counts."""
-    return characters([line.lower() for line in lines] if lowercase else lines)
 
 
 def corpus_bleus(sums: NDArray[numpy.float64]) -> NDArray[numpy.float64]:

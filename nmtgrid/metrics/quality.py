@@ -112,7 +112,6 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
 
 
 def _metric(name: MetricName, tokenize: str = "13a", lowercase: bool = False) -> Any:
-    """Return sacreBLEU's metric."""
     if name == "bleu":
         # `force`: that tokenised text looks tokenised is intended here, not worth a warning.
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
@@ -169,23 +168,6 @@ class Scorer:
         return float(self._metric._compute_score_from_stats(list(counts)).score)
 
 
-@dataclasses.dataclass(frozen=True)
-class Tested:
-    """A system in a paired test: its score in percent and the p-value against the first.
-
-    `mean` and `interval` (95 %: mean - interval to mean + interval) are those of the resamples; the
-    first system has no p-value, and randomisation neither mean nor interval. A system whose
-    sentences all have the same statistics as those of the first one is identical to it, and has no
-    p-value either.
-    """
-
-    score: float
-    p_value: float | None
-    mean: float | None
-    interval: float | None
-    is_identical: bool = False
-
-
 def paired_test(
     kind: TestName,
     samples: int,
@@ -193,8 +175,12 @@ def paired_test(
     tokenize: str = "13a",
     lowercase: bool = False,
     seed: int = SEED,
-) -> dict[MetricName, tuple[list[Tested], str]]:
+) -> dict[MetricName, tuple[list[dict[str, Any]], str]]:
     """Return for each metric the comparison of each system with the first, and the signature.
+
+    As JSON keys: the `score` in percent and the `p_value`; of the bootstrap the mean of the
+    resamples, and how far from it 95 % of them reach. The first system has no p-value; neither has
+    one that is `identical` to it, all of whose sentences have the same statistics.
 
     `counts` has [sentences, columns] for each system. These are sacreBLEU's own paired bootstrap
     and approximate randomisation, with its random numbers. Raises ConfigError if more than 4 GiB of
@@ -212,11 +198,16 @@ def paired_test(
         # What stands where sacreBLEU expects lines is counted already.
         signatures, scores = PairedTest(systems, metrics, None, short, samples)()  # type: ignore[arg-type]
 
-    def tested(result: Any, is_identical: bool) -> Tested:
-        # Of equal systems sacreBLEU says 1 / (samples + 1), its least p-value.
-        figures = (None if is_identical else result.p_value, result.mean, result.ci)
-        others = [None if figure is None else float(figure) for figure in figures]
-        return Tested(float(result.score), others[0], others[1], others[2], is_identical)
+    def tested(result: Any, is_identical: bool) -> dict[str, Any]:
+        figures = {
+            "score": result.score,
+            # Of equal systems sacreBLEU says 1 / (samples + 1), its least p-value.
+            "p_value": None if is_identical else result.p_value,
+            "bootstrap_mean": result.mean,
+            "interval_95": result.ci,
+        }
+        numbers = {name: None if n is None else float(n) for name, n in figures.items()}
+        return {**numbers, "identical": is_identical}
 
     # SacreBLEU names its answers as it prints them, in the order of the metrics.
     titles = [name for name in scores if name != "System"]

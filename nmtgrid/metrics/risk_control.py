@@ -130,7 +130,6 @@ class Calibration(Generic[Candidate]):
 
     @property
     def passed(self) -> list[Tested[Candidate]]:
-        """Those that have the guarantee."""
         return [result for result in self.tested if result.passed]
 
     def values(

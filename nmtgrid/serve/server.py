@@ -24,15 +24,7 @@ from nmtgrid import __version__
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, nearest
 from nmtgrid.base.io.records import NonNegative, convert, parse_json
 from nmtgrid.search.traces import Trace
-from nmtgrid.serve.streams import (
-    Event,
-    Limits,
-    Refusal,
-    Stream,
-    Streams,
-    Worker,
-    trace_values,
-)
+from nmtgrid.serve.streams import Event, Limits, Refusal, Stream, Streams, Worker, trace_values
 from nmtgrid.serve.systems import Models, SystemRequest
 
 Kind = TypeVar("Kind")
@@ -55,6 +47,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 _EXAMPLES = "docs/demo.md lists the addresses, each with an example."
+_EXAMPLES_SHOWN = 8
 _LINES_AT_ONCE = 8
 """Lines of a batch that are translated before streams have their turn."""
 _LEAVE = 5.0
@@ -109,7 +102,6 @@ class Service:
         }
 
     def describe(self) -> dict[str, Any]:
-        """Return what can be asked for."""
         return {
             "models": self.models.descriptions,
             "limits": dataclasses.asdict(self.limits),
@@ -157,10 +149,6 @@ class Service:
             ],
         }
 
-    def close(self) -> None:
-        """Drop what waits for the models."""
-        self.worker.close()
-
 
 class Server(ThreadingHTTPServer):
     """Serves a `Service`; each connection has a thread, and their number is bounded."""
@@ -199,7 +187,6 @@ class Server(ThreadingHTTPServer):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return f"http://{host}:{self.server_port}/"
 
@@ -222,7 +209,7 @@ class Server(ThreadingHTTPServer):
                 with contextlib.suppress(OSError):
                     connection.shutdown(socket.SHUT_RD)
             time.sleep(0.02)
-        self.service.close()
+        self.service.worker.close()
         return not self.connections
 
     def knows_host(self, name: str | None) -> bool:
@@ -245,9 +232,8 @@ class Server(ThreadingHTTPServer):
     def process_request(self, request: Any, client_address: Any) -> None:
         """Serve a connection in a thread, or turn it away where there are too many."""
         with self._lock:
-            if is_full := len(self.connections) >= self.service.limits.connections:
-                pass
-            else:
+            is_full = len(self.connections) >= self.service.limits.connections
+            if not is_full:
                 self.connections[request] = False
         if is_full:
             with contextlib.suppress(OSError):
@@ -257,7 +243,6 @@ class Server(ThreadingHTTPServer):
             super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection."""
         with self._lock:
             self.connections.pop(request, None)
         super().shutdown_request(request)
@@ -298,7 +283,6 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
 
     def parse_request(self) -> bool:
-        """Read the head of a request."""
         self.server.mark(self.connection, True)
         return super().parse_request()
 
@@ -429,7 +413,7 @@ class Handler(BaseHTTPRequestHandler):
         events = self.server.service.streams.get(id).feed(request.text, request.end)
         with contextlib.closing(events):
             first = next(events, [])  # what is refused is refused before the answer begins
-            self._begin_lines()
+            self._send_head(200, _LINES, None)
             try:
                 self._write_events(first)
                 for some in events:
@@ -441,7 +425,7 @@ class Handler(BaseHTTPRequestHandler):
             self._write_chunk(b"")
 
     def _send_events(self, stream: Stream) -> None:
-        self._begin_lines()
+        self._send_head(200, _LINES, None)
         self._write_events(list(stream.events))
         self._write_chunk(b"")
 
@@ -451,11 +435,8 @@ class Handler(BaseHTTPRequestHandler):
         if readable and not self.connection.recv(1, socket.MSG_PEEK):
             raise ConnectionError("the visitor has gone")
 
-    def _begin_lines(self) -> None:
-        self._send_head(200, _LINES, None)
-
     def _write_events(self, events: Sequence[Event]) -> None:
-        lines = (json.dumps(dataclasses.asdict(event), ensure_ascii=False) for event in events)
+        lines = (json.dumps(event, ensure_ascii=False) for event in events)
         if content := "".join(f"{line}\n" for line in lines):
             self._write_chunk(content.encode())
 
@@ -511,9 +492,9 @@ def _check_names(values: Mapping[str, Any], kind: Any) -> None:
             _check_names(system, SystemRequest)
 
 
-def read_examples(lines: Iterator[str], most: int = 8) -> list[str]:
+def read_examples(lines: Iterator[str]) -> list[str]:
     """Return the first lines that are not empty. Raises InputError if there are none."""
-    examples = [text for line in lines if (text := " ".join(line.split()))][:most]
+    examples = [text for line in lines if (text := " ".join(line.split()))][:_EXAMPLES_SHOWN]
     if not examples:
         raise InputError("the file has no sentences.")
     return examples

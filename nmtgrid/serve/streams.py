@@ -1,8 +1,8 @@
 """Streams of the clients of `nmtgrid demo`: one state each, bounded in number and size.
 
 `Streams` opens, finds and drops them; one thread does all of the models' work, a word of a stream
-at a time, so that nobody waits for another's whole text. What happens are events, typed records
-that the HTTP interface writes as JSON:
+at a time, so that nobody waits for another's whole text. What happens are events, which the HTTP
+interface writes as JSON (docs/demo.md describes all keys):
 
     {"event": "read", "system": 0, "word": "Er", "units": ["er"], "reads": 1}
     {"event": "write", "system": 0, "index": 0, "unit": "he", "probability": 0.93, "reads": 3, ...}
@@ -18,10 +18,10 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 from nmtgrid.base.errors import NmtgridError
 from nmtgrid.base.io.atomic import LINE_CHECKSUM
@@ -33,6 +33,7 @@ from nmtgrid.text.incremental import IncrementalDetokenizer
 from nmtgrid.text.moses import is_invisible
 
 Result = TypeVar("Result")
+Event = dict[str, Any]
 _SHARE_DIGITS, _DIGITS = 4, 6
 
 
@@ -67,66 +68,6 @@ class Refusal(NmtgridError):
     def __init__(self, status: int, problem: str, advice: str = "") -> None:
         self.status = status
         super().__init__(problem, advice)
-
-
-@dataclasses.dataclass(frozen=True)
-class Read:
-    """A source word has arrived; `reads` counts the source units so far, including its own."""
-
-    system: int
-    word: str
-    units: list[str]
-    reads: int
-    event: Literal["read"] = "read"
-
-
-@dataclasses.dataclass(frozen=True)
-class Write:
-    """A target unit has been written after `reads` source units; `seconds` are computation time.
-
-    `alignment` are shares of the source units read. `exit` is the decoder block that predicted.
-    """
-
-    system: int
-    index: int
-    unit: str
-    probability: float
-    reads: int
-    exit: int | None
-    alignment: list[float] | None
-    seconds: float
-    is_end: bool
-    event: Literal["write"] = "write"
-
-
-@dataclasses.dataclass(frozen=True)
-class Text:
-    """Further raw text has become final."""
-
-    system: int
-    text: str
-    event: Literal["text"] = "text"
-
-
-@dataclasses.dataclass(frozen=True)
-class End:
-    """The translation is complete; lagging counts source units, or words, None where undefined.
-
-    `trace` is the record of traces.jsonl.
-    """
-
-    system: int
-    text: str
-    average_lagging: float | None
-    average_lagging_words: float | None
-    seconds: float
-    seconds_per_word: float | None
-    average_exit: float | None
-    trace: Mapping[str, Any]
-    event: Literal["end"] = "end"
-
-
-Event = Read | Write | Text | End
 
 
 class Worker:
@@ -166,7 +107,6 @@ class Worker:
             ) from fault
 
     def close(self) -> None:
-        """Drop what has not begun."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -184,12 +124,16 @@ class _Line:
         before = len(self._line.source)
         words = self._line.read(word)
         units = self._line.source
-        return [Read(self._system, word, units[before:], len(units)), *self._written(words)]
+        read = self._event("read", word=word, units=units[before:], reads=len(units))
+        return [read, *self._written(words)]
 
     def end(self) -> list[Event]:
         """Take the line's end; return what follows."""
         events = self._written(self._line.end())
         return [*events, self._summary()]
+
+    def _event(self, event: str, **values: Any) -> Event:
+        return {"system": self._system, **values, "event": event}
 
     def _written(self, words: Sequence[str]) -> list[Event]:
         events: list[Event] = []
@@ -198,45 +142,42 @@ class _Line:
             if shares is not None:
                 shares = [round(share, _SHARE_DIGITS) for share in shares]
             events.append(
-                Write(
-                    self._system,
-                    self._tokens,
-                    token.unit,
-                    round(math.exp(token.log_probability), _DIGITS),
-                    token.reads,
-                    token.exit,
-                    shares,
-                    round(token.seconds, _DIGITS),
-                    token.is_end,
+                self._event(
+                    "write",
+                    index=self._tokens,
+                    unit=token.unit,
+                    probability=round(math.exp(token.log_probability), _DIGITS),
+                    reads=token.reads,
+                    exit=token.exit,
+                    alignment=shares,
+                    seconds=round(token.seconds, _DIGITS),
+                    is_end=token.is_end,
                 )
             )
             self._tokens += 1
         if text := "".join(map(self._detokenizer.add, words)):
-            events.append(Text(self._system, text))
+            events.append(self._event("text", text=text))
         return events
 
-    def _summary(self) -> End:
+    def _summary(self) -> Event:
         line, text = self._line, self._detokenizer.text
-        if not line.source:
-            empty = trace_values(line.trace(1, text))
-            return End(self._system, text, None, None, 0.0, None, None, empty)
-        exits = line.hypothesis().exits
-        words = line.word_delays()
-        seconds = (line.seconds or [0.0])[-1]
-        return End(
-            self._system,
-            text,
-            _lagging(line.token_delays(), len(line.source)),
-            _lagging(words, len(line.word_sizes)),
-            round(seconds, _DIGITS),
-            round(seconds / len(words), _DIGITS) if words else None,
-            sum(exits) / len(exits) if exits else None,
-            trace_values(line.trace(1, text)),
+        delays = line.token_delays() if line.source else []
+        words = line.word_delays() if line.source else []
+        exits = (line.hypothesis().exits if line.source else None) or []
+        seconds = (line.seconds or [0.0])[-1] if line.source else 0.0
+        return self._event(
+            "end",
+            text=text,
+            average_lagging=_lagging(delays, len(line.source)),
+            average_lagging_words=_lagging(words, len(line.word_sizes)),
+            seconds=round(seconds, _DIGITS),
+            seconds_per_word=round(seconds / len(words), _DIGITS) if words else None,
+            average_exit=sum(exits) / len(exits) if exits else None,
+            trace=trace_values(line.trace(1, text)),
         )
 
 
 def trace_values(trace: Trace) -> dict[str, Any]:
-    """Return a trace as JSON values."""
     values: dict[str, Any] = json.loads(trace.to_line())
     # Of the line's text: other programs write the same numbers otherwise, such as 1 for 1.0.
     del values[LINE_CHECKSUM]

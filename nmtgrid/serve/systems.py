@@ -17,7 +17,6 @@ import torch
 from nmtgrid.adaptive.exit_presets import AUTO, EXIT_FILE, halt_of
 from nmtgrid.base.errors import ConfigError, NmtgridError, nearest
 from nmtgrid.base.own_code import imported_name
-from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, expand
@@ -55,8 +54,6 @@ class System:
 
 
 class Models:
-    """The models that are served, by name."""
-
     def __init__(
         self,
         folders: Mapping[str, Path],
@@ -101,19 +98,7 @@ class Models:
         policy = request.policy or self.usual_policy(name)
         self._check_policy(policy, loaded)
         setting = _one_setting(policy, [loaded.folder])
-        agent = setting.make(request.finish_reading)
-        halt = halt_of(request.exit, loaded, self._warn) if request.exit else None
-        translator = StreamTranslator(
-            [loaded.model],
-            loaded.pipeline,
-            agent,
-            stream_plan(default_plan(loaded)),
-            self._device,
-            self._precision == "bf16",
-            halt,
-            SourceLimits.of([loaded.lengths], self._max_source),
-            align=loaded.model.traits.aligns,
-        )
+        translator = self._stream(loaded, setting, request)
         complete = dataclasses.replace(request, model=name, policy=policy)
         title = f"{setting.policy}, {setting.title}" if setting.is_short else setting.title
         return System(complete, title, translator)
@@ -159,10 +144,22 @@ class Models:
 
     def _begin(self, text: str, loaded: LoadedModel) -> None:
         """Begin a stream and drop it. Raises NmtgridError where the model cannot."""
-        agent = _one_setting(text, [loaded.folder]).make()
-        models: list[TranslationModel] = [loaded.model]
-        plan = stream_plan(default_plan(loaded))
-        StreamTranslator(models, loaded.pipeline, agent, plan, self._device).begin()
+        self._stream(loaded, _one_setting(text, [loaded.folder]), SystemRequest()).begin()
+
+    def _stream(
+        self, loaded: LoadedModel, setting: Setting, request: SystemRequest
+    ) -> StreamTranslator:
+        return StreamTranslator(
+            [loaded.model],
+            loaded.pipeline,
+            setting.make(request.finish_reading),
+            stream_plan(default_plan(loaded)),
+            self._device,
+            self._precision == "bf16",
+            halt_of(request.exit, loaded, self._warn) if request.exit else None,
+            SourceLimits.of([loaded.lengths], self._max_source),
+            align=loaded.model.traits.aligns,
+        )
 
     def _can_follow(self, text: str, loaded: LoadedModel) -> bool:
         try:

@@ -222,7 +222,7 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], None]]]:
         "three million marks": (steps, archive(checkpoint(more=b"(" * 3_000_000))),
         "text of 40 MiB": ("of more than 32 MiB", archive(checkpoint(
             text("lstm"), more=text("x") + text("x" * (40 << 20))))),
-        "length of 2^63": ("too early", archive(checkpoint(b"\x8d" + b"\xff" * 8))),
+        "length of 2^63": ("damaged at byte", archive(checkpoint(b"\x8d" + b"\xff" * 8))),
         "whole number of four bytes' length": ("0x8b", archive(checkpoint(
             b"\x8b\x00\x10\x00\x00" + b"\x11" * 4096))),
         "whole number of 5,000 digits": ("0x49", archive(checkpoint(b"I" + b"9" * 5000 + b"\n"))),

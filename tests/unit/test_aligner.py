@@ -105,9 +105,6 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_input_at_fault_is_named() -> None:
     with pytest.raises(InputError, match="line 2 has 5,000 source and 4,000 target words"):
         align([["a"], ["a"] * 5000], [["x"], ["x"] * 4000])
-    with pytest.raises(ConfigError) as caught:
-        AlignerSettings(0, null=1.0, tension=-1.0).check()
-    assert all(word in str(caught.value) for word in ("iteration", "no word", "tension"))
 
 
 def test_prior_and_digamma_by_formula() -> None:

@@ -25,7 +25,6 @@ from nmtgrid.analysis.quality import words as compare_analysis
 from nmtgrid.analysis.quality import words as compare_ngrams
 from nmtgrid.analysis.quality.buckets import (
     Property,
-    check_edges,
     labels,
     read_numbers,
     split,
@@ -184,16 +183,6 @@ def test_length_ratios_by_hand() -> None:
     with pytest.raises(ConfigError, match="difficulty"):
         values(evaluated, "difficulty")
 
-    faulty: list[tuple[list[float], str]] = [
-        ([], "No edges"),
-        ([2.0, 2.0], "rise"),
-        ([1.0, float("nan")], "nan"),
-    ]
-    for edges, word in faulty:
-        assert word in check_edges(edges)[0]
-        with pytest.raises(ConfigError, match=word):
-            split(numpy.array([1.0]), edges, "difficulty")
-
 
 def test_numbers_a_line(tmp_path: Path) -> None:
     path, reference = tmp_path / "difficulty", tmp_path / "reference"
@@ -319,22 +308,25 @@ def test_sides_of_unlike_case(hypotheses: list[str], references: list[str], faul
 
 def test_lengths_by_hand(tmp_path: Path) -> None:
     evaluated = evaluation([["a b c", "", "x y"], ["a", "b", "c"]], ["a b", "a", "x y"])
-    first, second = lengths.length_differences(evaluated)
-    assert first.differences.tolist() == [1, -1, 0]
-    assert (first.mean, first.ratio) == (0.0, 1.0)
-    assert first.deviation == pytest.approx((2 / 3) ** 0.5)
-    assert [first.share(sign) for sign in (-1, 0, 1)] == pytest.approx([1 / 3] * 3)
-    assert second.differences.tolist() == [-1, 0, -1] and second.ratio == pytest.approx(3 / 5)
-    assert first.shares(2) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0])
-    assert lengths.reach([first, second]) == 5
     section = lengths.lengths_section(evaluated)
-    assert section.values["lengths"][1]["sentences_by_difference"] == {"-1": 2, "0": 1}
+    first, second = section.values["lengths"]
+    assert first["sentences_by_difference"] == {"-1": 1, "0": 1, "1": 1}
+    assert (first["mean_difference"], first["length_ratio"]) == (0.0, 1.0)
+    assert first["deviation"] == pytest.approx((2 / 3) ** 0.5)
+    assert [first[f"share_{kind}"] for kind in ("shorter", "equal", "longer")] == pytest.approx(
+        [1 / 3] * 3
+    )
+    assert second["sentences_by_difference"] == {"-1": 2, "0": 1}
+    assert second["length_ratio"] == pytest.approx(3 / 5)
+    differences = numpy.array([1, -1, 0])
+    assert lengths.shares(differences, 2) == pytest.approx([0, 1 / 3, 1 / 3, 1 / 3, 0])
+    assert lengths.reach([differences, numpy.array([-1, 0, -1])]) == 5
     section.pictures[0].draw(tmp_path / "lengths.png")
-    evaluated = evaluation([["a " * 100, "a"]], ["a", "a a a a a a a"])
-    result = lengths.length_differences(evaluated)
-    assert lengths.reach(result) == 20
-    assert result[0].shares(5) == pytest.approx([0.5, *[0] * 9, 0.5])
-    assert lengths.length_differences(evaluation([["a"]], [""]))[0].ratio is None
+    differences = numpy.array([99, -6])
+    assert lengths.reach([differences]) == 20
+    assert lengths.shares(differences, 5) == pytest.approx([0.5, *[0] * 9, 0.5])
+    (empty,) = lengths.lengths_section(evaluation([["a"]], [""])).values["lengths"]
+    assert empty["length_ratio"] is None
 
 
 CASED = ("the", "The", "red", "blue", "house", "dog", "runs", "sees", "under", "and", ",", ".")
@@ -371,13 +363,13 @@ def test_word_accuracy_is_compare_mts(lowercase: bool) -> None:
             counts = compare_analysis.frequencies_in(map(" ".join, data), evaluated)
         actual = compare_analysis.word_accuracy(evaluated, counts)
         first = 1 if data is None else 0
-        assert actual.labels[0] == str(first)
-        assert actual.reference_words == [row[1] for row in expected[0]][first:]
-        for ours, theirs in zip(actual.systems, expected, strict=True):
+        assert actual["buckets"][0] == str(first)
+        assert actual["reference_words"] == [row[1] for row in expected[0]][first:]
+        for ours, theirs in zip(actual["systems"], expected, strict=True):
             for bucket, (_, count, _, recall, precision, f) in enumerate(theirs[first:]):
                 right = (recall, f) if count else (None, None)
-                assert (ours.recall[bucket], ours.f_measure[bucket]) == right
-                assert not count or ours.precision[bucket] in (precision, None)
+                assert (ours["recall"][bucket], ours["f_measure"][bucket]) == right
+                assert not count or ours["precision"][bucket] in (precision, None)
 
 
 def test_words_that_no_training_text_has() -> None:
@@ -386,8 +378,8 @@ def test_words_that_no_training_text_has() -> None:
         evaluated, compare_analysis.frequencies_in(["qqqq"], evaluated)
     )
     words = sum(len(line.split()) for line in cased_corpus()[1])
-    assert result.labels[0] == "0" and result.reference_words[0] == words
-    assert sum(result.reference_words) == words
+    assert result["buckets"][0] == "0" and result["reference_words"][0] == words
+    assert sum(result["reference_words"]) == words
 
 
 def test_matched_n_grams_are_compare_mts() -> None:
@@ -424,13 +416,13 @@ def test_differing_n_grams_have_compare_mts_salience() -> None:
     for other, difference in enumerate(compare_ngrams.differing(compared(), 20), start=1):
         scores = extract_salient_features(matches[0], matches[other])
         best = sorted(scores.values(), reverse=True)[:20]
-        assert [ngram.salience for ngram in difference.better_first] == pytest.approx(best)
+        assert [ngram["salience"] for ngram in difference["better_first"]] == pytest.approx(best)
         worst = [score for score in sorted(scores.values())[:20] if score < 0.5]
-        assert [ngram.salience for ngram in difference.better_second] == pytest.approx(worst)
-        for ngram in (*difference.better_first, *difference.better_second):
-            gram = tuple(ngram.words.split())
-            assert (ngram.first, ngram.second) == (matches[0][gram], matches[other][gram])
-            assert ngram.salience == pytest.approx(scores[gram])
+        assert [ngram["salience"] for ngram in difference["better_second"]] == pytest.approx(worst)
+        for ngram in (*difference["better_first"], *difference["better_second"]):
+            gram = tuple(ngram["words"].split())
+            assert (ngram["first"], ngram["second"]) == (matches[0][gram], matches[other][gram])
+            assert ngram["salience"] == pytest.approx(scores[gram])
 
 
 def test_n_grams_by_hand() -> None:
@@ -438,22 +430,25 @@ def test_n_grams_by_hand() -> None:
     difference = compare_ngrams.differing(evaluated, 3)[0]
     # 1 / 3 before 2 / 5.
     for grams, expected in (
-        (difference.better_first, [("x y x", 1, 0), ("x y", 1, 0), ("y x", 1, 0)]),
-        (difference.better_second, [("z z", 0, 1), ("z", 1, 2)]),
+        (difference["better_first"], [("x y x", 1, 0), ("x y", 1, 0), ("y x", 1, 0)]),
+        (difference["better_second"], [("z z", 0, 1), ("z", 1, 2)]),
     ):
-        assert [(gram.words, gram.first, gram.second) for gram in grams] == expected
+        assert [(gram["words"], gram["first"], gram["second"]) for gram in grams] == expected
 
 
 def test_examples_are_the_greatest_differences_once() -> None:
     reference = ["a b c d", "a b c d", "e f g h", "a a a a", "k l m n"]
     first = ["a b c d", "a b c d", "e f x h", "q", "k l m n"]
     evaluated = evaluation([first, ["x", "x", "e f g h", "a q q q", "k l m n"]], reference)
-    ahead, behind = compare_ngrams.examples(evaluated, 1, 5)
-    assert [example.line for example in ahead] == [1]
-    assert (ahead[0].first, ahead[0].second) == pytest.approx((100.0, 0.0))
+    pair = compare_ngrams.examples(evaluated, 1, 5)
+    (ahead,), behind = pair["better_first"], pair["better_second"]
+    assert (ahead["line"], ahead["reference"], ahead["second"]) == (1, "a b c d", "x")
+    scores = ahead["sentence_bleu_first"], ahead["sentence_bleu_second"]
+    assert scores == pytest.approx((100.0, 0.0))
     # 100 against the mean of 3/4, 1/3, 1/4, 1/4; then that of 1/4, 1/6, 1/8, 1/8 against nothing.
-    assert [example.line for example in behind] == [3, 4]
-    assert behind[0].first == pytest.approx(quality.sentence_bleu(first[2], reference[2], "none"))
+    assert [example["line"] for example in behind] == [3, 4]
+    score = quality.sentence_bleu(first[2], reference[2], "none")
+    assert behind[0]["sentence_bleu_first"] == pytest.approx(score)
 
 
 @pytest.mark.parametrize(
@@ -481,18 +476,19 @@ def test_paired_tests_are_sacrebleus(kind: quality.TestName, option: str, tmp_pa
     rows = [line.split("│")[2:5] for line in ran.stdout.splitlines() if line.startswith("│")]
     cells = [[re.findall(r"\d+\.\d+", cell) for cell in row] for row in rows[1:]]
     p_values = set()
-    for name, column in zip(metrics, range(3), strict=True):
-        first, second, third = result.systems[name]
+    for tested, name, column in zip(result["metrics"], metrics, range(3), strict=True):
+        assert tested["metric"] == name
+        first, second, third = tested["systems"]
         told_rows = (cells[0], cells[1], cells[3])
         for ours, row in zip((first, second, third), told_rows, strict=True):
-            shown = [ours.score, ours.mean, ours.interval]
+            shown = [ours["score"], ours["bootstrap_mean"], ours["interval_95"]]
             assert [f"{number:.9f}" for number in shown if number is not None] == row[column]
-            assert (ours.mean is not None) == (kind == "bootstrap")
-        assert first.p_value is None
-        assert [f"{second.p_value:.4f}"] == cells[2][column]
-        assert [f"{third.p_value:.4f}"] == cells[4][column]
-        assert result.signatures[name] in ran.stdout
-        p_values |= {second.p_value, third.p_value}
+            assert (ours["bootstrap_mean"] is not None) == (kind == "bootstrap")
+        assert first["p_value"] is None
+        assert [f"{second['p_value']:.4f}"] == cells[2][column]
+        assert [f"{third['p_value']:.4f}"] == cells[4][column]
+        assert tested["signature"] in ran.stdout
+        p_values |= {second["p_value"], third["p_value"]}
     # The systems are such that chance decides some and not all.
     assert len(p_values) > 2
 
@@ -501,16 +497,17 @@ def test_differences_are_of_sacrebleus_own_draws() -> None:
     evaluated = compared("13a")
     result = compare_scores.test_against_first(evaluated, "bootstrap", 200, seed=77)
     drawn = evaluated.resampled(["bleu", "chrf"], None, 200, 77)
-    for name in ("bleu", "chrf"):
-        means = [tested.mean for tested in result.systems[name]]
+    for metric in result["metrics"]:
+        own = drawn[metric["metric"]]
+        first, *others = metric["systems"]
+        means = [tested["bootstrap_mean"] for tested in (first, *others)]
         # SacreBLEU adds them up in single precision.
-        assert drawn[name].mean(1).tolist() == pytest.approx(means, abs=1e-4)
-        (_, none, no_interval), *others = result.compared(name)
-        assert none is None and no_interval is None
-        for index, (tested, difference, interval) in enumerate(others, start=1):
-            assert difference == tested.score - result.systems[name][0].score
-            ends = numpy.percentile(drawn[name][index] - drawn[name][0], [2.5, 97.5])
-            assert interval == pytest.approx(ends, abs=1e-9)
+        assert own.mean(1).tolist() == pytest.approx(means, abs=1e-4)
+        assert first["difference"] is None and first["difference_interval_95"] is None
+        for index, tested in enumerate(others, start=1):
+            assert tested["difference"] == tested["score"] - first["score"]
+            ends = numpy.percentile(own[index] - own[0], [2.5, 97.5])
+            assert tested["difference_interval_95"] == pytest.approx(ends, abs=1e-9)
 
 
 @pytest.mark.parametrize("kind", ["bootstrap", "randomisation"])
@@ -521,9 +518,12 @@ def test_identical_systems_have_no_p_value(kind: quality.TestName) -> None:
     for lowercase in (False, True):
         evaluated = evaluation(copies, reference, None, "13a", lowercase)
         result = compare_scores.test_against_first(evaluated, kind, 20)
-        for tested in result.systems.values():
-            assert [system.is_identical for system in tested] == [False, True, lowercase, False]
-            assert [system.p_value is None for system in tested] == [True, True, lowercase, False]
+        for metric in result["metrics"]:
+            tested = metric["systems"]
+            assert [system["identical"] for system in tested] == [False, True, lowercase, False]
+            assert [system["p_value"] is None for system in tested] == [
+                True, True, lowercase, False,
+            ]  # fmt: skip
         options = (
             ComparisonOptions(bootstrap=20)
             if kind == "bootstrap"
@@ -542,12 +542,13 @@ def test_identical_systems_have_no_p_value(kind: quality.TestName) -> None:
 
 def test_corpus_scores_are_sacrebleus() -> None:
     systems, reference = cased_corpus()
-    result = compare_scores.corpus_scores(compared("13a"), ("bleu", "chrf", "ter"))
-    for index, lines in enumerate(systems):
-        for name, signature in result.signatures.items():
+    section = comparison_section(compared("13a"), ComparisonOptions(ter=True))
+    scores = section.values["scores"]
+    for own, lines in zip(scores["systems"], systems, strict=True):
+        for name in ("bleu", "chrf", "ter"):
             whole = getattr(quality, name)(lines, reference)
-            assert result.values[name][index] == pytest.approx(whole.value, abs=1e-9)
-            assert signature == whole.signature
+            assert own[name] == pytest.approx(whole.value, abs=1e-9)
+            assert scores[f"signature_{name}"] == whole.signature
 
 
 def test_a_test_too_large_is_refused() -> None:

@@ -24,7 +24,7 @@ from nmtgrid.cli.objectives import objectives
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
 from nmtgrid.cli.options import CommandArguments, file_options
 from nmtgrid.cli.train.arguments import TrainArguments
-from nmtgrid.cli.train.dump import config_text
+from nmtgrid.cli.train.plan import config_text
 from nmtgrid.models import zoo
 from nmtgrid.training.prepare import Request, resolve
 from tests.unit.train_command import SMALL_TRANSFORMER, train

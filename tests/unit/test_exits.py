@@ -17,11 +17,9 @@ from nmtgrid.analysis.exits import (
     correlation,
     exits_of_traces,
     exits_section,
+    joint_histograms,
     length_edges,
     read_exits,
-    sentence_confidence,
-    sentence_lengths,
-    token_confidence,
     tokens_of,
 )
 from nmtgrid.analysis.plotting.lines import CurvePoint, TradeoffCurve, draw_tradeoff
@@ -78,25 +76,26 @@ def test_all_blocks_stand_though_none_left_behind_the_last() -> None:
     exit_traces = exits_of_traces("one", traces, HERE)
     assert exit_traces.num_exits == 6
     assert exit_traces.distribution() == pytest.approx([1 / 3, 2 / 3, 0, 0, 0, 0])
-    assert token_confidence(exit_traces).rows == [1, 2, 3, 4, 5, 6]
-    assert sentence_confidence(exit_traces, 0.5).counts.sum(1).tolist() == [0, 1, *[0] * 9]
+    tokens, sentences, _ = joint_histograms(exit_traces, 0.5, [0, 2, 4]).values()
+    assert tokens.rows == [1, 2, 3, 4, 5, 6]
+    assert sentences.counts.sum(1).tolist() == [0, 1, *[0] * 9]
     old = exits_of_traces("one", [dataclasses.replace(traces[0], num_exits=None)], HERE)
     assert old.num_exits == 2
 
 
 def test_joint_histograms_by_hand(exit_traces: ExitTraces) -> None:
-    counts = token_confidence(exit_traces).counts
+    edges = length_edges([exit_traces])
+    assert edges == [0, 2, 4, 6, 8, 10, 12, 14]
+    tokens, _, lengths = joint_histograms(exit_traces, 0.5, edges).values()
+    counts = tokens.counts
     assert counts.sum() == 15
     cells = {(r + 1, c): counts[r, c] for r, c in zip(*counts.nonzero(), strict=True)}
     # 0.5 lies in the class that begins with it, 1 in the last.
     assert cells == {(4, 0): 1, (3, 5): 9, (1, 9): 2, (2, 9): 1, (2, 5): 1, (2, 2): 1}
-    edges = length_edges([exit_traces])
-    assert edges == [0, 2, 4, 6, 8, 10, 12, 14]
-    lengths = sentence_lengths(exit_traces, 0.5, edges)
     assert lengths.rows == [1, 1.5, 2, 2.5, 3, 3.5, 4]
     # 32/11 = 2.9 goes to 3, 5/3 to 1.5, 2 to 2; lengths 12, 2, 1.
     assert lengths.counts[4, 6] == lengths.counts[1, 1] == lengths.counts[2, 0] == 1
-    confidence = sentence_confidence(exit_traces, 1.0)
+    _, confidence, _ = joint_histograms(exit_traces, 1.0, edges).values()
     assert [int(n) for n in confidence.counts.sum(1)] == [0, 2, 1, 0]
 
 
@@ -105,10 +104,10 @@ def test_a_probability_is_in_the_class_that_it_begins(exit_traces: ExitTraces) -
     for tenth in range(1, 10):
         single = exits_of_traces("x", [trace(1, "", [1], [tenth / 10])], HERE)
         sure = numpy.array([tenth / 10])
-        placed = token_confidence(
-            ExitTraces(**{**vars(single), "confidence": sure})
-        ).counts  # as given, not through a logarithm
-        assert placed[0].nonzero()[0].tolist() == [tenth]
+        # As given, not through a logarithm.
+        placed = joint_histograms(dataclasses.replace(single, confidence=sure), 1.0, [0.0, 9.0])
+        counts = placed["tokens_by_exit_and_confidence"].counts
+        assert counts[0].nonzero()[0].tolist() == [tenth]
 
 
 def test_alike_in_each_sentence() -> None:

@@ -78,13 +78,13 @@ def test_names_of_functions_and_classes_are_refused(thing: Any, protocol: int) -
         thing.__qualname__, thing.__module__ = thing.__name__, __name__
         globals()[thing.__name__] = thing
     with pytest.raises(PickleFault, match=r"asks for `"):
-        PickleReader(pickle.dumps([1, thing], protocol)).read()
+        PickleReader(pickle.dumps([1, thing], protocol)).load()
 
 
 @pytest.mark.parametrize("opcode", [b"i", b"o", b"P", b"\x82", b"\x8b", b"I", b"S", b"\xff"])
 def test_instructions_that_no_checkpoint_needs_are_refused(opcode: bytes) -> None:
     with pytest.raises(PickleFault, match="instruction 0x"):
-        PickleReader(b"\x80\x02" + opcode + b"os\nsystem\n.").read()
+        PickleReader(b"\x80\x02" + opcode + b"os\nsystem\n.").load()
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
@@ -92,7 +92,7 @@ def test_plain_values_come_through(protocol: int) -> None:
     numbers: list[Any] = [b"bytes", 0, -1, 255, 65535, -(2**31), 2**40, 1.5, None, True, False]
     tuples: list[Any] = [(), (1,), (1, 2), (1, 2, 3), (1, 2, 3, 4)]
     values = [*numbers, *tuples, "täxt", [], {}, {"a": {3: [4]}}]
-    read = PickleReader(pickle.dumps(values, protocol)).read()
+    read = PickleReader(pickle.dumps(values, protocol)).load()
     values[-1] = {"a": {"3": [4]}}  # a number is no key, for many may have one hash
     if protocol == 2:  # bytes are made by a function there, which is not called
         values[0] = Inert("_codecs.encode")
@@ -187,7 +187,7 @@ def test_copies_of_lists_cannot_fill_the_memory() -> None:
     head = b"\x80\x02](" + pairs + b"eq\x00"
     again = b"ccollections\nOrderedDict\nq\x01" + b"h\x01h\x00\x85R" * 10_000
     with pytest.raises(PickleFault, match="copy more than they hold"):
-        PickleReader(head + again + b".").read()
+        PickleReader(head + again + b".").load()
 
 
 @either_form

@@ -12,12 +12,12 @@ from nmtgrid.metrics.latency import (
     METRICS,
     Convention,
     latency,
+    read_metrics,
     reference_words,
     sentence_latency,
     word_delays,
     words_arrived,
 )
-from nmtgrid.metrics.own import read_metrics
 
 # Delays, source length, reference length, convention; figures worked out by hand.
 BY_HAND: list[tuple[list[float], int, int | None, Convention, dict[str, float]]] = [

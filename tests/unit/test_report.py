@@ -57,7 +57,7 @@ def test_pieces_of_a_page(tmp_path: Path) -> None:
     ]
     assert cells == ["12,345", "1.23", "-", "-", "x"]
     table = Table("", list("abc"), [[1, "0.05", "x"], [None, "-", "y"]])
-    assert [table.is_numeric(column) for column in range(3)] == [True, True, False]
+    assert table.is_numeric == [True, True, False]
     path = tmp_path / "x.svg"
     _bars(path)
     drawn = inline(path.read_text(encoding="utf-8"), "a b", "label")

@@ -86,9 +86,9 @@ def test_signatures_say_what_sacrebleus_say() -> None:
 
 def test_ragged_lines_by_hand() -> None:
     lines = ngrams.words([["a", "b"], [], ["b"]], {"b": 0})
-    assert list(lines.lines()) == [[1, 0], [], [0]]
+    assert list(lines) == [[1, 0], [], [0]]
     assert lines.starts.tolist() == [0, 2, 2, 3]
-    assert list(lines.part(1, 3).lines()) == [[], [0]]
+    assert list(lines.part(1, 3)) == [[], [0]]
     # "a a b" and "a a a b": 2 + 1 words, "a a" and "a b", and "a a b".
     first, second = (
         ngrams.words([text.split()], {"a": 0, "b": 1}) for text in ("a a b", "a a a b")

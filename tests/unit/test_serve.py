@@ -471,7 +471,7 @@ def test_visitors_who_leave(server: Server) -> None:
     gate.open.set()
     session = server.service.streams.get(stream)
     _until(lambda: not session.is_busy)
-    assert len([e for e in session.events if e.event == "read"]) < 6
+    assert len([e for e in session.events if e["event"] == "read"]) < 6
     client = Client(server)
     gate.began.clear()
     gate.open.clear()

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from nmtgrid.base import console
-from nmtgrid.cli.train import tensorboard
+from nmtgrid.cli.train import run
 from nmtgrid.cli.train.run import print_event
 from nmtgrid.training import events
 from nmtgrid.training.events import MetricsLog, Progress, is_due
@@ -178,8 +178,8 @@ def test_what_is_no_figure_is_not_written(
             assert (folder, purge_step) == (str(tmp_path), 6)
             return Writer()
 
-    monkeypatch.setattr(tensorboard, "import_tensorboard", lambda: Module)
-    board = tensorboard.TensorBoard(tmp_path, 5)
+    monkeypatch.setattr(run, "import_tensorboard", lambda: Module)
+    board = run.TensorBoard(tmp_path, 5)
     board.write(FINISHED)
     board.write(dataclasses.replace(VALIDATED, bleu=None, losses={"last": 2.0}, nll=math.log(8)))
     names = [name for name, _, _ in written]

@@ -17,9 +17,10 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy
+import torch
 from numpy.typing import NDArray
 
-from nmtgrid.analysis.alignment.pharaoh import HEURISTICS, Heuristic, Links, read_links, symmetrise
+from nmtgrid.analysis.alignment.pharaoh import Heuristic, Links, read_links, symmetrise
 from nmtgrid.analysis.systems import check_lengths, read_text
 from nmtgrid.base.errors import ConfigError, InputError
 
@@ -221,20 +222,6 @@ class AlignerSettings:
     concentration: float = 0.01
     heuristic: Heuristic = "grow-diag-final-and"
 
-    def check(self) -> None:
-        """Raise ConfigError for settings that make no sense, all at once."""
-        faults = []
-        if self.iterations < 1:
-            faults.append(f"`--iterations` must be at least 1, but is {self.iterations}.")
-        if not 0 <= self.null < 1:
-            faults.append(f"The probability of no word is below 1, but is {self.null:g}.")
-        if self.tension < 0 or self.concentration < 0:
-            faults.append("The tension and the concentration are 0 or more.")
-        if self.heuristic not in HEURISTICS:
-            faults.append(f"The heuristics are {', '.join(HEURISTICS)}, not {self.heuristic}.")
-        if faults:
-            raise ConfigError(faults)
-
 
 @dataclasses.dataclass(frozen=True)
 class AlignedPairs:
@@ -272,11 +259,9 @@ def align(
 ) -> AlignedPairs:
     """Return the pairs with the links that are learned from them and from `more`.
 
-    A pair with an empty side has no links. Raises ConfigError for settings that make no sense,
-    InputError for an immense line.
+    A pair with an empty side has no links. Raises InputError for an immense line.
     """
     settings = settings or AlignerSettings()
-    settings.check()
     count = len(source)
     # Both directions read the same cells; the layout is the larger part of the memory. More text
     # comes last: its links are not asked for.
@@ -402,17 +387,9 @@ def _ratio(counts: Numbers, totals: Numbers, rows: Integers, bayesian: bool) -> 
 
 
 def exp_digamma(x: Numbers) -> Numbers:
-    """Return exp(digamma(x)) for x >= 0, to 8 digits: by recurrence, then asymptotic series."""
-    # digamma(x) = digamma(x + 6) - 1/x - ... - 1/(x + 5), the fractions added in pairs.
-    # From 6 on, four terms of the series give 8 digits; SciPy is no dependency.
-    y = x + 6.0
-    square = 1.0 / (y * y)
-    series = numpy.log(y) - 0.5 / y
-    series -= square * (1 / 12 - square * (1 / 120 - square * (1 / 252 - square / 240)))
-    with numpy.errstate(divide="ignore"):  # exp(digamma(0)) = 0
-        for k in (0.0, 2.0, 4.0):
-            series -= (2.0 * x + (2.0 * k + 1.0)) / ((x + k) * (x + (k + 1.0)))
-    return numpy.exp(series)
+    """Return exp(digamma(x)) for x >= 0."""
+    numbers: Numbers = torch.from_numpy(x).digamma().exp().numpy()
+    return numbers
 
 
 def link_pairs(

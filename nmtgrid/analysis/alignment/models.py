@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+
+import numpy
+from numpy.typing import NDArray
 
 from nmtgrid.analysis.alignment.pharaoh import AlignmentErrorRate, Links, error_rate, read_gold
 from nmtgrid.analysis.alignment.soft_alignments import (
     AlignmentStatistics,
-    StatisticsSum,
     by_words,
     coverage,
     entropy,
     join_units,
     links,
     shares,
+    statistics,
 )
 from nmtgrid.analysis.plotting.grids import HeatMap, draw_maps
 from nmtgrid.analysis.plotting.lines import draw_points
@@ -78,23 +81,24 @@ def read_models(
 def _read(
     name: str, path: Path, options: AlignmentOptions, sources: dict[int, str], is_first: bool
 ) -> ModelAlignments:
-    total, examples, kind = StatisticsSum(), dict[int, Trace](), "weights"
+    examples, kinds = dict[int, Trace](), list[str]()
     all_links: list[Links] = []
     sizes: list[tuple[int, int]] = []
-    for trace in read_traces(path):
-        _check_source(trace, path, sources, is_first)
-        # Statistics are of what is drawn, links of what the options name.
-        merged = by_words(trace) if options.words else trace
-        sizes.append((len(merged.source), len(merged.target)))
-        all_links.append(links(trace, words=options.words, threshold=options.threshold))
-        alignment = shares(merged)
-        if alignment is None:
-            continue
-        kind = trace.kind
-        total.add(alignment)
-        if trace.line in options.lines if options.lines else not examples:
-            examples[trace.line] = merged
-    averages = total.averages()
+
+    def alignments() -> Iterator[NDArray[numpy.float64]]:
+        for trace in read_traces(path):
+            _check_source(trace, path, sources, is_first)
+            # Statistics are of what is drawn, links of what the options name.
+            merged = by_words(trace) if options.words else trace
+            sizes.append((len(merged.source), len(merged.target)))
+            all_links.append(links(trace, words=options.words, threshold=options.threshold))
+            if (alignment := shares(merged)) is not None:
+                kinds.append(trace.kind)
+                if trace.line in options.lines if options.lines else not examples:
+                    examples[trace.line] = merged
+                yield alignment
+
+    averages = statistics(alignments())
     if averages is None:
         raise InputError(
             "the file contains no alignments.",
@@ -103,7 +107,7 @@ def _read(
         )
     if missing := [line for line in options.lines if line not in examples]:
         raise InputError(f"it has no aligned line {missing[0]}.", path=path)
-    return ModelAlignments(name, path, kind, averages, all_links, sizes, examples)
+    return ModelAlignments(name, path, kinds[-1], averages, all_links, sizes, examples)
 
 
 def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: bool) -> None:
@@ -143,7 +147,19 @@ def alignments_section(
         ),
     )
     pictures = [comparison] if len(models) > 1 else []
-    pictures += [_side_by_side(models, line, unit) for line in models[0].examples]
+    pictures += [
+        Picture(
+            f"alignments-line-{line}",
+            f"Alignments of line {line}: source {unit}s along the top, target {unit}s down the "
+            "side; darker is more. H is the mean entropy (nats), C the mean coverage of this line.",
+            lambda path, line=line: draw_maps(  # type: ignore[misc]
+                [heat(model.name, model.examples[line]) for model in models],
+                path,
+                title=f"Line {line}",
+            ),
+        )
+        for line in models[0].examples
+    ]
     return Section(
         "alignments",
         "Soft alignments",
@@ -201,17 +217,6 @@ def _table(models: Sequence[ModelAlignments], unit: str) -> Table:
         columns += ["AER", "precision", "recall"]
     title = f"Alignments: entropy of a target {unit}, coverage of a source {unit}"
     return Table(title, columns, rows, digits=3)
-
-
-def _side_by_side(models: Sequence[ModelAlignments], line: int, unit: str) -> Picture:
-    return Picture(
-        f"alignments-line-{line}",
-        f"Alignments of line {line}: source {unit}s along the top, target {unit}s down the side; "
-        "darker is more. H is the mean entropy (nats), C the mean coverage of this line.",
-        lambda path: draw_maps(
-            [heat(model.name, model.examples[line]) for model in models], path, title=f"Line {line}"
-        ),
-    )
 
 
 def heat(name: str, trace: Trace) -> HeatMap:

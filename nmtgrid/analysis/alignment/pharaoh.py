@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.text import open_writer, read_lines
@@ -20,7 +20,6 @@ Links = list[tuple[int, int]]
 Heuristic = Literal[
     "grow-diag-final-and", "grow-diag", "intersection", "union", "forward", "backward"
 ]
-HEURISTICS = get_args(Heuristic)
 
 _NEIGHBOURS = ((-1, 0), (0, -1), (1, 0), (0, 1), (-1, -1), (-1, 1), (1, -1), (1, 1))
 
@@ -93,7 +92,6 @@ class AlignmentErrorRate:
 
 
 def to_text(links: Iterable[tuple[int, int]]) -> str:
-    """Return the links as one line."""
     return " ".join(f"{i}-{j}" for i, j in links)
 
 

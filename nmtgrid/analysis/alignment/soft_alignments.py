@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.analysis.alignment.pharaoh import to_text
 from nmtgrid.base.subword_marks import joined_words, mark_of, word_numbers
 from nmtgrid.search.traces import Trace
 
@@ -29,32 +28,19 @@ class AlignmentStatistics:
     target_tokens: int
 
 
-class StatisticsSum:
-    """Accumulates the statistics of alignments, one after the other."""
-
-    def __init__(self) -> None:
-        self._uncertain = self._covered = 0.0
-        self._sentences = self._source = self._target = 0
-
-    def add(self, alignment: NDArray[Any]) -> None:
-        """Enter the shares [T, S] of a sentence."""
-        self._uncertain += float(entropy(alignment).sum())
-        self._covered += float(coverage(alignment).sum())
-        self._sentences += 1
-        self._target += alignment.shape[0]
-        self._source += alignment.shape[1]
-
-    def averages(self) -> AlignmentStatistics | None:
-        """Return the averages, or None where nothing was entered."""
-        if not self._sentences:
-            return None
-        return AlignmentStatistics(
-            self._uncertain / self._target,
-            self._covered / self._source,
-            self._sentences,
-            self._source,
-            self._target,
-        )
+def statistics(alignments: Iterable[NDArray[Any]]) -> AlignmentStatistics | None:
+    """Return the averages over alignments [T, S] of sentences as shares; None for no sentence."""
+    uncertain = covered = 0.0
+    sentences = source = target = 0
+    for alignment in alignments:
+        uncertain += float(entropy(alignment).sum())
+        covered += float(coverage(alignment).sum())
+        sentences += 1
+        target += alignment.shape[0]
+        source += alignment.shape[1]
+    if not sentences:
+        return None
+    return AlignmentStatistics(uncertain / target, covered / source, sentences, source, target)
 
 
 def entropy(alignment: NDArray[Any]) -> NDArray[numpy.float64]:
@@ -110,11 +96,6 @@ def links(
         pairs = numpy.argwhere(weights[:-1] >= threshold).tolist()
     # The column behind the last source unit is the end symbol's.
     return sorted({(source[column], target[row]) for row, column in pairs if column < len(source)})
-
-
-def pharaoh(trace: Trace) -> str:
-    """Return the links of words as `i-j` pairs, source word first."""
-    return to_text(links(trace))
 
 
 def by_words(trace: Trace) -> Trace:

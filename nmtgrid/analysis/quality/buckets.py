@@ -68,7 +68,6 @@ class Buckets:
 
     @property
     def sizes(self) -> list[int]:
-        """Return the number of sentences in each."""
         return [len(lines) for lines in self.sentences]
 
     @property
@@ -88,7 +87,6 @@ class Buckets:
         return self.select(kept)
 
     def select(self, kept: Sequence[int]) -> Buckets:
-        """Return some of the buckets, by index."""
         return dataclasses.replace(
             self,
             labels=[self.labels[n] for n in kept],
@@ -105,9 +103,7 @@ class Buckets:
 
 
 def check_edges(edges: Sequence[float]) -> list[str]:
-    """Return what is wrong with edges: they must be numbers, at least one, that rise."""
-    if not edges:
-        return ["No edges of buckets are given."]
+    """Return what is wrong with edges: they must be numbers that rise."""
     if not all(map(math.isfinite, edges)):
         return [f"Edges of buckets are numbers, but one is {next(e for e in edges if e - e)}."]
     for before, after in itertools.pairwise(edges):
@@ -135,8 +131,6 @@ def split(
     An edge belongs to the bucket that it begins. Values count as they are written, with four digits
     behind the point: a sum of fractions that comes to 1.9999999999999998 is 2.
     """
-    if faults := check_edges(edges):
-        raise ConfigError(faults)
     rounded = numpy.round(numpy.asarray(values, float), _DIGITS)
     indices = numpy.searchsorted(numpy.asarray(edges, float), rounded, side="right")
     is_known = ~numpy.isnan(rounded)
@@ -347,7 +341,12 @@ def _table_and_picture(
     """Return the percent of each system in each bucket, with intervals where there are any."""
     has_intervals = any(interval for own in intervals for interval in own)
     cells: list[list[Cell]] = [
-        [_cell(*pair) if has_intervals else pair[0] for pair in zip(*own, strict=True)]
+        [
+            f"{value:.2f} {format_interval(interval) or ''}".rstrip()
+            if has_intervals and value is not None
+            else value
+            for value, interval in zip(*own, strict=True)
+        ]
         for own in zip(columns, intervals, strict=True)
     ]
     sizes = [[group.size for group in groups]] if groups[0].size is not None else []
@@ -370,10 +369,6 @@ def _table_and_picture(
         ),
     )
     return table, picture
-
-
-def _cell(value: float | None, interval: Interval | None) -> Cell:
-    return value if value is None else f"{value:.2f} {format_interval(interval) or ''}".rstrip()
 
 
 def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:

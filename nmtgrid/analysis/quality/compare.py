@@ -10,68 +10,18 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numpy.typing import NDArray
-
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation
-from nmtgrid.analysis.quality.words import WordAccuracy, differing, examples, word_accuracy
-from nmtgrid.analysis.section import (
-    Cell,
-    Interval,
-    Picture,
-    Section,
-    Table,
-    format_interval,
-    percent,
-)
+from nmtgrid.analysis.quality.words import differing, examples, word_accuracy
+from nmtgrid.analysis.section import Cell, Picture, Section, Table, format_interval, percent
 from nmtgrid.metrics import bootstrap
-from nmtgrid.metrics.quality import SEED, MetricName, Tested, TestName, paired_test
+from nmtgrid.metrics.quality import SEED, MetricName, TestName, paired_test
 
 _TESTS: Mapping[TestName, str] = {
     "bootstrap": "paired bootstrap",
     "randomisation": "approximate randomisation",
 }
 _SIDES = (("first", "second"), ("second", "first"))
-
-
-@dataclasses.dataclass(frozen=True)
-class CorpusScores:
-    """Percent of each system by metric, with signatures."""
-
-    systems: Sequence[str]
-    values: Mapping[MetricName, Sequence[float]]
-    signatures: Mapping[MetricName, str]
-
-    def report(self) -> dict[str, Any]:
-        """Return the scores as JSON."""
-        return {
-            "systems": [
-                {"system": name, **{metric: own[index] for metric, own in self.values.items()}}
-                for index, name in enumerate(self.systems)
-            ],
-            **{f"signature_{metric}": text for metric, text in self.signatures.items()},
-        }
-
-
-@dataclasses.dataclass(frozen=True)
-class PairedTest:
-    """A paired test of all systems against the first, by metric.
-
-    `intervals` hold 95 % of the differences to the first in the bootstrap's samples.
-    """
-
-    kind: TestName
-    samples: int
-    seed: int
-    systems: Mapping[MetricName, Sequence[Tested]]
-    signatures: Mapping[MetricName, str]
-    intervals: Mapping[MetricName, Sequence[Interval | None]]
-
-    def compared(self, metric: MetricName) -> list[tuple[Tested, float | None, Interval | None]]:
-        """Return each system, its difference to the first and the difference's interval."""
-        first, *others = self.systems[metric]
-        differences = [None, *(other.score - first.score for other in others)]
-        return [*zip(self.systems[metric], differences, self.intervals[metric], strict=True)]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,16 +37,16 @@ class ComparisonOptions:
 
 
 def corpus_scores(
-    evaluation: Evaluation, metrics: Sequence[MetricName] = ("bleu", "chrf")
-) -> CorpusScores:
-    """Return the corpus scores, equal to sacreBLEU's."""
-    scorers = {metric: evaluation.scorer(metric) for metric in metrics}
-    values = {
-        metric: [scorer.score(lines.sum(axis=0).tolist()) for lines in _counts(evaluation, metric)]
-        for metric, scorer in scorers.items()
+    evaluation: Evaluation, metrics: Sequence[MetricName]
+) -> dict[MetricName, list[float]]:
+    """Return the corpus scores of each system in percent by metric, equal to sacreBLEU's."""
+    return {
+        metric: [
+            evaluation.scorer(metric).score(counts.sum(axis=0).tolist())
+            for counts in getattr(evaluation, metric)
+        ]
+        for metric in metrics
     }
-    signatures = {metric: scorer.signature for metric, scorer in scorers.items()}
-    return CorpusScores(evaluation.names, values, signatures)
 
 
 def test_against_first(
@@ -105,32 +55,37 @@ def test_against_first(
     samples: int,
     metrics: Sequence[MetricName] = ("bleu", "chrf"),
     seed: int = SEED,
-) -> PairedTest:
-    """Return sacreBLEU's test against the first system. Raises ConfigError: see `paired_test`."""
-    counts = {metric: _counts(evaluation, metric) for metric in metrics}
-    tested = paired_test(kind, samples, counts, evaluation.tokenize, evaluation.lowercase, seed)
-    intervals: dict[MetricName, list[Interval | None]] = {
-        metric: [None] * len(evaluation.systems) for metric in metrics
+) -> dict[str, Any]:
+    """Return sacreBLEU's test of each system against the first, by metric, as JSON keys.
+
+    `difference_interval_95` holds 95 % of the differences to the first in the bootstrap's samples.
+    Raises ConfigError: see `paired_test`.
+    """
+    counts = {metric: getattr(evaluation, metric) for metric in metrics}
+    tests = paired_test(kind, samples, counts, evaluation.tokenize, evaluation.lowercase, seed)
+    is_bootstrap = kind == "bootstrap"
+    drawn = evaluation.resampled(metrics, None, samples, seed) if is_bootstrap else {}
+    rows = []
+    for metric, (systems, signature) in tests.items():
+        compared: list[dict[str, Any]] = []
+        for index, (name, tested) in enumerate(zip(evaluation.names, systems, strict=True)):
+            interval = None
+            if is_bootstrap and tested["p_value"] is not None:
+                interval = bootstrap.interval(drawn[metric][index] - drawn[metric][0])
+            compared.append({
+                "system": name,
+                **tested,
+                "difference": tested["score"] - systems[0]["score"] if index else None,
+                "difference_interval_95": interval,
+            })  # fmt: skip
+        rows.append({"metric": metric, "signature": signature, "systems": compared})
+    return {
+        "test": kind,
+        "samples": samples,
+        "seed": seed,
+        "against": evaluation.names[0],
+        "metrics": rows,
     }
-    if kind == "bootstrap":
-        drawn = evaluation.resampled(metrics, None, samples, seed)
-        for metric, own in intervals.items():
-            for index, other in enumerate(tested[metric][0]):
-                if other.p_value is not None:
-                    own[index] = bootstrap.interval(drawn[metric][index] - drawn[metric][0])
-    return PairedTest(
-        kind,
-        samples,
-        seed,
-        {metric: systems for metric, (systems, _) in tested.items()},
-        {metric: signature for metric, (_, signature) in tested.items()},
-        intervals,
-    )
-
-
-def _counts(evaluation: Evaluation, metric: MetricName) -> Sequence[NDArray[Any]]:
-    counts: Sequence[NDArray[Any]] = getattr(evaluation, metric)
-    return counts
 
 
 def comparison_section(
@@ -152,45 +107,46 @@ def comparison_section(
         if getattr(options, kind) and len(evaluation.systems) > 1
     ]
     words = word_accuracy(evaluation, frequencies)
-    differences = differing(evaluation, options.ngrams) if options.ngrams else []
-    ngrams = [dataclasses.asdict(pair) for pair in differences]
+    ngrams = differing(evaluation, options.ngrams) if options.ngrams else []
     pairs = [
-        _example_values(evaluation, system, options.examples)
+        examples(evaluation, system, options.examples)
         for system in range(1, len(evaluation.systems))
     ]
     # What the words' frequencies are of, for headings and for the JSON.
     where = "references" if frequencies is None else "training text"
-    score_values = scores.report()
+    score_rows = [
+        {"system": name, **{metric: own[index] for metric, own in scores.items()}}
+        for index, name in enumerate(evaluation.names)
+    ]
     columns = {"system": "system", **{TITLES[metric]: metric for metric in metrics}}
     words_table, words_picture = _words(words, where)
     tables = [
-        Table.of("Corpus scores (percent)", columns, score_values["systems"]),
-        *(_test_table(evaluation.names, test) for test in tests),
+        Table.of("Corpus scores (percent)", columns, score_rows),
+        *map(_test_table, tests),
         words_table,
         *(table for pair in ngrams for table in _ngram_tables(pair)),
         *(table for pair in pairs for table in _example_tables(evaluation, pair)),
     ]
+    signatures = {metric: evaluation.scorer(metric).signature for metric in metrics}
     return Section(
         "compare",
         "Systems compared",
-        _text(evaluation, scores, tests, where),
+        _text(evaluation, signatures, tests, where),
         [table for table in tables if table.rows],
-        [_scores_picture(scores, tests), words_picture],
+        [_scores_picture(evaluation.names, scores, tests), words_picture],
         {
-            "scores": score_values,
-            "tests": [_test_values(evaluation.names, test) for test in tests],
-            "word_accuracy": {
-                "frequency_in": where,
-                "buckets": list(words.labels),
-                "reference_words": list(words.reference_words),
-                "systems": [dataclasses.asdict(system) for system in words.systems],
+            "scores": {
+                "systems": score_rows,
+                **{f"signature_{metric}": text for metric, text in signatures.items()},
             },
+            "tests": tests,
+            "word_accuracy": {"frequency_in": where, **words},
             "ngrams": ngrams,
             "examples": pairs,
             **evaluation.settings,
         },
         evaluation.corpus,
-        _finding(evaluation, scores, tests, options),
+        _finding(evaluation, scores["bleu"], tests, options),
     )
 
 
@@ -199,12 +155,12 @@ _SIGNIFICANT = 0.05
 
 def _finding(
     evaluation: Evaluation,
-    scores: CorpusScores,
-    tests: Sequence[PairedTest],
+    bleu: Sequence[float],
+    tests: Sequence[dict[str, Any]],
     options: ComparisonOptions,
 ) -> str:
     """Return who is better by BLEU, by how much and how surely; what makes scores not compare."""
-    names, bleu = evaluation.names, scores.values["bleu"]
+    names = evaluation.names
     best = max(range(len(names)), key=lambda index: bleu[index])
     sentences = [f"On {evaluation.corpus}:"] if evaluation.corpus else []
     if len(names) == 1 and options.bootstrap:
@@ -216,10 +172,10 @@ def _finding(
     elif len(names) > 2:
         sentences.append(f"{names[best]} has the highest BLEU, {bleu[best]:.2f}.")
     order = sorted(range(1, len(names)), key=lambda index: -bleu[index])
-    sentences += [_verdict(evaluation, index, scores, tests) for index in order]
-    how = f"Signature of BLEU: {scores.signatures['bleu']}."
+    sentences += [_verdict(evaluation, index, bleu, tests) for index in order]
+    how = f"Signature of BLEU: {evaluation.scorer('bleu').signature}."
     if tests:
-        how = f"Test: {_TESTS[tests[0].kind]} with {tests[0].samples:,} samples. {how}"
+        how = f"Test: {_TESTS[tests[0]['test']]} with {tests[0]['samples']:,} samples. {how}"
     elif len(names) > 1:
         how = f"No test says whether that is chance. {how}"
     warnings = [f"Beware: {mismatch}" for mismatch in evaluation.case_mismatches()]
@@ -227,11 +183,10 @@ def _finding(
 
 
 def _verdict(
-    evaluation: Evaluation, index: int, scores: CorpusScores, tests: Sequence[PairedTest]
+    evaluation: Evaluation, index: int, bleu: Sequence[float], tests: Sequence[dict[str, Any]]
 ) -> str:
     """Return how a system stands against the first."""
-    names = evaluation.names
-    own, first = scores.values["bleu"][index], scores.values["bleu"][0]
+    names, own, first = evaluation.names, bleu[index], bleu[0]
     if evaluation.systems[index].lines == evaluation.systems[0].lines:
         return f"{names[index]} and {names[0]} are identical ({own:.2f} BLEU)."
     # The better of the two is named before the other.
@@ -240,20 +195,18 @@ def _verdict(
     facts = [f"{high:.2f} against {low:.2f}"]
     if not tests:
         return f"{difference} ({facts[0]})."
-    tested, _, interval = tests[0].compared("bleu")[index]
-    if tested.p_value is None:
+    tested, *others = (row["systems"][index] for row in tests[0]["metrics"])
+    if tested["p_value"] is None:
         return f"BLEU sees no difference between {names[index]} and {names[0]} ({own:.2f})."
-    if interval is not None:
+    if (interval := tested["difference_interval_95"]) is not None:
         ends = interval if own >= first else (-interval[1], -interval[0])
         facts.append(f"95 % interval of the difference {format_interval(ends, 2, '+')}")
-    facts.append(f"p = {tested.p_value:.4f}")
-    for metric in tests[0].systems:
-        other, change, _ = tests[0].compared(metric)[index]
-        if metric != "bleu" and change is not None:
-            change = change if own >= first else -change
-            chance = "identical" if other.p_value is None else f"p = {other.p_value:.4f}"
-            facts.append(f"{TITLES[metric]} {change:+.2f}, {chance}".replace("-", "−"))
-    if tested.p_value < _SIGNIFICANT:
+    facts.append(f"p = {tested['p_value']:.4f}")
+    for row, other in zip(tests[0]["metrics"][1:], others, strict=True):
+        change = other["difference"] if own >= first else -other["difference"]
+        chance = "identical" if other["p_value"] is None else f"p = {other['p_value']:.4f}"
+        facts.append(f"{TITLES[row['metric']]} {change:+.2f}, {chance}".replace("-", "−"))
+    if tested["p_value"] < _SIGNIFICANT:
         difference = f"{better} is better than {worse} by {high - low:.2f} BLEU"
     else:
         difference += ", which may be chance"
@@ -261,17 +214,21 @@ def _verdict(
 
 
 def _text(
-    evaluation: Evaluation, scores: CorpusScores, tests: Sequence[PairedTest], where: str
+    evaluation: Evaluation,
+    signatures: Mapping[MetricName, str],
+    tests: Sequence[dict[str, Any]],
+    where: str,
 ) -> str:
-    signatures = "; ".join(f"{TITLES[name]} {text}" for name, text in scores.signatures.items())
+    signed = "; ".join(f"{TITLES[name]} {text}" for name, text in signatures.items())
     sentences = [
-        f"Corpus scores are sacreBLEU's, in percent: {signatures}"
-        + ("; of TER, less is better." if "ter" in scores.values else "."),
+        f"Corpus scores are sacreBLEU's, in percent: {signed}"
+        + ("; of TER, less is better." if "ter" in signatures else "."),
         evaluation.describe_tokens(),
     ]
     for test in tests:
         sentences.append(
-            f"SacreBLEU's {_TESTS[test.kind]} with {test.samples:,} samples (seed {test.seed}): p "
+            f"SacreBLEU's {_TESTS[test['test']]} with {test['samples']:,} samples (seed "
+            f"{test['seed']}): p "
             f"is the probability of a difference from {evaluation.names[0]} this large by chance. "
             "Systems whose sentences all have the same statistics are identical, and have no p."
         )
@@ -289,55 +246,26 @@ def _text(
     return " ".join(sentences)
 
 
-def _test_table(names: Sequence[str], test: PairedTest) -> Table:
+def _test_table(test: Mapping[str, Any]) -> Table:
     """Return a test: scores, intervals where there are any, p-values."""
     rows: list[list[Cell]] = []
-    has_intervals = test.kind == "bootstrap"
-    for metric in test.systems:
-        for name, (tested, difference, interval) in zip(names, test.compared(metric), strict=True):
+    has_intervals = test["test"] == "bootstrap"
+    for row in test["metrics"]:
+        for tested in row["systems"]:
             # As text: a p of 0.00 would say more than a few hundred samples can.
-            p_value = None if tested.p_value is None else f"{tested.p_value:.4f}"
-            own: list[Cell] = [tested.mean, tested.interval] if has_intervals else []
-            change = None if difference is None else f"{difference:+.2f}".replace("-", "−")
-            of_change: list[Cell] = [format_interval(interval, 2, "+")] if has_intervals else []
-            p_value = "identical" if tested.is_identical else p_value
-            rows.append([TITLES[metric], name, tested.score, *own, change, *of_change, p_value])
-    title = f"{_TESTS[test.kind].capitalize()} against {names[0]} ({test.samples:,} samples)"
+            p_value = None if tested["p_value"] is None else f"{tested['p_value']:.4f}"
+            p_value = "identical" if tested["identical"] else p_value
+            change = tested["difference"]
+            cells: list[Cell] = [None if change is None else f"{change:+.2f}".replace("-", "−")]
+            if has_intervals:
+                interval = format_interval(tested["difference_interval_95"], 2, "+")
+                cells = [tested["bootstrap_mean"], tested["interval_95"], *cells, interval]
+            rows.append([TITLES[row["metric"]], tested["system"], tested["score"], *cells, p_value])
+    title = f"{_TESTS[test['test']].capitalize()} against {test['against']}"
     headings = ["metric", "system", "percent", "difference", "p"]
     if has_intervals:
         headings[3:] = ["mean", "± 95 %", "difference", "95 % of it", "p"]
-    return Table(title, headings, rows)
-
-
-def _test_values(names: Sequence[str], test: PairedTest) -> dict[str, Any]:
-    return {
-        "test": test.kind,
-        "samples": test.samples,
-        "seed": test.seed,
-        "against": names[0],
-        "metrics": [
-            {
-                "metric": metric,
-                "signature": test.signatures[metric],
-                "systems": [
-                    {
-                        "system": name,
-                        "score": tested.score,
-                        "p_value": tested.p_value,
-                        "bootstrap_mean": tested.mean,
-                        "interval_95": tested.interval,
-                        "identical": tested.is_identical,
-                        "difference": difference,
-                        "difference_interval_95": interval,
-                    }
-                    for name, (tested, difference, interval) in zip(
-                        names, test.compared(metric), strict=True
-                    )
-                ],
-            }
-            for metric in test.systems
-        ],
-    }
+    return Table(f"{title} ({test['samples']:,} samples)", headings, rows)
 
 
 def _ngram_tables(pair: Mapping[str, Any]) -> list[Table]:
@@ -370,51 +298,28 @@ def _example_tables(evaluation: Evaluation, pair: Mapping[str, Any]) -> list[Tab
     return tables
 
 
-def _example_values(evaluation: Evaluation, system: int, count: int) -> dict[str, Any]:
-    """Return as JSON the sentences in which the first system leads or trails another most."""
-    first, second = evaluation.systems[0], evaluation.systems[system]
-    better_first, better_second = (
-        [
-            {
-                "line": example.line,
-                "reference": evaluation.reference_lines[example.line - 1],
-                "first": first.lines[example.line - 1],
-                "second": second.lines[example.line - 1],
-                "sentence_bleu_first": example.first,
-                "sentence_bleu_second": example.second,
-            }
-            for example in side
-        ]
-        for side in examples(evaluation, system, count)
-    )
-    return {
-        "first": first.name,
-        "second": second.name,
-        "better_first": better_first,
-        "better_second": better_second,
-    }
-
-
-def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Picture:
-    bootstrap = next((test for test in tests if test.kind == "bootstrap"), None)
+def _scores_picture(
+    names: Sequence[str],
+    scores: Mapping[MetricName, Sequence[float]],
+    tests: Sequence[dict[str, Any]],
+) -> Picture:
+    bootstrap = next((test for test in tests if test["test"] == "bootstrap"), None)
     caption = "Corpus scores of all systems."
     if bootstrap is not None:
-        caption += f" Lines: 95 % of {bootstrap.samples:,} bootstrap samples."
-
+        caption += f" Lines: 95 % of {bootstrap['samples']:,} bootstrap samples."
     series = []
-    for index, system in enumerate(scores.systems):
-        values = [of_systems[index] for of_systems in scores.values.values()]
+    for index, system in enumerate(names):
         ends: list[list[float]] = []
         if bootstrap is not None:
-            tested = [bootstrap.systems[metric][index] for metric in scores.values]
+            tested = [row["systems"][index] for row in bootstrap["metrics"]]
             # The interval is around the mean of the samples, which is not quite the score.
             ends = [
-                [(test.mean or 0.0) + sign * (test.interval or 0.0) for test in tested]
+                [test["bootstrap_mean"] + sign * test["interval_95"] for test in tested]
                 for sign in (-1, 1)
             ]
-        series.append(Series(system, values, *ends))
-    x_label = "metric" + (" (of TER, less is better)" if "ter" in scores.values else "")
-    groups = [Group(TITLES[metric]) for metric in scores.values]
+        series.append(Series(system, [own[index] for own in scores.values()], *ends))
+    x_label = "metric" + (" (of TER, less is better)" if "ter" in scores else "")
+    groups = [Group(TITLES[metric]) for metric in scores]
     return Picture(
         "scores",
         caption,
@@ -424,12 +329,13 @@ def _scores_picture(scores: CorpusScores, tests: Sequence[PairedTest]) -> Pictur
     )
 
 
-def _words(words: WordAccuracy, where: str) -> tuple[Table, Picture]:
-    names = [system.system for system in words.systems]
+def _words(words: Mapping[str, Any], where: str) -> tuple[Table, Picture]:
+    systems, sizes = words["systems"], words["reference_words"]
+    names = [system["system"] for system in systems]
     # Where the references have no words, there is no F-measure.
-    kept = [index for index, size in enumerate(words.reference_words) if size]
-    columns = [[percent(system.f_measure[n]) for n in kept] for system in words.systems]
-    groups = [Group(words.labels[n], words.reference_words[n]) for n in kept]
+    kept = [index for index, size in enumerate(sizes) if size]
+    columns = [[percent(system["f_measure"][n]) for n in kept] for system in systems]
+    groups = [Group(words["buckets"][n], sizes[n]) for n in kept]
     table = Table(
         "Word accuracy by frequency (F-measure in percent)",
         [f"times in the {where}", "reference words", *names],

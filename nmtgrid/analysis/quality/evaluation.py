@@ -102,7 +102,6 @@ class Evaluation:
 
     @property
     def names(self) -> list[str]:
-        """Return the systems' names."""
         return [system.name for system in self.systems]
 
     @functools.cached_property
@@ -197,7 +196,6 @@ class Evaluation:
         ]
 
     def describe_tokens(self) -> str:
-        """Return in a sentence how tokens are made."""
         how = f"Tokens are those of sacreBLEU's tokeniser `{self.tokenize}`"
         if self.tokenize == "none":
             how = "Tokens are split at white space"

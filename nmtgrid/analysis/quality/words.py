@@ -7,50 +7,32 @@ section is that of `compare`.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy
 from compare_mt.bucketers import FreqWordBucketer
-from compare_mt.stat_utils import extract_salient_features
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.quality.buckets import labels
 from nmtgrid.analysis.quality.evaluation import Evaluation
-from nmtgrid.metrics.ngrams import Ragged, common, longer
+from nmtgrid.metrics.ngrams import common, longer
 from nmtgrid.metrics.quality import tokenizer
 
 FREQUENCIES = (1, 2, 3, 4, 5, 10, 100, 1000)
 """Edges of compare-mt's buckets of words."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Accuracy:
-    """A system's word accuracy in each bucket, as shares (None: no words)."""
-
-    system: str
-    precision: Sequence[float | None]
-    recall: Sequence[float | None]
-    f_measure: Sequence[float | None]
-
-
-@dataclasses.dataclass(frozen=True)
-class WordAccuracy:
-    """Word accuracy by frequency: names of buckets, reference words in each, and each system."""
-
-    labels: Sequence[str]
-    reference_words: Sequence[int]
-    systems: Sequence[Accuracy]
-
-
 def word_accuracy(
     evaluation: Evaluation, frequencies: dict[int, int] | None = None
-) -> WordAccuracy:
-    """Return compare-mt's word accuracy by `frequencies` (of words by number).
+) -> dict[str, Any]:
+    """Return compare-mt's word accuracy by `frequencies` (of words by number) as JSON keys.
 
     A word of a sentence counts as right as often as hypothesis and reference both have it.
     Without `frequencies` those in the references are meant; words that no reference has then have
-    no bucket.
+    no bucket. Each system has a precision, recall and F-measure in each bucket, as shares (None:
+    no words).
     """
     names = labels([float(edge) for edge in FREQUENCIES], is_whole=True)
     names[0] = "0"
@@ -62,9 +44,7 @@ def word_accuracy(
         buckets = buckets[1:]
     # An empty one would make the bucketer look for a file.
     bucketer = FreqWordBucketer(freq_counts=frequencies or {-1: 1}, bucket_cutoffs=[*FREQUENCIES])
-    statistics = bucketer.calc_statistics(
-        evaluation.reference.lines(), [_Lines(tokens) for tokens in evaluation.tokens]
-    )[0]
+    statistics = bucketer.calc_statistics(evaluation.reference, evaluation.tokens)[0]
     # For each bucket: matches, words of the references, of the hypotheses, and three shares.
     systems = []
     for name, rows in zip(evaluation.names, statistics, strict=True):
@@ -73,9 +53,14 @@ def word_accuracy(
             [float(rows[n][column]) if rows[n][total] else None for n in buckets]
             for column, total in ((3, 1), (4, 2), (5, 1))
         )
-        systems.append(Accuracy(name, precision, recall, f_measure))
-    counted = [int(statistics[0][bucket][1]) for bucket in buckets]
-    return WordAccuracy([names[bucket] for bucket in buckets], counted, systems)
+        systems.append(
+            {"system": name, "precision": precision, "recall": recall, "f_measure": f_measure}
+        )
+    return {
+        "buckets": [names[bucket] for bucket in buckets],
+        "reference_words": [int(statistics[0][bucket][1]) for bucket in buckets],
+        "systems": systems,
+    }
 
 
 def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, int]:
@@ -86,62 +71,16 @@ def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, in
     return {numbers[word]: count for word, count in counts.items() if word in numbers}
 
 
-class _Lines:
-    """Lines that are created on access, because all of them would take gigabytes."""
-
-    def __init__(self, tokens: Ragged) -> None:
-        self._symbols, self._starts = tokens.symbols, tokens.starts
-
-    def __getitem__(self, line: int) -> list[int]:
-        symbols: list[int] = self._symbols[self._starts[line] : self._starts[line + 1]].tolist()
-        return symbols
-
-    def __iter__(self) -> Iterator[list[int]]:
-        return (self[line] for line in range(len(self._starts) - 1))
-
-
 def salience(first: NDArray[numpy.int32], second: NDArray[numpy.int32]) -> NDArray[numpy.float64]:
     """Return compare-mt's salience of things counted in two systems, (a + 1) / (a + b + 2).
 
     Above 1/2 is more often of the first system, below of the second.
     """
-    # It depends on the two counts alone, so that few of them are asked for.
-    bound = int(second.max(initial=0)) + 1
-    kinds, inverse = numpy.unique(first.astype(numpy.int64) * bound + second, return_inverse=True)
-    firsts: defaultdict[int, int] = defaultdict(int)
-    seconds: defaultdict[int, int] = defaultdict(int)
-    for kind in kinds.tolist():
-        firsts[kind], seconds[kind] = divmod(kind, bound)
-    scores = extract_salient_features(firsts, seconds)
-    return numpy.array([scores[kind] for kind in kinds.tolist()], numpy.float64)[inverse]
+    return numpy.asarray((first + 1.0) / (first + 1.0 + second + 1.0))
 
 
 # Words of the longest n-gram.
 _MOST = 4
-
-
-@dataclasses.dataclass(frozen=True)
-class NGram:
-    """An n-gram, how often each of two systems has it correctly, and compare-mt's salience.
-
-    Salience is near 1 for what the first system has right and the second has not, near 0 the
-    other way round.
-    """
-
-    words: str
-    first: int
-    second: int
-    salience: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Differing:
-    """N-grams that the first, or the second, of two systems has correctly more often."""
-
-    first: str
-    second: str
-    better_first: Sequence[NGram]
-    better_second: Sequence[NGram]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -163,7 +102,7 @@ class MatchedNGrams:
         return words
 
 
-def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[MatchedNGrams]:
+def matched(evaluation: Evaluation) -> Iterator[MatchedNGrams]:
     """Yield for each order how often each system has each n-gram right.
 
     An n-gram of a sentence is right as often as hypothesis and reference both have it.
@@ -181,7 +120,7 @@ def matched(evaluation: Evaluation, most: int = _MOST) -> Iterator[MatchedNGrams
     starts = numpy.arange(len(symbols), dtype=numpy.int32)
     left = ends - starts
     keys, bound = numpy.zeros(len(symbols), numpy.int64), 1
-    for order in range(1, most + 1):
+    for order in range(1, _MOST + 1):
         is_whole = left[starts] >= order
         starts, keys = starts[is_whole], keys[is_whole]
         if not len(starts):
@@ -227,14 +166,18 @@ def _right(
     return right
 
 
-def differing(evaluation: Evaluation, count: int = 10, most: int = _MOST) -> list[Differing]:
+def differing(evaluation: Evaluation, count: int = 10) -> list[dict[str, Any]]:
     """Return for each system but the first the n-grams on which it differs most from that.
 
-    Of equal salience, longer n-grams stand first.
+    As JSON keys: each n-gram that the `first` or the `second` system has correctly more often, how
+    often either has it, and compare-mt's salience, near 1 for what only the first has right, near
+    0 for what only the second has. Of equal salience, longer n-grams stand first.
     """
     names = evaluation.names
-    candidates: list[tuple[list[NGram], list[NGram]]] = [([], []) for _ in names[1:]]
-    for ngrams in matched(evaluation, most):
+    candidates: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
+        ([], []) for _ in names[1:]
+    ]
+    for ngrams in matched(evaluation):
         first = ngrams.counts[0]
         for pair, second in zip(candidates, ngrams.counts[1:], strict=True):
             # N-grams that both have right as often differ in nothing.
@@ -244,11 +187,20 @@ def differing(evaluation: Evaluation, count: int = 10, most: int = _MOST) -> lis
                 for index in _greatest(side, count):
                     kind = int(kinds[index])
                     words = " ".join(evaluation.vocabulary[word] for word in ngrams.words(kind))
-                    score = float(scores[index])
-                    better.append(NGram(words, int(first[kind]), int(second[kind]), score))
+                    better.append({
+                        "words": words,
+                        "first": int(first[kind]),
+                        "second": int(second[kind]),
+                        "salience": float(scores[index]),
+                    })  # fmt: skip
     return [
-        Differing(names[0], name, _best(first, count, -1), _best(second, count, 1))
-        for name, (first, second) in zip(names[1:], candidates, strict=True)
+        {
+            "first": names[0],
+            "second": name,
+            "better_first": _best(better_first, count, -1),
+            "better_second": _best(better_second, count, 1),
+        }
+        for name, (better_first, better_second) in zip(names[1:], candidates, strict=True)
     ]
 
 
@@ -264,44 +216,48 @@ def _greatest(scores: NDArray[numpy.float64], count: int) -> list[int]:
     return greatest
 
 
-def _best(ngrams: list[NGram], count: int, sign: int) -> list[NGram]:
+def _best(ngrams: list[dict[str, Any]], count: int, sign: int) -> list[dict[str, Any]]:
     """Return the first in order of salience (`sign` 1: rising), length and letters."""
     order = sorted(
-        ngrams, key=lambda gram: (sign * gram.salience, -gram.words.count(" "), gram.words)
+        ngrams,
+        key=lambda gram: (sign * gram["salience"], -gram["words"].count(" "), gram["words"]),
     )
     return order[:count]
 
 
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """A line (from 1) and the sentence BLEU in percent of two systems there."""
-
-    line: int
-    first: float
-    second: float
-
-
-def examples(
-    evaluation: Evaluation, system: int, count: int = 5
-) -> tuple[list[Example], list[Example]]:
-    """Return the lines in which the first system leads `system` most, and trails it most.
+def examples(evaluation: Evaluation, system: int, count: int = 5) -> dict[str, Any]:
+    """Return as JSON the lines in which the first system leads `system` most, and trails it most.
 
     Lines that are alike in references and both systems count once.
     """
-    first, second = evaluation.sentence_bleu[0], evaluation.sentence_bleu[system]
-    texts = (evaluation.reference_lines, *(evaluation.systems[n].lines for n in (0, system)))
+    first, second = evaluation.systems[0], evaluation.systems[system]
+    scores = evaluation.sentence_bleu[0], evaluation.sentence_bleu[system]
 
-    def most_ahead(gains: NDArray[numpy.float64]) -> list[Example]:
+    def most_ahead(gains: NDArray[numpy.float64]) -> list[dict[str, Any]]:
         seen: set[tuple[str, ...]] = set()
-        ahead: list[Example] = []
+        ahead: list[dict[str, Any]] = []
         for index in numpy.argsort(-gains, kind="stable").tolist():
             if len(ahead) == count or gains[index] <= 0:
                 break
+            texts = {
+                "reference": evaluation.reference_lines[index],
+                "first": first.lines[index],
+                "second": second.lines[index],
+            }
             # Corpora repeat sentences: five times one example is one.
-            alike = tuple(lines[index] for lines in texts)
-            if alike not in seen:
+            if (alike := tuple(texts.values())) not in seen:
                 seen.add(alike)
-                ahead.append(Example(index + 1, float(first[index]), float(second[index])))
+                ahead.append({
+                    "line": index + 1,
+                    **texts,
+                    "sentence_bleu_first": float(scores[0][index]),
+                    "sentence_bleu_second": float(scores[1][index]),
+                })  # fmt: skip
         return ahead
 
-    return most_ahead(first - second), most_ahead(second - first)
+    return {
+        "first": first.name,
+        "second": second.name,
+        "better_first": most_ahead(scores[0] - scores[1]),
+        "better_second": most_ahead(scores[1] - scores[0]),
+    }

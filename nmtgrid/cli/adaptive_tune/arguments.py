@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Literal
 
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     LARGEST_SEED,
     Alone,
@@ -33,8 +32,6 @@ _LEAST_BUDGET = 1e-3
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdaptiveTuneArguments(GuaranteeArguments):
-    """The arguments of `adaptive-tune`."""
-
     model: Path | None = argument("A model directory with early exits.", "MODEL", default=None)
     data: Path | None = option("The dataset with the splits.", "DATA")
     split: str = option("Split to tune on.", "NAME", default="valid")
@@ -121,7 +118,6 @@ PANELS = {
     "Thresholds": "samples budget finalists mechanism objective judge only seed name keep",
     "Guaranteed loss": "allow_loss risk confidence candidates",
     "Decoding and timing": "beam batch repeats clock",
-    GENERAL: "weights precision device json",
 }
 RESULTS_RULES = [
     Alone(

@@ -57,6 +57,8 @@ from nmtgrid.search.translate import Translator, default_plan
 
 _REFILLS = 2
 """Rounds in which budgets that all their vectors left get others."""
+_CANDIDATES = 20
+"""Vectors of thresholds that are tested for a guarantee, unless `--candidates` says."""
 
 
 def tune(arguments: AdaptiveTuneArguments) -> None:
@@ -66,13 +68,12 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     loaded, setup, others = _load(arguments, dataset)
     if arguments.files and arguments.files[0].exists():
         console.warn(f"{arguments.files[0]} of an earlier tuning will be replaced.")
-    # A folder that cannot be written is refused now, not after hours of decoding.
-    if not arguments.keep:
-        _tune(arguments, dataset, loaded, setup, others)
-        return
-    EXIT_FILE.check_writable(loaded.folder)
-    # Neither another tuning nor a training may write there until the settings are kept.
-    with FolderLock(loaded.folder, "nmtgrid adaptive-tune"):
+    with contextlib.ExitStack() as stack:
+        if arguments.keep:
+            # A folder that cannot be written is refused now, not after hours of decoding.
+            EXIT_FILE.check_writable(loaded.folder)
+            # Neither another tuning nor a training may write there until the settings are kept.
+            stack.enter_context(FolderLock(loaded.folder, "nmtgrid adaptive-tune"))
         _tune(arguments, dataset, loaded, setup, others)
 
 
@@ -207,7 +208,7 @@ class _Tuning:
         candidates = [self.choice()]
         records = self.recorded(first)
         if records is not None:
-            most = arguments.guarantee_candidates
+            most = arguments.candidates or _CANDIDATES
             best_vectors = frontier(records, self.drawn, most, truth=self.truth)
             candidates = list(map(self.choice, best_vectors))
             if arguments.objective != "exits":
@@ -225,13 +226,15 @@ class _Tuning:
                 return self.losses(theirs, decoded, second)
 
             calibration = guarantee.test(candidates, losses, len(second))
+
+        def price(result: Tested[Choice]) -> float:
+            replayed = result.candidate.replayed
+            if arguments.objective != "exits":
+                return costs[id(result.candidate)]
+            return 0.0 if replayed is None else replayed.average_exit
+
         # Every candidate that passed carries the guarantee, so its cost alone decides.
-        if arguments.objective == "exits":
-            best = min(calibration.passed, key=_speed, default=None)
-        else:
-            best = min(
-                calibration.passed, key=lambda result: costs[id(result.candidate)], default=None
-            )
+        best = min(calibration.passed, key=price, default=None)
         values = calibration.values(best, _describe)
         self.report.calibrated = values
         if best is None:
@@ -323,7 +326,9 @@ class _Tuning:
             if isinstance(choice.system.halt, FixedExit):
                 row.stored = str(choice.system.halt.number)
                 continue
-            row.stored = report.stored_name(row)
+            loss = self.arguments.allow_loss
+            budget = f"{report.budget(row):g}" if loss is None else f"loss{loss:g}"
+            row.stored = f"{report.name}-{budget}"
             presets.append(
                 ExitSettings(
                     row.stored,
@@ -351,11 +356,6 @@ class _Tuning:
 def _describe(choice: Choice) -> dict[str, Any]:
     fixed = {"exit": choice.system.halt.number} if isinstance(choice.system.halt, FixedExit) else {}
     return {"thresholds": list(choice.thresholds), **fixed}
-
-
-def _speed(result: Tested[Choice]) -> float:
-    replayed = result.candidate.replayed
-    return 0.0 if replayed is None else replayed.average_exit
 
 
 def _load(

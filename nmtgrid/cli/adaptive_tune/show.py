@@ -16,8 +16,7 @@ from typing import Any
 from nmtgrid.adaptive.halting import FixedExit, Mechanism, RandomExit
 from nmtgrid.adaptive.measure import Measured, depth_of
 from nmtgrid.adaptive.tune import Budgets, Choice, beats, lost_budgets
-from nmtgrid.analysis.plotting.lines import draw_tradeoff
-from nmtgrid.analysis.tuning import exit_curves, parse_tuning, read_tuning, tuning_section
+from nmtgrid.analysis.tuning import draw_tunings, parse_tuning, read_tuning, tuning_section
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, with_checksum, write_json
 from nmtgrid.base.spans import plural
@@ -46,7 +45,6 @@ class Row:
         return self.test or self.tuned
 
     def values(self) -> dict[str, Any]:
-        """Return JSON keys."""
         return self.tuned.values() | {"test": None if self.test is None else self.test.values()}
 
 
@@ -80,14 +78,7 @@ class Report:
         return [] if self.calibrated else lost_budgets(replayed, decoded, self.budgets)
 
     def budget(self, row: Row) -> float:
-        """Return the budget that a row keeps to."""
         return self.budgets.budget(row.tuned.average_exit)
-
-    def stored_name(self, row: Row) -> str:
-        """Return under which name a point is kept in the model's directory."""
-        if self.arguments.allow_loss is not None:
-            return f"{self.name}-loss{self.arguments.allow_loss:g}"
-        return f"{self.name}-{self.budget(row):g}"
 
     def of_kind(self, kind: type) -> list[Row]:
         """Return the rows whose halt has this type; `NoneType`: baselines."""
@@ -95,7 +86,6 @@ class Report:
 
 
 def values_of(report: Report) -> dict[str, Any]:
-    """Return JSON keys."""
     assert report.full is not None
     arguments, full = report.arguments, report.full
     fixed = report.of_kind(FixedExit)
@@ -171,19 +161,9 @@ def draw(values: dict[str, Any], path: Path) -> None:
     """Draw BLEU against average exit, operations and seconds."""
     # Parsed as if read from the file: `--results` then draws the same picture later.
     tuning = parse_tuning(values)
-    how = "greedy" if values["beam"] == 1 else f"beam {values['beam']}"
     seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
-    draw_tradeoff(
-        exit_curves([tuning], seconds=True),
-        path,
-        title=f"Early exit, {tuning.split}, {how}: quality against cost",
-        x_labels=[
-            "average exit (blocks per token)",
-            "decoder's operations (MFLOPs per token)",
-            f"{seconds} for {tuning.sentences:,} sentences, batches of {values['batch']}",
-        ],
-        y_label="BLEU, tokenised (percent)",
-    )
+    what = f"{seconds} for {tuning.sentences:,} sentences, batches of {values['batch']}"
+    draw_tunings([tuning], path, tuning.split, what)
 
 
 def _show(report: Report) -> None:

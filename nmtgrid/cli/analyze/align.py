@@ -13,7 +13,6 @@ import typer
 from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base import console
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     CommandArguments,
     JsonFile,
@@ -40,8 +39,6 @@ LEAST_PAIRS = 1000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignArguments(CommandArguments):
-    """The arguments of `analyze align`."""
-
     source: Path = argument("Source, one sentence per line.", "SOURCE")
     target: Path = argument("Its translation.", "TARGET")
     out: Path = option(
@@ -70,7 +67,6 @@ class AlignArguments(CommandArguments):
     {
         INPUT_OUTPUT: "out train gold",
         "Aligner": "heuristic iterations null tension concentration",
-        GENERAL: "json",
     },
     "nmtgrid analyze align test.de test.en --train train.de train.en --out links",
 )

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ActivationsArguments(ShownArguments):
-    """The arguments of `analyze activations`."""
-
     models: list[str] = argument("Model directories, side by side.", "[NAME=]MODEL")
     data: Path = option("A dataset with the models' vocabularies.", "DATA", default=REQUIRED)
     split: str = option("Split of DATA.", "NAME", default="valid")
@@ -99,8 +97,6 @@ _NOTES_SHOWN = 5
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CurvesArguments(ShownArguments):
-    """The arguments of `analyze curves`."""
-
     models: list[str] = argument(
         "Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.", "MODEL..."
     )
@@ -111,7 +107,7 @@ class CurvesArguments(ShownArguments):
 
 @takes(
     CurvesArguments,
-    {INPUT_OUTPUT: "out picture corpus against", GENERAL: "json"},
+    {INPUT_OUTPUT: "out picture corpus against"},
     "nmtgrid analyze curves deep=MODEL1 shallow=MODEL2 --out curves.png",
 )
 def curves(arguments: CurvesArguments) -> None:
@@ -154,8 +150,6 @@ Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw", "ca-al", "ca
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LatencyArguments(ShownArguments):
-    """The arguments of `analyze latency`."""
-
     results: list[str] = argument(
         "Folders of `online-eval --out`, or their `results.json`; NAME=RESULTS renames.", "RESULTS"
     )
@@ -195,7 +189,6 @@ RULES = [
     {
         INPUT_OUTPUT: "out picture corpus title published",
         "Latency": "metric unit convention",
-        GENERAL: "json",
     },
     "nmtgrid analyze latency ours=DIR1 theirs=DIR2 --metric dal --out curve.png",
 )

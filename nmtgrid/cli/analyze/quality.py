@@ -10,13 +10,8 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
-from nmtgrid.cli.analyze.show import (
-    QualityArguments,
-    Systems,
-    read_edges,
-)
+from nmtgrid.cli.analyze.show import QualityArguments, Systems, read_edges
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     Needs,
     argument,
@@ -39,8 +34,6 @@ BOOTSTRAP = "Samples of the bootstrap, for intervals; 0: no intervals."
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BucketsArguments(QualityArguments):
-    """The arguments of `analyze buckets`."""
-
     systems: Systems
     by: list[str] | None = option(
         f"{', '.join(_PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
@@ -63,7 +56,6 @@ class BucketsArguments(QualityArguments):
 
     @property
     def has_source(self) -> bool:
-        """Whether the source is known."""
         return self.source is not None or self.data is not None
 
     @property
@@ -82,7 +74,6 @@ class BucketsArguments(QualityArguments):
         INPUT_OUTPUT: "reference source data split difficulty out picture corpus",
         "Buckets": "by edges metric",
         "Scores": "tokenize lowercase bootstrap",
-        GENERAL: "json",
     },
     "nmtgrid analyze buckets ours=ours.en theirs=theirs.en -r test.en -s test.de --out DIR",
 )
@@ -151,8 +142,6 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CompareArguments(QualityArguments):
-    """The arguments of `analyze compare`."""
-
     systems: Systems
     bootstrap: int = option(
         "Samples of the paired bootstrap against the first system: usually 1000.",
@@ -184,7 +173,6 @@ class CompareArguments(QualityArguments):
         "Significance": "bootstrap randomisation seed",
         "Scores": "ter tokenize lowercase",
         "Examples": "ngrams examples",
-        GENERAL: "json",
     },
     "nmtgrid analyze compare ours=ours.en theirs=theirs.en -r test.en --bootstrap 1000",
 )
@@ -210,8 +198,6 @@ def compare(arguments: CompareArguments) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DifficultyArguments(QualityArguments):
-    """The arguments of `analyze difficulty`."""
-
     systems: list[str] | None = argument(
         "Translations: sentence BLEU by difficulty, with one bar each.", "[NAME=]FILE", default=None
     )
@@ -240,7 +226,6 @@ class DifficultyArguments(QualityArguments):
         ),
         "Word alignments": "alignments train heuristic",
         "Scores": "edges tokenize lowercase bootstrap",
-        GENERAL: "json",
     },
     "nmtgrid analyze difficulty ours=ours.en -r test.en -s test.de --train train.de train.en",
 )
@@ -298,8 +283,6 @@ def difficulty(arguments: DifficultyArguments) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LengthsArguments(QualityArguments):
-    """The arguments of `analyze lengths`."""
-
     systems: Systems
 
 
@@ -308,7 +291,6 @@ class LengthsArguments(QualityArguments):
     {
         INPUT_OUTPUT: "reference source data split out picture corpus",
         "Scores": "tokenize lowercase",
-        GENERAL: "json",
     },
     "nmtgrid analyze lengths ours=ours.en theirs=theirs.en -r test.en --out lengths.png",
 )

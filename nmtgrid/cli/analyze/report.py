@@ -12,7 +12,6 @@ from nmtgrid.base.io.text import check_file
 from nmtgrid.cli.analyze.align import Train, aligning, trained
 from nmtgrid.cli.analyze.show import EvaluationArguments, line_faults
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     REQUIRED,
     Excludes,
@@ -29,8 +28,6 @@ from nmtgrid.cli.options import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReportArguments(EvaluationArguments):
-    """The arguments of `analyze report`."""
-
     out: Path = option("The page: .html.", "FILE", default=REQUIRED)
     systems: list[str] | None = argument(
         "Translations: text of any system, or traces of `decode` (.jsonl), which show more.",
@@ -125,7 +122,6 @@ RULES = [
         "Scores": "bootstrap tokenize lowercase",
         "Word alignments": "alignments train",
         "Further sections": "latency depth curves activations",
-        GENERAL: "json",
     },
     "nmtgrid analyze report ours=ours.jsonl theirs=theirs.en -r test.en -s test.de "
     "--out report.html",

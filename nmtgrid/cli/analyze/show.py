@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from nmtgrid.base import console
-from nmtgrid.base.errors import ConfigError, StorageError
-from nmtgrid.base.io.atomic import link_target, reason, split_label
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.atomic import make_folder, split_label
 from nmtgrid.base.spans import real_number, shortened
 from nmtgrid.cli.options import (
     CommandArguments,
@@ -72,8 +72,7 @@ class ShownArguments(CommandArguments):
             if paragraph and not paragraph.startswith("Beware"):
                 console.say(paragraph)
         for table in section.tables:
-            numeric = [table.is_numeric(column) for column in range(len(table.columns))]
-            console.table(table.title, table.columns, table.formatted(), numeric)
+            console.table(table.title, table.columns, table.formatted(), table.is_numeric)
         drawn = [] if self.out is None else _draw(section, self.out, self.picture)
         for path in drawn:
             console.say(f"Drawn: {path}")
@@ -195,12 +194,7 @@ def _draw(section: Section, out: Path, picture: str) -> list[Path]:
     from nmtgrid.analysis.plotting.figure import naming_corpus
 
     pictures = section.pictures
-    try:
-        link_target(out.parent if is_file(out) else out).mkdir(parents=True, exist_ok=True)
-    except OSError as fault:
-        raise StorageError(
-            f"The folder of {out} cannot be made: {reason(fault)}.", "Choose another `--out`."
-        ) from fault
+    make_folder(out.parent if is_file(out) else out)
     paths = []
     for figure in pictures:
         if not is_file(out):

@@ -15,7 +15,6 @@ from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
 from nmtgrid.cli.analyze.show import ShownArguments, line_faults
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     Excludes,
     Requires,
@@ -44,8 +43,6 @@ Words = Annotated[
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignmentsArguments(ShownArguments):
-    """The arguments of `analyze alignments`."""
-
     traces: list[str] = argument("Files of `decode --traces`, one per model.", "[NAME=]TRACES")
     line: Lines = None
     words: Words = False
@@ -76,7 +73,6 @@ ALIGNMENTS_RULES = [
     {
         INPUT_OUTPUT: "line words out picture corpus",
         "Links": "pharaoh threshold gold",
-        GENERAL: "json",
     },
     "nmtgrid analyze alignments grid=grid.jsonl other=other.jsonl --line 3 --out DIR",
 )
@@ -119,8 +115,6 @@ def alignments(arguments: AlignmentsArguments) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ExitsArguments(ShownArguments):
-    """The arguments of `analyze exits`."""
-
     systems: list[str] = argument("Files of `decode --exit ... --traces FILE`.", "[NAME=]TRACES")
     reference: Path | None = option(
         "Source text shown with the examples.", "FILE", "--reference", "-r"
@@ -133,7 +127,7 @@ class ExitsArguments(ShownArguments):
 
 @takes(
     ExitsArguments,
-    {INPUT_OUTPUT: "reference line examples out picture corpus", GENERAL: "json"},
+    {INPUT_OUTPUT: "reference line examples out picture corpus"},
     "nmtgrid analyze exits early=early.jsonl --reference test.en --out DIR",
 )
 def exits(arguments: ExitsArguments) -> None:
@@ -161,8 +155,6 @@ def exits(arguments: ExitsArguments) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PathsArguments(ShownArguments):
-    """The arguments of `analyze paths`."""
-
     traces: list[str] = argument(
         "Files of `decode --stream --traces`, one per system.", "[NAME=]TRACES"
     )
@@ -194,7 +186,6 @@ PATHS_RULES = [
     {
         INPUT_OUTPUT: "reference line words out picture corpus",
         "Word alignments": "alignments attention train heuristic",
-        GENERAL: "json",
     },
     "nmtgrid analyze paths wait3=wait3.jsonl oracle=oracle.jsonl --line 3 --words --out DIR",
 )

@@ -28,8 +28,6 @@ from nmtgrid.cli.options import (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecodeArguments(CommandArguments):
-    """The arguments of `decode`."""
-
     model: Path = argument("A model directory.", "MODEL")
     source: Path | None = argument(
         "Raw text, one sentence a line; or features of pictures (.safetensors).  [default: -]",

@@ -96,7 +96,7 @@ def _policies(arguments: DecodeArguments) -> list[object]:
 def _setting_of_training(arguments: DecodeArguments) -> Setting:
     """Return the k that the model was trained with, and print it."""
     k = trained_k(arguments.model)
-    assert k is not None
+    assert k is not None  # by `faults_of_stream`
     console.say(f"note: this model was trained with wait-{k}, so `--k {k}` is used.")
     return Setting("wait-k", k)
 
@@ -189,7 +189,6 @@ class _Line:
         self._shown = 0
 
     def read(self, word: str) -> str:
-        """Return what a word adds to the text."""
         count = len(self.stream.pieces)
         words = self.stream.read(word)
         if count == 1 < len(self.stream.pieces):
@@ -200,7 +199,6 @@ class _Line:
         return self._grow(words)
 
     def end(self) -> str:
-        """Return what the end adds to the text."""
         return self._grow(self.stream.end())
 
     def trace(self) -> Trace:

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OnlineEvalArguments(GuaranteeArguments):
-    """The arguments of `online-eval`."""
-
     models: list[str] | None = argument(
         "Model directories, side by side; NAME=MODEL names one.", "MODEL", default=None
     )
@@ -305,7 +303,7 @@ def _faults_of_guarantee(
 def own_metrics(arguments: OnlineEvalArguments) -> dict[str, Metric]:
     """Return the metrics of one's own by name. Raises ConfigError that names every fault."""
     # Imported late: `--help` does not wait for numpy.
-    from nmtgrid.metrics.own import read_metrics
+    from nmtgrid.metrics.latency import read_metrics
 
     return read_metrics(arguments.metric or ())
 

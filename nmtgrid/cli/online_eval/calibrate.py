@@ -46,7 +46,9 @@ def calibrated_settings(
             bar.update(advance=lines, note=f"{stage}: {setting.title}")
 
         def latency(half: Sequence[Sentence], decoded: Decoded) -> float:
-            return _latency(arguments, system, half, decoded)
+            latencies = sentence_latencies(half, decoded.outcomes, system.joiner)
+            mean = latencies[arguments.latency_unit, arguments.convention].mean()
+            return mean.dal if arguments.latency == "dal" else mean.al
 
         calibrated = calibrate(
             system.decoder, candidates, sentences, guarantee, latency, arguments.seed, advance
@@ -86,14 +88,6 @@ def conclude(arguments: OnlineEvalArguments, system: System) -> None:
         f"{_number(values['offline_latency'])} (source {arguments.latency_unit}s)"
         + (f"; stored as `--policy {values['stored']}`." if values["stored"] else ".")
     )
-
-
-def _latency(
-    arguments: OnlineEvalArguments, system: System, half: Sequence[Sentence], decoded: Decoded
-) -> float:
-    latencies = sentence_latencies(half, decoded.outcomes, system.joiner)
-    mean = latencies[arguments.latency_unit, arguments.convention].mean()
-    return mean.al if arguments.latency in (None, "al") else mean.dal
 
 
 def _show(arguments: OnlineEvalArguments, system: System, calibrated: Calibrated) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.latency import latency_curves, read_online_results, reference_curves
+from nmtgrid.analysis.paths import typical_lines
 from nmtgrid.analysis.plotting.figure import SUFFIXES
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.plotting.lines import draw_tradeoff
@@ -48,10 +49,6 @@ class System:
         return self.decoder.translator.pipeline.target_joiner
 
 
-_SHORTEST, _LONGEST, _SHOWN = 7, 18, 3
-"""Source units of sentences whose paths are drawn unasked, and how many."""
-
-
 def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> bool:
     """Draw BLEU against average lagging; return whether there was a point to draw."""
     # Read back from the file, as `analyze latency` does, so that both draw the same curve.
@@ -82,7 +79,8 @@ def path_rows(arguments: OnlineEvalArguments, systems: Sequence[System]) -> dict
     """
     pairs = compared(arguments, systems)
     rows = {}
-    for line in (arguments.lines or _typical(pairs)) if pairs else ():
+    sizes = [(s.line, len(s.source)) for s in (pairs[0][0].sentences if pairs else ()) if s.source]
+    for line in (arguments.lines or typical_lines(sizes)) if pairs else ():
         sentence = pairs[0][0].sentences[line - 1]
         grids = [_grid(arguments, system, measured, line) for system, measured in pairs]
         if any(grid.delays for grid in grids):
@@ -126,15 +124,6 @@ def compared(
         return [first[0], first[-1]] if len(first) > 1 else first
     middle = first[len(first) // 2]
     return [middle, min(others, key=lambda pair: abs(lag(pair) - lag(middle)))]
-
-
-def _typical(chosen: Sequence[tuple[System, Measured]]) -> list[int]:
-    """Return the first lines of middling length, or the first that are translated at all."""
-    if not chosen:
-        return []
-    sentences = chosen[0][0].sentences
-    good = [s.line for s in sentences if _SHORTEST <= len(s.source) <= _LONGEST]
-    return (good or [s.line for s in sentences if 0 < len(s.source) <= 3 * _LONGEST])[:_SHOWN]
 
 
 def _grid(

@@ -13,21 +13,23 @@ from typing import Any
 
 import torch
 
-from nmtgrid.analysis.latency import area_table
+from nmtgrid.analysis.latency import AREA_METRICS, CurveArea, area_table
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, nearest
-from nmtgrid.base.io.atomic import folder_name, split_label
+from nmtgrid.base.io.atomic import folder_name, nan_to_none, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.run import choose_halt
-from nmtgrid.cli.online_eval.areas import curve_areas
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments, own_metrics
 from nmtgrid.cli.online_eval.calibrate import calibrated_settings, conclude, conditions_of
 from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset, Split
+from nmtgrid.metrics.areas import SettingScores, areas
 from nmtgrid.metrics.latency import METRICS, Latency, Metric, heading
+from nmtgrid.metrics.ngrams import bleu_counts, words
+from nmtgrid.metrics.quality import SEED
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.calibrate import OFFLINE, refused_candidates
 from nmtgrid.online.clock import ClockedDecoder
@@ -37,6 +39,7 @@ from nmtgrid.online.evaluate import (
     Sentence,
     measure,
     read_sentences,
+    sentence_latencies,
 )
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, PolicyPreset
@@ -162,7 +165,9 @@ def evaluate(
             "sentence ends, so latencies are those of the best hypothesis at the end, not of words "
             "that a user would have seen. With `--beam 1` words are final."
         )
-    _warn_of_published(arguments, systems)
+    if (name := arguments.published) is not None:
+        for reason in warnings(name, [_evaluation(systems[0])], arguments.latency_unit):
+            console.warn(f"`--published {name}`: {reason}")
     # Folders come first: a bad name must not waste the evaluation.
     files = Files(arguments, systems)
     folders = {os.path.realpath(path) for path in (arguments.out, arguments.simuleval) if path}
@@ -225,14 +230,6 @@ def _evaluation(system: System) -> Evaluation:
     facts = system.decoder.translator.pipeline.facts
     languages = facts.source_lang, facts.target_lang
     return Evaluation(languages, len(system.sentences), facts.lowercase, facts.subwords)
-
-
-def _warn_of_published(arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
-    """Say why the published curves do not compare with what is translated."""
-    if arguments.published is None:
-        return
-    for reason in warnings(arguments.published, [_evaluation(systems[0])], arguments.latency_unit):
-        console.warn(f"`--published {arguments.published}`: {reason}")
 
 
 def _evaluate(
@@ -320,12 +317,11 @@ def _finish(
             _show(arguments, system)
         conclude(arguments, system)
     values = report(arguments, systems, complete=complete)
-    areas = curve_areas(arguments, systems)
-    values["areas"] = [row.values() for row in areas]
-    if areas:
-        table = area_table(areas)
-        numeric = [table.is_numeric(column) for column in range(len(table.columns))]
-        console.table(table.title, table.columns, table.formatted(), numeric)
+    area_rows = curve_areas(arguments, systems)
+    values["areas"] = [dataclasses.asdict(row) for row in area_rows]
+    if area_rows:
+        table = area_table(area_rows)
+        console.table(table.title, table.columns, table.formatted(), table.is_numeric)
     # Written twice: drawing reads the file, and only then are the pictures known.
     files.results(values)
     rows = path_rows(arguments, systems) if arguments.out is not None else {}
@@ -339,6 +335,85 @@ def _finish(
             "empty, or every setting reads the whole source first."
         )
     write_report(arguments.json, values)
+
+
+_WAIT_K = ("wait-k", ())
+
+
+def curve_areas(arguments: OnlineEvalArguments, systems: Sequence[System]) -> list[CurveArea]:
+    """Return the area of each curve of two points or more to wait-k's.
+
+    That is wait-k of the same system, or of `--baseline`, with which wait-k of the other systems
+    is compared too.
+    """
+    curves: dict[str, dict[tuple[object, ...], list[Measured]]] = {}
+    for system in systems:
+        groups: dict[tuple[object, ...], list[Measured]] = {}
+        for measured in system.done:
+            if not measured.decoded.setting.is_offline:
+                groups.setdefault(measured.decoded.setting.curve, []).append(measured)
+        curves[system.name] = {curve: group for curve, group in groups.items() if len(group) > 1}
+    # Counted once: with `--baseline` all systems are compared with the same curve.
+    wait_k = {
+        system.name: [_scores(arguments, system, measured) for measured in curve]
+        for system in systems
+        if arguments.baseline in (None, system.name)
+        and (curve := curves[system.name].get(_WAIT_K)) is not None
+    }
+    rows = []
+    for system in systems:
+        baseline = arguments.baseline or system.name
+        own = [
+            group
+            for curve, group in curves[system.name].items()
+            if system.name != baseline or curve != _WAIT_K
+        ]
+        if baseline in wait_k and own:
+            rows += _areas_of(arguments, system, own, wait_k[baseline])
+    return rows
+
+
+def _areas_of(
+    arguments: OnlineEvalArguments,
+    system: System,
+    groups: Sequence[Sequence[Measured]],
+    baseline: Sequence[SettingScores],
+) -> list[CurveArea]:
+    curves = [[_scores(arguments, system, each) for each in group] for group in groups]
+    rows = {
+        metric: areas(curves, baseline, metric, arguments.bootstrap, SEED)
+        for metric in AREA_METRICS
+    }
+    return [
+        CurveArea(
+            system.name,
+            group[0].decoded.setting.curve_label,
+            group[0].decoded.setting.policy,
+            metric,
+            arguments.latency_unit,
+            arguments.convention,
+            arguments.bootstrap,
+            SEED,
+            baseline=arguments.baseline or "",
+            **nan_to_none(dataclasses.asdict(rows[metric][index])),
+        )
+        for index, group in enumerate(groups)
+        for metric in AREA_METRICS
+    ]
+
+
+def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) -> SettingScores:
+    """Return what BLEU of tokenised text and latency are computed from, by sentence."""
+    outcomes = measured.decoded.outcomes
+    vocabulary: dict[str, int] = {}
+    hypotheses = words([outcome.words.split() for outcome in outcomes], vocabulary)
+    references = words([line.reference.split() for line in system.sentences], vocabulary)
+    latencies = sentence_latencies(system.sentences, outcomes, system.joiner)
+    chosen = latencies[arguments.latency_unit, arguments.convention]
+    return SettingScores(
+        bleu_counts(hypotheses, references),
+        {metric: getattr(chosen, metric) for metric in AREA_METRICS},
+    )
 
 
 def _show(arguments: OnlineEvalArguments, system: System) -> None:

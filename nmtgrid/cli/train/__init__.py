@@ -46,7 +46,7 @@ def command(arguments: TrainArguments) -> None:
     if file is None or not file.faults:
         check_rules(arguments, RULES)
     check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
-    from nmtgrid.cli.train.run import find_data, parse_seeds, run_all
+    from nmtgrid.cli.train.run import find_data, import_tensorboard, parse_seeds, run_all
     from nmtgrid.training.prepare import Request
 
     request = Request(
@@ -67,7 +67,6 @@ def command(arguments: TrainArguments) -> None:
         _show(arguments, request, arguments.out if arguments.resume and seeds is None else None)
         return
     from nmtgrid.base.devices import find_device
-    from nmtgrid.cli.train.tensorboard import import_tensorboard
     from nmtgrid.training.distributed import local_device, process_group
 
     if arguments.tensorboard:
@@ -96,14 +95,11 @@ def _list(arguments: TrainArguments) -> None:
 def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> None:
     """Write the settings of a run, or print its plan."""
     from nmtgrid.cli.objectives import objectives
+    from nmtgrid.cli.train.plan import print_plan, write_config
     from nmtgrid.training.prepare import resolve
 
     settings = resolve(request, objectives, resumed)
     if arguments.dump_config is not None:
-        from nmtgrid.cli.train.dump import write_config
-
         write_config(arguments.dump_config, settings, arguments)
     else:
-        from nmtgrid.cli.train.plan import print_plan
-
         write_report(arguments.json, print_plan(settings, arguments))

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from nmtgrid.cli.options import (
-    GENERAL,
     CommandArguments,
     Config,
     Device,
@@ -27,8 +26,6 @@ SETTINGS = ("precision", "max_updates", "max_minutes", "max_epochs", "seed", "av
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TrainArguments(CommandArguments):
-    """The arguments of `train`."""
-
     not_in_file: ClassVar[frozenset[str]] = frozenset({"config", "dump_config", "list_", "changes"})
     file_settings: ClassVar[tuple[str, ...]] = SETTINGS
 
@@ -96,7 +93,6 @@ PANELS = {
     "Run": "out seed seeds resume overwrite tensorboard",
     "End of the run": "max_minutes max_updates max_epochs average test_split",
     "Instead of training": "list_ dump_config dry_run lengths source_vocab_size target_vocab_size",
-    GENERAL: "device precision json",
 }
 _SIZES_MESSAGE = "{option} applies only to `--dry-run` without DATA: leave it out."
 _OUT_MESSAGE = "`--out MODEL` is missing: the model directory to write."

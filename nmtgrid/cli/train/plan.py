@@ -1,4 +1,4 @@
-"""`train --dry-run` and `train --list`: plans and their costs, and lists of what is available."""
+"""`train --dry-run`, `--list`, `--dump-config`: plans and their costs, lists, all settings."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import itertools
 import operator
+from pathlib import Path
 from typing import Any
 
 import numpy
@@ -13,7 +14,9 @@ import torch
 
 from nmtgrid.base import console
 from nmtgrid.base.config import describe, meanings, to_json
+from nmtgrid.base.config_file import to_toml
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.text import open_writer
 from nmtgrid.base.spans import real_number, shortened
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.cli.train.arguments import TrainArguments
@@ -32,6 +35,7 @@ ASSUMED_LENGTH = 25.0
 LONGEST = 100_000
 """Tokens of a side of a pair in `--lengths`."""
 _SAMPLE = 1000
+_HEAD = "# All settings of a training run: `nmtgrid train --config THIS --out MODEL` trains it.\n\n"
 
 
 def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, Any]:
@@ -53,10 +57,10 @@ def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, An
     check_r_drop(settings, objectives)
     objectives.get(settings.objective_name).make(settings.objective).check(model)
     if dataset is None or lengths is not None:
-        work = _assumed_work(model, settings, *(lengths or (ASSUMED_LENGTH, ASSUMED_LENGTH)))
+        pair = lengths or (ASSUMED_LENGTH, ASSUMED_LENGTH)
+        pairs, flops = _assumed_work(model, settings, *pair)
     else:
-        work = _measured_work(model, settings, dataset)
-    pair = work["source_length"], work["target_length"]
+        pairs, flops, pair = _measured_work(model, settings, dataset)
     report = model.report(*pair)
     preset = None if settings.preset is None else zoo.preset(settings.arch, settings.preset)
     sequence = settings.smoothing.sequence
@@ -75,7 +79,11 @@ def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, An
             "source": model.traits.source_receptive_field,
             "target": model.traits.target_receptive_field,
         },
-        **work,
+        "pairs_per_update": pairs,
+        "flops_per_pair": flops,
+        "flops_per_update": pairs * flops,
+        "source_length": pair[0],
+        "target_length": pair[1],
         "properties": dataclasses.asdict(report),
         "architectures": [_with_steps(row, report.steps, pair) for row in TABLE],
         "settings": to_json(settings),
@@ -238,21 +246,20 @@ def _with_steps(row: Properties, steps: Steps | None, pair: tuple[float, float])
 
 def _assumed_work(
     model: TranslationModel, settings: RunSettings, source: float, target: float
-) -> dict[str, float]:
-    """Return what an update costs if all pairs have these lengths."""
+) -> tuple[float, float]:
+    """Return the pairs of an update, and the FLOPs of one, if all have these lengths."""
     batches = settings.batches
     # A batch is full when its padded tokens, or its grid cells, are.
     pairs = max(1, int(batches.max_tokens // target))
     if batches.max_cells:
         pairs = max(1, min(pairs, int(batches.max_cells // (source * target))))
-    flops = model.report(source, target).flops_per_pair
-    return _work(pairs * batches.accumulation, flops, source, target)
+    return pairs * batches.accumulation, model.report(source, target).flops_per_pair
 
 
 def _measured_work(
     model: TranslationModel, settings: RunSettings, dataset: Dataset
-) -> dict[str, float]:
-    """Return what an update on the training pairs costs, estimated from a sample of them."""
+) -> tuple[float, float, tuple[float, float]]:
+    """Return the pairs of an update, and the mean FLOPs and lengths, from a sample of them."""
     plan = plan_batches(dataset.split("train"), settings, resegment(settings, dataset))
     walk = itertools.islice(plan.walk(DataCursor.begin(), epochs=1), _SAMPLE)
     first = [indices for _, indices in walk]
@@ -267,20 +274,7 @@ def _measured_work(
         model.report(float(source_length), float(target_length)).flops_per_pair
         for source_length, target_length in zip(source, target, strict=True)
     ]
-    return _work(pairs, float(numpy.mean(flops)), float(source.mean()), float(target.mean()))
-
-
-def _work(
-    pairs: float, flops_per_pair: float, source_length: float, target_length: float
-) -> dict[str, float]:
-    """Return the pairs of an update and the FLOPs, forward and backward, by their JSON names."""
-    return {
-        "pairs_per_update": pairs,
-        "flops_per_pair": flops_per_pair,
-        "flops_per_update": pairs * flops_per_pair,
-        "source_length": source_length,
-        "target_length": target_length,
-    }
+    return pairs, float(numpy.mean(flops)), (float(source.mean()), float(target.mean()))
 
 
 def _print_tables(values: dict[str, Any], origin: str) -> None:
@@ -350,3 +344,25 @@ def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     return "none" if value is None else str(value)
+
+
+def config_text(settings: RunSettings, arguments: TrainArguments) -> str:
+    """Return a file of `--config` that gives the same settings, data, device and first weights."""
+    values = to_json(settings)
+    names = {"arch": values.pop("arch"), "preset": values.pop("preset")}
+    options = {
+        "data": arguments.data,
+        "init": arguments.init,
+        "seeds": arguments.seeds,
+        "device": None if arguments.device == "auto" else arguments.device,
+    }
+    names |= {name: str(value) for name, value in options.items() if value is not None}
+    objective = {"name": values.pop("objective_name"), **values.pop("objective")}
+    plain = {name: value for name, value in names.items() if value is not None}
+    return _HEAD + to_toml({**plain, "objective": objective, **values})
+
+
+def write_config(path: Path, settings: RunSettings, arguments: TrainArguments) -> None:
+    """Write that to a file, or for `-` to standard output."""
+    with open_writer(path) as file:
+        file.write(config_text(settings, arguments).encode("utf-8", "surrogateescape"))

@@ -15,11 +15,11 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
-import functools
 import io
 import math
 import mmap
 import os
+import pickletools
 import struct
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -55,7 +55,7 @@ _INERT_PACKAGES = (
     "collections.", "pathlib.", "datetime.",
 )  # fmt: skip
 _MAX_AXES = 8
-_MAX_INTEGER_BYTES = 16  # far more than any count has
+_MAX_INTEGER_BITS = 128  # far more than any count has
 _MAX_NAME = 300  # characters of a global
 # Those of 30,000 tensors; fairseq's largest models have some thousands.
 _MAX_STEPS = 1_000_000
@@ -110,7 +110,6 @@ class TensorView:
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -130,18 +129,10 @@ class TensorView:
         )
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Constructor:
-    """A constructor that the reader implements itself."""
-
-    name: str
-
-
-def _resolve(name: str) -> _Constructor | Inert:
+def _resolve(name: str) -> Inert:
     """Return the substitute of the global `name`. Raises PickleFault unless it is known."""
-    if name in _CONSTRUCTORS:
-        return _Constructor(name)
-    if len(name) <= _MAX_NAME and (name in _INERT or name.startswith(_INERT_PACKAGES)):
+    is_known = name in _CONSTRUCTORS or name in _INERT or name.startswith(_INERT_PACKAGES)
+    if is_known and len(name) <= _MAX_NAME:
         return Inert(name)
     raise PickleFault(
         f"it asks for `{name[:80]}`, which is no part of a model: such a file may be made to run "
@@ -176,15 +167,10 @@ def _count(value: Any) -> int:
     return value
 
 
-# Formats of struct: numbers, and the lengths of texts and bytes.
-_NUMBERS = {ord("J"): "<i", ord("K"): "<B", ord("M"): "<H", ord("G"): ">d"}
-_TEXTS = {ord("X"): "<I", 0x8C: "<B", 0x8D: "<Q", ord("U"): "<B", ord("T"): "<I"}
-_BYTES = {ord("C"): "<B", ord("B"): "<I", 0x8E: "<Q", 0x96: "<Q"}
-
-
 class PickleReader:
     """Reads the consecutive pickles in `data` on a stack machine that cannot call functions.
 
+    `pickletools` decodes the arguments of instructions, from what `read` and `readline` give it.
     `position` is where the next one begins; `storages` are those that were named, by key.
     """
 
@@ -201,22 +187,23 @@ class PickleReader:
         self.storages: dict[str, _Storage] = {}
         self._steps, self._max_steps = 0, min(end if steps is None else steps, _MAX_STEPS)
 
-    def read(self) -> Any:
+    def load(self) -> Any:
         """Return the object of the next pickle. Raises PickleFault for what it refuses."""
         self._stack: list[Any] = []
         self._marked: list[list[Any]] = []
         self._memo: list[Any] = []
         begin = self.position
         try:
-            while (code := self._take(1)[0]) != ord("."):
+            while (code := self.read(1)) != b".":
                 self._spend(1)
-                instruction = _INSTRUCTIONS.get(code)
-                if instruction is None:
+                opcode = _OPCODES.get(code)
+                if opcode is None or opcode.name not in _INSTRUCTIONS:
                     raise PickleFault(
-                        f"it has the instruction {code:#04x} at byte {self.position - 1:,}, which "
-                        "no checkpoint needs"
+                        f"it has the instruction {code[0]:#04x} at byte {self.position - 1:,}, "
+                        "which no checkpoint needs"
                     )
-                instruction(self)
+                argument = None if opcode.arg is None else opcode.arg.reader(self)  # type: ignore[arg-type]
+                _INSTRUCTIONS[opcode.name](self, argument)
             return self._stack.pop()
         # PickleFault is a ValueError, but its own message says more than the one below.
         except PickleFault:
@@ -234,9 +221,10 @@ class PickleReader:
                 "hold, or hold far more than a model"
             )
 
-    def _take(self, count: int) -> bytes:
+    def read(self, count: int) -> bytes:
+        """Return so many bytes. Raises PickleFault where there are fewer."""
         begin, after = self.position, self.position + count
-        if after > self.end:
+        if not begin <= after <= self.end:
             raise PickleFault(
                 "the file ends too early, or has objects other than tensors of more than "
                 f"{_MAX_PICKLE_BYTES >> 20} MiB"
@@ -245,31 +233,20 @@ class PickleReader:
         raw: bytes = self.data[begin:after]
         return raw
 
-    def _number(self, form: str) -> Any:
-        return struct.unpack(form, self._take(struct.calcsize(form)))[0]
-
-    def _line(self) -> str:
+    def readline(self) -> bytes:
+        """Return a line with its end."""
         # Bounded, so that a damaged file is not searched to its end.
         end = self.data.find(b"\n", self.position, self.position + _MAX_NAME)
         if end < 0:
             raise PickleFault("a name in it has no end")
-        return self._take(end + 1 - self.position)[:-1].decode("utf-8")
+        return self.read(end + 1 - self.position)
 
-    def _push_number(self, form: str) -> None:
-        self._stack.append(self._number(form))
-
-    def _push_text(self, form: str) -> None:
-        # What is no UTF-8 stands in no name or option that matters, and could not be printed.
-        self._stack.append(self._take(self._number(form)).decode("utf-8", "replace"))
-
-    def _push_bytes(self, form: str) -> None:
-        self._stack.append(self._take(self._number(form)))
-
-    def _long(self) -> None:
-        size = self._number("<B")
-        if size > _MAX_INTEGER_BYTES:
-            raise PickleFault(f"it has a whole number of {size} bytes")
-        self._stack.append(int.from_bytes(self._take(size), "little", signed=True))
+    def _push(self, value: Any) -> None:
+        if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
+            raise PickleFault(f"it has a whole number of {value.bit_length()} bits")
+        # Half characters stand in no name or option that matters, and could not be printed.
+        is_text = isinstance(value, str)
+        self._stack.append(value.encode("utf-8", "replace").decode() if is_text else value)
 
     def _mark(self) -> None:
         self._marked.append(self._stack)
@@ -319,14 +296,13 @@ class PickleReader:
 
     def _reduce(self) -> None:
         arguments, constructor = self._stack.pop(), self._stack.pop()
-        if isinstance(constructor, Inert):
-            self._stack.append(constructor)
-        elif isinstance(constructor, _Constructor) and isinstance(arguments, tuple):
-            self._stack.append(self._construct(constructor, arguments))
-        else:
+        if not (isinstance(constructor, Inert) and isinstance(arguments, tuple)):
             raise PickleFault("it calls what is no function")
+        self._stack.append(self._construct(constructor, arguments))
 
-    def _construct(self, constructor: _Constructor, arguments: tuple[Any, ...]) -> Any:
+    def _construct(self, constructor: Inert, arguments: tuple[Any, ...]) -> Any:
+        if constructor.name not in _CONSTRUCTORS:
+            return constructor
         name = constructor.name.rpartition(".")[2]
         # The factory is not needed: only the entries that follow matter, and nothing is called.
         if name == "defaultdict":
@@ -345,7 +321,7 @@ class PickleReader:
         # Pickles of protocol 0 and 1 name the class of an object as the first argument.
         if name == "_reconstructor":
             kind = arguments[0]
-            return self._construct(kind, ()) if isinstance(kind, _Constructor) else kind
+            return self._construct(kind, ()) if isinstance(kind, Inert) else kind
         return _tensor(*arguments[:4])
 
     def _new_with_names(self) -> None:
@@ -380,52 +356,52 @@ class PickleReader:
         self._stack.append(storage)
 
 
-_INSTRUCTIONS: dict[int, Callable[[PickleReader], Any]] = {
-    0x80: lambda m: m._take(1),  # protocol
-    0x95: lambda m: m._take(8),  # frame
-    ord("N"): lambda m: m._stack.append(None),
-    0x88: lambda m: m._stack.append(True),
-    0x89: lambda m: m._stack.append(False),
-    0x8A: PickleReader._long,
-    ord("}"): lambda m: m._stack.append({}),
-    ord("]"): lambda m: m._stack.append([]),
-    ord(")"): lambda m: m._stack.append(()),
-    0x8F: lambda m: m._stack.append([]),  # a set becomes a list
-    ord("("): PickleReader._mark,
-    ord("0"): lambda m: m._stack.pop(),
-    ord("1"): lambda m: m._pop_mark(),
-    ord("2"): lambda m: m._stack.append(m._stack[-1]),
-    0x85: lambda m: m._tuple(1),
-    0x86: lambda m: m._tuple(2),
-    0x87: lambda m: m._tuple(3),
-    ord("t"): lambda m: m._push_marked(tuple),
-    ord("l"): lambda m: m._push_marked(list),
-    0x91: lambda m: m._push_marked(tuple),  # frozen set
-    ord("d"): lambda m: m._push_marked(_table),
-    ord("a"): lambda m: m._extend([m._stack.pop()]),
-    ord("e"): lambda m: m._extend(m._pop_mark()),
-    0x90: lambda m: m._extend(m._pop_mark()),  # items of a set
-    ord("s"): lambda m: m._set_items([m._stack.pop(-2), m._stack.pop()]),
-    ord("u"): lambda m: m._set_items(m._pop_mark()),
-    ord("q"): lambda m: m._remember(m._number("<B")),
-    ord("r"): lambda m: m._remember(m._number("<I")),
-    0x94: lambda m: m._remember(len(m._memo)),
-    ord("h"): lambda m: m._stack.append(m._memo[m._number("<B")]),
-    ord("j"): lambda m: m._stack.append(m._memo[m._number("<I")]),
-    ord("c"): lambda m: m._stack.append(_resolve(f"{m._line()}.{m._line()}")),
-    0x93: PickleReader._stack_global,
-    ord("R"): PickleReader._reduce,
-    0x81: PickleReader._reduce,  # a new object of a class
-    0x92: PickleReader._new_with_names,
-    ord("b"): PickleReader._build,
-    ord("Q"): PickleReader._persistent_id,
+_OPCODES = {opcode.code.encode("latin-1"): opcode for opcode in pickletools.opcodes}
+_Instruction = Callable[[PickleReader, Any], Any]
+_PUSHED = """
+BININT BININT1 BININT2 BINFLOAT LONG1 BINUNICODE SHORT_BINUNICODE BINUNICODE8 SHORT_BINSTRING
+BINSTRING SHORT_BINBYTES BINBYTES BINBYTES8 BYTEARRAY8
+"""
+_INSTRUCTIONS: dict[str, _Instruction] = {
+    **dict.fromkeys(_PUSHED.split(), PickleReader._push),
+    "PROTO": lambda m, _: None,
+    "FRAME": lambda m, _: None,
+    "NONE": lambda m, _: m._stack.append(None),
+    "NEWTRUE": lambda m, _: m._stack.append(True),
+    "NEWFALSE": lambda m, _: m._stack.append(False),
+    "EMPTY_DICT": lambda m, _: m._stack.append({}),
+    "EMPTY_LIST": lambda m, _: m._stack.append([]),
+    "EMPTY_TUPLE": lambda m, _: m._stack.append(()),
+    "EMPTY_SET": lambda m, _: m._stack.append([]),  # a set becomes a list
+    "MARK": lambda m, _: m._mark(),
+    "POP": lambda m, _: m._stack.pop(),
+    "POP_MARK": lambda m, _: m._pop_mark(),
+    "DUP": lambda m, _: m._stack.append(m._stack[-1]),
+    "TUPLE1": lambda m, _: m._tuple(1),
+    "TUPLE2": lambda m, _: m._tuple(2),
+    "TUPLE3": lambda m, _: m._tuple(3),
+    "TUPLE": lambda m, _: m._push_marked(tuple),
+    "LIST": lambda m, _: m._push_marked(list),
+    "FROZENSET": lambda m, _: m._push_marked(tuple),
+    "DICT": lambda m, _: m._push_marked(_table),
+    "APPEND": lambda m, _: m._extend([m._stack.pop()]),
+    "APPENDS": lambda m, _: m._extend(m._pop_mark()),
+    "ADDITEMS": lambda m, _: m._extend(m._pop_mark()),
+    "SETITEM": lambda m, _: m._set_items([m._stack.pop(-2), m._stack.pop()]),
+    "SETITEMS": lambda m, _: m._set_items(m._pop_mark()),
+    "BINPUT": PickleReader._remember,
+    "LONG_BINPUT": PickleReader._remember,
+    "MEMOIZE": lambda m, _: m._remember(len(m._memo)),
+    "BINGET": lambda m, index: m._stack.append(m._memo[index]),
+    "LONG_BINGET": lambda m, index: m._stack.append(m._memo[index]),
+    "GLOBAL": lambda m, names: m._stack.append(_resolve(names.replace(" ", "."))),
+    "STACK_GLOBAL": lambda m, _: m._stack_global(),
+    "REDUCE": lambda m, _: m._reduce(),
+    "NEWOBJ": lambda m, _: m._reduce(),
+    "NEWOBJ_EX": lambda m, _: m._new_with_names(),
+    "BUILD": lambda m, _: m._build(),
+    "BINPERSID": lambda m, _: m._persistent_id(),
 }
-for _forms, _push in (
-    (_NUMBERS, PickleReader._push_number),
-    (_TEXTS, PickleReader._push_text),
-    (_BYTES, PickleReader._push_bytes),
-):
-    _INSTRUCTIONS |= {code: functools.partial(_push, form=form) for code, form in _forms.items()}
 
 _MAGIC = 0x1950A86A20F9469CFC6C
 _PROTOCOL = 1001
@@ -549,7 +525,7 @@ def _read_zip(
         raise PickleFault("its numbers are those of a big-endian machine")
     start, size = records[names[0]]
     reader = PickleReader(data, start, start + size, stored)
-    content = reader.read()
+    content = reader.load()
     starts = {}
     for key, storage in reader.storages.items():
         start, size = records.get(f"{folder}/data/{key}", (0, -1))
@@ -601,12 +577,12 @@ def _read_stream(data: mmap.mmap, stored: int) -> tuple[Any, dict[str, int], dic
     if data[:1] != b"\x80":
         raise PickleFault("it is neither an archive nor a pickle")
     reader = PickleReader(data, steps=stored)
-    if reader.read() != _MAGIC or reader.read() != _PROTOCOL:
+    if reader.load() != _MAGIC or reader.load() != _PROTOCOL:
         raise PickleFault("it is a pickle, but none of torch's")
-    system = reader.read()
+    system = reader.load()
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise PickleFault("its numbers are those of a big-endian machine")
-    content, keys = reader.read(), reader.read()
+    content, keys = reader.load(), reader.load()
     if not isinstance(keys, list):
         raise PickleFault("it does not say which numbers it holds")
     starts: dict[str, int] = {}

@@ -11,7 +11,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Literal
 
-from nmtgrid.base.config import check
+from nmtgrid.base.config import check, to_json
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
@@ -55,34 +55,21 @@ _SEARCH = {"beam": 5, "length_penalty": 1.0}
 class TextFiles:
     """The files of the text pipeline and its settings (None: those of the checkpoint)."""
 
-    source_dictionary: Path
-    target_dictionary: Path
+    dict_source: Path
+    dict_target: Path
     codes: Path | None = None
-    target_codes: Path | None = None
+    codes_target: Path | None = None
     source_lang: str | None = None
     target_lang: str | None = None
     tokenize: Literal["moses", "none"] = "moses"
     lowercase: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
-class Imported:
-    """The facts of a converted model; `original_arch` is the other program's architecture."""
-
-    arch: str
-    original_arch: str
-    config: Any
-    parameters: int
-    vocabularies: tuple[int, int]
-    search: dict[str, Any]
-    notes: list[str]
-
-
-def import_checkpoint(path: Path, text: TextFiles, out: Path) -> Imported:
+def import_checkpoint(path: Path, text: TextFiles, out: Path) -> dict[str, Any]:
     """Write the checkpoint at `path` as a model directory `out`, which must not exist yet.
 
-    Raises ModelError or InputError for files that cannot be read, and ConfigError with all that
-    our architectures cannot express.
+    Returns the facts of the model as JSON keys. Raises ModelError or InputError for files that
+    cannot be read, and ConfigError with all that our architectures cannot express.
     """
     # Before gigabytes are read: a folder that is in the way should stop the import at once.
     check_replaceable(out, overwrite=False)
@@ -113,8 +100,8 @@ def write_imported(
     pipeline: Pipeline,
     settings: dict[str, Any],
     origin: str,
-) -> Imported:
-    """Write a converted model as the model directory `out`, and return its facts."""
+) -> dict[str, Any]:
+    """Write a converted model as the model directory `out`; return its facts as JSON keys."""
     source, parameters = settings["imported"], model.count_parameters()
     with new_folder(out, task=f"nmtgrid import-{source['program']}") as folder:
         save_model(folder, model, pipeline, settings)
@@ -125,9 +112,17 @@ def write_imported(
         )
         # Reading it back checks the files before the folder gets its name.
         load_model(folder)
-    sizes = len(pipeline.source_vocabulary), len(pipeline.target_vocabulary)
-    facts = parameters, sizes, settings["search"], plan.notes
-    return Imported(plan.arch, source["arch"], plan.config, *facts)
+    return {
+        "theirs": source["arch"],
+        "arch": plan.arch,
+        "search": settings["search"],
+        "model": to_json(plan.config),
+        "parameters": parameters,
+        "source_types": len(pipeline.source_vocabulary),
+        "target_types": len(pipeline.target_vocabulary),
+        "notes": plan.notes,
+        "out": str(out),
+    }
 
 
 def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Checkpoint], Plan]]:
@@ -158,10 +153,10 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
     vocabularies: list[Vocabulary] = []
     codes: list[Codes] = []
     readers: list[tuple[list[Any], Callable[[Path], Any], Path | None]] = [
-        (vocabularies, read_dictionary, text.source_dictionary),
-        (vocabularies, read_dictionary, text.target_dictionary),
+        (vocabularies, read_dictionary, text.dict_source),
+        (vocabularies, read_dictionary, text.dict_target),
         (codes, read_codes, text.codes),
-        (codes, read_codes, text.target_codes),
+        (codes, read_codes, text.codes_target),
     ]
     for results, read, path in readers:
         try:
@@ -169,7 +164,7 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
                 results.append(read(path))
         except InputError as fault:
             options.faults.append(f"{fault.problem} {fault.advice}".strip())
-    if text.target_codes is not None and text.codes is None:
+    if text.codes_target is not None and text.codes is None:
         options.faults.append("`--codes-target` needs `--codes`, the codes of the source.")
     if len(options.faults) > before:
         return None
@@ -188,8 +183,8 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
     """Return a fault for each dictionary that is not that of the embeddings."""
     faults = []
     for side, path, vocabulary in (
-        ("encoder", text.source_dictionary, pipeline.source_vocabulary),
-        ("decoder", text.target_dictionary, pipeline.target_vocabulary),
+        ("encoder", text.dict_source, pipeline.source_vocabulary),
+        ("decoder", text.dict_target, pipeline.target_vocabulary),
     ):
         view = checkpoint.views.get(f"{side}.embed_tokens.weight")
         if view is not None and view.shape[:1] != (len(vocabulary),):
@@ -206,7 +201,7 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
         and pipeline.source_vocabulary.types != pipeline.target_vocabulary.types
     ):
         faults.append(
-            f"{text.source_dictionary} and {text.target_dictionary} differ, but both sides of the "
+            f"{text.dict_source} and {text.dict_target} differ, but both sides of the "
             "model share their embeddings: give the same dictionary twice."
         )
     return faults

@@ -347,7 +347,6 @@ def mismatched_shapes(
 
 
 def convert_tensors(plan: Plan, checkpoint: Weights) -> dict[str, Tensor]:
-    """Return the tensors of our model."""
     return {
         name: recipe.fn(*(checkpoint.load(source) for source in recipe.names))
         for name, recipe in plan.recipes.items()
