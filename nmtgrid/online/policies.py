@@ -28,30 +28,6 @@ Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
 
 
-def read_probabilities(paths: Tensor, source_lengths: Tensor, columns: int) -> Tensor:
-    """Return rho [B, T, columns] of policies that follow paths [B, T]: 1 left of them, 0 elsewhere.
-
-    Eq. (4.26).
-
-    Departs: The print uses the path of token t in the row that decides about token t + 1, one step
-    late. Here that row uses the path of token t + 1.
-    """
-    reads = torch.arange(1, columns + 1, device=paths.device)
-    return (reads < torch.minimum(paths, source_lengths[:, None])[..., None]).float()
-
-
-def path_log_probabilities(
-    logits: Tensor, paths: Tensor, source_lengths: Tensor, target_lengths: Tensor
-) -> Tensor:
-    """Return log p(z | x, y) [B] of paths [B, T]. Eq. (4.12).
-
-    Departs: As printed, the reads before the first write do not count, and there is a READ in the
-    last column. Here a path starts with one token read, its first write counts, and the last column
-    always writes, so that the probabilities of all paths sum to 1.
-    """
-    return _scores(logits, paths, source_lengths, target_lengths, "path").sum((1, 2))
-
-
 def agent_loss(
     logits: Tensor,
     paths: Tensor,
@@ -61,11 +37,14 @@ def agent_loss(
 ) -> Tensor:
     """Return the reader's loss for the oracle's paths, a sum over the cells of all sentences.
 
-    "grid": at every cell, with READ left of the path and WRITE on it and right of it (Eq. 4.44,
-    4.46); "path": only at the cells that the path visits (Eq. 4.43).
+    "grid": at every cell, with READ left of the path and WRITE on it and right of it (Eq. 4.26,
+    4.44, 4.46); "path": only at the cells that the path visits (Eq. 4.43), which makes it -log p of
+    the path (Eq. 4.12).
 
-    Departs: The first write counts, and nothing is decided in the last column, as in
-    `path_log_probabilities`.
+    Departs: As printed, the reads before the first write do not count, there is a READ in the last
+    column, and the path of token t is used in the row that decides about token t + 1. Here a path
+    starts with one token read, its first write counts, the last column always writes, so that the
+    probabilities of all paths sum to 1, and that row uses the path of token t + 1.
     """
     return -_scores(logits, paths, source_lengths, target_lengths, area).sum()
 

@@ -34,7 +34,7 @@ def log_marginal(
     """Return log sum_z p(z) prod_t exp(emission_{t, z_t}), a sum over all monotone paths z [B].
 
     emission [B, T, S] is the log-weight of writing at a cell: log p(y_t) minus the cost of delay.
-    logits [B, T, S] are those of READ. p(z) is that of `policies.path_log_probabilities`: paths
+    logits [B, T, S] are those of READ. p(z) is exp(-`policies.agent_loss`) on the path: paths
     start with one token read and decide nothing in the last column. In float64, with gradient; O(T
     S) operations, in T steps of cumulative sums along the source. Padding is ignored.
     """

@@ -144,8 +144,8 @@ class WaitKArea(_Online[AreaSettings]):
     The loss is the printed sum, over about |x| / 2 cells per target token with binary weights. The
     logged likelihood is the weighted mean over the cells of a batch, times the number of tokens.
 
-    Departs: The printed closed form of the exact weights is wrong (see `occupancy`). These are
-    computed by counting paths.
+    Departs: The printed closed form of the exact weights is wrong. These are computed by counting
+    paths.
     """
 
     def check(self, model: TranslationModel) -> None:
