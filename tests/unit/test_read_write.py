@@ -90,6 +90,7 @@ def test_the_agents_loss_by_hand() -> None:
 def test_the_loss_on_the_path_is_its_log_probability() -> None:
     logits, (sources, targets) = _drawn_logits(3), lengths(SIZES)
     paths = wait_k(2, sources, 7)
+    expected = agent_loss(logits, paths, sources, targets, "path")
     by_hand = -sum(
         _log_probability(
             logits[row].double().sigmoid(), tuple(paths[row, :target].tolist()), source

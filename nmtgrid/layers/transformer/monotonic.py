@@ -22,8 +22,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from nmtgrid.layers.attention import attend, attention_weights
-from nmtgrid.layers.kernels.dropout import dropout as dropped
 from nmtgrid.layers.kernels.linear import apply
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceSelection
@@ -223,6 +221,8 @@ class Selection:
 class MonotonicCache(SourceCache):
     """The source as monotonic heads read it, for one pass over the target or one step.
 
+    Made of a cache with the keys of `heads` (`with_keys`).
+
     A head that selects nothing within what has been read stands at the last column read: at the
     source's end, as the published systems have it, and likewise in a proposal that could still
     read on (see `readiness`) or where something else than the heads decides on reading. The next
@@ -238,22 +238,6 @@ class MonotonicCache(SourceCache):
     start: Tensor | None = dataclasses.field(default=None, kw_only=True)
     threshold: float = dataclasses.field(default=CHOSEN_FROM, kw_only=True)
     selections: dict[int, Selection] = dataclasses.field(default_factory=dict, kw_only=True)
-
-    @classmethod
-    def over(
-        cls,
-        memory: SourceCache,
-        heads: MonotonicHeads,
-        *,
-        is_expected: bool = False,
-        positions: HeadPositions | None = None,
-    ) -> MonotonicCache:
-        """Return `memory`, which has keys of selection, for these heads."""
-        return cls(
-            memory.keys, memory.values, memory.mask, memory.width, memory.lead, heads=heads,
-            is_expected=is_expected, start=None if positions is None else positions.columns,
-            threshold=CHOSEN_FROM if positions is None else positions.threshold,
-        )  # fmt: skip
 
     def select(self, block: int, features: Tensor) -> None:
         """Have the heads of `block` select, for features [B, T, D], or [R, D] in a step."""
@@ -288,36 +272,23 @@ class MonotonicCache(SourceCache):
             return columns[-1:]
         return torch.where(self.mask == 0, columns, 0).amax(-1, keepdim=True)
 
-    def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
-        keys, values = self.pair(block)
-        if not self.is_expected:
-            return attend(query, keys, values, self._lookback(block, query), dropout=dropout)
-        weights = dropped(self.weights_all(block, query), dropout, training=dropout > 0)
-        return weights.to(values.dtype) @ values
+    def attend_all(self, block: int, query: Tensor, *, rate: float = 0.0) -> Tensor:
+        if self.is_expected:
+            return self._attend_unfused(block, query, rate)
+        return super().attend_all(block, query, rate=rate)
 
-    def weights_all(self, block: int, query: Tensor) -> Tensor:
-        keys, _ = self.pair(block)
+    def _weights(self, block: int, query: Tensor, scale: float | None = None) -> Tensor:
         alpha = self.selections[block].alpha
         if alpha is None:
-            return attention_weights(query, keys, self._lookback(block, query))
+            return super()._weights(block, query, scale)
+        keys, _ = self.pair(block)
         energies = (query @ keys.transpose(-1, -2)) / math.sqrt(query.shape[-1])
         energies = energies.to(alpha.dtype)
         if self.mask is not None:
             energies = energies + self.mask.to(alpha.dtype)
         return lookback_attention(alpha, energies)
 
-    def attend(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
-        grouped, pair = self._grouped(query), self.pair(block)
-        read = attend(grouped, *pair, self._lookback(block, query), scale=scale)
-        return read.transpose(1, 2).flatten(0, 1)
-
-    def weights(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
-        keys, _ = self.pair(block)
-        mask = self._lookback(block, query)
-        weights = attention_weights(self._grouped(query), keys, mask, scale=scale)
-        return weights.transpose(1, 2).flatten(0, 1)
-
-    def _lookback(self, block: int, like: Tensor) -> Tensor:
+    def mask_for(self, block: int, like: Tensor) -> Tensor:
         """Return the additive mask [B, H, T, S] that shows heads what is up to their positions."""
         positions = self.selections[block].positions
         assert positions is not None
