@@ -22,7 +22,7 @@ from nmtgrid.online.paths import continue_paths, is_cell, wait_k
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
 from nmtgrid.text.vocabulary import END
-from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, SettingsGroup
+from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, POSITIVE, SettingsGroup
 
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
@@ -333,14 +333,11 @@ class ITST(Policy):
     readiness is the least information that a decoder block has received for the next token.
     """
 
-    delta: float = 0.5
+    delta: Annotated[float, POSITIVE] = 0.5
     """Information that the next token must have received, of about 1 in total; higher reads
     more."""
 
     wants_readiness = "transport"
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_not_positive("delta", self.delta)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.readiness is not None
@@ -355,13 +352,10 @@ class WaitInfo(Policy):
     tokens read less that of the target tokens written.
     """
 
-    k: float = 3
+    k: Annotated[float, POSITIVE] = 3
     """Information by which the source must be ahead of the target; a token has about 1."""
 
     wants_readiness = "information"
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_not_positive("k", self.k)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.readiness is not None
@@ -369,10 +363,6 @@ class WaitInfo(Policy):
 
 
 _LEAST_LOG = -1e4
-
-
-def _not_positive(name: str, value: float) -> list[str]:
-    return [] if value > 0 else [f"`{name}` must be a number above 0, but is {value}."]
 
 
 class AlongPaths(Agent):

@@ -11,7 +11,6 @@ An invariant test checks that a stream writes the same, after the same reads, as
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,11 +35,11 @@ from nmtgrid.search.api import (
     Translation,
     Verified,
 )
-from nmtgrid.search.constraints import Banned, MinLength, length_bounds
+from nmtgrid.search.constraints import NotYet, Rules
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.search.traces import Trace
 from nmtgrid.text.pipeline import Pipeline
-from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS
+from nmtgrid.text.vocabulary import BEGIN, END, SPECIALS
 
 
 def stream_plan(plan: SearchPlan) -> SearchPlan:
@@ -214,20 +213,14 @@ class TokenStream(WrittenTokens):
 
     def _constrain(self, following: Tensor) -> Tensor:
         """Strike out what must not follow, as the search does."""
-        following = Banned((PAD, BEGIN), self._plan.renormalize).apply(following, 0, self._first)
-        step, end = len(self.tokens), following[:, END].clone()
         # The source is at least so long, its end symbol counted; `Bounded` sees to it that no more
         # has to be known.
         length = self._first + self._columns + (not self._source_has_ended)
-        if self._agent.finish_reading and not self._source_has_ended:
-            following[:, END] = -math.inf
-        least, most = length_bounds(self._plan, length, end_is_hidden=self._end_is_hidden)
-        following = MinLength(least).apply(following, step, self._first)
-        if int(most) <= step:
-            # At the limit nothing but the end may follow, with the value that it had.
-            following = torch.full_like(following, -math.inf)
-            following[:, END] = end if self._plan.style == "own" else 0.0
-        return following
+        early = self._agent.finish_reading and not self._source_has_ended
+        constraints = [NotYet(torch.ones_like(self._first, dtype=torch.bool))] if early else []
+        hidden, step = self._end_is_hidden, len(self.tokens)
+        rules = Rules.of(self._plan, length, constraints, end_is_hidden=hidden)
+        return rules.apply(following, step, self._first, at_limit=int(rules.limits) <= step)
 
     def _pairs(self) -> Iterable[tuple[TranslationModel, Any]]:
         return zip(self._models, self._states, strict=True)

@@ -26,11 +26,11 @@ from nmtgrid.online.paths import area_sites, is_cell, is_right_of, wait_k
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, INSIDE_0_1, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class DivergenceSettings(ObjectiveSettings):
+class DivergenceSettings(SmoothedSettings):
     """Settings of training a reader on divergences from the prediction with the whole source."""
 
     measure: Measure = "kl"
@@ -44,8 +44,6 @@ class DivergenceSettings(ObjectiveSettings):
     validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation: it reads while the predicted divergence is at least
     this. Used for translations and for `nll`."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class Divergence(BaseObjective[DivergenceSettings]):

@@ -25,7 +25,7 @@ from nmtgrid.online.paths import area_sites, is_cell
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import BELOW_1, FROM_0, INSIDE_0_1, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, INSIDE_0_1, SmoothedSettings
 
 
 def log_marginal(
@@ -79,8 +79,11 @@ _NO_SHARE = 1e-7
 
 
 @dataclasses.dataclass(frozen=True)
-class MarginalSettings(ObjectiveSettings):
-    """Settings of training on the marginal likelihood over all paths."""
+class MarginalSettings(SmoothedSettings):
+    """Settings of training on the marginal likelihood over all paths.
+
+    With label smoothing each cell counts in proportion to its posterior.
+    """
 
     delay_weight: Annotated[float, FROM_0] = 0.0
     """Lambda, the cost of delay, in nats for each token written after the whole source has been
@@ -94,9 +97,6 @@ class MarginalSettings(ObjectiveSettings):
     prefixes. The model then stays good off the reader's paths, as with `wait-k-area`."""
     validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation, for translations and for the loss."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary; each cell counts in
-    proportion to its posterior."""
 
     def faults(self) -> list[str]:
         faults = super().faults()

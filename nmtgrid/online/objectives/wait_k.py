@@ -30,13 +30,13 @@ from nmtgrid.online.paths import (
 from nmtgrid.online.policies import WaitK
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import site_loss
-from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, FROM_1, SmoothedSettings
 
 _SEED = 4_057_218
 
 
 @dataclasses.dataclass(frozen=True)
-class WaitKSettings(ObjectiveSettings):
+class WaitKSettings(SmoothedSettings):
     """Settings of training along one wait-k path."""
 
     k: Annotated[int, FROM_1] = 7
@@ -44,8 +44,6 @@ class WaitKSettings(ObjectiveSettings):
     finish_reading: bool = False
     """Predict the end symbol of the target only after the whole source has been read (appendix C,
     tfR)."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class _Online(BaseObjective[Settings]):
@@ -70,7 +68,7 @@ class WaitKLikelihood(_Online[WaitKSettings]):
 
 
 @dataclasses.dataclass(frozen=True)
-class SampledSettings(ObjectiveSettings):
+class SampledSettings(SmoothedSettings):
     """Settings of training along sampled wait-k paths."""
 
     paths: Annotated[int, FROM_1] = 1
@@ -80,8 +78,6 @@ class SampledSettings(ObjectiveSettings):
     tfR)."""
     validate_k: Annotated[int, FROM_1] = 5
     """k of the translations in validation; the validation loss is computed along sampled paths."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class SampledWaitK(_Online[SampledSettings]):
@@ -121,7 +117,7 @@ class SampledWaitK(_Online[SampledSettings]):
 
 
 @dataclasses.dataclass(frozen=True)
-class AreaSettings(ObjectiveSettings):
+class AreaSettings(SmoothedSettings):
     """Settings of training on all cells of a wait-k path and to the right of it."""
 
     k: Annotated[int, FROM_1] = 1
@@ -134,8 +130,6 @@ class AreaSettings(ObjectiveSettings):
     the same; fewer cells make the classifier cheaper. 0: all cells."""
     validate_k: Annotated[int, FROM_1] = 5
     """k of the translations in validation."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class WaitKArea(_Online[AreaSettings]):
