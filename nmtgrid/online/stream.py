@@ -20,11 +20,15 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.devices import autocast
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
+from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policies import Bounded
+from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream, WrittenTokens
+from nmtgrid.online.settings import Setting, read_setting
 from nmtgrid.search import engine
 from nmtgrid.search.api import (
     Agent,
@@ -37,7 +41,9 @@ from nmtgrid.search.api import (
 )
 from nmtgrid.search.constraints import NotYet, Rules
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
+from nmtgrid.search.precision import check_stream_precision
 from nmtgrid.search.traces import Trace
+from nmtgrid.search.translate import Translator
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, SPECIALS
 
@@ -344,6 +350,14 @@ class StreamTranslator:
     limits: SourceLimits = dataclasses.field(default_factory=SourceLimits)
     align: bool = False
 
+    @classmethod
+    def of(cls, translator: Translator, agent: Agent | PrefixPolicy) -> StreamTranslator:
+        """Return what translates streams as `translator` does lines, but greedily."""
+        return cls(
+            translator.models, translator.pipeline, agent, stream_plan(translator.plan),
+            translator.device, translator.bf16, translator.halt, translator.limits,
+        )  # fmt: skip
+
     def begin(self) -> LineStream:
         """Return a new line. Raises ConfigError where a model cannot go online."""
         return LineStream(self)
@@ -521,3 +535,46 @@ class LineStream:
             return Trace(line, [], [], "", [], 0.0, 0.0, reads=[])
         whole = [self.hypothesis()]
         return Trace.of(Translation(line, self.source, whole, [text], "", self.target))
+
+
+def simultaneous(
+    model: Translator,
+    policy: str | Agent | PrefixPolicy | None = None,
+    *,
+    finish_reading: bool = False,
+) -> StreamTranslator:
+    """Return a translator of lines whose words arrive one by one, greedily: `nmtgrid.simultaneous`.
+
+    `policy` decides when to read: a text such as "wait-k k=3" or "confidence threshold=0.8 floor=2"
+    (as `decode --policy` takes it, also a name that the model's directory keeps), or a policy; None
+    is the k that the model was trained with. With `finish_reading` no translation ends before its
+    source has been read (a policy object has a setting of its own for that).
+
+    Raises ConfigError for faulty policies and where the model cannot follow them, TypeError for
+    arguments of another type.
+    """
+    if not isinstance(model, Translator):
+        raise TypeError(f"model must be what `nmtgrid.load` returns, but is {model!r}.")
+    if policy is not None and not isinstance(policy, (str, Agent, PrefixPolicy)):
+        raise TypeError(f"policy must be a text such as 'wait-k k=3', but is {policy!r}.")
+    presets: list[PolicyPreset] = []
+    agent: Agent | PrefixPolicy
+    if policy is None:
+        k = trained_k(model.loaded.folder)
+        if k is None:
+            raise ConfigError(
+                "The model was not trained with one k: name a policy, such as 'wait-k k=3'."
+            )
+        agent = Setting("wait-k", k).make(finish_reading)
+    elif isinstance(policy, str):
+        (text,), presets = expand([policy], [model.loaded.folder])
+        agent = read_setting(text).make(finish_reading)
+    else:
+        agent = policy
+    conditions = Conditions(finish_reading=finish_reading, ensemble=len(model.models) > 1)
+    for preset in presets:
+        preset.check(model.loaded, conditions, model.warn)
+    check_stream_precision(model.precision)
+    translator = StreamTranslator.of(model, agent)
+    translator.begin()  # what the model cannot do is an error now, not at the first line
+    return translator

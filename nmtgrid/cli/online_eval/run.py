@@ -29,8 +29,8 @@ from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.latency import METRICS, Latency, Metric, heading
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.calibrate import OFFLINE, refused_candidates
-from nmtgrid.online.clock import ClockedDecoder
 from nmtgrid.online.evaluate import (
+    ClockedDecoder,
     Measured,
     OnlineDecoder,
     Sentence,
