@@ -176,7 +176,6 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without exits or without an exit predictor."""
         family_of(with_exits(model))
         if model.traits.halting == "sequence" and self.settings.sigma:
             raise ConfigError(
@@ -186,7 +185,6 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
             )
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the compound loss, summed over the target tokens."""
         # Decoder and predictor read one encoding, with the same dropout.
         batch = batch.with_shared_source()
         model, settings = with_exits(model), self.settings

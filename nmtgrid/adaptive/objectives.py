@@ -71,7 +71,6 @@ class _WithoutPredictor(BaseObjective[Settings]):
     """The check that both objectives share."""
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model with one exit, or with a predictor to be trained."""
         halting = with_exits(model).traits.halting
         if halting != "none":
             raise ConfigError(
@@ -95,7 +94,6 @@ class Aligned(_WithoutPredictor[AlignedSettings]):
     """
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropies, summed over the target tokens and weighted."""
         model, settings = with_exits(model), self.settings
         sites = PredictionSites.offline(batch)
         count = model.traits.num_exits
@@ -145,7 +143,6 @@ class Mixed(_WithoutPredictor[MixedSettings]):
     """
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the target tokens."""
         model, count = with_exits(model), self.settings.sequences
         # M sequences of a sentence are M rows, which share one encoding.
         several, _ = batch.repeated(count)

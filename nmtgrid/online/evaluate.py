@@ -311,7 +311,6 @@ class OnlineDecoder:
         return list(dict.fromkeys(faults))
 
     def _check(self, model: TranslationModel, setting: Setting) -> None:
-        """Raise ConfigError where a model cannot follow a policy."""
         if setting.policy == "oracle":
             if refusal := refuse_oracle(model):
                 raise ConfigError(refusal)
@@ -517,7 +516,6 @@ class ClockedDecoder(OnlineDecoder):
         yield from super().run(sentences, settings, advance)
 
     def _check(self, model: TranslationModel, setting: Setting) -> None:
-        """Raise ConfigError where a model cannot follow a policy in a stream."""
         if setting.policy == "oracle":
             raise ConfigError("The oracle needs the reference, which is unknown in a stream.")
         if self.translator.plan.beam > 1 and not setting.translates_prefixes:

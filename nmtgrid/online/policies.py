@@ -133,7 +133,6 @@ class WaitK(Agent):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return min(k + step, length)."""
         # Every row stands at the same step, so one number serves all of them.
         return lengths.clamp(max=int(self.k) + step) if self.k < torch.inf else lengths
 
@@ -173,7 +172,6 @@ class Policy(Agent, SettingsGroup):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return the reads so far, or the floor's."""
         if not self.floor:
             return reads
         return torch.maximum(reads, lengths.clamp(max=self.floor + step))
@@ -227,7 +225,6 @@ class Threshold(Policy):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return the first column from the last reads on that writes."""
         assert rho is not None
         least = super().next_reads(step, sentence, reads, lengths, rho)
         chosen = next_reads(rho, least, self.threshold, lengths)
@@ -383,7 +380,6 @@ class AlongPaths(Agent):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return the path's reads, or the whole source beyond its end."""
         # Rows are hypotheses: `sentence` says whose path each of them follows.
         arguments = self.paths[sentence], lengths, self.target_lengths[sentence]
         return continue_paths(*arguments, step + 1)[:, step]
@@ -405,22 +401,18 @@ class Bounded(Agent):
 
     @property
     def chooses_from(self) -> float | None:
-        """The agent's own."""
         return self.agent.chooses_from
 
     @property
     def finish_reading(self) -> bool:
-        """The agent's own."""
         return self.agent.finish_reading
 
     def writes(self, proposal: Proposal) -> Tensor:
-        """Return what the agent says."""
         return self.agent.writes(proposal)
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return the agent's reads, or more."""
         policy_reads = self.agent.next_reads(step, sentence, reads, lengths, rho)
         return torch.maximum(policy_reads, lengths.clamp(max=self._least(step)))
 

@@ -49,7 +49,6 @@ class MinLength(StaticConstraint):
     lengths: Tensor
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Strike the end symbol out of rows that are too short."""
         is_short = step < self.lengths[sentence]
         log_probabilities[:, END] = log_probabilities[:, END].masked_fill(is_short, -math.inf)
         return log_probabilities
@@ -62,7 +61,6 @@ class NotYet:
     is_early: Tensor
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Strike the end symbol out of these rows."""
         end = log_probabilities[:, END].masked_fill(self.is_early, -math.inf)
         log_probabilities[:, END] = end
         return log_probabilities
@@ -83,7 +81,6 @@ class ForcedPrefix(StaticConstraint):
         self._tokens = torch.tensor(rows, dtype=torch.long, device=device)
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Leave only the prefix's token in rows that are still inside it."""
         last = self._tokens.shape[1] - 1
         if isinstance(step, Tensor):
             step = step.clamp(max=last)
@@ -96,7 +93,6 @@ class ForcedPrefix(StaticConstraint):
         return torch.where(token == PAD, log_probabilities, only_token)
 
     def take_rows(self, rows: Tensor) -> ForcedPrefix:
-        """Return the prefixes of the sentences `rows` [B']."""
         taken = copy.copy(self)
         taken.lengths, taken._tokens = self.lengths[rows], self._tokens[rows]
         return taken

@@ -145,7 +145,6 @@ class Likelihood(BaseObjective[LikelihoodSettings]):
             )
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the target tokens."""
         sites = PredictionSites.offline(batch)
         return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
 

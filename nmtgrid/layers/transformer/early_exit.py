@@ -137,7 +137,6 @@ class LazySourceCache(SourceCache):
         return self
 
     def padded(self) -> LazySourceCache:
-        """Return itself."""
         return self
 
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:

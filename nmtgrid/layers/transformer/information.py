@@ -59,7 +59,6 @@ class InformationCache(WeightedCache):
     target: Tensor = dataclasses.field(kw_only=True)
 
     def select(self, block: int, features: Tensor) -> None:
-        """Give `block` the factors of all blocks."""
         if 0 not in self.biases:
             self.biases[0] = consistency(self.target, self.source()).log()[:, None]
         self.biases[block] = self.biases[0]

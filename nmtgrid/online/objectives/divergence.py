@@ -67,15 +67,12 @@ class Divergence(BaseObjective[DivergenceSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
         check_grid(model, "divergence", needs_reader=True)
 
     def agent(self) -> Threshold:
-        """Return the agent at `validate_threshold`."""
         return Threshold(self.settings.validate_threshold)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return alpha times the loss of writing plus the reader's, sums over cells."""
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths

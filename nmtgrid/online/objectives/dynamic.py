@@ -103,15 +103,12 @@ class Dynamic(BaseObjective[DynamicSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
         check_grid(model, "dynamic", needs_reader=bool(self.settings.beta))
 
     def agent(self) -> Threshold | None:
-        """Return the agent at `validate_threshold`; None where it is not trained."""
         return Threshold(self.settings.validate_threshold) if self.settings.beta else None
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return alpha times the loss of writing plus beta times the agent's, sums over cells."""
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths

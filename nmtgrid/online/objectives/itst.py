@@ -103,16 +103,13 @@ class TransportLikelihood(BaseObjective[ITSTSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without information transport."""
         if model.traits.readiness != "transport":
             raise model.no_mechanism("transport")
 
     def agent(self) -> Policy:
-        """Return the policy at `validate_delta`."""
         return Policy(self.settings.validate_delta)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy plus the prices, summed over the sentences."""
         self.check(model)
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
         tokens = batch.token_count

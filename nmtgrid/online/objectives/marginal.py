@@ -127,15 +127,12 @@ class Marginal(BaseObjective[MarginalSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
         check_grid(model, "marginal", needs_reader=True)
 
     def agent(self) -> Threshold:
-        """Return the agent at `validate_threshold`."""
         return Threshold(self.settings.validate_threshold)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return minus the log marginal, smoothed, summed over the sentences."""
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths

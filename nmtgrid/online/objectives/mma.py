@@ -79,16 +79,13 @@ class MonotonicLikelihood(BaseObjective[MMASettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without monotonic heads."""
         if model.traits.readiness != "monotonic":
             raise model.no_mechanism("monotonic")
 
     def agent(self) -> Monotonic:
-        """Return the policy that writes when all heads have chosen."""
         return Monotonic()
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy plus the price of delay, summed."""
         self.check(model)
         settings, sites = self.settings, PredictionSites.offline(batch)
         lengths = batch.source_lengths, batch.target_lengths

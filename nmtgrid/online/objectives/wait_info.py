@@ -54,16 +54,13 @@ class InformationLikelihood(BaseObjective[WaitInfoSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without information."""
         if model.traits.readiness != "information":
             raise model.no_mechanism("information")
 
     def agent(self) -> WaitInfo:
-        """Return the policy at `validate_k`."""
         return WaitInfo(self.settings.validate_k)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy plus the price, summed over the sentences."""
         self.check(model)
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
         tokens = batch.token_count

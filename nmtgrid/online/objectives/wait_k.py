@@ -48,7 +48,6 @@ class WaitKSettings(SmoothedSettings):
 
 class _Online(BaseObjective[Settings]):
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model that must see the whole source."""
         if not model.traits.prefix_safe:
             raise model.refusal()
 
@@ -57,11 +56,9 @@ class WaitKLikelihood(_Online[WaitKSettings]):
     """Maximum likelihood along the wait-k path. Eq. (4.28)."""
 
     def agent(self) -> WaitK:
-        """Return the agent of the path that is trained."""
         return WaitK(self.settings.k, self.settings.finish_reading)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the target tokens."""
         paths = _wait_k(batch, self.settings.k, self.settings.finish_reading)
         sites = PredictionSites.along(batch, paths)
         return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
@@ -91,11 +88,9 @@ class SampledWaitK(_Online[SampledSettings]):
     """
 
     def agent(self) -> WaitK:
-        """Return the agent of `validate_k`."""
         return WaitK(self.settings.validate_k, self.settings.finish_reading)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the target tokens."""
         settings, count = self.settings, self.settings.paths
         # Training draws from the global generator, whose state checkpoints hold. Validation has its
         # own with a fixed seed: its losses are comparable, and it does not disturb training's
@@ -143,7 +138,6 @@ class WaitKArea(_Online[AreaSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model that does not predict at every cell of the grid."""
         super().check(model)
         if not model.traits.every_cell:
             raise ConfigError(
@@ -153,11 +147,9 @@ class WaitKArea(_Online[AreaSettings]):
             )
 
     def agent(self) -> WaitK:
-        """Return the agent of `validate_k`."""
         return WaitK(self.settings.validate_k)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the cells."""
         settings = self.settings
         weigh = binary_weights if settings.weights == "binary" else exact_weights
         lengths = batch.source_lengths, batch.target_lengths
