@@ -420,7 +420,10 @@ class OnlineDecoder:
                 hides_end = any(model.traits.hides_source_end for model in translator.models)
                 agent = Bounded(policy, translator.plan, hides_end)
             elif paths_of:
-                agent = self._along([paths_of.get((s.line, s.piece), []) for s in group])
+                along = [paths_of.get((piece.line, piece.piece), []) for piece in group]
+                lengths = torch.tensor([len(path) for path in along], device=translator.device)
+                paths = pad(along).to(translator.device)
+                agent = AlongPaths(paths, lengths, self.finish_reading)
             batch = self._batch(group)
             with autocast(self.translator.device, self.translator.bf16):
                 nbest_lists = engine.search(
@@ -468,12 +471,6 @@ class OnlineDecoder:
         hypotheses = [part.hypothesis for part in parts]
         best = join(hypotheses, self.translator.plan, sizes, [piece.seen for piece in pieces])
         return outcome_of(best, self.translator.pipeline, erased=sum(part.erased for part in parts))
-
-    def _along(self, paths: list[list[int]]) -> Agent:
-        """Return what follows the oracle's paths."""
-        device = self.translator.device
-        lengths = torch.tensor([len(path) for path in paths], device=device)
-        return AlongPaths(pad(paths).to(device), lengths, self.finish_reading)
 
     def _batch(self, group: Sequence[Sentence]) -> Batch:
         pairs = [sentence.source for sentence in group], [sentence.target for sentence in group]

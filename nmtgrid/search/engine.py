@@ -457,7 +457,10 @@ class SearchRun:
             going = (~self.groups.is_done).nonzero()[:, 0]
             if len(going) == 0:
                 return False
-            is_dropping = self._is_worth_dropping(len(going))
+            if self.recorded is not None:
+                is_dropping = self.recorded.is_worth_dropping(len(going))
+            else:
+                is_dropping = count_few(len(going)) < len(self.groups.numbers)
         if is_dropping:
             self.finished.store(self.groups)
             if self.recorded is None:
@@ -479,12 +482,6 @@ class SearchRun:
         if moves:
             self.states = [take(state, rows.parents) for state in self.states]
         return True
-
-    def _is_worth_dropping(self, going: int) -> bool:
-        """Return whether it pays to go on with `going` sentences alone."""
-        if self.recorded is not None:
-            return self.recorded.is_worth_dropping(going)
-        return count_few(going) < len(self.groups.numbers)
 
 
 def count_few(groups: int) -> int:

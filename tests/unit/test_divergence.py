@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
-from nmtgrid.layers.kernels.linear_divergence import Measure, linear_divergence
+from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.objectives.divergence import Divergence, DivergenceSettings
 from nmtgrid.online.policies import Threshold

@@ -249,7 +249,10 @@ class MonotonicCache(SourceCache):
             energies = energies + heads.noise * torch.randn_like(energies)
         probabilities = energies.sigmoid()
         columns = torch.arange(energies.shape[-1], device=energies.device)
-        last = self._last_column(columns)
+        # The last column that may be looked at, [B, 1, T, 1] or what broadcasts to it.
+        last = columns[-1:]
+        if self.mask is not None:
+            last = torch.where(self.mask == 0, columns, 0).amax(-1, keepdim=True)
         is_last, is_unread = columns == last, columns > last
         if self.is_expected:
             limited = probabilities.masked_fill(is_last, 1.0).masked_fill(is_unread, 0.0)
@@ -265,12 +268,6 @@ class MonotonicCache(SourceCache):
         positions = torch.where(selects & is_ahead, columns, len(columns)).amin(-1)
         seen = probabilities.masked_fill(is_unread | ~is_ahead, 0.0)
         self.selections[block] = Selection(positions=positions, readiness=seen.amax(-1))
-
-    def _last_column(self, columns: Tensor) -> Tensor:
-        """Return the last column that may be looked at, [B, 1, T, 1] or what broadcasts to it."""
-        if self.mask is None:
-            return columns[-1:]
-        return torch.where(self.mask == 0, columns, 0).amax(-1, keepdim=True)
 
     def attend_all(self, block: int, query: Tensor, *, rate: float = 0.0) -> Tensor:
         if self.is_expected:

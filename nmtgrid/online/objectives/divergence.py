@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.linear_divergence import Measure, linear_divergence
+from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, read_share
 from nmtgrid.online.oracle import cell_costs, grid_cells
