@@ -87,7 +87,7 @@ def read_probabilities(paths: Tensor, source_lengths: Tensor, columns: int) -> T
 def path_log_probabilities(logits: Tensor, *parts: Tensor) -> Tensor:
     """Return log p(z | x, y) [B] of paths [B, T]; `parts` are paths and lengths. Eq. (4.12)."""
     rows = zip(*(part.split(1) for part in (logits, *parts)), strict=True)
-    return torch.stack([-agent_loss(*row, area="path") for row in rows])
+    return torch.stack([-agent_loss(*row, "path") for row in rows])
 
 
 def count_paths(target_length: int, source_length: int, k: int = 1) -> int:

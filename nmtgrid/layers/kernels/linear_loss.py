@@ -262,10 +262,9 @@ class _Pass:
         mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
         sums = features.new_zeros(5, dtype=total).unbind()
         uniform, likelihood, against, divergence, distilled = sums
-        count = len(features)
-        chunks: Iterable[Rows] = _slices(count, self.chunk)
+        chunks: Iterable[Rows] = _slices(len(features), self.chunk)
         if self.r_drop is not None:
-            chunks = _pairs(count, self.chunk, features.device)
+            chunks = _pairs(len(features), self.chunk, features.device)
         for rows, part, logits in _chunks(features, matrix, shift, chunks):
             share, target = weights[rows], targets[rows, None]
             probs = logits.softmax(1)
@@ -301,10 +300,9 @@ class _Pass:
             self._add_smoothing(features, weights, mean_row)
         plain = likelihood * (1.0 - self.smoothing) if self.soft_targets is None else against
         loss = plain + uniform * self.smoothing
-        # What counts beside the cross-entropy: of two passes, and of a teacher.
-        beside = 0.5 * (self.r_drop or 0.0) * divergence
         taught = 0.0 if self.teacher is None else self.teacher.share
-        return loss + (beside + taught * distilled), likelihood
+        beside = 0.5 * (self.r_drop or 0.0) * divergence + taught * distilled
+        return loss + beside, likelihood
 
     def _with_teacher(self, slope: Tensor | None, probs: Tensor, q: Tensor) -> Tensor:
         """Return `slope` [m, V] (None: zero) and what pulls the probabilities to q, overwritten."""
