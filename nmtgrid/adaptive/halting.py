@@ -89,6 +89,28 @@ class RandomExit:
         return drawn.clamp(max=self.count) <= exit
 
 
+class GivenExits:
+    """Tokens exit at given exits [B, T], beyond T at the last one: for replays."""
+
+    needs: ClassVar[Needs] = "nothing"
+
+    def __init__(self, table: Tensor, keys: Tensor | None = None) -> None:
+        """`keys` [B] are those of the table's rows (None: the search's keys are its rows)."""
+        # Keys are sorted once, so that each step finds its rows by bisection.
+        self.table = table
+        self.order = None if keys is None else keys.argsort()
+        self.keys = None if self.order is None or keys is None else keys[self.order]
+
+    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
+        # A replayed hypothesis may grow beyond the recorded one: it then runs all blocks.
+        if step >= self.table.shape[1]:
+            return torch.zeros_like(keys, dtype=torch.bool)
+        rows = keys
+        if self.keys is not None and self.order is not None:
+            rows = self.order[torch.searchsorted(self.keys, keys)]
+        return self.table[rows, step] <= exit
+
+
 def halt_by(mechanism: Mechanism, thresholds: Sequence[float]) -> Thresholds | Predicted:
     """Return what halts by a mechanism; a predictor of exits has no thresholds."""
     if mechanism == "multinomial" or mechanism == "sequence":
@@ -96,7 +118,7 @@ def halt_by(mechanism: Mechanism, thresholds: Sequence[float]) -> Thresholds | P
     return Thresholds(mechanism, tuple(thresholds))
 
 
-AnyHalt = FixedExit | Thresholds | Predicted | RandomExit
+AnyHalt = FixedExit | Thresholds | Predicted | RandomExit | GivenExits
 """The implementations."""
 
 

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from nmtgrid.adaptive import tune as module
 from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitSettings, halt_of, load_exit, save_exits
-from nmtgrid.adaptive.halting import AnyHalt, FixedExit, Predicted, Thresholds
+from nmtgrid.adaptive.halting import AnyHalt, FixedExit, GivenExits, Predicted, Thresholds
 from nmtgrid.adaptive.halting_objective import Kernel, sequence_oracle, smoothed, token_oracle
 from nmtgrid.adaptive.measure import (
     Decoded,
@@ -54,7 +54,6 @@ from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import (
     ExitModel,
-    Halt,
     Halting,
     PredictionSites,
     Traits,
@@ -67,7 +66,7 @@ from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 from nmtgrid.training.prepare import clear_folder
 from tests.unit.tiny_online import pipeline
-from tests.unit.tiny_transformer import GivenExits, tiny
+from tests.unit.tiny_transformer import tiny
 
 LENGTHS = torch.tensor([4, 2, 1])
 
@@ -512,7 +511,7 @@ def exits_of_mean(average: float) -> torch.Tensor:
     return 1 + torch.multinomial(shares, 1000, replacement=True, generator=draw)
 
 
-HALTS: list[tuple[FlopsMechanism, Halting, Halt]] = [
+HALTS: list[tuple[FlopsMechanism, Halting, AnyHalt]] = [
     ("none", "none", GivenExits(torch.tensor([[2, 1, 4, 1, 3, 1, 4, 2]]))),
     ("confidence", "none", Thresholds("confidence", (0.4, 0.312, 0.293))),
     ("geometric", "geometric", Thresholds("geometric", (0.5, 0.52, 0.3))),
@@ -524,7 +523,7 @@ HALTS: list[tuple[FlopsMechanism, Halting, Halt]] = [
 @pytest.mark.parametrize(("mechanism", "halting", "halt"), HALTS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_formula_counts_what_a_model_runs(
-    mechanism: FlopsMechanism, halting: Halting, halt: Halt, norm: str
+    mechanism: FlopsMechanism, halting: Halting, halt: AnyHalt, norm: str
 ) -> None:
     """All products of each step of a Transformer, of torch's own count; those of `begin` apart."""
     model = tiny(

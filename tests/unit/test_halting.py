@@ -8,6 +8,7 @@ import torch
 from nmtgrid.adaptive.halting import (
     AnyHalt,
     FixedExit,
+    GivenExits,
     Predicted,
     RandomExit,
     Thresholds,
@@ -69,10 +70,21 @@ def test_random_exits_depend_on_key_and_step_alone() -> None:
         assert abs(first.count(exit) - 750) < 120
 
 
+def test_given_exits_by_row_and_by_key() -> None:
+    table = torch.tensor([[1, 3], [2, 2], [3, 1]])
+    rows = torch.tensor([2, 0, 1])
+    assert taken(GivenExits(table), rows, 0, 3) == [3, 1, 2]
+    assert taken(GivenExits(table), rows, 1, 3) == [1, 3, 2]
+    assert taken(GivenExits(table), rows, 2, 3) == [3, 3, 3]
+    by_key = GivenExits(table, torch.tensor([9, 4, 0]))
+    assert taken(by_key, KEYS, 0, 3) == [2, 3, 1]
+
+
 @pytest.mark.parametrize(
     ("halt", "needs"),
     [(FixedExit(1), "nothing"), (Thresholds("geometric", (0.5,)), "geometric"),
-     (Predicted("sequence"), "sequence"), (RandomExit(2), "nothing")],
+     (Predicted("sequence"), "sequence"), (RandomExit(2), "nothing"),
+     (GivenExits(KEYS[:, None]), "nothing")],
 )  # fmt: skip
 def test_what_a_halt_looks_at(halt: Halt, needs: str) -> None:
     assert halt.needs == needs

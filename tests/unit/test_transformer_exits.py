@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from nmtgrid.adaptive.halting import FixedExit, Predicted, RandomExit, Thresholds
+from nmtgrid.adaptive.halting import FixedExit, GivenExits, Predicted, RandomExit, Thresholds
 from nmtgrid.adaptive.objectives import Mixed, MixedSettings
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.arrays import save_tensors
@@ -20,7 +20,7 @@ from nmtgrid.models.transformer.model import Transformer
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.search.select import stable_max
-from tests.unit.tiny_transformer import GivenExits, tiny
+from tests.unit.tiny_transformer import tiny
 
 PLAN = SearchPlan(max_length_a=6, max_length_b=0)
 

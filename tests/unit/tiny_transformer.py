@@ -1,12 +1,10 @@
 """A small Transformer for tests."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from nmtgrid.models import zoo
-from nmtgrid.models.api import Needs
 from nmtgrid.models.transformer.model import Transformer
 
 SMALL: dict[str, Any] = {
@@ -26,17 +24,3 @@ def tiny(**changes: Any) -> Transformer:
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.3)
     return model.eval()
-
-
-class GivenExits:
-    """Tokens exit at given exits [B, T], beyond T at the last one."""
-
-    needs: ClassVar[Needs] = "nothing"
-
-    def __init__(self, table: Tensor) -> None:
-        self.table = table
-
-    def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        if step >= self.table.shape[1]:
-            return torch.zeros_like(keys, dtype=torch.bool)
-        return self.table[keys, step] <= exit
