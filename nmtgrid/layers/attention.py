@@ -8,13 +8,16 @@ to [B, H, T, S]; None lets everything through. All architectures with attention 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from nmtgrid.base.rows import is_true_everywhere
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
+from nmtgrid.layers.kernels.linear import apply
 
 VECTOR = 8
 """Scores that a CPU's kernel computes at once, or half of them."""
@@ -38,14 +41,63 @@ def product_attention(
     if causal:
         later = query.new_full((query.shape[-2], keys.shape[-2]), -math.inf).triu_(1)
         mask = later if mask is None else mask + later
-    # In place: the scores are the largest tensor, and only their softmax is kept.
-    scores = (query @ keys.transpose(-1, -2)).mul_(scale)
+    if torch.is_grad_enabled() or dropout:
+        return apply(_ProductAttention, query, keys, values, mask, dropout, scale)
+    leading = query.shape[:2]
+    weights = _weights(query.flatten(0, 1), keys.flatten(0, 1), mask, scale, leading)
+    context = torch.bmm(weights.to(values.dtype), values.flatten(0, 1))
+    return context.view(*leading, *context.shape[1:])
+
+
+def _weights(
+    query: Tensor, keys: Tensor, mask: Tensor | None, scale: float, leading: torch.Size
+) -> Tensor:
+    """Return [B H, T, S] the softmax of scale * query keys^T + mask, in fp32 at least."""
+    # In place from here on: the scores are the largest tensor, and only their softmax is kept.
+    scores = torch.bmm(query, keys.transpose(1, 2)).mul_(scale)
     if mask is not None:
-        scores.add_(mask)
-    weights = scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
-    if dropout:
-        weights = weights * draw_mask(weights, dropout).div_(kept_share(dropout))
-    return weights.to(values.dtype) @ values
+        scores.unflatten(0, leading).add_(mask)
+    return scores.softmax(-1, torch.promote_types(scores.dtype, torch.float32))
+
+
+class _ProductAttention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        keys: Tensor,
+        values: Tensor,
+        mask: Tensor | None,
+        dropout: float,
+        scale: float,
+    ) -> Tensor:
+        leading = query.shape[:2]
+        query, keys, values = (part.flatten(0, 1) for part in (query, keys, values))
+        weights = _weights(query, keys, mask, scale, leading)
+        dropped = draw_mask(weights, dropout).div_(kept_share(dropout)) if dropout else None
+        used = weights if dropped is None else weights * dropped
+        ctx.save_for_backward(query, keys, values, weights, dropped)
+        ctx.leading, ctx.scale = leading, scale
+        context = torch.bmm(used.to(values.dtype), values)
+        return context.view(*leading, *context.shape[1:])
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        query, keys, values, weights, dropped = ctx.saved_tensors
+        gradient = gradient.flatten(0, 1)
+        # Multiplied again rather than kept: [B H, T, S] is the largest tensor here.
+        used = weights if dropped is None else weights * dropped
+        of_values = torch.bmm(used.to(gradient.dtype).transpose(1, 2), gradient)
+        of_weights = torch.bmm(gradient, values.transpose(1, 2)).to(weights.dtype)
+        if dropped is not None:
+            of_weights *= dropped
+        of_scores = torch._softmax_backward_data(of_weights, weights, -1, weights.dtype)
+        of_scores = (of_scores * ctx.scale).to(query.dtype)
+        of_query = torch.bmm(of_scores, keys)
+        of_keys = torch.bmm(of_scores.transpose(1, 2), query)
+        gradients = (part.unflatten(0, ctx.leading) for part in (of_query, of_keys, of_values))
+        return (*gradients, None, None, None)
 
 
 def missing_columns(keys: Tensor) -> int:
