@@ -84,9 +84,11 @@ def read_probabilities(paths: Tensor, source_lengths: Tensor, columns: int) -> T
     return (reads < torch.minimum(paths, source_lengths[:, None])[..., None]).float()
 
 
-def path_log_probabilities(logits: Tensor, *parts: Tensor) -> Tensor:
-    """Return log p(z | x, y) [B] of paths [B, T]; `parts` are paths and lengths. Eq. (4.12)."""
-    rows = zip(*(part.split(1) for part in (logits, *parts)), strict=True)
+def path_log_probabilities(
+    logits: Tensor, paths: Tensor, sources: Tensor, targets: Tensor
+) -> Tensor:
+    """Return log p(z | x, y) [B] of paths [B, T], Eq. (4.12)."""
+    rows = zip(logits.split(1), paths.split(1), sources.split(1), targets.split(1), strict=True)
     return torch.stack([-agent_loss(*row, "path") for row in rows])
 
 
