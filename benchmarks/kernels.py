@@ -50,7 +50,7 @@ def naive_convolution(x: Tensor, weight: Tensor, is_cell: Tensor) -> Tensor:
 def convolution(clock: Clock, name: str, sentences: int) -> Iterator[Row]:
     """The grid convolution, flat and live taps only, against padded, masked and NCHW."""
     layout = lay_out(clock.device, sentences)
-    is_cell = layout.is_cell[:, None]
+    is_cell = layout.pad(torch.ones_like(layout.cells)[:, None])[..., 0].bool()[:, None]
     weight = torch.randn(KERNEL, KERNEL, SIZE, device=clock.device)
     flat = torch.randn(layout.cell_count, SIZE, device=clock.device).to(DTYPES[name])
     grid = layout.pad(flat).permute(0, 3, 1, 2).contiguous()

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 from nmtgrid.base.errors import NmtgridError as NmtgridError
 
 if TYPE_CHECKING:
-    from nmtgrid.online.simultaneous import simultaneous as simultaneous
+    from nmtgrid.online.stream import simultaneous as simultaneous
     from nmtgrid.search.translate import load as load
 
 __version__ = "0.1.0"
@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
 
         return load
     if name == "simultaneous":
-        from nmtgrid.online.simultaneous import simultaneous
+        from nmtgrid.online.stream import simultaneous
 
         return simultaneous
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -35,7 +35,6 @@ class FixedExit:
             raise ConfigError(f"Exits are numbered from 1, but {self.number} is given.")
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        """Return [R'], True from the exit's own block on."""
         return torch.full_like(keys, exit >= self.number, dtype=torch.bool)
 
 
@@ -56,7 +55,6 @@ class Thresholds:
                 raise ConfigError(f"Threshold {number} must be from 0 to 1, but is {value}.")
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        """Return [R'], True where scores [R'] exceed the block's threshold."""
         assert scores is not None
         # In float32, as `tune.replay` compares: bf16 would round scores across a threshold.
         return scores.float() > self.values[exit - 1]
@@ -69,7 +67,6 @@ class Predicted:
     needs: Literal["multinomial", "sequence"]
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        """Return [R'], True from the chosen exit, scores [R'] (int64), on."""
         assert scores is not None
         return scores <= exit
 
@@ -86,7 +83,6 @@ class RandomExit:
     needs: ClassVar[Needs] = "nothing"
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        """Return [R'], True from the drawn exit on."""
         # A hash of seed, key and step instead of a generator: a row's exits do not depend on its
         # batch, on its beam or on how often a block asks.
         drawn = (uniform(self.seed, keys, step) * self.count).long() + 1
@@ -106,7 +102,6 @@ class GivenExits:
         self.keys = None if self.order is None or keys is None else keys[self.order]
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
-        """Return [R'], True from the given exit on; `step` tokens stand in each row."""
         # A replayed hypothesis may grow beyond the recorded one: it then runs all blocks.
         if step >= self.table.shape[1]:
             return torch.zeros_like(keys, dtype=torch.bool)

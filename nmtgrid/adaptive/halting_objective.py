@@ -23,7 +23,7 @@ from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import BELOW_1, FROM_0, SHARE, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, SHARE, SmoothedSettings
 
 OracleScore = Literal["likelihood", "correctness"]
 """What an oracle judges exits by."""
@@ -138,7 +138,7 @@ def predicted_exits(logits: Tensor, family: Family, threshold: float = 0.5) -> T
 
 
 @dataclasses.dataclass(frozen=True)
-class HaltingSettings(ObjectiveSettings):
+class HaltingSettings(SmoothedSettings):
     """Settings of training an exit predictor with its decoder."""
 
     alpha: Annotated[float, FROM_0] = 1.0
@@ -158,8 +158,6 @@ class HaltingSettings(ObjectiveSettings):
     """Omega_n, weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
     validate_threshold: Annotated[float, SHARE] = 0.5
     """With `halting=geometric`: probability of exiting above which a token exits in validation."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class CompoundLoss(BaseObjective[HaltingSettings]):
@@ -178,7 +176,6 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without exits or without an exit predictor."""
         family_of(with_exits(model))
         if model.traits.halting == "sequence" and self.settings.sigma:
             raise ConfigError(
@@ -188,7 +185,6 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
             )
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the compound loss, summed over the target tokens."""
         # Decoder and predictor read one encoding, with the same dropout.
         batch = batch.with_shared_source()
         model, settings = with_exits(model), self.settings

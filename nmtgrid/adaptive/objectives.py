@@ -20,7 +20,7 @@ from nmtgrid.layers.kernels.linear_loss import Teacher
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import SiteTargets, both_passes
-from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, FROM_1, SmoothedSettings
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""
@@ -51,7 +51,7 @@ _SEED = 5_106_107
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignedSettings(ObjectiveSettings):
+class AlignedSettings(SmoothedSettings):
     """Settings of aligned training."""
 
     weights: Weighting = "uniform"
@@ -65,15 +65,12 @@ class AlignedSettings(ObjectiveSettings):
     distillation: Annotated[float, FROM_0] = 0.0
     """Distillation: weight of KL(last || earlier), by which earlier exits learn from the last
     exit's predictions. Its gradient does not reach the last exit."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class _WithoutPredictor(BaseObjective[Settings]):
     """The check that both objectives share."""
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model with one exit, or with a predictor to be trained."""
         halting = with_exits(model).traits.halting
         if halting != "none":
             raise ConfigError(
@@ -97,7 +94,6 @@ class Aligned(_WithoutPredictor[AlignedSettings]):
     """
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropies, summed over the target tokens and weighted."""
         model, settings = with_exits(model), self.settings
         sites = PredictionSites.offline(batch)
         count = model.traits.num_exits
@@ -125,7 +121,7 @@ class Aligned(_WithoutPredictor[AlignedSettings]):
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedSettings(ObjectiveSettings):
+class MixedSettings(SmoothedSettings):
     """Settings of mixed training."""
 
     sequences: Annotated[int, FROM_1] = 1
@@ -133,8 +129,6 @@ class MixedSettings(ObjectiveSettings):
     distillation: Annotated[float, FROM_0] = 0.0
     """Weight of KL(full stack || earlier exit): earlier exits learn from the full stack's
     prediction, held fixed, beside the true token. Costs one more pass, without gradients."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class Mixed(_WithoutPredictor[MixedSettings]):
@@ -149,7 +143,6 @@ class Mixed(_WithoutPredictor[MixedSettings]):
     """
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the target tokens."""
         model, count = with_exits(model), self.settings.sequences
         # M sequences of a sentence are M rows, which share one encoding.
         several, _ = batch.repeated(count)

@@ -50,16 +50,12 @@ class ConfigFile:
         for fault in faults:
             quoted = [text.split()[0] for text in re.findall(r"`([^`]*)`", fault) if text.strip()]
             keys = [names[name] for name in quoted if name in names]
-            where = f"{self._where(keys[0])}: " if keys and not self._is_located(fault) else ""
-            messages.append(where + fault)
+            if keys and not fault.startswith(f"{self.path}:"):
+                line = self._lines.get(keys[0].replace("-", "_"))
+                where = self.path if line is None else f"{self.path}:{line}"
+                fault = f"{where}: {fault}"
+            messages.append(fault)
         return messages
-
-    def _is_located(self, fault: str) -> bool:
-        return fault.startswith(f"{self.path}:")
-
-    def _where(self, key: str) -> str:
-        line = self._lines.get(key.replace("-", "_"))
-        return self.path if line is None else f"{self.path}:{line}"
 
     @functools.cached_property
     def _lines(self) -> dict[str, int]:

@@ -46,9 +46,5 @@ def joined_words(units: Sequence[str], mark: str) -> list[str]:
     for number, unit in zip(word_numbers(units, mark), units, strict=True):
         if number == len(words):
             words.append("")
-        words[number] += unit.removeprefix(SPACE) if mark == SPACE else _unjoined(unit, mark)
+        words[number] += unit.removeprefix(SPACE) if mark == SPACE else unit.removesuffix(mark)
     return words
-
-
-def _unjoined(unit: str, mark: str) -> str:
-    return unit.removesuffix(mark) if mark else unit

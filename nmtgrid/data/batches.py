@@ -120,11 +120,7 @@ class Batch:
 
     def twice(self) -> Batch:
         """Return the sentences twice, [2B], for two passes in one, without soft targets."""
-        doubled: dict[str, Any] = {
-            field.name: torch.cat([value, value])
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
+        doubled = self._map(lambda tensor: torch.cat([tensor, tensor]))
         for name in ("source_lengths", "target_lengths"):
             known(doubled[name], values_of(getattr(self, name)) * 2)
         shared = None if self.shared is None else self.shared.twice()
@@ -133,23 +129,19 @@ class Batch:
     def to(self, device: torch.device) -> Batch:
         """Return the batch on `device`."""
         # Without blocking: the copy of pinned memory overlaps with the running step.
-        moved: dict[str, Any] = {
-            field.name: value.to(device, non_blocking=True)
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
+        moved = self._map(lambda tensor: tensor.to(device, non_blocking=True))
         for name in ("source_lengths", "target_lengths"):
             known(moved[name], values_of(getattr(self, name)))
         return dataclasses.replace(self, **moved)
 
     def pinned(self) -> Batch:
         """Return the batch in page-locked memory, from which a GPU copies asynchronously."""
-        pinned: dict[str, Any] = {
-            field.name: value.pin_memory()
-            for field in dataclasses.fields(self)
-            if isinstance(value := getattr(self, field.name), Tensor)
-        }
-        return dataclasses.replace(self, **pinned)
+        return dataclasses.replace(self, **self._map(Tensor.pin_memory))
+
+    def _map(self, fn: Callable[[Tensor], Tensor]) -> dict[str, Any]:
+        """Return what `fn` makes of each tensor, by name."""
+        values = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: fn(value) for name, value in values.items() if isinstance(value, Tensor)}
 
     def repeated(self, times: int) -> tuple[Batch, Tensor]:
         """Return each sentence `times` times, copies side by side, and their rows [B * times]."""

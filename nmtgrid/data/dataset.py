@@ -207,7 +207,6 @@ class PictureSplit(Split):
         return self.pictures.features(int(self._picture[index]))
 
     def target(self, index: int) -> list[int]:
-        """Return the ids of the caption of pair `index`."""
         return super().target(int(self._caption[index]))
 
     def reference_ids(self, picture: int) -> list[list[int]]:
@@ -235,7 +234,6 @@ class PictureSplit(Split):
         return [lines[first:last] for first, last in itertools.pairwise(starts)]
 
     def source(self, index: int) -> list[int]:
-        """Raise DataError: a picture is no text."""
         raise no_text_error(self._dataset.path)
 
     def _lines(self, folder: str, side: int) -> list[str]:

@@ -19,7 +19,7 @@ from nmtgrid.base.rows import is_true_everywhere
 from nmtgrid.layers.kernels.dropout import draw_mask, kept_share
 from nmtgrid.layers.kernels.linear import apply
 
-_VECTOR = 8
+VECTOR = 8
 """Scores that a CPU's kernel computes at once, or half of them."""
 
 
@@ -106,7 +106,7 @@ def missing_columns(keys: Tensor) -> int:
     On a CPU it computes what is left over from whole vectors of scores one by one.
     """
     is_vectorised = keys.device.type == "cpu" and keys.dtype is torch.float32
-    return -keys.shape[-2] % _VECTOR if is_vectorised else 0
+    return -keys.shape[-2] % VECTOR if is_vectorised else 0
 
 
 def attend(
@@ -133,7 +133,7 @@ def attend(
         return product_attention(
             query, keys, values, mask, causal=causal, dropout=dropout, scale=scale
         )
-    if has_own_form and mask is not None and query.shape[-2] >= _VECTOR:
+    if has_own_form and mask is not None and query.shape[-2] >= VECTOR:
         padding = 0 if torch.is_grad_enabled() else missing_columns(keys)
         if padding:
             columns = (0, 0, 0, padding)

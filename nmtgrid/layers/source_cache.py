@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from nmtgrid.layers.attention import attend, attention_weights, missing_columns
+from nmtgrid.layers.kernels.dropout import dropout
 
 _WORTH_COPYING = 0.7
 """Share of the sentences below which some rows read copies of their own."""
@@ -48,6 +50,12 @@ class SourceCache:
     lead: int = 0
     is_static: bool = False
     padding: int = 0
+
+    @classmethod
+    def over(cls, memory: SourceCache, **parts: Any) -> Self:
+        """Return `memory` as a cache of this class, which has further `parts`."""
+        shared = memory.keys, memory.values, memory.mask, memory.width, memory.lead
+        return cls(*shared, **parts)
 
     @property
     def count(self) -> int:
@@ -111,14 +119,14 @@ class SourceCache:
 
     def attend(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
         """Return [R, H, d]: what the rows' queries [R, H, d] read in a step of `block`."""
-        read = attend(self._grouped(query), *self.pair(block), self.mask, scale=scale)
+        mask = self.mask_for(block, query)
+        read = attend(self._grouped(query), *self.pair(block), mask, scale=scale)
         return read.transpose(1, 2).flatten(0, 1)
 
     def weights(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
         """Return [R, H, S]: the weights with which `attend` reads the source."""
-        keys, _ = self.pair(block)
-        weights = attention_weights(self._grouped(query), keys, self.mask, scale=scale)
-        return weights.transpose(1, 2).flatten(0, 1)[..., : keys.shape[2] - self.padding]
+        weights = self._weights(block, self._grouped(query), scale)
+        return weights.transpose(1, 2).flatten(0, 1)
 
     def attend_rows(self, block: int, query: Tensor, rows: Tensor) -> Tensor:
         """Return [R', H, d]: what the queries [R', H, d] of some rows [R'] read."""
@@ -143,18 +151,32 @@ class SourceCache:
         keys, values = keys.index_select(0, sentences), values.index_select(0, sentences)
         return SourceCache((keys,), (values,), mask, 1, self.lead, padding=self.padding)
 
-    def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
+    def attend_all(self, block: int, query: Tensor, *, rate: float = 0.0) -> Tensor:
         """Return [B, H, T, d]: what all positions' queries [B, H, T, d] read, in teacher forcing.
 
-        `dropout` is the rate at which weights are dropped: pass 0 outside training.
+        Weights are dropped at this rate: pass 0 outside training.
         """
-        return attend(query, *self.pair(block), self.mask, dropout=dropout)
+        return attend(query, *self.pair(block), self.mask_for(block, query), dropout=rate)
 
     def weights_all(self, block: int, query: Tensor) -> Tensor:
         """Return [B, H, T, S]: the weights with which `attend_all` reads the source."""
+        return self._weights(block, query)
+
+    def mask_for(self, block: int, like: Tensor) -> Tensor | None:
+        """Return the additive mask with which `block` reads, in the type of queries `like`."""
+        return self.mask
+
+    def _weights(self, block: int, query: Tensor, scale: float | None = None) -> Tensor:
+        """Return [B, H, T, S] for queries [B, H, T, d]."""
         keys, _ = self.pair(block)
-        weights = attention_weights(query, keys, self.mask)
+        weights = attention_weights(query, keys, self.mask_for(block, query), scale=scale)
         return weights[..., : keys.shape[2] - self.padding]
+
+    def _attend_unfused(self, block: int, query: Tensor, rate: float) -> Tensor:
+        """Return what `attend_all` does; fused attention has no gradient for its mask."""
+        weights = dropout(self._weights(block, query), rate, training=rate > 0)
+        _, values = self.pair(block)
+        return weights.to(values.dtype) @ values
 
     def contiguous(self) -> SourceCache:
         """Return the cache in contiguous tensors, as decoding reads it over and over."""

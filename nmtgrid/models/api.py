@@ -186,22 +186,22 @@ def _target_positions(batch: Batch) -> tuple[Tensor, Tensor]:
     return sentence, torch.arange(count, device=lengths.device) - starts[sentence]
 
 
-def check_reads(batch: Batch, sites: PredictionSites, least: int = 1) -> None:
-    """Raise ValueError unless all reads are from `least` to their source's length."""
+def check_reads(batch: Batch, sites: PredictionSites) -> None:
+    """Raise ValueError unless all reads are from 1 to their source's length."""
     if sites.reads is None or not len(sites):
         return
     lengths = batch.source_lengths[sites.sentence]
-    out_of_range = (sites.reads < least) | (sites.reads > lengths)
+    out_of_range = (sites.reads < 1) | (sites.reads > lengths)
     # One synchronisation with the device for each batch; what is wrong is looked up only then.
     if bool(out_of_range.any()):
         site = int(out_of_range.nonzero()[0, 0])
         raise ValueError(
-            f"reads must be from {least} to the length of their source, which is "
+            f"reads must be from 1 to the length of their source, which is "
             f"{int(lengths[site])} tokens with its end symbol, but are {int(sites.reads[site])}"
         )
 
 
-def path_of(batch: Batch, sites: PredictionSites, least: int = 1) -> Tensor:
+def path_of(batch: Batch, sites: PredictionSites) -> Tensor:
     """Return the path [B, T] on which all sites of a sentence lie.
 
     Positions without a site take the reads of the nearest earlier site, those before the first site
@@ -211,7 +211,7 @@ def path_of(batch: Batch, sites: PredictionSites, least: int = 1) -> Tensor:
     and decreasing reads.
     """
     assert sites.reads is not None
-    check_reads(batch, sites, least)
+    check_reads(batch, sites)
     count, length = batch.target_input.shape
     path = sites.reads.new_full((count * length,), -1)  # -1: no site at this position
     cells = sites.sentence * length + sites.position

@@ -45,13 +45,8 @@ from nmtgrid.text.vocabulary import PAD
 GAMMA = math.sqrt(0.5)
 
 
-@dataclasses.dataclass(frozen=True)
-class Source:
-    """The encoded source: keys and values [B, 1, S, e], and the mask of its padding or None."""
-
-    keys: Tensor
-    values: Tensor
-    mask: Tensor | None
+Source = tuple[Tensor, Tensor, Tensor | None]
+"""The encoded source: keys and values [B, 1, S, e], and the mask of its padding or None."""
 
 
 class EncoderLayer(nn.Module):
@@ -94,11 +89,11 @@ class DecoderLayer(nn.Module):
         # attention, below.
         middle = self.convolution(h, window, None if self.spans_attention else GAMMA)
         query = add_scaled(embedded, self.query_map(middle))
-        query = query[:, None]
-        read = attend(query, source.keys, source.values, source.mask, scale=self.scale)[:, 0]
+        query, (keys, values, mask) = query[:, None], source
+        read = attend(query, keys, values, mask, scale=self.scale)[:, 0]
         if weights is not None:
             # Computed beside the fused attention, which returns no weights.
-            attention = attention_weights(query, source.keys, source.mask, scale=self.scale)
+            attention = attention_weights(query, keys, mask, scale=self.scale)
             weights.append(attention[:, 0])
         result = add_scaled(middle, self.output_map(read))
         return add_scaled(h, result) if self.spans_attention else result
@@ -295,16 +290,12 @@ class ConvS2S(TranslationModel):
         return dropout(mapped, self.config.output_dropout, self.training)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> ConvS2SState:
-        encoded = self._encode(source, source_lengths)
-        memory = SourceCache((encoded.keys,), (encoded.values,), encoded.mask)
+        keys, values, mask = self._encode(source, source_lengths)
         decoder = ReadyDecoder.make(
-            self.decoder_enter,
-            self._decoder_layers,
-            self.decoder_leave,
-            self.classifier(),
-            encoded.keys.dtype,
-        )
-        return ConvS2SState(None, memory, decoder, 0)
+            self.decoder_enter, self._decoder_layers, self.decoder_leave, self.classifier(),
+            keys.dtype,
+        )  # fmt: skip
+        return ConvS2SState(None, SourceCache((keys,), (values,), mask), decoder, 0)
 
     def step(
         self,
@@ -383,7 +374,7 @@ class ConvS2S(TranslationModel):
         if self.config.length_scale:
             # An even attention averages |x| values, whose variance is then 1 / |x| of theirs.
             values = values * lengths.to(values.dtype).sqrt()[:, None, None]
-        return Source(top[:, None], values[:, None], source_mask(padded, top))
+        return top[:, None], values[:, None], source_mask(padded, top)
 
     def _decode(self, batch: Batch, weights: list[Tensor] | None = None) -> Tensor:
         """Return the last layer's output [B, T, C] for the true prefixes.

@@ -1,8 +1,9 @@
 """Online evaluation: the sentences of a split are decoded with each policy setting and scored.
 
 `read_sentences` yields sources as a stream would deliver them, `OnlineDecoder` decodes them in
-batches with each policy setting or along the oracle's paths, and `measure` computes BLEU, and
-latency in tokens and words, in the conventions of the thesis (section 4.5) and of SimulEval.
+batches with each policy setting or along the oracle's paths, `ClockedDecoder` one by one with the
+time of computation, and `measure` computes BLEU, and latency in tokens and words, in the
+conventions of the thesis (section 4.5) and of SimulEval.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ from nmtgrid.online.policies import AlongPaths, Bounded
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixTranslation
 from nmtgrid.online.settings import WORDS_PER_MINUTE, Setting, SourceText
 from nmtgrid.online.simuleval import COMPUTATION_AWARE, Instance
+from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long_line_warning
@@ -309,7 +311,6 @@ class OnlineDecoder:
         return list(dict.fromkeys(faults))
 
     def _check(self, model: TranslationModel, setting: Setting) -> None:
-        """Raise ConfigError where a model cannot follow a policy."""
         if setting.policy == "oracle":
             if refusal := refuse_oracle(model):
                 raise ConfigError(refusal)
@@ -419,7 +420,10 @@ class OnlineDecoder:
                 hides_end = any(model.traits.hides_source_end for model in translator.models)
                 agent = Bounded(policy, translator.plan, hides_end)
             elif paths_of:
-                agent = self._along([paths_of.get((s.line, s.piece), []) for s in group])
+                along = [paths_of.get((piece.line, piece.piece), []) for piece in group]
+                lengths = torch.tensor([len(path) for path in along], device=translator.device)
+                paths = pad(along).to(translator.device)
+                agent = AlongPaths(paths, lengths, self.finish_reading)
             batch = self._batch(group)
             with autocast(self.translator.device, self.translator.bf16):
                 nbest_lists = engine.search(
@@ -468,12 +472,6 @@ class OnlineDecoder:
         best = join(hypotheses, self.translator.plan, sizes, [piece.seen for piece in pieces])
         return outcome_of(best, self.translator.pipeline, erased=sum(part.erased for part in parts))
 
-    def _along(self, paths: list[list[int]]) -> Agent:
-        """Return what follows the oracle's paths."""
-        device = self.translator.device
-        lengths = torch.tensor([len(path) for path in paths], device=device)
-        return AlongPaths(pad(paths).to(device), lengths, self.finish_reading)
-
     def _batch(self, group: Sequence[Sentence]) -> Batch:
         pairs = [sentence.source for sentence in group], [sentence.target for sentence in group]
         return collate(*pairs).to(self.translator.device)
@@ -488,6 +486,69 @@ class OnlineDecoder:
         columns = (source, target) if cells else (source, source)
         for indices in cut_by_length(*columns, numpy.flatnonzero(source), limit, cells):
             yield [sentences[index] for index in indices.tolist()]
+
+
+class ClockedDecoder(OnlineDecoder):
+    """Decodes sentence by sentence, as a stream, and measures the time, text processing included.
+
+    Translations and reads are those of `OnlineDecoder`. The sentences are those of raw words
+    (`read_sentences`).
+    """
+
+    is_timed = True
+
+    def run(
+        self,
+        sentences: Sequence[Sentence],
+        settings: Sequence[Setting],
+        advance: Callable[[Setting, int, int], None] = lambda setting, lines, tokens: None,
+    ) -> Iterator[Decoded]:
+        """Yield the translations as `OnlineDecoder` does.
+
+        The first sentence is translated once before, as a warm-up.
+        """
+        first = next((sentence for sentence in sentences if sentence.source), None)
+        if first is not None and settings:
+            self._stream(self._streams(settings[0], self.translator.models), first)
+        yield from super().run(sentences, settings, advance)
+
+    def _check(self, model: TranslationModel, setting: Setting) -> None:
+        if setting.policy == "oracle":
+            raise ConfigError("The oracle needs the reference, which is unknown in a stream.")
+        if self.translator.plan.beam > 1 and not setting.translates_prefixes:
+            raise ConfigError(
+                f"A stream of `{setting.policy}` is decoded greedily: it has no beam "
+                f"(`search.beam` is {self.translator.plan.beam})."
+            )
+        self._streams(setting, [model]).begin()
+
+    def _decode(
+        self,
+        sentences: Sequence[Sentence],
+        setting: Setting,
+        paths: dict[int, list[int]],
+        advance: Callable[[Setting, int, int], None],
+    ) -> list[Outcome]:
+        streams = self._streams(setting, self.translator.models)
+        outcomes = []
+        for sentence in sentences:
+            outcomes.append(self._stream(streams, sentence))
+            advance(setting, 1, len(outcomes[-1].reads))
+        return outcomes
+
+    def _streams(self, setting: Setting, models: Sequence[TranslationModel]) -> StreamTranslator:
+        streams = StreamTranslator.of(self.translator, setting.make(self.finish_reading))
+        plan = dataclasses.replace(self.translator.plan, coverage_penalty=0.0)
+        return dataclasses.replace(streams, models=models, plan=plan)
+
+    def _stream(self, streams: StreamTranslator, sentence: Sentence) -> Outcome:
+        if not sentence.source:
+            return Outcome([], "", "", [], [])
+        stream = streams.begin()
+        for word in sentence.words:
+            stream.read(word)
+        stream.end()
+        return outcome_of(stream.hypothesis(), self.translator.pipeline, seconds=stream.seconds)
 
 
 COUNTINGS: tuple[tuple[Unit, Convention], ...] = (

@@ -11,9 +11,6 @@ j is the state with j + 1 tokens read.
 
 from __future__ import annotations
 
-import math
-from fractions import Fraction
-
 import torch
 from torch import Tensor
 
@@ -113,15 +110,6 @@ def area_sites(area: Tensor) -> PredictionSites:
     return PredictionSites(cells[:, 0], cells[:, 1], cells[:, 2] + 1)
 
 
-def count_paths(target_length: int, source_length: int, k: int = 1) -> int:
-    """Return the number of paths that are nowhere left of the wait-k path. Eq. (4.31).
-
-    Departs: The printed difference of binomial coefficients counts a different set of paths. This
-    one agrees with enumeration.
-    """
-    return _count(target_length, max(source_length - k, 0), 1)
-
-
 def binary_weights(
     paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, columns: int
 ) -> Tensor:
@@ -138,10 +126,12 @@ def exact_weights(
     """Return [B, T, columns]: the share of all paths nowhere left of `paths` that write at a cell.
 
     Each row of a sentence sums to 1; padding is 0. For wait-k paths this is Eq. (4.35), computed in
-    logarithms by counting the paths to a cell and from it. Lengths count the same symbols as the
-    caller's.
+    logarithms by counting the paths (4.31) to a cell and from it. Lengths count the same symbols as
+    the caller's.
 
-    Departs: The printed closed form is not this share (see `occupancy`).
+    Departs: As printed, (4.31) counts a different set of paths, and (4.35) only the paths to a
+    cell. Here they are multiplied by those from the cell to the end, so that the shares of a row
+    sum to 1.
     """
     # Counts of paths overflow any integer for long sentences, so sums are of logarithms, in
     # float64: in float32 the shares of a row of 100 cells would not sum to 1.
@@ -162,34 +152,3 @@ def exact_weights(
     through = (leading + following).masked_fill(ended[:size], 0.0)
     weights = through.softmax(-1).masked_fill(~allowed, 0.0)
     return weights.transpose(0, 1).float()
-
-
-def occupancy(t: int, j: int, k: int, target_length: int, source_length: int) -> Fraction:
-    """Return the exact share of the paths nowhere left of wait-k that write token t with j reads.
-
-    Both count from 1. Eq. (4.35) as a closed form; `exact_weights` computes whole batches.
-
-    Departs: The print counts only the paths to a cell. Here they are multiplied by the number of
-    paths from the cell to the end, so that the shares of a row sum to 1.
-    """
-    # Fractions of Python's integers: the reference that `exact_weights` is tested against.
-    k = min(k, source_length)
-    if not min(k + t - 1, source_length) <= j <= source_length:
-        return Fraction(0)
-    leading = _count(t - 1, j - k, 1)
-    following = _count(target_length - t, source_length - j, j - k - t + 1)
-    return Fraction(leading * following, _count(target_length, source_length - k, 1))
-
-
-def _count(writes: int, reads: int, margin: int) -> int:
-    """Return N(m, n, c): orders of the writes and reads that never cross the diagonal.
-
-    The ballot problem, counted by reflecting those that do cross it.
-    """
-    if reads == 0:
-        return 1
-    # Writes after the last read leave no choice and count one way.
-    writes = min(writes, reads + margin)
-    crossing = writes - margin - 1
-    barred = math.comb(writes + reads, crossing) if crossing >= 0 else 0
-    return math.comb(writes + reads, writes) - barred

@@ -22,34 +22,10 @@ from nmtgrid.online.paths import continue_paths, is_cell, wait_k
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
 from nmtgrid.text.vocabulary import END
-from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, SettingsGroup
+from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, POSITIVE, SettingsGroup
 
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
-
-
-def read_probabilities(paths: Tensor, source_lengths: Tensor, columns: int) -> Tensor:
-    """Return rho [B, T, columns] of policies that follow paths [B, T]: 1 left of them, 0 elsewhere.
-
-    Eq. (4.26).
-
-    Departs: The print uses the path of token t in the row that decides about token t + 1, one step
-    late. Here that row uses the path of token t + 1.
-    """
-    reads = torch.arange(1, columns + 1, device=paths.device)
-    return (reads < torch.minimum(paths, source_lengths[:, None])[..., None]).float()
-
-
-def path_log_probabilities(
-    logits: Tensor, paths: Tensor, source_lengths: Tensor, target_lengths: Tensor
-) -> Tensor:
-    """Return log p(z | x, y) [B] of paths [B, T]. Eq. (4.12).
-
-    Departs: As printed, the reads before the first write do not count, and there is a READ in the
-    last column. Here a path starts with one token read, its first write counts, and the last column
-    always writes, so that the probabilities of all paths sum to 1.
-    """
-    return _scores(logits, paths, source_lengths, target_lengths, "path").sum((1, 2))
 
 
 def agent_loss(
@@ -61,11 +37,14 @@ def agent_loss(
 ) -> Tensor:
     """Return the reader's loss for the oracle's paths, a sum over the cells of all sentences.
 
-    "grid": at every cell, with READ left of the path and WRITE on it and right of it (Eq. 4.44,
-    4.46); "path": only at the cells that the path visits (Eq. 4.43).
+    "grid": at every cell, with READ left of the path and WRITE on it and right of it (Eq. 4.26,
+    4.44, 4.46); "path": only at the cells that the path visits (Eq. 4.43), which makes it -log p of
+    the path (Eq. 4.12).
 
-    Departs: The first write counts, and nothing is decided in the last column, as in
-    `path_log_probabilities`.
+    Departs: As printed, the reads before the first write do not count, there is a READ in the last
+    column, and the path of token t is used in the row that decides about token t + 1. Here a path
+    starts with one token read, its first write counts, the last column always writes, so that the
+    probabilities of all paths sum to 1, and that row uses the path of token t + 1.
     """
     return -_scores(logits, paths, source_lengths, target_lengths, area).sum()
 
@@ -154,7 +133,6 @@ class WaitK(Agent):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return min(k + step, length)."""
         # Every row stands at the same step, so one number serves all of them.
         return lengths.clamp(max=int(self.k) + step) if self.k < torch.inf else lengths
 
@@ -194,7 +172,6 @@ class Policy(Agent, SettingsGroup):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return the reads so far, or the floor's."""
         if not self.floor:
             return reads
         return torch.maximum(reads, lengths.clamp(max=self.floor + step))
@@ -248,7 +225,6 @@ class Threshold(Policy):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return the first column from the last reads on that writes."""
         assert rho is not None
         least = super().next_reads(step, sentence, reads, lengths, rho)
         chosen = next_reads(rho, least, self.threshold, lengths)
@@ -354,14 +330,11 @@ class ITST(Policy):
     readiness is the least information that a decoder block has received for the next token.
     """
 
-    delta: float = 0.5
+    delta: Annotated[float, POSITIVE] = 0.5
     """Information that the next token must have received, of about 1 in total; higher reads
     more."""
 
     wants_readiness = "transport"
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_not_positive("delta", self.delta)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.readiness is not None
@@ -376,13 +349,10 @@ class WaitInfo(Policy):
     tokens read less that of the target tokens written.
     """
 
-    k: float = 3
+    k: Annotated[float, POSITIVE] = 3
     """Information by which the source must be ahead of the target; a token has about 1."""
 
     wants_readiness = "information"
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *_not_positive("k", self.k)]
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.readiness is not None
@@ -390,10 +360,6 @@ class WaitInfo(Policy):
 
 
 _LEAST_LOG = -1e4
-
-
-def _not_positive(name: str, value: float) -> list[str]:
-    return [] if value > 0 else [f"`{name}` must be a number above 0, but is {value}."]
 
 
 class AlongPaths(Agent):
@@ -414,7 +380,6 @@ class AlongPaths(Agent):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return the path's reads, or the whole source beyond its end."""
         # Rows are hypotheses: `sentence` says whose path each of them follows.
         arguments = self.paths[sentence], lengths, self.target_lengths[sentence]
         return continue_paths(*arguments, step + 1)[:, step]
@@ -436,22 +401,18 @@ class Bounded(Agent):
 
     @property
     def chooses_from(self) -> float | None:
-        """The agent's own."""
         return self.agent.chooses_from
 
     @property
     def finish_reading(self) -> bool:
-        """The agent's own."""
         return self.agent.finish_reading
 
     def writes(self, proposal: Proposal) -> Tensor:
-        """Return what the agent says."""
         return self.agent.writes(proposal)
 
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        """Return the agent's reads, or more."""
         policy_reads = self.agent.next_reads(step, sentence, reads, lengths, rho)
         return torch.maximum(policy_reads, lengths.clamp(max=self._least(step)))
 

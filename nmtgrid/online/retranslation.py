@@ -102,7 +102,6 @@ class CommitPolicy(PrefixPolicy):
 
     @property
     def is_offline(self) -> bool:
-        """Whether n is infinite, without a cap."""
         return math.isinf(self.n) and not self.cap
 
     def faults(self) -> list[str]:
@@ -132,14 +131,12 @@ class LocalAgreement(CommitPolicy):
 
     @property
     def memory(self) -> float:
-        """n."""
         return self.n
 
     def faults(self) -> list[str]:
         return _out_of_range(self, n=1) + super().faults()
 
     def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
-        """Return the length of the last n translations' longest common prefix."""
         if len(translations) < self.n:
             return 0
         return common_prefix(translations[-int(self.n) :])
@@ -156,7 +153,6 @@ class HoldN(CommitPolicy):
         return _out_of_range(self, n=0) + super().faults()
 
     def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
-        """Return the length of the last translation less n."""
         return int(max(0, len(translations[-1]) - self.n))
 
 
@@ -169,7 +165,6 @@ class Retranslation(PrefixPolicy):
 
     @property
     def is_offline(self) -> bool:
-        """Whether nothing is shown before the source has ended."""
         return math.isinf(self.mask)
 
     def faults(self) -> list[str]:

@@ -71,7 +71,7 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
     # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
-    from nmtgrid.online.simultaneous import simultaneous
+    from nmtgrid.online.stream import simultaneous
     from nmtgrid.search.translate import load
 
     policy: str | None = arguments.policy

@@ -11,7 +11,6 @@ An invariant test checks that a stream writes the same, after the same reads, as
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,11 +20,15 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.devices import autocast
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.api import Step, TranslationModel, with_exits
+from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policies import Bounded
+from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream, WrittenTokens
+from nmtgrid.online.settings import Setting, read_setting
 from nmtgrid.search import engine
 from nmtgrid.search.api import (
     Agent,
@@ -36,11 +39,13 @@ from nmtgrid.search.api import (
     Translation,
     Verified,
 )
-from nmtgrid.search.constraints import Banned, MinLength, length_bounds
+from nmtgrid.search.constraints import NotYet, Rules
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
+from nmtgrid.search.precision import check_stream_precision
 from nmtgrid.search.traces import Trace
+from nmtgrid.search.translate import Translator
 from nmtgrid.text.pipeline import Pipeline
-from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS
+from nmtgrid.text.vocabulary import BEGIN, END, SPECIALS
 
 
 def stream_plan(plan: SearchPlan) -> SearchPlan:
@@ -214,20 +219,14 @@ class TokenStream(WrittenTokens):
 
     def _constrain(self, following: Tensor) -> Tensor:
         """Strike out what must not follow, as the search does."""
-        following = Banned((PAD, BEGIN), self._plan.renormalize).apply(following, 0, self._first)
-        step, end = len(self.tokens), following[:, END].clone()
         # The source is at least so long, its end symbol counted; `Bounded` sees to it that no more
         # has to be known.
         length = self._first + self._columns + (not self._source_has_ended)
-        if self._agent.finish_reading and not self._source_has_ended:
-            following[:, END] = -math.inf
-        least, most = length_bounds(self._plan, length, end_is_hidden=self._end_is_hidden)
-        following = MinLength(least).apply(following, step, self._first)
-        if int(most) <= step:
-            # At the limit nothing but the end may follow, with the value that it had.
-            following = torch.full_like(following, -math.inf)
-            following[:, END] = end if self._plan.style == "own" else 0.0
-        return following
+        early = self._agent.finish_reading and not self._source_has_ended
+        constraints = [NotYet(torch.ones_like(self._first, dtype=torch.bool))] if early else []
+        hidden, step = self._end_is_hidden, len(self.tokens)
+        rules = Rules.of(self._plan, length, constraints, end_is_hidden=hidden)
+        return rules.apply(following, step, self._first, at_limit=int(rules.limits) <= step)
 
     def _pairs(self) -> Iterable[tuple[TranslationModel, Any]]:
         return zip(self._models, self._states, strict=True)
@@ -350,6 +349,14 @@ class StreamTranslator:
     halt: Halt | Verified | None = None
     limits: SourceLimits = dataclasses.field(default_factory=SourceLimits)
     align: bool = False
+
+    @classmethod
+    def of(cls, translator: Translator, agent: Agent | PrefixPolicy) -> StreamTranslator:
+        """Return what translates streams as `translator` does lines, but greedily."""
+        return cls(
+            translator.models, translator.pipeline, agent, stream_plan(translator.plan),
+            translator.device, translator.bf16, translator.halt, translator.limits,
+        )  # fmt: skip
 
     def begin(self) -> LineStream:
         """Return a new line. Raises ConfigError where a model cannot go online."""
@@ -528,3 +535,46 @@ class LineStream:
             return Trace(line, [], [], "", [], 0.0, 0.0, reads=[])
         whole = [self.hypothesis()]
         return Trace.of(Translation(line, self.source, whole, [text], "", self.target))
+
+
+def simultaneous(
+    model: Translator,
+    policy: str | Agent | PrefixPolicy | None = None,
+    *,
+    finish_reading: bool = False,
+) -> StreamTranslator:
+    """Return a translator of lines whose words arrive one by one, greedily: `nmtgrid.simultaneous`.
+
+    `policy` decides when to read: a text such as "wait-k k=3" or "confidence threshold=0.8 floor=2"
+    (as `decode --policy` takes it, also a name that the model's directory keeps), or a policy; None
+    is the k that the model was trained with. With `finish_reading` no translation ends before its
+    source has been read (a policy object has a setting of its own for that).
+
+    Raises ConfigError for faulty policies and where the model cannot follow them, TypeError for
+    arguments of another type.
+    """
+    if not isinstance(model, Translator):
+        raise TypeError(f"model must be what `nmtgrid.load` returns, but is {model!r}.")
+    if policy is not None and not isinstance(policy, (str, Agent, PrefixPolicy)):
+        raise TypeError(f"policy must be a text such as 'wait-k k=3', but is {policy!r}.")
+    presets: list[PolicyPreset] = []
+    agent: Agent | PrefixPolicy
+    if policy is None:
+        k = trained_k(model.loaded.folder)
+        if k is None:
+            raise ConfigError(
+                "The model was not trained with one k: name a policy, such as 'wait-k k=3'."
+            )
+        agent = Setting("wait-k", k).make(finish_reading)
+    elif isinstance(policy, str):
+        (text,), presets = expand([policy], [model.loaded.folder])
+        agent = read_setting(text).make(finish_reading)
+    else:
+        agent = policy
+    conditions = Conditions(finish_reading=finish_reading, ensemble=len(model.models) > 1)
+    for preset in presets:
+        preset.check(model.loaded, conditions, model.warn)
+    check_stream_precision(model.precision)
+    translator = StreamTranslator.of(model, agent)
+    translator.begin()  # what the model cannot do is an error now, not at the first line
+    return translator

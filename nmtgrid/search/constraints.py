@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.search.api import SearchPlan
-from nmtgrid.text.vocabulary import END, PAD
+from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 _PICTURE_LENGTH = 20
 """What a picture counts as |x| where it limits how long its caption may become: regions say nothing
@@ -43,28 +43,12 @@ class StaticConstraint:
 
 
 @dataclasses.dataclass(frozen=True)
-class Banned:
-    """Tokens that are never written; `renormalize` gives their probability to the others."""
-
-    tokens: tuple[int, ...]
-    renormalize: bool = False
-
-    def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Strike the banned tokens out."""
-        # One by one: a list as index would be copied to a GPU, which waits for it.
-        for token in self.tokens:
-            log_probabilities[:, token] = -math.inf
-        return log_probabilities.log_softmax(1) if self.renormalize else log_probabilities
-
-
-@dataclasses.dataclass(frozen=True)
 class MinLength(StaticConstraint):
     """No end symbol before so many tokens are written: `lengths` [B], one for each sentence."""
 
     lengths: Tensor
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Strike the end symbol out of rows that are too short."""
         is_short = step < self.lengths[sentence]
         log_probabilities[:, END] = log_probabilities[:, END].masked_fill(is_short, -math.inf)
         return log_probabilities
@@ -77,7 +61,6 @@ class NotYet:
     is_early: Tensor
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Strike the end symbol out of these rows."""
         end = log_probabilities[:, END].masked_fill(self.is_early, -math.inf)
         log_probabilities[:, END] = end
         return log_probabilities
@@ -98,7 +81,6 @@ class ForcedPrefix(StaticConstraint):
         self._tokens = torch.tensor(rows, dtype=torch.long, device=device)
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Leave only the prefix's token in rows that are still inside it."""
         last = self._tokens.shape[1] - 1
         if isinstance(step, Tensor):
             step = step.clamp(max=last)
@@ -111,7 +93,6 @@ class ForcedPrefix(StaticConstraint):
         return torch.where(token == PAD, log_probabilities, only_token)
 
     def take_rows(self, rows: Tensor) -> ForcedPrefix:
-        """Return the prefixes of the sentences `rows` [B']."""
         taken = copy.copy(self)
         taken.lengths, taken._tokens = self.lengths[rows], self._tokens[rows]
         return taken
@@ -122,16 +103,39 @@ class ForcedPrefix(StaticConstraint):
 
 @dataclasses.dataclass(frozen=True)
 class Rules:
-    """What may follow the rows of a search.
+    """What may follow the rows of a search: never `<pad>` or `<s>`.
 
-    A row that has reached its sentence's limit, of `limits` [B], ends whatever the constraints
-    say: with the end symbol's log-probability, or with 0 where `end_is_certain`.
+    `renormalize` gives their probability to the other types. A row that has reached its sentence's
+    limit, of `limits` [B], ends whatever the constraints say: with the end symbol's
+    log-probability, or with 0 where `end_is_certain`.
     """
 
-    banned: Banned
     constraints: tuple[Constraint, ...]
     limits: Tensor
     end_is_certain: bool = False
+    renormalize: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        plan: SearchPlan,
+        lengths: Tensor,
+        constraints: Sequence[Constraint] = (),
+        *,
+        end_is_hidden: bool = False,
+        of_pictures: bool = False,
+    ) -> Rules:
+        """Return the rules of a plan, and `constraints`; the others as in `length_bounds`."""
+        least, limits = length_bounds(
+            plan, lengths, end_is_hidden=end_is_hidden, of_pictures=of_pictures
+        )
+        for constraint in constraints:
+            if isinstance(constraint, ForcedPrefix):
+                # Else the search would end in the middle of a long prefix.
+                limits = limits.maximum(constraint.lengths)
+        shortest = [MinLength(least)] if plan.min_length or end_is_hidden else []
+        certain = plan.style == "transformers"
+        return cls((*shortest, *constraints), limits, certain, plan.renormalize)
 
     def apply(
         self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor, *, at_limit: bool
@@ -141,7 +145,11 @@ class Rules:
         `step` and `sentence` are as in `Constraint`; `at_limit` says whether a row can be at its
         limit.
         """
-        log_probabilities = self.banned.apply(log_probabilities, step, sentence)
+        # One by one: a list as index would be copied to a GPU, which waits for it.
+        for token in (PAD, BEGIN):
+            log_probabilities[:, token] = -math.inf
+        if self.renormalize:
+            log_probabilities = log_probabilities.log_softmax(1)
         # Kept before the constraints change it in place.
         end = log_probabilities[:, END].clone() if at_limit else None
         for constraint in self.constraints:

@@ -33,19 +33,10 @@ from nmtgrid.search.beams import (
     Rows,
     advance,
 )
-from nmtgrid.search.constraints import (
-    Banned,
-    Constraint,
-    ForcedPrefix,
-    MinLength,
-    NotYet,
-    Rules,
-    length_bounds,
-)
+from nmtgrid.search.constraints import Constraint, NotYet, Rules
 from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch
 from nmtgrid.search.select import Beam, Greedy, Sample, Select, is_read_freely
 from nmtgrid.search.verified import VerifiedSearch, check_verified
-from nmtgrid.text.vocabulary import BEGIN, PAD
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
@@ -178,15 +169,8 @@ def _rules(
     is_text: bool,
 ) -> Rules:
     # Not shown where the source ends, a model cannot know when to end either (appendix C).
-    hides_end = any(model.traits.hides_source_end for model in models)
-    least, limits = length_bounds(plan, lengths, end_is_hidden=hides_end, of_pictures=not is_text)
-    for constraint in constraints:
-        if isinstance(constraint, ForcedPrefix):
-            # Else the search would end in the middle of a long prefix.
-            limits = limits.maximum(constraint.lengths)
-    shortest = [MinLength(least)] if plan.min_length or hides_end else []
-    banned = Banned((PAD, BEGIN), plan.renormalize)
-    return Rules(banned, (*shortest, *constraints), limits, plan.style == "transformers")
+    hidden = any(model.traits.hides_source_end for model in models)
+    return Rules.of(plan, lengths, constraints, end_is_hidden=hidden, of_pictures=not is_text)
 
 
 def _search_verified(
@@ -473,7 +457,10 @@ class SearchRun:
             going = (~self.groups.is_done).nonzero()[:, 0]
             if len(going) == 0:
                 return False
-            is_dropping = self._is_worth_dropping(len(going))
+            if self.recorded is not None:
+                is_dropping = self.recorded.is_worth_dropping(len(going))
+            else:
+                is_dropping = count_few(len(going)) < len(self.groups.numbers)
         if is_dropping:
             self.finished.store(self.groups)
             if self.recorded is None:
@@ -495,12 +482,6 @@ class SearchRun:
         if moves:
             self.states = [take(state, rows.parents) for state in self.states]
         return True
-
-    def _is_worth_dropping(self, going: int) -> bool:
-        """Return whether it pays to go on with `going` sentences alone."""
-        if self.recorded is not None:
-            return self.recorded.is_worth_dropping(going)
-        return count_few(going) < len(self.groups.numbers)
 
 
 def count_few(groups: int) -> int:

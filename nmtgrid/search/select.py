@@ -134,7 +134,6 @@ class Greedy:
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
-        """Pick the likeliest token."""
         value, token = stable_max(log_probabilities)
         return _continue_rows(token, totals + value)
 
@@ -153,7 +152,6 @@ class Sample:
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
-        """Draw by inverting the cumulative distribution."""
         plan = self.plan
         shares = (log_probabilities / plan.temperature).softmax(1)
         if plan.top_k and plan.top_k < shares.shape[1]:
@@ -187,7 +185,6 @@ class Beam:
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
-        """Pick the best continuations of each group, all groups at once."""
         # At most one continuation of each row ends, so 2 x width hold enough that go on.
         value, token, parent = _best_of_groups(
             log_probabilities, totals, len(keys), 2 * self.width

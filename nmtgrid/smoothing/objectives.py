@@ -75,11 +75,9 @@ class Smoothed:
             save_tensors(folder / OBJECTIVE_FILE, {"vectors": self.vectors})
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError where the objective itself cannot train `model`."""
         self.base.check(model)
 
     def agent(self) -> Agent | None:
-        """Return the objective's own agent."""
         return self.base.agent()
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:

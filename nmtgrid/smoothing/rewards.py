@@ -42,7 +42,6 @@ class BleuReward:
     """
 
     def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
-        """See `Reward`."""
         count = tokens.shape[1]
         lengths = (batch.target_lengths - 1).cpu()
         # Samples are as long as their reference, because tokens are only substituted.
@@ -64,7 +63,6 @@ class BleuReward:
     @staticmethod
     @functools.cache
     def loss_of_one(length: int) -> float:
-        """See `Reward`."""
         if not length:
             return 1.0
         # Computed exactly, by scoring every single substitution, and cached by length.
@@ -84,7 +82,6 @@ class CiderReward:
         self._scorer = Cider(DocumentFrequencies.count(documents(train)))
 
     def __call__(self, batch: Batch, tokens: Tensor) -> Tensor:
-        """See `Reward`."""
         rows = tokens.tolist()
         lengths = (batch.target_lengths - 1).tolist()
         targets = zip(batch.target_output.tolist(), lengths, strict=True)
@@ -108,7 +105,6 @@ class CiderReward:
     @staticmethod
     @functools.cache
     def loss_of_one(length: int) -> float:
-        """See `Reward`."""
         if not length:
             return 1.0
         # Nothing is known of any n-gram, so that all weigh the same.

@@ -62,7 +62,6 @@ class BaseObjective(Generic[Settings]):
         self.settings = settings
 
     def agent(self) -> Agent | None:
-        """Return None: translations see the whole source."""
         return None
 
 

@@ -8,7 +8,6 @@ adaptive/ and smoothing/ are built from these parts.
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -19,7 +18,7 @@ from nmtgrid.layers.kernels.linear_loss import Teacher, linear_cross_entropy
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.settings import BELOW_1, ObjectiveSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,11 +122,9 @@ def site_loss(
 
 
 @dataclasses.dataclass(frozen=True)
-class LikelihoodSettings(ObjectiveSettings):
+class LikelihoodSettings(SmoothedSettings):
     """Settings of maximum likelihood."""
 
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class Likelihood(BaseObjective[LikelihoodSettings]):
@@ -148,7 +145,6 @@ class Likelihood(BaseObjective[LikelihoodSettings]):
             )
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the target tokens."""
         sites = PredictionSites.offline(batch)
         return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
 

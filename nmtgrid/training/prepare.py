@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from nmtgrid.base.io.records import Record, read_json, read_record
 from nmtgrid.data import directory
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.data.dropout import ResegmentedPairs
+from nmtgrid.layers.kernels.triton_support import has_triton
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.card import FACTS, update_card
@@ -46,12 +48,11 @@ from nmtgrid.models.directory import (
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST, Checkpoints
-from nmtgrid.training.compiled import compile_parts
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.events import StopRequest
 from nmtgrid.training.settings import RunSettings, settings_type
 from nmtgrid.training.trainer import Trainer, seed_process
-from nmtgrid.training.update import has_fast_bf16
+from nmtgrid.training.update import has_fast_bf16, no_stages
 from nmtgrid.training.validate import SplitValidator
 
 METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
@@ -391,7 +392,9 @@ def _prepare(
             processes=processes,
         )  # fmt: skip
     if training.compile:
-        compile_parts(model)
+        for part in model.compilable():
+            # At its first use, once for all shapes.
+            part.compile(dynamic=True)
     trainer = Trainer(
         model, objective, train, settings, folder, device,
         bf16=bf16, validator=validator, stop=stop, processes=processes, resegmented=resegmented,
@@ -493,6 +496,41 @@ def check_smoothing(
         raise ConfigError(
             f"`smoothing.token.vectors`: {vectors} is neither a file nor a model directory.",
             "Give one of the two, or `own` to learn vectors from the training targets.",
+        )
+
+
+def check_parts(settings: RunSettings, device: torch.device) -> None:
+    """Raise ConfigError if parts are to be compiled or watched that the model or machine lacks.
+
+    Asked before data are read: the model is built for its parts, without weights.
+    """
+    training = settings.training
+    if not (training.watch_gradients or training.compile):
+        return
+    with torch.device("meta"):
+        model = zoo.from_config(settings.arch, settings.model, 8, 8)
+    if training.watch_gradients and not model.stages():
+        raise no_stages(settings.arch)
+    if not training.compile:
+        return
+    advice = "Set `training.compile=false`"
+    if not model.compilable():
+        raise ConfigError(
+            f"`training.compile` works with Transformers only: the architecture `{settings.arch}` "
+            "has its own kernels.",
+            f"{advice}, or train a Transformer.",
+        )
+    if training.shard:
+        raise ConfigError(
+            "`training.compile` and `training.shard` exclude each other.",
+            f"{advice} or `training.shard=false`.",
+        )
+    if device.type == "cuda" and not has_triton():
+        raise ConfigError("`training.compile` needs Triton.", f"{advice}.")
+    if device.type == "cpu" and not any(map(shutil.which, ("c++", "g++", "clang++"))):
+        raise ConfigError(
+            "`training.compile` needs a C++ compiler (c++, g++ or clang++) on this machine.",
+            f"{advice}, or install one.",
         )
 
 

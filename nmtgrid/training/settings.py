@@ -31,6 +31,8 @@ FROM_0 = Range("a number from 0 on", lambda value: 0 <= value < math.inf)
 FROM_1 = Range("at least 1", lambda value: value >= 1)
 SHARE = Range("from 0 to 1", lambda value: 0 <= value <= 1)
 BELOW_1 = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
+POSITIVE = Range("a number above 0", lambda value: value > 0)
+"""Infinity too."""
 INSIDE_0_1 = Range("above 0 and below 1", lambda value: 0 < value < 1)
 
 
@@ -54,6 +56,14 @@ class ObjectiveSettings(SettingsGroup):
     """The settings of an objective."""
 
     group = "objective"
+
+
+@dataclasses.dataclass(frozen=True)
+class SmoothedSettings(ObjectiveSettings):
+    """The settings of an objective whose targets are smoothed."""
+
+    label_smoothing: Annotated[float, BELOW_1] = dataclasses.field(default=0.1, kw_only=True)
+    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 # Annotations are strings, and evaluating them takes long.

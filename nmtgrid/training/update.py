@@ -22,11 +22,9 @@ from torch import Tensor, nn
 from nmtgrid.base.devices import autocast, is_intel, is_out_of_memory, keep_memory
 from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError
 from nmtgrid.data.batches import Batch
-from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
-from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.weights import LowPrecisionCopies, Weights, local_shard
 
 
@@ -73,7 +71,7 @@ class GradientWatch:
         for name, module in model.stages().items():
             self._names.setdefault(module, []).append(name)
         if not self._names:
-            raise _no_stages(getattr(model, "architecture", type(model).__name__))
+            raise no_stages(getattr(model, "architecture", type(model).__name__))
         self._squares: dict[str, Tensor] = {}
         self._order = list(model.stages())
 
@@ -146,19 +144,8 @@ def gradient_ratio(norms: Mapping[str, float]) -> float | None:
     return layers[min(layers)] / layers[max(layers)]
 
 
-def check_watch(settings: RunSettings) -> None:
-    """Raise ConfigError if gradients are to be watched in an architecture without stages.
-
-    Asked before data are read: the model is built for the count, without weights.
-    """
-    if settings.training.watch_gradients:
-        with torch.device("meta"):
-            model = zoo.from_config(settings.arch, settings.model, 8, 8)
-        if not model.stages():
-            raise _no_stages(settings.arch)
-
-
-def _no_stages(architecture: str) -> ConfigError:
+def no_stages(architecture: str) -> ConfigError:
+    """Return the error for gradients to be watched in an architecture without stages."""
     return ConfigError(
         "`training.watch_gradients` needs named points between layers, which the architecture "
         f"`{architecture}` does not define.",

@@ -200,7 +200,6 @@ class ShardedWeights(Weights):
         assert isinstance(self._sharded, FSDPModule)
 
     def loss(self, batch: Batch) -> LossParts:
-        """Return the objective's loss, which brings the weights together."""
         return LossParts(**self._sharded(batch))
 
     @contextlib.contextmanager

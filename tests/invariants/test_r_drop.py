@@ -95,7 +95,7 @@ def _objective(name: str) -> Objective:
 def test_two_passes_without_dropout_are_one(case: Case) -> None:
     """Their divergence is zero, and their mean is either one."""
     model, batch = _in_training(case)
-    _assert_same(model, Likelihood(LikelihoodSettings(0.1)), batch)
+    _assert_same(model, Likelihood(LikelihoodSettings(label_smoothing=0.1)), batch)
 
 
 @every_pair
@@ -122,7 +122,7 @@ def test_the_loss_is_that_of_two_passes(case: Case) -> None:
     """Each has dropout of its own, in the encoder too."""
     model, batch = _in_training(case, 0.5)
     batch = dataclasses.replace(batch, r_drop=ALPHA)
-    parts = _loss(Likelihood(LikelihoodSettings(0.1)), model, batch)
+    parts = _loss(Likelihood(LikelihoodSettings(label_smoothing=0.1)), model, batch)
     sites = PredictionSites.offline(batch)
     torch.manual_seed(3)
     features = model.features(*both_passes(batch, sites))
@@ -145,7 +145,7 @@ def test_with_drawn_sentences(case: Case, lazy: bool, alpha: float) -> None:
     model, batch = _in_training(case)
     sequence = SequenceSmoothing(alpha=alpha, samples=2, lazy=lazy)
     size = model.classifier().weight.shape[0]
-    plain = Likelihood(LikelihoodSettings(0.1))
+    plain = Likelihood(LikelihoodSettings(label_smoothing=0.1))
     _assert_same(model, Smoothed(plain, SmoothingSettings(sequence=sequence), size), batch)
 
 

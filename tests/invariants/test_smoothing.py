@@ -78,7 +78,7 @@ def test_smoothed_loss(case: Case, lazy: bool) -> None:
     settings = SmoothingSettings(
         TokenSmoothing(alpha=TOKEN_ALPHA), SequenceSmoothing(alpha=ALPHA, samples=2, lazy=lazy)
     )
-    smoothed = _Given(Likelihood(LikelihoodSettings(0.0)), settings, size, spread)
+    smoothed = _Given(Likelihood(LikelihoodSettings(label_smoothing=0.0)), settings, size, spread)
     smoothed.drawn = _one_more(batch, size)
     parts = smoothed.loss(model, batch)
     rows = spread.rows(torch.arange(size))
@@ -117,7 +117,7 @@ def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
         if name.startswith("encoder.") and not isinstance(stage, Embedding):
             counts = encoded.setdefault(name, [])
             stage.register_forward_hook(lambda *call, to=counts: to.append(call[2].numel()))
-    plain = Likelihood(LikelihoodSettings(0.0))
+    plain = Likelihood(LikelihoodSettings(label_smoothing=0.0))
     plain.loss(model, batch)
     alone = {name: counts.pop() for name, counts in encoded.items()}
     sequence = SequenceSmoothing(alpha=alpha, samples=2)
@@ -131,7 +131,7 @@ def test_a_source_is_encoded_once(case: Case, alpha: float) -> None:
 def test_drawing_the_truth_is_likelihood(case: Case, lazy: bool) -> None:
     model, batch = _in_training(case)
     size = model.classifier().weight.shape[0]
-    plain = Likelihood(LikelihoodSettings(0.1))
+    plain = Likelihood(LikelihoodSettings(label_smoothing=0.1))
     sequence = SequenceSmoothing(alpha=ALPHA, temperature=1e-3, lazy=lazy)
     smoothed = Smoothed(plain, SmoothingSettings(sequence=sequence), size)
     actual, expected = smoothed.loss(model, batch), plain.loss(model, batch)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
+from fractions import Fraction
 
 import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import NmtgridError
 from nmtgrid.base.rows import is_token
+from nmtgrid.online.policies import agent_loss
 
 SIZES = [(2, 1), (1, 4), (3, 3), (4, 2), (2, 5), (5, 5), (4, 6)]
 """Small grids: (source length, target length)."""
@@ -73,3 +76,49 @@ def check_paths(paths: Tensor, source_lengths: Tensor, target_lengths: Tensor) -
         f"The path of sentence {sentence + 1} {problem}.",
         "A path starts with at least 1 token read, never falls, and ends within the source.",
     )
+
+
+def read_probabilities(paths: Tensor, source_lengths: Tensor, columns: int) -> Tensor:
+    """Return rho [B, T, columns] of policies that follow paths [B, T], Eq. (4.26)."""
+    reads = torch.arange(1, columns + 1)
+    return (reads < torch.minimum(paths, source_lengths[:, None])[..., None]).float()
+
+
+def path_log_probabilities(
+    logits: Tensor, paths: Tensor, sources: Tensor, targets: Tensor
+) -> Tensor:
+    """Return log p(z | x, y) [B] of paths [B, T], Eq. (4.12)."""
+    rows = zip(logits.split(1), paths.split(1), sources.split(1), targets.split(1), strict=True)
+    return torch.stack([-agent_loss(*row, "path") for row in rows])
+
+
+def count_paths(target_length: int, source_length: int, k: int = 1) -> int:
+    """Return the number of paths that are nowhere left of the wait-k path, Eq. (4.31)."""
+    return _count(target_length, max(source_length - k, 0), 1)
+
+
+def occupancy(t: int, j: int, k: int, target_length: int, source_length: int) -> Fraction:
+    """Return the exact share of these paths that write token t with j reads, Eq. (4.35).
+
+    Both count from 1.
+    """
+    k = min(k, source_length)
+    if not min(k + t - 1, source_length) <= j <= source_length:
+        return Fraction(0)
+    leading = _count(t - 1, j - k, 1)
+    following = _count(target_length - t, source_length - j, j - k - t + 1)
+    return Fraction(leading * following, _count(target_length, source_length - k, 1))
+
+
+def _count(writes: int, reads: int, margin: int) -> int:
+    """Return N(m, n, c): orders of the writes and reads that never cross the diagonal.
+
+    The ballot problem, counted by reflecting those that do cross it.
+    """
+    if reads == 0:
+        return 1
+    # Writes after the last read leave no choice and count one way.
+    writes = min(writes, reads + margin)
+    crossing = writes - margin - 1
+    barred = math.comb(writes + reads, crossing) if crossing >= 0 else 0
+    return math.comb(writes + reads, writes) - barred

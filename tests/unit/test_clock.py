@@ -12,8 +12,8 @@ from nmtgrid.cli.app import main
 from nmtgrid.cli.online_eval import files
 from nmtgrid.metrics.latency import seconds_per_token, word_ends
 from nmtgrid.online import stream as stream_module
-from nmtgrid.online.clock import ClockedDecoder
 from nmtgrid.online.evaluate import (
+    ClockedDecoder,
     Decoded,
     OnlineDecoder,
     Outcome,

@@ -10,9 +10,9 @@ import torch
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.models import zoo
-from nmtgrid.training.compiled import check_compile, compile_parts
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
+from nmtgrid.training.prepare import check_parts
 from nmtgrid.training.settings import RunSettings, TrainingSettings
 from nmtgrid.training.update import Updater
 from tests.invariants.helpers import ragged_batch
@@ -42,7 +42,8 @@ def test_losses_are_those_of_the_uncompiled_model(
         torch.manual_seed(1)
         model = zoo.from_config("transformer", settings("transformer", small).model, 20, 20)
         if compiles:
-            compile_parts(model)
+            for part in model.compilable():
+                part.compile(dynamic=True)
         steps = make_optimiser(model, TrainingSettings())
         objective = Likelihood(LikelihoodSettings())
         updater = Updater(model, objective, steps, CPU, bf16=False, clip_norm=1.0)
@@ -67,5 +68,5 @@ def test_refusals(
 ) -> None:
     monkeypatch.setattr(shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=message):
-        check_compile(settings(arch, **training), CPU)
-    check_compile(settings(arch, **{**training, "compile": False}), CPU)
+        check_parts(settings(arch, **training), CPU)
+    check_parts(settings(arch, **{**training, "compile": False}), CPU)

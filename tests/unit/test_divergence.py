@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.objectives import objectives
-from nmtgrid.layers.kernels.linear_divergence import Measure, linear_divergence
+from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.objectives.divergence import Divergence, DivergenceSettings
 from nmtgrid.online.policies import Threshold
@@ -189,5 +189,5 @@ def test_settings_are_checked() -> None:
     kind = objectives.get("divergence")
     assert isinstance(kind.make(kind.settings()), Divergence)
     assert DivergenceSettings().faults() == []
-    assert len(DivergenceSettings("kl", -1.0, 0, 0.0, 1.0).faults()) == 4
+    assert len(DivergenceSettings("kl", -1.0, 0, 0.0, label_smoothing=1.0).faults()) == 4
     assert Divergence(DivergenceSettings(validate_threshold=0.3)).agent() == Threshold(0.3)

@@ -12,7 +12,7 @@ import torch
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.search.constraints import Banned, ForcedPrefix, MinLength, length_bounds
+from nmtgrid.search.constraints import ForcedPrefix, MinLength, Rules, length_bounds
 from nmtgrid.search.engine import search
 from nmtgrid.search.select import Beam
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -25,8 +25,20 @@ def allowed(values: torch.Tensor) -> list[list[int]]:
     return [(row > -math.inf).nonzero()[:, 0].tolist() for row in values]
 
 
+class _NoFour:
+    """A constraint of one's own."""
+
+    def apply(
+        self, log_probabilities: torch.Tensor, step: int | torch.Tensor, sentence: torch.Tensor
+    ) -> torch.Tensor:
+        log_probabilities[:, 4] = -math.inf
+        return log_probabilities
+
+
 def test_banned_tokens_and_bounds_of_length() -> None:
-    assert allowed(Banned((1, 3)).apply(torch.zeros(2, 5), 0, ROWS[:2])) == [[0, 2, 4]] * 2
+    rules = Rules((), torch.tensor([9, 9]))
+    free = [token for token in range(5) if token not in (PAD, BEGIN)]
+    assert allowed(rules.apply(torch.zeros(2, 5), 0, ROWS[:2], at_limit=False)) == [free] * 2
     rule = MinLength(torch.tensor([2, 0, 1]))
     everything = list(range(5))
     without_end = [token for token in everything if token != END]
@@ -290,7 +302,7 @@ def test_length_limits_and_constraints() -> None:
     rows = batch(*SOURCES)
     for plan in (SearchPlan(min_length=5), SearchPlan(min_length=5, beam=3)):
         prefix = ForcedPrefix([[7, 8], [], [9], [6, 6, 6]], rows[0].device)
-        results = search([model], *rows, plan, constraints=[prefix, Banned((4,))])
+        results = search([model], *rows, plan, constraints=[prefix, _NoFour()])
         for start, (hypothesis,) in zip([[7, 8], [], [9], [6, 6, 6]], results, strict=True):
             assert hypothesis.tokens[: len(start)] == start and len(hypothesis.tokens) >= 5
             assert 4 not in hypothesis.tokens

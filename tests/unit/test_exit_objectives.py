@@ -278,7 +278,7 @@ def test_mixed_is_the_mean_over_drawn_sequences(
              for size in TARGETS]  # fmt: skip
     flat = torch.cat(list(itertools.chain.from_iterable(drawn)))
     monkeypatch.setattr("nmtgrid.adaptive.objectives.draw_exits", lambda *_: flat)
-    parts = Mixed(MixedSettings(sequences, distillation, 0.2)).loss(network, BATCH)
+    parts = Mixed(MixedSettings(sequences, distillation, label_smoothing=0.2)).loss(network, BATCH)
     along = [torch.cat([drawn[sentence][m] for sentence in range(3)]) for m in range(sequences)]
     expected = torch.stack(
         [mixed_costs(network, depth, 0.2, distillation).sum() for depth in along]
@@ -386,7 +386,7 @@ def test_models_that_an_objective_does_not_train(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("settings", "names"),
     [
-        (AlignedSettings(gradient_ratio=-1, label_smoothing=1), ["gradient_ratio", "smoothing"]),
+        (AlignedSettings(gradient_ratio=-1, label_smoothing=1), ["smoothing", "gradient_ratio"]),
         (MixedSettings(sequences=0, distillation=-1), ["sequences", "distillation"]),
         (HaltingSettings(alpha=-1, depth_penalty=float("inf"), sigma=-0.1, validate_threshold=2),
          ["alpha", "depth_penalty", "sigma", "validate_threshold"]),

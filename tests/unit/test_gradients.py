@@ -20,8 +20,9 @@ from nmtgrid.training import events
 from nmtgrid.training.api import LossParts
 from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.prepare import check_parts
 from nmtgrid.training.settings import RunSettings, TrainingSettings
-from nmtgrid.training.update import GradientWatch, Updater, check_watch, gradient_ratio
+from nmtgrid.training.update import GradientWatch, Updater, gradient_ratio
 from tests.invariants.helpers import Case, basic_cases, batch_for, frozen_statistics
 from tests.unit.tiny_run import TYPES, Sentences, TinyConfig, TinyModel, trainer
 
@@ -249,8 +250,8 @@ def test_models_without_stages_are_refused(tmp_path: Path, monkeypatch: pytest.M
     bare = SimpleNamespace(faults=list)
     watched = RunSettings("tiny", model=bare, training=TrainingSettings(watch_gradients=5))
     with pytest.raises(ConfigError, match="does not define"):
-        check_watch(watched)
-    check_watch(RunSettings("tiny", model=bare))
+        check_parts(watched, torch.device("cpu"))
+    check_parts(RunSettings("tiny", model=bare), torch.device("cpu"))
 
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)

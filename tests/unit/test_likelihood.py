@@ -33,7 +33,7 @@ TARGETS = torch.tensor([8, 4, 2, 9, 2])
 def test_likelihood_is_the_sum_over_target_tokens(smoothing: float) -> None:
     """Smoothing spreads its mass over all types."""
     model = TinyModel().eval()
-    parts = Likelihood(LikelihoodSettings(smoothing)).loss(model, BATCH)
+    parts = Likelihood(LikelihoodSettings(label_smoothing=smoothing)).loss(model, BATCH)
     logs = log_probabilities(model)
     nll = -logs.gather(1, TARGETS[:, None]).sum()
     assert parts.tokens == 5
@@ -54,7 +54,7 @@ def test_sites_are_weighted_and_tokens_stay_those_of_the_batch() -> None:
 def test_without_gradients_nothing_is_kept_for_them() -> None:
     model = TinyModel().eval()
     with torch.no_grad():
-        parts = Likelihood(LikelihoodSettings(0.0)).loss(model, BATCH)
+        parts = Likelihood(LikelihoodSettings(label_smoothing=0.0)).loss(model, BATCH)
     assert not parts.total.requires_grad
     assert math.isfinite(parts.nll.item())
 
@@ -63,6 +63,6 @@ def test_the_registry_makes_it_and_its_settings_are_checked() -> None:
     kind = objectives.get("likelihood")
     assert isinstance(kind.make(kind.settings()), Likelihood)
     assert LikelihoodSettings().faults() == []
-    assert "label_smoothing" in LikelihoodSettings(1.0).faults()[0]
+    assert "label_smoothing" in LikelihoodSettings(label_smoothing=1.0).faults()[0]
     with pytest.raises(Exception, match="likelihood"):
         objectives.get("likelyhood")

@@ -22,9 +22,9 @@ from nmtgrid.online.objectives.marginal import (
     write_posteriors,
 )
 from nmtgrid.online.oracle import writing_costs
-from nmtgrid.online.policies import Threshold, path_log_probabilities
+from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import LossParts
-from tests.unit.all_paths import all_paths, lengths
+from tests.unit.all_paths import all_paths, lengths, path_log_probabilities
 from tests.unit.test_dynamic import BATCH, EVERY, SOURCES, TARGETS, agent_path, along, grid
 
 GRIDS = list(itertools.product(range(1, 6), range(1, 6)))

@@ -325,7 +325,7 @@ def test_delays_of_heads() -> None:
 @pytest.mark.parametrize("training", [False, True])
 def test_the_loss_is_likelihood_and_delay(training: bool) -> None:
     model = monotonic().train(training)
-    objective = MonotonicLikelihood(MMASettings(0.3, 0.2, 0.0))
+    objective = MonotonicLikelihood(MMASettings(0.3, 0.2, label_smoothing=0.0))
     parts = objective.loss(model, BATCH)
     sites = PredictionSites.offline(BATCH)
     features, delays = model.features_with_delays(BATCH, sites)

@@ -259,7 +259,7 @@ def test_a_deep_network_begins_at_an_even_guess(skip: str) -> None:
     generator = torch.Generator().manual_seed(5)
     text = torch.randint(4, 500, (4, 9), generator=generator).tolist()
     batch = collate(text[:2], text[2:])
-    parts = Likelihood(LikelihoodSettings(0.0)).loss(model.train(), batch)
+    parts = Likelihood(LikelihoodSettings(label_smoothing=0.0)).loss(model.train(), batch)
     assert float(parts.nll) / parts.tokens == pytest.approx(math.log(500), abs=0.1)
 
 

@@ -122,7 +122,7 @@ def test_gradients_are_those_of_the_plain_form(
         model = tiny(
             checkpoint_activations=checkpointed and not plain, halve_output=halve, gates=gates
         ).train()
-        Likelihood(LikelihoodSettings(0.1)).loss(model, ragged()).total.backward()
+        Likelihood(LikelihoodSettings(label_smoothing=0.1)).loss(model, ragged()).total.backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
         statistics.append(dict(model.named_buffers()))
     fast, slow = gradients
@@ -144,7 +144,7 @@ def test_what_is_recomputed_knows_its_device(monkeypatch: pytest.MonkeyPatch) ->
 
     monkeypatch.setattr(densenet, "checkpoint", spy)
     model = tiny(checkpoint_activations=True).train()
-    Likelihood(LikelihoodSettings(0.1)).loss(model, ragged()).total.backward()
+    Likelihood(LikelihoodSettings(label_smoothing=0.1)).loss(model, ragged()).total.backward()
     assert calls
     assert all(any(isinstance(value, torch.Tensor) for value in inputs) for inputs in calls)
 

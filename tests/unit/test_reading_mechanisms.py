@@ -111,7 +111,7 @@ def factored(cache: SourceCache, query: Tensor, factors: Tensor) -> Tensor:
 def test_attention_is_multiplied_by_transport_and_renormalised() -> None:
     cache, query = drawn_cache()
     network, states, features = Transport(8, 2, 1, 6), torch.randn(2, 5, 6), torch.randn(2, 3, 8)
-    memory = TransportCache.over(network.with_keys(cache, states), network)
+    memory = TransportCache.over(network.with_keys(cache, states), network=network)
     memory.select(0, features)
     keys = states @ network.key_weight.T + network.key_bias
     product = network.query_maps[0](features) @ keys.transpose(1, 2) / math.sqrt(8)
@@ -126,7 +126,7 @@ def test_attention_is_multiplied_by_transport_and_renormalised() -> None:
 def test_attention_is_consistent_with_information() -> None:
     cache, query = drawn_cache()
     source, target = 2 * torch.rand(2, 5), 2 * torch.rand(2, 3)
-    memory = InformationCache.over(with_information(cache, source), target)
+    memory = InformationCache.over(with_information(cache, source), target=target)
     memory.select(0, query)
     factors = 2 - (target[:, :, None] - source[:, None]).abs()
     torch.testing.assert_close(memory.weights_all(0, query), factored(cache, query, factors))

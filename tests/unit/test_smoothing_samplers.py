@@ -222,7 +222,7 @@ def test_weights_of_rescaled_rewards(temperature: float, proposal: float) -> Non
         temperature=temperature, proposal_temperature=proposal,
     )  # fmt: skip
     reward = BleuReward()
-    plain = Likelihood(LikelihoodSettings(0.0))
+    plain = Likelihood(LikelihoodSettings(label_smoothing=0.0))
     smoothed = Smoothed(plain, SmoothingSettings(sequence=sequence), SIZE, reward=reward)
     samples = smoothed.draw(pairs)
     weights = smoothed.weigh(pairs, samples)

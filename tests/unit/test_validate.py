@@ -39,7 +39,7 @@ def model(data: Dataset) -> TranslationModel:
 
 
 def validator(data: Dataset, max_tokens: int, sentences: int = 0) -> SplitValidator:
-    objective = Likelihood(LikelihoodSettings(0.3))
+    objective = Likelihood(LikelihoodSettings(label_smoothing=0.3))
     batches = BatchSettings(max_tokens=max_tokens)
     return SplitValidator(data, data.split("valid"), objective, batches, CPU, sentences=sentences)
 
@@ -48,7 +48,7 @@ def test_the_loss_is_the_unsmoothed_mean_over_target_tokens(
     data: Dataset, model: TranslationModel
 ) -> None:
     split = data.split("valid")
-    plain = Likelihood(LikelihoodSettings(0.0))
+    plain = Likelihood(LikelihoodSettings(label_smoothing=0.0))
     model.eval()
     with torch.no_grad():
         total = sum(plain.loss(model, split.batch([i])).total.item() for i in range(len(split)))

@@ -32,8 +32,8 @@ from nmtgrid.metrics.ngrams import bleu_counts, words
 from nmtgrid.metrics.quality import SEED
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.calibrate import OFFLINE, refused_candidates
-from nmtgrid.online.clock import ClockedDecoder
 from nmtgrid.online.evaluate import (
+    ClockedDecoder,
     Measured,
     OnlineDecoder,
     Sentence,

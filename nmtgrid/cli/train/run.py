@@ -28,7 +28,6 @@ from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.models.card import update_card
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
-from nmtgrid.training.compiled import check_compile
 from nmtgrid.training.distributed import Processes, check_shared_folder
 from nmtgrid.training.events import MetricsLog, StopRequest, perplexity
 from nmtgrid.training.prepare import (
@@ -36,12 +35,12 @@ from nmtgrid.training.prepare import (
     TENSORBOARD,
     Request,
     check_folder,
+    check_parts,
     data_of_run,
     prepare,
     resolve,
 )
 from nmtgrid.training.trainer import Trainer
-from nmtgrid.training.update import check_watch
 
 _DAMAGED_SHOWN = 3
 _MOST_SEEDS = 1000
@@ -141,8 +140,7 @@ def _train(
     """
     assert arguments.data is not None
     settings = resolve(request, objectives, out if resume else None)
-    check_watch(settings)
-    check_compile(settings, device)
+    check_parts(settings, device)
     stop = StopRequest()
     trainer = prepare(
         arguments.data,

@@ -75,7 +75,6 @@ class GatedMaxPooling(MaxPooling):
         nn.init.zeros_(self.gate.bias)
 
     def transform(self, cells: Tensor) -> Tensor:
-        """Return [..., S, D]: the cells through their gated linear unit."""
         return nn.functional.glu(self.gate(cells), -1)
 
 
@@ -143,7 +142,6 @@ class AttentionPooling(_WeightedPooling):
         nn.init.normal_(self.vector, std=size**-0.5)
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return the attention [..., S], in fp32 at least."""
         return _masked_softmax(self.scores(cells), is_source)
 
     def scores(self, cells: Tensor) -> Tensor:
@@ -189,7 +187,6 @@ class LastCell(_WeightedPooling):
         return cells.gather(-2, last.expand(*last.shape[:-1], cells.shape[-1]))[..., 0, :]
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
-        """Return [..., S]: 1 at the last token read."""
         is_read = cells.new_ones(cells.shape[:-1], dtype=torch.bool)
         is_read = is_read if is_source is None else is_read & is_source
         return nn.functional.one_hot(is_read.sum(-1) - 1, cells.shape[-2]).float()

@@ -107,22 +107,14 @@ class GridLayout:
         """[M] int64: (b * T + t) * S + s of each cell, its row in a flattened [B, T, S, D]."""
         return self.target_rows * self.source_size + self.source_position
 
-    @cached_property
-    def is_cell(self) -> Tensor:
-        """[B, T, S] bool: True at valid cells."""
-        shape = (self.batch_size, self.target_size, self.source_size)
-        is_cell = torch.zeros(shape, dtype=torch.bool, device=self.offsets.device)
-        is_cell.view(-1)[self.cells] = True
-        return is_cell
-
-    def pad(self, x: Tensor, fill: float = 0.0) -> Tensor:
-        """Spread flat cells x [M, D] over a grid [B, T, S, D] whose padding holds `fill`.
+    def pad(self, x: Tensor) -> Tensor:
+        """Spread flat cells x [M, D] over a grid [B, T, S, D] whose padding is zero.
 
         A view of `x` when the layout is full.
         """
         if self.is_full:
             return x.reshape(self.batch_size, self.target_size, self.source_size, x.shape[1])
-        return apply(_Pad, x, self, fill)
+        return apply(_Pad, x, self)
 
     def pack(self, grid: Tensor) -> Tensor:
         """Collect the valid cells [M, D] of a grid [B, T, S, D].
@@ -135,12 +127,9 @@ class GridLayout:
 
 
 def scatter_cells(
-    x: Tensor,
-    layout: GridLayout,
-    fill: float = 0.0,
-    margins: tuple[int, int, int, int] = (0, 0, 0, 0),
+    x: Tensor, layout: GridLayout, margins: tuple[int, int, int, int] = (0, 0, 0, 0)
 ) -> Tensor:
-    """Write flat cells x [M, D] into new grids, `fill` elsewhere, without gradient.
+    """Write flat cells x [M, D] into new grids, zero elsewhere, without gradient.
 
     margins: rows above and below, columns left and right of the T x S cells that stay empty, as
     a convolution needs them. Returns [B, above + T + below, left + S + right, D].
@@ -148,7 +137,7 @@ def scatter_cells(
     above, below, left, right = margins
     rows, columns = layout.target_size, layout.source_size
     shape = (layout.batch_size, above + rows + below, left + columns + right, x.shape[1])
-    grid = x.new_full(shape, fill) if fill else x.new_zeros(shape)
+    grid = x.new_zeros(shape)
     inner = grid[:, above : above + rows, left : left + columns]
     if layout.is_full:
         inner.copy_(x.view(inner.shape))
@@ -173,14 +162,14 @@ def gather_cells(grid: Tensor, layout: GridLayout) -> Tensor:
 
 class _Pad(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, layout: GridLayout, fill: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, layout: GridLayout) -> Tensor:
         ctx.layout = layout
-        return scatter_cells(x, layout, fill)
+        return scatter_cells(x, layout)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         layout: GridLayout = ctx.layout
-        return layout.pack(gradients[0]), None, None
+        return layout.pack(gradients[0]), None
 
 
 class _Pack(torch.autograd.Function):

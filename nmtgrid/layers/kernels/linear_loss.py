@@ -1,4 +1,6 @@
-"""Label-smoothed cross-entropy fused with the output projection, so that no logits [M, V] are kept.
+"""Losses fused with the output projection, so that no logits [M, V] are kept.
+
+Label-smoothed cross-entropy, likelihoods, and divergences between predictions.
 
 All training objectives end here; benchmarks/kernels.py compares it with the naive form.
 """
@@ -21,7 +23,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -141,6 +143,61 @@ def linear_nll(
     return nll
 
 
+Measure = Literal["kl", "total-variation", "euclidean", "cosine"]
+"""A divergence of a prediction p from a reference q, on a scale from 0 (the same) to 1.
+
+"kl" is 1 - exp(-KL(q || p)), which rises with the Kullback-Leibler divergence; "total-variation"
+half the sum of |q - p|; "euclidean" the norm of q - p divided by the square root of 2; "cosine" 1
+less the cosine of p and q.
+"""
+
+
+@torch.no_grad()
+def linear_divergence(
+    features: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    references: Tensor,
+    measure: Measure,
+    chunk: int | None = None,
+) -> Tensor:
+    """Return [M]: how far the prediction at each site is from that at its reference.
+
+    features [M, D], weight [V, D], bias [V] or None; references [M] (int64) index the features.
+    In float32 at least, without gradient; chunk counts the features taken at a time, with at most
+    as many references beside them. See `linear_cross_entropy`.
+
+    Raises: ValueError for a chunk below 1.
+    """
+    dtype, chunk = dtype_and_chunk(features, weight, chunk)
+    matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+    total = torch.promote_types(dtype, torch.float32)
+    values = features.new_empty(len(features), dtype=total)
+
+    def log_probs(rows: Tensor) -> Tensor:
+        return product(features[rows].to(dtype), matrix, shift).to(total).log_softmax(1)
+
+    with torch.autocast(features.device.type, enabled=False):
+        for rows in torch.arange(len(features), device=features.device).split(chunk):
+            # Sites of a row of a grid have one reference, whose logits are computed once.
+            kinds, index = references[rows].unique(return_inverse=True)
+            log_q = log_probs(kinds)[index]
+            values[rows] = _distance(measure, log_probs(rows), log_q).clamp(0.0, 1.0)
+    return values
+
+
+def _distance(measure: Measure, log_p: Tensor, log_q: Tensor) -> Tensor:
+    if measure == "kl":
+        return -torch.expm1((log_q.exp() * (log_p - log_q)).sum(1))
+    p, q = log_p.exp(), log_q.exp()
+    if measure == "total-variation":
+        return (q - p).abs().sum(1) / 2
+    if measure == "euclidean":
+        return ((q - p).square().sum(1) / 2).sqrt()
+    # A zero norm cannot be: the largest of V probabilities is at least 1 / V.
+    return 1 - F.cosine_similarity(p, q, dim=1)
+
+
 def _slices(count: int, chunk: int) -> Iterator[slice]:
     for start in range(0, count, chunk):
         yield slice(start, start + chunk)
@@ -205,10 +262,9 @@ class _Pass:
         mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
         sums = features.new_zeros(5, dtype=total).unbind()
         uniform, likelihood, against, divergence, distilled = sums
-        count = len(features)
-        chunks: Iterable[Rows] = _slices(count, self.chunk)
+        chunks: Iterable[Rows] = _slices(len(features), self.chunk)
         if self.r_drop is not None:
-            chunks = _pairs(count, self.chunk, features.device)
+            chunks = _pairs(len(features), self.chunk, features.device)
         for rows, part, logits in _chunks(features, matrix, shift, chunks):
             share, target = weights[rows], targets[rows, None]
             probs = logits.softmax(1)
@@ -244,18 +300,15 @@ class _Pass:
             self._add_smoothing(features, weights, mean_row)
         plain = likelihood * (1.0 - self.smoothing) if self.soft_targets is None else against
         loss = plain + uniform * self.smoothing
-        return loss + self._beside(divergence, distilled), likelihood
+        taught = 0.0 if self.teacher is None else self.teacher.share
+        beside = 0.5 * (self.r_drop or 0.0) * divergence + taught * distilled
+        return loss + beside, likelihood
 
     def _with_teacher(self, slope: Tensor | None, probs: Tensor, q: Tensor) -> Tensor:
         """Return `slope` [m, V] (None: zero) and what pulls the probabilities to q, overwritten."""
         assert self.teacher is not None
         pull = torch.sub(probs, q, out=q).mul_(self.teacher.share)
         return pull if slope is None else slope.add_(pull)
-
-    def _beside(self, divergence: Tensor, distilled: Tensor) -> Tensor:
-        """Return what counts beside the cross-entropy: of two passes, and of a teacher."""
-        share = 0.0 if self.teacher is None else self.teacher.share
-        return 0.5 * (self.r_drop or 0.0) * divergence + share * distilled
 
     def _soft_loss(
         self, rows: Rows, errors: Tensor | None, logits: Tensor, normaliser: Tensor

@@ -135,7 +135,7 @@ class SourceAttention(nn.Module):
         memory.select(self.block, features)
         query = self.query_map(features).unflatten(-1, (self.heads, -1)).transpose(1, 2)
         rate = self.dropout_rate if self.training else 0.0
-        context = memory.attend_all(self.block, query, dropout=rate).transpose(1, 2).flatten(2)
+        context = memory.attend_all(self.block, query, rate=rate).transpose(1, 2).flatten(2)
         if weights is not None:
             weights.append(memory.weights_all(self.block, query).mean(1))
         output: Tensor = self.output_map(context)

@@ -121,19 +121,17 @@ class FeedForward(nn.Module):
         self.narrow = Projection.xavier(plan.feed_forward_size, plan.size)
         self.activation, self.dropout_rate = plan.activation, plan.activation_dropout
 
-    def activate(self, hidden: Tensor) -> Tensor:
-        """Return what follows the first projection's `hidden`, which may be written over."""
-        return torch.relu_(hidden) if self.activation == "relu" else nn.functional.silu(hidden)
-
     def forward(self, features: Tensor) -> Tensor:
         # Flat, so that the rectifier may write over what the first projection returns.
         flat = features.flatten(0, -2)
         if not (self.training or torch.is_grad_enabled()):
             return self.step(flat).view_as(features)
-        if self.training and self.activation == "relu":
+        if self.activation != "relu":
+            hidden = nn.functional.silu(self.widen(flat))
+        elif self.training:
             hidden = linear_relu(self.widen, flat)
         else:
-            hidden = self.activate(self.widen(flat))
+            hidden = torch.relu_(self.widen(flat))
         narrowed: Tensor = self.narrow(dropout(hidden, self.dropout_rate, self.training))
         return narrowed.view_as(features)
 

@@ -93,7 +93,7 @@ class LazySourceCache(SourceCache):
     zeros: int = dataclasses.field(default=0, kw_only=True)
 
     @classmethod
-    def over(
+    def of_states(
         cls, projection: SourceProjection, states: Tensor | list[Tensor], mask: Tensor | None
     ) -> LazySourceCache:
         """Return the cache of `states`, not yet read."""
@@ -137,7 +137,6 @@ class LazySourceCache(SourceCache):
         return self
 
     def padded(self) -> LazySourceCache:
-        """Return itself."""
         return self
 
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:

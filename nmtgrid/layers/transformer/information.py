@@ -52,20 +52,13 @@ def consistency(target: Tensor, source: Tensor) -> Tensor:
 class InformationCache(WeightedCache):
     """The source as read by attention that is consistent with the information of both sides.
 
-    target [B, T] ([B, width] in a step) is the information of the target tokens that read.
+    Made of a cache `with_information`. target [B, T] ([B, width] in a step) is the information of
+    the target tokens that read.
     """
 
     target: Tensor = dataclasses.field(kw_only=True)
 
-    @classmethod
-    def over(cls, memory: SourceCache, target: Tensor) -> InformationCache:
-        """Return `memory`, which has the source's information, for these target tokens."""
-        return cls(
-            memory.keys, memory.values, memory.mask, memory.width, memory.lead, target=target
-        )
-
     def select(self, block: int, features: Tensor) -> None:
-        """Give `block` the factors of all blocks."""
         if 0 not in self.biases:
             self.biases[0] = consistency(self.target, self.source()).log()[:, None]
         self.biases[block] = self.biases[0]

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from nmtgrid.layers.attention import VECTOR
 from nmtgrid.layers.static_cache import Position, StaticPosition
 
-COLUMNS = 16
+COLUMNS = 2 * VECTOR
 """On a CPU softmax over fewer columns, or the rest of a multiple, takes several times as long."""
 _LEAST_ROOM = 32
 """Tokens that a static cache has room for at first."""
@@ -97,7 +98,8 @@ class KVCache:
         if self.buffer.requires_grad:
             taken.buffer = self.buffer.index_select(3, rows)
             return taken
-        shape, spare, before = self._shape(len(rows)), self._spare, self._before
+        shape = (*self.buffer.shape[:3], len(rows), *self.buffer.shape[4:])
+        spare, before = self._spare, self._before
         self._spare = self._before = None
         is_free = spare is not None and before is not None and before() is None
         if spare is None or not is_free or spare.shape != shape:
@@ -123,10 +125,6 @@ class KVCache:
             grown[:, :, : self.filled] = self.buffer
             self.buffer = grown
         return self.buffer
-
-    def _shape(self, rows: int) -> tuple[int, ...]:
-        assert self.buffer is not None
-        return (*self.buffer.shape[:3], rows, *self.buffer.shape[4:])
 
 
 def _in_rows(live: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,8 +22,6 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
-from nmtgrid.layers.attention import attend, attention_weights
-from nmtgrid.layers.kernels.dropout import dropout as dropped
 from nmtgrid.layers.kernels.linear import apply
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceSelection
@@ -223,6 +221,8 @@ class Selection:
 class MonotonicCache(SourceCache):
     """The source as monotonic heads read it, for one pass over the target or one step.
 
+    Made of a cache with the keys of `heads` (`with_keys`).
+
     A head that selects nothing within what has been read stands at the last column read: at the
     source's end, as the published systems have it, and likewise in a proposal that could still
     read on (see `readiness`) or where something else than the heads decides on reading. The next
@@ -239,22 +239,6 @@ class MonotonicCache(SourceCache):
     threshold: float = dataclasses.field(default=CHOSEN_FROM, kw_only=True)
     selections: dict[int, Selection] = dataclasses.field(default_factory=dict, kw_only=True)
 
-    @classmethod
-    def over(
-        cls,
-        memory: SourceCache,
-        heads: MonotonicHeads,
-        *,
-        is_expected: bool = False,
-        positions: HeadPositions | None = None,
-    ) -> MonotonicCache:
-        """Return `memory`, which has keys of selection, for these heads."""
-        return cls(
-            memory.keys, memory.values, memory.mask, memory.width, memory.lead, heads=heads,
-            is_expected=is_expected, start=None if positions is None else positions.columns,
-            threshold=CHOSEN_FROM if positions is None else positions.threshold,
-        )  # fmt: skip
-
     def select(self, block: int, features: Tensor) -> None:
         """Have the heads of `block` select, for features [B, T, D], or [R, D] in a step."""
         heads, start = self.heads, self.start
@@ -265,7 +249,10 @@ class MonotonicCache(SourceCache):
             energies = energies + heads.noise * torch.randn_like(energies)
         probabilities = energies.sigmoid()
         columns = torch.arange(energies.shape[-1], device=energies.device)
-        last = self._last_column(columns)
+        # The last column that may be looked at, [B, 1, T, 1] or what broadcasts to it.
+        last = columns[-1:]
+        if self.mask is not None:
+            last = torch.where(self.mask == 0, columns, 0).amax(-1, keepdim=True)
         is_last, is_unread = columns == last, columns > last
         if self.is_expected:
             limited = probabilities.masked_fill(is_last, 1.0).masked_fill(is_unread, 0.0)
@@ -282,42 +269,23 @@ class MonotonicCache(SourceCache):
         seen = probabilities.masked_fill(is_unread | ~is_ahead, 0.0)
         self.selections[block] = Selection(positions=positions, readiness=seen.amax(-1))
 
-    def _last_column(self, columns: Tensor) -> Tensor:
-        """Return the last column that may be looked at, [B, 1, T, 1] or what broadcasts to it."""
-        if self.mask is None:
-            return columns[-1:]
-        return torch.where(self.mask == 0, columns, 0).amax(-1, keepdim=True)
+    def attend_all(self, block: int, query: Tensor, *, rate: float = 0.0) -> Tensor:
+        if self.is_expected:
+            return self._attend_unfused(block, query, rate)
+        return super().attend_all(block, query, rate=rate)
 
-    def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
-        keys, values = self.pair(block)
-        if not self.is_expected:
-            return attend(query, keys, values, self._lookback(block, query), dropout=dropout)
-        weights = dropped(self.weights_all(block, query), dropout, training=dropout > 0)
-        return weights.to(values.dtype) @ values
-
-    def weights_all(self, block: int, query: Tensor) -> Tensor:
-        keys, _ = self.pair(block)
+    def _weights(self, block: int, query: Tensor, scale: float | None = None) -> Tensor:
         alpha = self.selections[block].alpha
         if alpha is None:
-            return attention_weights(query, keys, self._lookback(block, query))
+            return super()._weights(block, query, scale)
+        keys, _ = self.pair(block)
         energies = (query @ keys.transpose(-1, -2)) / math.sqrt(query.shape[-1])
         energies = energies.to(alpha.dtype)
         if self.mask is not None:
             energies = energies + self.mask.to(alpha.dtype)
         return lookback_attention(alpha, energies)
 
-    def attend(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
-        grouped, pair = self._grouped(query), self.pair(block)
-        read = attend(grouped, *pair, self._lookback(block, query), scale=scale)
-        return read.transpose(1, 2).flatten(0, 1)
-
-    def weights(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
-        keys, _ = self.pair(block)
-        mask = self._lookback(block, query)
-        weights = attention_weights(self._grouped(query), keys, mask, scale=scale)
-        return weights.transpose(1, 2).flatten(0, 1)
-
-    def _lookback(self, block: int, like: Tensor) -> Tensor:
+    def mask_for(self, block: int, like: Tensor) -> Tensor:
         """Return the additive mask [B, H, T, S] that shows heads what is up to their positions."""
         positions = self.selections[block].positions
         assert positions is not None

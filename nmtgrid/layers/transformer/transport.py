@@ -18,8 +18,6 @@ import math
 import torch
 from torch import Tensor
 
-from nmtgrid.layers.attention import attend, attention_weights
-from nmtgrid.layers.kernels.dropout import dropout as dropped
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SourceSelection
 
@@ -55,29 +53,10 @@ class WeightedCache(SourceCache):
 
     biases: dict[int, Tensor] = dataclasses.field(default_factory=dict, kw_only=True)
 
-    def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
-        # Fused attention has no gradient for its mask.
-        weights = dropped(self._weights(block, query), dropout, training=dropout > 0)
-        _, values = self.pair(block)
-        return weights.to(values.dtype) @ values
+    def attend_all(self, block: int, query: Tensor, *, rate: float = 0.0) -> Tensor:
+        return self._attend_unfused(block, query, rate)
 
-    def weights_all(self, block: int, query: Tensor) -> Tensor:
-        return self._weights(block, query)
-
-    def attend(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
-        bias = self._bias(block)
-        read = attend(self._grouped(query), *self.pair(block), bias, scale=scale)
-        return read.transpose(1, 2).flatten(0, 1)
-
-    def weights(self, block: int, query: Tensor, *, scale: float | None = None) -> Tensor:
-        weights = self._weights(block, self._grouped(query), scale)
-        return weights.transpose(1, 2).flatten(0, 1)
-
-    def _weights(self, block: int, query: Tensor, scale: float | None = None) -> Tensor:
-        """Return [B, H, T, S] for queries [B, H, T, d]."""
-        return attention_weights(query, self.pair(block)[0], self._bias(block), scale=scale)
-
-    def _bias(self, block: int) -> Tensor:
+    def mask_for(self, block: int, like: Tensor) -> Tensor:
         bias = self.biases[block]
         return bias if self.mask is None else bias + self.mask.to(bias.dtype)
 
@@ -114,6 +93,7 @@ class Transport(SourceSelection):
 class TransportCache(WeightedCache):
     """The source with its information transport, for one pass over the target or for one step.
 
+    Made of a cache with the keys of `network` (`with_keys`).
     With a `threshold` (in training), each block sees only as many source tokens as it and all
     earlier blocks need to receive that much information: these reads are `paths` [B, T]. `matrices`
     [B, T, S] hold what all columns would transport, read or not.
@@ -128,16 +108,6 @@ class TransportCache(WeightedCache):
     threshold: float | None = dataclasses.field(default=None, kw_only=True)
     matrices: dict[int, Tensor] = dataclasses.field(default_factory=dict, kw_only=True)
     paths: dict[int, Tensor] = dataclasses.field(default_factory=dict, kw_only=True)
-
-    @classmethod
-    def over(
-        cls, memory: SourceCache, network: Transport, threshold: float | None = None
-    ) -> TransportCache:
-        """Return `memory`, which has keys of transport, for this network."""
-        return cls(
-            memory.keys, memory.values, memory.mask, memory.width, memory.lead, network=network,
-            threshold=threshold,
-        )  # fmt: skip
 
     def select(self, block: int, features: Tensor) -> None:
         """Compute the matrix of `block` for features [B, T, D], or [R, D] in a step."""

@@ -100,7 +100,6 @@ class CaptionModel(TranslationModel):
         return vectors.transpose(0, 1)
 
     def refusal(self) -> ConfigError:
-        """Return the error for limited reads: a picture is there at once."""
         return ConfigError(
             f"`{self.architecture}` cannot caption simultaneously, because the regions of a "
             "picture have no order.",

@@ -57,7 +57,6 @@ class GridModel(TranslationModel):
     def step(
         self, tokens: Tensor, state: GridState, *, reads: Tensor | None = None, align: bool = False
     ) -> Step:
-        """Add the row of the last written tokens [R] and return logits [R, V]."""
         if reads is not None and not self.traits.prefix_safe:
             raise self.refusal()
         # Without reads every real column is shown; the caches hold the row for all columns in any

@@ -240,7 +240,6 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         return self._decide(*(self._run(batch) if own is None else own.run(batch)))
 
     def consider(self, tokens: Tensor, state: GridState) -> GridState:
-        """Return the state with the row of the last written tokens [R] in the reader."""
         if self.reader is None:
             raise self.no_reader()
         if isinstance(self.reader, OwnReader):

@@ -83,12 +83,10 @@ class TransformerExits(TransformerSource):
         return super().classifier()
 
     def output_projections(self) -> list[Tensor]:
-        """Return the weights of all exits' classifiers, and of the halting network's."""
         halting = [] if self.halting_map is None else [self.halting_map.weight]
         return [*super().output_projections(), *halting]
 
     def classify(self, features: Tensor, exit: int | None = None) -> Tensor:
-        """Return logits [M, V] for features [M, D] of `exit` (None: the last)."""
         classifier = self.classifier(exit)
         return linear(features, classifier.weight, classifier.bias)
 

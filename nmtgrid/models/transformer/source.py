@@ -142,8 +142,8 @@ class ReencodedPrefixes(SourceCache):
 
     plan: PrefixPlan = dataclasses.field(kw_only=True)
 
-    def attend_all(self, block: int, query: Tensor, *, dropout: float = 0.0) -> Tensor:
-        return self._collect(super().attend_all(block, self._spread(query), dropout=dropout), query)
+    def attend_all(self, block: int, query: Tensor, *, rate: float = 0.0) -> Tensor:
+        return self._collect(super().attend_all(block, self._spread(query), rate=rate), query)
 
     def weights_all(self, block: int, query: Tensor) -> Tensor:
         return self._collect(super().weights_all(block, self._spread(query)), query)
@@ -172,10 +172,7 @@ class InformedPrefixes(ReencodedPrefixes, InformationCache):
         """Return `memory`, which has the source's information, for target tokens [B, T]."""
         slots = memory.plan.slots
         spread = target.flatten().index_select(0, slots.flatten()).view(slots.shape)
-        return cls(
-            memory.keys, memory.values, memory.mask, lead=memory.lead, plan=memory.plan,
-            target=spread,
-        )  # fmt: skip
+        return cls.over(memory, plan=memory.plan, target=spread)
 
 
 ReadLimit = Callable[[SourceCache], SourceCache]
@@ -342,7 +339,7 @@ class TransformerSource(ExitModel):
     def _remember(self, encoded: Encoded, *, is_lazy: bool = False) -> SourceCache:
         memory: SourceCache
         if is_lazy:
-            memory = LazySourceCache.over(self.source_projection, encoded.read, encoded.hidden)
+            memory = LazySourceCache.of_states(self.source_projection, encoded.read, encoded.hidden)
         else:
             memory = self._project(encoded.read, encoded.hidden, encoded.information)
         if self.config.source_marker == "add-zero":
@@ -399,15 +396,18 @@ class TransformerSource(ExitModel):
         """
         heads = self.monotonic_heads
         if heads is not None:
-            is_expected = self.training and positions is None
-            return MonotonicCache.over(memory, heads, is_expected=is_expected, positions=positions)
+            if positions is None:
+                return MonotonicCache.over(memory, heads=heads, is_expected=self.training)
+            return MonotonicCache.over(
+                memory, heads=heads, start=positions.columns, threshold=positions.threshold
+            )
         if self.transport is not None:
-            return TransportCache.over(memory, self.transport, threshold)
+            return TransportCache.over(memory, network=self.transport, threshold=threshold)
         if target is None:
             return memory
         if isinstance(memory, ReencodedPrefixes):
             return InformedPrefixes.of(memory, target)
-        return InformationCache.over(memory, target)
+        return InformationCache.over(memory, target=target)
 
     def _mixed(self, states: list[Tensor]) -> Tensor | list[Tensor]:
         """Return what the decoder's blocks read of h_0 .. h_N [B, S, D], all the same or each."""

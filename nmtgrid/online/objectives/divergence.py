@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from nmtgrid.data.batches import Batch
-from nmtgrid.layers.kernels.linear_divergence import Measure, linear_divergence
+from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, read_share
 from nmtgrid.online.oracle import cell_costs, grid_cells
@@ -26,11 +26,11 @@ from nmtgrid.online.paths import area_sites, is_cell, is_right_of, wait_k
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, INSIDE_0_1, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class DivergenceSettings(ObjectiveSettings):
+class DivergenceSettings(SmoothedSettings):
     """Settings of training a reader on divergences from the prediction with the whole source."""
 
     measure: Measure = "kl"
@@ -44,8 +44,6 @@ class DivergenceSettings(ObjectiveSettings):
     validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation: it reads while the predicted divergence is at least
     this. Used for translations and for `nll`."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class Divergence(BaseObjective[DivergenceSettings]):
@@ -69,15 +67,12 @@ class Divergence(BaseObjective[DivergenceSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
         check_grid(model, "divergence", needs_reader=True)
 
     def agent(self) -> Threshold:
-        """Return the agent at `validate_threshold`."""
         return Threshold(self.settings.validate_threshold)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return alpha times the loss of writing plus the reader's, sums over cells."""
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths

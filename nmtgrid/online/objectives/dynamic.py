@@ -36,11 +36,11 @@ from nmtgrid.online.policies import (
 )
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, INSIDE_0_1, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class DynamicSettings(ObjectiveSettings):
+class DynamicSettings(SmoothedSettings):
     """Settings of training a reader on an oracle's paths."""
 
     delay_weight: Annotated[float, FROM_0] = 0.0
@@ -68,8 +68,6 @@ class DynamicSettings(ObjectiveSettings):
     """Cells at which the reader is trained: all (4.46), or those on z* (4.43)."""
     validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation, for translations and for the loss."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def faults(self) -> list[str]:
         faults = super().faults()
@@ -105,15 +103,12 @@ class Dynamic(BaseObjective[DynamicSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
         check_grid(model, "dynamic", needs_reader=bool(self.settings.beta))
 
     def agent(self) -> Threshold | None:
-        """Return the agent at `validate_threshold`; None where it is not trained."""
         return Threshold(self.settings.validate_threshold) if self.settings.beta else None
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return alpha times the loss of writing plus beta times the agent's, sums over cells."""
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths

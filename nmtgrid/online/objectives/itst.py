@@ -22,7 +22,7 @@ from nmtgrid.online.objectives.dynamic import read_share
 from nmtgrid.online.policies import ITST as Policy
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import ABOVE_0, BELOW_1, FROM_0, SHARE, ObjectiveSettings
+from nmtgrid.training.settings import ABOVE_0, FROM_0, SHARE, SmoothedSettings
 
 
 def latency_cost(transport: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:
@@ -60,7 +60,7 @@ def _over_target(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class ITSTSettings(ObjectiveSettings):
+class ITSTSettings(SmoothedSettings):
     """Settings of training information transport."""
 
     whole_source_updates: Annotated[int, FROM_0] = 4000
@@ -77,8 +77,6 @@ class ITSTSettings(ObjectiveSettings):
     information comes from a single source token."""
     validate_delta: Annotated[float, ABOVE_0] = 0.5
     """Threshold in validation, for translations and for the loss."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
     def threshold(self, update: int) -> float | None:
         """Return the threshold after so many updates; None where all of the source is seen."""
@@ -105,16 +103,13 @@ class TransportLikelihood(BaseObjective[ITSTSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without information transport."""
         if model.traits.readiness != "transport":
             raise model.no_mechanism("transport")
 
     def agent(self) -> Policy:
-        """Return the policy at `validate_delta`."""
         return Policy(self.settings.validate_delta)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy plus the prices, summed over the sentences."""
         self.check(model)
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
         tokens = batch.token_count

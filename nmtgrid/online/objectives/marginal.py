@@ -25,7 +25,7 @@ from nmtgrid.online.paths import area_sites, is_cell
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import BELOW_1, FROM_0, INSIDE_0_1, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, INSIDE_0_1, SmoothedSettings
 
 
 def log_marginal(
@@ -34,7 +34,7 @@ def log_marginal(
     """Return log sum_z p(z) prod_t exp(emission_{t, z_t}), a sum over all monotone paths z [B].
 
     emission [B, T, S] is the log-weight of writing at a cell: log p(y_t) minus the cost of delay.
-    logits [B, T, S] are those of READ. p(z) is that of `policies.path_log_probabilities`: paths
+    logits [B, T, S] are those of READ. p(z) is exp(-`policies.agent_loss`) on the path: paths
     start with one token read and decide nothing in the last column. In float64, with gradient; O(T
     S) operations, in T steps of cumulative sums along the source. Padding is ignored.
     """
@@ -79,8 +79,11 @@ _NO_SHARE = 1e-7
 
 
 @dataclasses.dataclass(frozen=True)
-class MarginalSettings(ObjectiveSettings):
-    """Settings of training on the marginal likelihood over all paths."""
+class MarginalSettings(SmoothedSettings):
+    """Settings of training on the marginal likelihood over all paths.
+
+    With label smoothing each cell counts in proportion to its posterior.
+    """
 
     delay_weight: Annotated[float, FROM_0] = 0.0
     """Lambda, the cost of delay, in nats for each token written after the whole source has been
@@ -94,9 +97,6 @@ class MarginalSettings(ObjectiveSettings):
     prefixes. The model then stays good off the reader's paths, as with `wait-k-area`."""
     validate_threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Threshold of the reader in validation, for translations and for the loss."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary; each cell counts in
-    proportion to its posterior."""
 
     def faults(self) -> list[str]:
         faults = super().faults()
@@ -127,15 +127,12 @@ class Marginal(BaseObjective[MarginalSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without a reader, or without predictions at every cell."""
         check_grid(model, "marginal", needs_reader=True)
 
     def agent(self) -> Threshold:
-        """Return the agent at `validate_threshold`."""
         return Threshold(self.settings.validate_threshold)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return minus the log marginal, smoothed, summed over the sentences."""
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths

@@ -19,7 +19,7 @@ from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.policies import Monotonic
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import BELOW_1, FROM_0, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, SmoothedSettings
 
 
 def weighted_delays(delays: Tensor) -> Tensor:
@@ -55,7 +55,7 @@ def _mean_over_target(values: Tensor, lengths: Tensor) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class MMASettings(ObjectiveSettings):
+class MMASettings(SmoothedSettings):
     """Settings of training monotonic heads."""
 
     delay_weight: Annotated[float, FROM_0] = 0.1
@@ -63,8 +63,6 @@ class MMASettings(ObjectiveSettings):
     variance_weight: Annotated[float, FROM_0] = 0.0
     """Lambda_var, weight of the variance of the heads' delays, which keeps the heads close to each
     other."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class MonotonicLikelihood(BaseObjective[MMASettings]):
@@ -81,16 +79,13 @@ class MonotonicLikelihood(BaseObjective[MMASettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without monotonic heads."""
         if model.traits.readiness != "monotonic":
             raise model.no_mechanism("monotonic")
 
     def agent(self) -> Monotonic:
-        """Return the policy that writes when all heads have chosen."""
         return Monotonic()
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy plus the price of delay, summed."""
         self.check(model)
         settings, sites = self.settings, PredictionSites.offline(batch)
         lengths = batch.source_lengths, batch.target_lengths

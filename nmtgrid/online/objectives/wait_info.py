@@ -22,11 +22,11 @@ from nmtgrid.online.paths import sample_k
 from nmtgrid.online.policies import WaitInfo
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import ABOVE_0, BELOW_1, FROM_0, ObjectiveSettings
+from nmtgrid.training.settings import ABOVE_0, FROM_0, SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)
-class WaitInfoSettings(ObjectiveSettings):
+class WaitInfoSettings(SmoothedSettings):
     """Settings of training a Wait-info model."""
 
     whole_source_updates: Annotated[int, FROM_0] = 4000
@@ -36,8 +36,6 @@ class WaitInfoSettings(ObjectiveSettings):
     both lengths."""
     validate_k: Annotated[float, ABOVE_0] = 3
     """K in validation, for translations and for the loss."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class InformationLikelihood(BaseObjective[WaitInfoSettings]):
@@ -56,16 +54,13 @@ class InformationLikelihood(BaseObjective[WaitInfoSettings]):
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model without information."""
         if model.traits.readiness != "information":
             raise model.no_mechanism("information")
 
     def agent(self) -> WaitInfo:
-        """Return the policy at `validate_k`."""
         return WaitInfo(self.settings.validate_k)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy plus the price, summed over the sentences."""
         self.check(model)
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
         tokens = batch.token_count

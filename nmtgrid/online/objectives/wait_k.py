@@ -30,13 +30,13 @@ from nmtgrid.online.paths import (
 from nmtgrid.online.policies import WaitK
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import site_loss
-from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, ObjectiveSettings
+from nmtgrid.training.settings import FROM_0, FROM_1, SmoothedSettings
 
 _SEED = 4_057_218
 
 
 @dataclasses.dataclass(frozen=True)
-class WaitKSettings(ObjectiveSettings):
+class WaitKSettings(SmoothedSettings):
     """Settings of training along one wait-k path."""
 
     k: Annotated[int, FROM_1] = 7
@@ -44,13 +44,10 @@ class WaitKSettings(ObjectiveSettings):
     finish_reading: bool = False
     """Predict the end symbol of the target only after the whole source has been read (appendix C,
     tfR)."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class _Online(BaseObjective[Settings]):
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model that must see the whole source."""
         if not model.traits.prefix_safe:
             raise model.refusal()
 
@@ -59,18 +56,16 @@ class WaitKLikelihood(_Online[WaitKSettings]):
     """Maximum likelihood along the wait-k path. Eq. (4.28)."""
 
     def agent(self) -> WaitK:
-        """Return the agent of the path that is trained."""
         return WaitK(self.settings.k, self.settings.finish_reading)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the target tokens."""
         paths = _wait_k(batch, self.settings.k, self.settings.finish_reading)
         sites = PredictionSites.along(batch, paths)
         return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
 
 
 @dataclasses.dataclass(frozen=True)
-class SampledSettings(ObjectiveSettings):
+class SampledSettings(SmoothedSettings):
     """Settings of training along sampled wait-k paths."""
 
     paths: Annotated[int, FROM_1] = 1
@@ -80,8 +75,6 @@ class SampledSettings(ObjectiveSettings):
     tfR)."""
     validate_k: Annotated[int, FROM_1] = 5
     """k of the translations in validation; the validation loss is computed along sampled paths."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class SampledWaitK(_Online[SampledSettings]):
@@ -95,11 +88,9 @@ class SampledWaitK(_Online[SampledSettings]):
     """
 
     def agent(self) -> WaitK:
-        """Return the agent of `validate_k`."""
         return WaitK(self.settings.validate_k, self.settings.finish_reading)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the target tokens."""
         settings, count = self.settings, self.settings.paths
         # Training draws from the global generator, whose state checkpoints hold. Validation has its
         # own with a fixed seed: its losses are comparable, and it does not disturb training's
@@ -121,7 +112,7 @@ class SampledWaitK(_Online[SampledSettings]):
 
 
 @dataclasses.dataclass(frozen=True)
-class AreaSettings(ObjectiveSettings):
+class AreaSettings(SmoothedSettings):
     """Settings of training on all cells of a wait-k path and to the right of it."""
 
     k: Annotated[int, FROM_1] = 1
@@ -134,8 +125,6 @@ class AreaSettings(ObjectiveSettings):
     the same; fewer cells make the classifier cheaper. 0: all cells."""
     validate_k: Annotated[int, FROM_1] = 5
     """k of the translations in validation."""
-    label_smoothing: Annotated[float, BELOW_1] = 0.1
-    """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
 class WaitKArea(_Online[AreaSettings]):
@@ -144,12 +133,11 @@ class WaitKArea(_Online[AreaSettings]):
     The loss is the printed sum, over about |x| / 2 cells per target token with binary weights. The
     logged likelihood is the weighted mean over the cells of a batch, times the number of tokens.
 
-    Departs: The printed closed form of the exact weights is wrong (see `occupancy`). These are
-    computed by counting paths.
+    Departs: The printed closed form of the exact weights is wrong. These are computed by counting
+    paths.
     """
 
     def check(self, model: TranslationModel) -> None:
-        """Raise ConfigError for a model that does not predict at every cell of the grid."""
         super().check(model)
         if not model.traits.every_cell:
             raise ConfigError(
@@ -159,11 +147,9 @@ class WaitKArea(_Online[AreaSettings]):
             )
 
     def agent(self) -> WaitK:
-        """Return the agent of `validate_k`."""
         return WaitK(self.settings.validate_k)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        """Return the label-smoothed cross-entropy, summed over the cells."""
         settings = self.settings
         weigh = binary_weights if settings.weights == "binary" else exact_weights
         lengths = batch.source_lengths, batch.target_lengths
