@@ -13,6 +13,12 @@ _MOST_SUBWORDS, _MOST_WORDS = 0.2, 0.6
 70 %, of Czech 22 % and 84 %, of another script more than 95 %."""
 
 
+def are_too_many(unknown: int, total: int, subwords: str) -> bool:
+    """Return whether so many of a text's units are unknown that it may be in another language."""
+    most = _MOST_WORDS if subwords == "words" else _MOST_SUBWORDS
+    return unknown >= _FEWEST and unknown > most * total
+
+
 class UnknownUnits:
     """Counts the source units of an input that a model does not know; warns once of too many.
 
@@ -22,8 +28,7 @@ class UnknownUnits:
 
     def __init__(self, pipeline: Pipeline, warn: Callable[[str], None]) -> None:
         self._vocabulary, self._warn = pipeline.source.vocabulary, warn
-        self._language = pipeline.facts.source_lang
-        self._most = _MOST_WORDS if pipeline.facts.subwords == "words" else _MOST_SUBWORDS
+        self._facts = pipeline.facts
         self._total = self._unknown = 0
         self._has_warned = False
 
@@ -33,11 +38,11 @@ class UnknownUnits:
             is_known = [unit in self._vocabulary for unit in units]
             self._total += len(is_known)
             self._unknown += is_known.count(False)
-        share = self._unknown / max(self._total, 1)
-        if not self._has_warned and self._unknown >= _FEWEST and share > self._most:
+        is_strange = are_too_many(self._unknown, self._total, self._facts.subwords)
+        if is_strange and not self._has_warned:
             self._has_warned = True
             self._warn(
-                f"unknown-text: of {self._total:,} source units read {share:.0%} are unknown to "
-                f"the model, which translates from `{self._language}`: is the input in that "
-                "language and script?"
+                f"unknown-text: {100 * self._unknown / self._total:.0f} % of {self._total:,} "
+                "source units read are unknown to the model, which translates from "
+                f"`{self._facts.source_lang}`: is the input in that language and script?"
             )
