@@ -370,9 +370,9 @@ def _check_names(
             )
 
 
-def _may_be_same(path: str, other: str) -> bool:
+def _may_be_same(first: str, second: str) -> bool:
     """Return whether two paths may lead to one folder: one is the end of the other, or unknown."""
-    parts = zip(reversed(Path(path).parts), reversed(Path(other).parts), strict=False)
+    parts = zip(reversed(Path(first).parts), reversed(Path(second).parts), strict=False)
     return all(a == b for a, b in parts)
 
 

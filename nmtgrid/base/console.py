@@ -134,8 +134,10 @@ class Bar:
 
 
 @contextmanager
-def progress(description: str, total: float | None = None) -> Iterator[Bar]:
-    """Show a progress bar on a terminal; nothing elsewhere."""
+def progress(
+    description: str, total: float | None = None, *, hidden: bool = False
+) -> Iterator[Bar]:
+    """Show a progress bar on a terminal, unless `hidden`; nothing elsewhere."""
     bar = Progress(
         TextColumn("{task.description}"),
         BarColumn(bar_width=30),
@@ -146,7 +148,7 @@ def progress(description: str, total: float | None = None) -> Iterator[Bar]:
         console=messages,
         transient=True,
         # In a log file each step of a bar would be a line.
-        disable=_only_faults or not sys.stderr.isatty(),
+        disable=hidden or _only_faults or not sys.stderr.isatty(),
     )
     with bar:
         yield Bar(bar, description, total)

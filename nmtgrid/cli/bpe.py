@@ -215,6 +215,14 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
         for side in ("source", "target")
     ]
     console.table("Lengths in units, end symbol not counted", headings, rows)
+    from nmtgrid.search.unknown_units import are_too_many
+
+    for name, side, *_, total, unknown in rows:
+        if are_too_many(unknown, total, plan.subwords):
+            console.warn(
+                f"{100 * unknown / total:.0f} % of the {side} units of `{name}` are unknown from "
+                "training: are its files in the same languages as those of `train`?"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

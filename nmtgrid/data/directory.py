@@ -95,7 +95,13 @@ def read(folder: Path) -> dict[str, Any]:
     if not path.parent.is_dir():
         raise DataError(f"There is no dataset directory {folder}.", _MAKE)
     if not path.is_file():
-        raise DataError(f"{folder} is not a dataset: it has no `{NAME}`.", _MAKE)
+        is_model = (path.parent / "config.json").is_file()
+        raise DataError(
+            f"{folder} is not a dataset: it has no `{NAME}`.",
+            "It is a model: name the folder that `nmtgrid preprocess --out DATA` made."
+            if is_model
+            else _MAKE,
+        )
     manifest: dict[str, Any] = read_json(path)
     if not fits(manifest, _Named):
         raise DataError(f"{path} is not the manifest of a dataset.", _MAKE)

@@ -34,6 +34,7 @@ from nmtgrid.base.io.records import (
     fits,
     read_json,
 )
+from nmtgrid.data.directory import NAME as MANIFEST
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.text.pipeline import Pipeline
@@ -360,6 +361,8 @@ def _read_config(folder: Path) -> _Config:
     if not folder.is_dir():
         raise ModelError(f"There is no model directory {folder}.", advice)
     path = folder / "config.json"
+    if not path.exists() and (folder / MANIFEST).is_file():
+        raise ModelError(f"{folder} is a dataset, not a model directory.", advice)
     try:
         values = read_json(path)
         if not fits(values, _Versioned):

@@ -253,7 +253,7 @@ def turkish(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_scores_on_a_dataset_are_those_of_decode(
-    turkish: Path, tmp_path: Path, refused: Callable[..., str]
+    turkish: Path, tmp_path: Path, tiny_model: Path, refused: Callable[..., str]
 ) -> None:
     """On a lower-cased dataset too, whose references files alone would compare with capitals."""
     data = turkish / "data"
@@ -288,6 +288,7 @@ def test_scores_on_a_dataset_are_those_of_decode(
         (["--data", data, "--split", "tset"], "Did you mean `test`?"),
         (["--data", data, "--split", "train"], "The raw text of `train` is not stored"),
         (["--data", tmp_path], "is not a dataset"),
+        (["--data", tiny_model], "It is a model"),
     ):
         assert words in refused("analyze", "compare", text, *options)
     write(tmp_path / "short", lines[:3])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import math
+import os
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +48,26 @@ def text(home: Path, tmp_path: Path) -> Path:
 
 def decode(home: Path, *arguments: str | Path) -> int:
     return main(["decode", str(home / "model"), *map(str, arguments), "--device", "cpu"])
+
+
+def test_typed_lines_are_answered_one_by_one(home: Path, text: Path) -> None:
+    """And no bar is drawn over what is being typed."""
+    keyboard, terminal = os.openpty()
+    line = text.read_bytes().split(b"\n")[0] + b"\n"
+    command = [sys.executable, "-m", "nmtgrid", "decode", home / "model", "--device", "cpu"]
+    with subprocess.Popen(
+        command, stdin=terminal, stderr=terminal, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        assert process.stdout is not None
+        for _ in range(2):
+            os.write(keyboard, line)
+            assert process.stdout.readline().strip()
+        os.write(keyboard, b"\x04")
+        assert process.wait(timeout=60) == 0
+    shown = os.read(keyboard, 1 << 16)
+    os.close(keyboard)
+    os.close(terminal)
+    assert b"Ctrl-D ends" in shown and b"translating" not in shown
 
 
 def test_line_for_line(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -62,6 +63,17 @@ def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -
     shown = capsys.readouterr().err
     assert "10 kept pairs were moved to valid" in shown
     assert "train.de: removed carriage returns at the ends of 50 lines" in shown
+
+
+def test_swapped_languages_are_noticed(
+    texts: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a split alone: of all splits alike nobody can know."""
+    (texts / "test.de").write_text("x y z x y z\nz y x\n")
+    assert _preprocess(texts, "--valid", f"{texts}/valid", "--test", f"{texts}/test") == 0
+    assert main(["bpe", "learn", f"{texts}/data", "--merges", "5"]) == 0
+    (warning,) = re.findall("warning: (.*)", capsys.readouterr().err)
+    assert warning.startswith("100 % of the source units of `test` are unknown")
 
 
 @pytest.mark.parametrize(

@@ -517,3 +517,4 @@ def test_a_damaged_run_is_not_called_none(data: Path, tmp_path: Path, messages: 
         path.write_text(text)
         assert train(data, "--out", out, "--resume") == 2
         assert all(word in messages[-1] for word in words) and "no run" not in messages[-1]
+        assert messages[-1].lower().count("restore") == 1, "advice is given once"

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nmtgrid.adaptive.halting_objective import CompoundLoss, HaltingSettings
 from nmtgrid.analysis.training_curves import NAME, read_run
+from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
@@ -360,8 +361,9 @@ def test_a_run_that_had_no_criterion_gets_one(tmp_path: Path) -> None:
 
 def test_people_are_told(messages: list[str]) -> None:
     event = events.Validated(4, 0, 0.1, 2.0, "last", {"last": 2.0}, None, True, 1.0, None, 3.25)
-    print_event(event, None)
-    print_event(dataclasses.replace(event, criterion=None), None)
+    with console.progress("") as bar:
+        print_event(event, bar)
+        print_event(dataclasses.replace(event, criterion=None), bar)
     assert "criterion 3.2500" in messages[0] and "criterion" not in messages[1]
 
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, DataError, TrainingError
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.train.run import print_event
@@ -143,7 +144,8 @@ def test_halves_are_called_exact_where_they_are(
     training = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
     split = [event for event in training.run() if isinstance(event, events.Split)]
     assert split and all(event.is_exact != batch_statistics for event in split)
-    print_event(split[0], None)
+    with console.progress("") as bar:
+        print_event(split[0], bar)
     assert ("the update is exact" in messages[-1]) != batch_statistics
 
 

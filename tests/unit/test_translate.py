@@ -319,12 +319,12 @@ def test_samples_do_not_depend_on_window_or_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "bpe", "share"),
     [
-        (["x y", "z x", "y"], True, "100%"),
-        (["a b c d a b c d a b c d a b c d", "x y z x y"], True, "24%"),  # 5 of 21
+        (["x y", "z x", "y"], True, "100 %"),
+        (["a b c d a b c d a b c d a b c d", "x y z x y"], True, "24 %"),  # 5 of 21
         (["a b c d a b c d a b c d a b c d a b c d", "x y z x y"], True, ""),  # 5 of 25: a fifth
         (["x y z x"], True, ""),  # too few to tell
         (["a b c d", "x y z x y z"], False, ""),  # 6 of 10 words
-        (["a b c d", "x y z x y z x"], False, "64%"),  # 7 of 11
+        (["a b c d", "x y z x y z x"], False, "64 %"),  # 7 of 11
         (["a b c d " * 9, ""], False, ""),
     ],
 )
@@ -341,4 +341,4 @@ def test_text_that_the_model_does_not_know(
     system.translate(lines)
     assert len(warnings) == bool(share)
     if share:
-        assert f"{share} are unknown" in warnings[0] and "from `qa`" in warnings[0]
+        assert f" {share} of " in warnings[0] and "from `qa`" in warnings[0]

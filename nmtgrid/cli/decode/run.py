@@ -178,7 +178,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
     if str(source) != STANDARD and not is_stream(source):
         # Read it through once: a fault in its last line is reported now, not after hours.
         total = sum(1 for _ in read_lines(source))
-    elif sys.stdin is not None and sys.stdin.isatty():
+    elif _is_typed(arguments):
         # Whoever types sees each translation before the next line.
         translator.options = dataclasses.replace(translator.options, window=1)
         console.say("Type one sentence per line; Ctrl-D ends.")
@@ -191,6 +191,12 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
         if count:
             console.say(f"note: {source}: {NOTES[name].format(lines=plural(count, 'line'))}")
     return report
+
+
+def _is_typed(arguments: DecodeArguments) -> bool:
+    """Return whether somebody types the input."""
+    is_standard = arguments.data is None and str(arguments.source or STANDARD) == STANDARD
+    return is_standard and sys.stdin is not None and sys.stdin.isatty()
 
 
 def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
@@ -413,8 +419,12 @@ def _write_translations(
     align = arguments.alignments is not None or (arguments.traces is not None and aligns)
     translations: list[Translation] = []
     sentences = exits = exited_tokens = 0
+    is_typed = _is_typed(arguments)
+    flush_every = 1 if is_typed else _FLUSH_EVERY
     started = time.perf_counter()
-    with console.progress("translating", total) as bar, contextlib.ExitStack() as stack:
+    # A bar would be drawn over what is being typed.
+    progress = console.progress("translating", total, hidden=is_typed)
+    with progress as bar, contextlib.ExitStack() as stack:
         meter = _Meter(bar)
         # Begun before any file is opened: what the model cannot do leaves no empty files behind.
         stream = begin(align=align, advance=meter.advance)
@@ -424,7 +434,7 @@ def _write_translations(
         )
         for translation in stream:
             if text is not None:
-                _write_text(text, translation, translator.plan.nbest)
+                _write_text(text, translation, translator.plan.nbest, flush_every)
             if traces is not None or alignments is not None:
                 _write_trace(Trace.of(translation), traces, alignments)
             sentences += 1
@@ -448,7 +458,9 @@ def _write_translations(
     return report, translations
 
 
-def _write_text(file: IO[bytes], translation: Translation, nbest: int) -> None:
+def _write_text(
+    file: IO[bytes], translation: Translation, nbest: int, flush_every: int
+) -> None:
     """Write the best text, or `line ||| text ||| log-probability ||| score` lines."""
     lines = [translation.text]
     if nbest > 1:
@@ -460,7 +472,7 @@ def _write_text(file: IO[bytes], translation: Translation, nbest: int) -> None:
     try:
         file.write(("\n".join(lines) + "\n").encode())
         # Often enough for whoever watches, and seldom enough to cost nothing.
-        if translation.line % _FLUSH_EVERY == 0:
+        if translation.line % flush_every == 0:
             file.flush()
     except BrokenPipeError as fault:
         # As it is, it would be taken for a fault of the other files that stand open.
