@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.vocabulary import UNKNOWN
 
 _FEWEST = 5
 _MOST_SUBWORDS, _MOST_WORDS = 0.2, 0.6
@@ -34,9 +35,9 @@ class UnknownUnits:
     def add(self, lines: Iterable[Iterable[str]]) -> None:
         """Count the units of more lines."""
         for units in lines:
-            is_known = [unit in self._vocabulary for unit in units]
-            self._total += len(is_known)
-            self._unknown += is_known.count(False)
+            ids = self._vocabulary.encode(units)
+            self._total += len(ids)
+            self._unknown += ids.count(UNKNOWN)
         is_strange = are_too_many(self._unknown, self._total, self._facts.subwords)
         if is_strange and not self._has_warned:
             self._has_warned = True

@@ -206,7 +206,7 @@ def test_pairs_of_files(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="as source and as target"):
         link_pairs(read_words(source, source))
     target.write_text("x\n")
-    with pytest.raises(InputError, match="lines"):
+    with pytest.raises(InputError, match="has 1 line, but"):
         link_pairs(read_words(source, target))
     links.write_text("1-0\n0-1\n")
     target.write_text("x\ny\n")

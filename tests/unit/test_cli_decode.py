@@ -54,7 +54,7 @@ def test_typed_lines_are_answered_one_by_one(home: Path, text: Path) -> None:
     """And no bar is drawn over what is being typed."""
     keyboard, terminal = os.openpty()
     line = text.read_bytes().split(b"\n")[0] + b"\n"
-    command = [sys.executable, "-m", "nmtgrid", "decode", home / "model", "--device", "cpu"]
+    command = [sys.executable, "-m", "nmtgrid", "decode", str(home / "model"), "--device", "cpu"]
     with subprocess.Popen(
         command, stdin=terminal, stderr=terminal, stdout=subprocess.PIPE, bufsize=0
     ) as process:
