@@ -303,8 +303,9 @@ CHAPTERS = (
                     _TEN_MINUTES,
                     "in part",
                     _lengths,
-                    "It is ahead on the shortest and the longest sentences and behind between them, "
-                    "as in the thesis, but by less than one seed can tell. Few captions are long.",
+                    "It is ahead on the shortest and the longest sentences and behind between "
+                    "them, as in the thesis, but by less than one seed can tell. Few captions are "
+                    "long.",
                 ),
             ),
             Claim(
