@@ -34,21 +34,20 @@ ALONE="$HERE/data" BOTH="$HERE/both" AFTER="$HERE/after"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
-# Set PLAIN and EXTRA to the prefixes of the texts of the corpus and of the extra data, READ to how both
-# are read, and UNITS to the subwords of both.
-texts() {
+# Make the dataset ALONE of the corpus; set PLAIN and EXTRA to the folder of its texts and the prefix of
+# the extra ones, READ to how both are read, and MERGES.
+alone() {
     case "$ON" in
     multi30k)
         must_own tatoeba.de-en "tatoeba.de-en/train.{de,en}: https://www.manythings.org/anki/"
         EXTRA="$TEXT/train"
-        multi30k_text "$HERE/text"
+        multi30k_dataset "$ALONE" "$HERE/text"
         PLAIN="$TEXT" READ=(--source-lang de --target-lang en --lowercase --max-ratio 9) MERGES=8000
         ;;
     toy)
-        # Two toy corpora with different seeds.
-        run nmtgrid preprocess --toy 400 --overwrite --out "$HERE/toy"
+        toy_dataset "$ALONE"
         run nmtgrid preprocess --toy 800 --toy-seed 2 --overwrite --out "$HERE/toy-extra"
-        EXTRA="$HERE/toy-extra/text/train" PLAIN="$HERE/toy/text"
+        EXTRA="$HERE/toy-extra/text/train" PLAIN="$ALONE/text"
         READ=(--source-lang qa --target-lang qb --tokenize none) MERGES=300
         ;;
     *) fail "there is no extra data for $ON here: multi30k toy" ;;
@@ -61,12 +60,9 @@ preprocess() {
         --overwrite --workers 0 --out "$1"
 }
 
-datasets() {
+# Make the datasets BOTH and AFTER, the corpus in the subwords of both.
+with_extra() {
     local source="${READ[1]}" target="${READ[3]}"
-    if [ ! -e "$ALONE/bpe.codes" ]; then
-        preprocess "$ALONE" "$PLAIN/train"
-        run nmtgrid bpe learn "$ALONE" --merges "$MERGES" --joint
-    fi
     if [ ! -e "$BOTH/bpe.codes" ]; then
         run python "$PROJECT/recipes/extra_data.py" "$source" "$target" --plain "$PLAIN" \
             --extra "$EXTRA" --out "$HERE/both-text/train"
@@ -81,22 +77,22 @@ datasets() {
 }
 
 environment
-texts
-datasets
+alone
+with_extra
 
 whole="$(awk -v a="$START_MINUTES" -v b="$MINUTES" 'BEGIN { print a + b }')"
 for seed in $SEEDS; do
     DATA="$ALONE"
-    alone="$HERE/without-extra-data-seed$seed" start="$HERE/start-seed$seed" after="$HERE/with-extra-data-seed$seed"
-    train_model "$alone" "$ARCH" "$PRESET" "$seed" "$UPDATES" "$whole"
-    translate "$alone" test "$BEAM"
+    without="$HERE/without-extra-data-seed$seed" start="$HERE/start-seed$seed" after="$HERE/with-extra-data-seed$seed"
+    train_model "$without" "$ARCH" "$PRESET" "$seed" "$UPDATES" "$whole"
+    translate "$without" test "$BEAM"
     DATA="$BOTH"
     train_model "$start" "$ARCH" "$PRESET" "$seed" "$((UPDATES / 3))" "$START_MINUTES"
     DATA="$AFTER"
     train_model "$after" "$ARCH" "$PRESET" "$seed" "$((UPDATES - UPDATES / 3))" "$MINUTES" --init "$start" \
         --set "training.learning_rate=${RATE:-0.002}"
     translate "$after" test "$BEAM"
-    run nmtgrid analyze compare "without-extra-data=$alone/test-beam$BEAM.txt" \
+    run nmtgrid analyze compare "without-extra-data=$without/test-beam$BEAM.txt" \
         "with-extra-data=$after/test-beam$BEAM.txt" --data "$AFTER" --split test \
         --bootstrap 1000 --json "$HERE/table-seed$seed.compare.json"
 done

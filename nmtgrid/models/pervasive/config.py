@@ -170,14 +170,13 @@ _PRINTED = (
     | batches(max_length=175)
 )
 
-_QUICK = model(aggregation="gated-max", accumulate_scale="square-root", output_map=True)
+_QUICK = model(accumulate_scale="square-root", output_map=True)
 # An hour of two CPU cores, with small kernels; optimiser and rate by `recipes/tune.sh` (the record
 # tune-multi30k-hour-pervasive.json), aggregation by table-3.5-multi30k.json.
 _HOUR = (
     HALF_HOUR
     | model(depth=8, size=128, feed_forward_size=256, target_kernel=5, source_kernel=5)
     | _QUICK
-    | model(aggregation="attention")
     | dropout_rates(0.2)
     | training(optimiser="muon", learning_rate=0.004)
     | training(clock="wall", max_minutes=59.0, validate_minutes=8.0)
@@ -202,6 +201,7 @@ PERVASIVE = (
     toy(
         model(depth=3, size=96, feed_forward_size=192, target_kernel=7, source_kernel=7)
         | _QUICK
+        | model(aggregation="gated-max")
         | dropout_rates(0.05),
         0.004,
         650,
