@@ -20,8 +20,8 @@
 # of it), READER_RATE=0.001, their learning rate: with that of the preset, the translation model gets worse.
 # ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", READERS="marginal marginal-area
 # marginal-fixed dynamic divergence", K=1..9, THRESHOLDS=0.1..0.9:0.2,
-# RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, one
-# value of each list. Existing results are kept.
+# RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the name of such a record.
+# SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -114,7 +114,7 @@ for seed in ${SEEDS:-1 2 3}; do
     done
 done
 run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/table"
-record policies "Reading policies" "$HERE/table.json" "${results[0]}/curve.png"
+record "policies${LABEL:+-$LABEL}" "Reading policies${LABEL:+, $LABEL}" "$HERE/table.json" "${results[0]}/curve.png"
 
 # What they cost, in processor time and in turn, of the first seed's models.
 read -r first _ <<<"${SEEDS:-1 2 3}"
