@@ -39,6 +39,14 @@ PART = "part of the page"
 PLACES = ("path", "folder", "file", "traces", "data")
 """Names under which commands write where on this machine something lay."""
 
+WRITTEN = {
+    "bleu": "BLEU", "nll": "NLL", "al": "AL", "dal": "DAL", "laal": "LAAL", "yaal": "YAAL",
+    "ap": "AP", "cw": "CW", "chrf": "chrF", "cider": "CIDEr", "flops": "FLOPs", "gflop": "GFLOP",
+    "mflops": "MFLOPs", "mebibytes": "MiB", "bits": "bits/token",
+    "beam1": "BLEU, greedy", "beam5": "BLEU, beam 5",
+}  # fmt: skip
+"""How words in names of columns are written in headings."""
+
 Row = dict[str, Any]
 Record = dict[str, Any]
 
@@ -181,9 +189,14 @@ def _write(record: Record, path: Path) -> None:
 def table_of(rows: Sequence[Row]) -> str:
     """Return rows as a table in Markdown."""
     names = columns(rows)
-    lines = [[name.replace("_", " ") for name in names], ["---"] * len(names)]
+    lines = [[heading(name) for name in names], ["---"] * len(names)]
     lines += [[_cell(row, name) for name in names] for row in rows]
     return markdown(lines)
+
+
+def heading(name: str) -> str:
+    """Return the heading of a column: `valid_nll` is "valid NLL"."""
+    return " ".join(WRITTEN.get(word, word) for word in name.split("_"))
 
 
 def write_table(rows: Sequence[Row], prefix: str) -> None:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.base.spans import plural
 from nmtgrid.online.published import CURVES
 from recipes import claims
 from recipes.results import (
@@ -37,6 +38,7 @@ RESULTS, SMALL, PUBLISHED, CLAIMS = (
 )
 README = HERE.parent / "README.md"
 MAX_ROWS = 24
+NAME = "name of the record"
 _BLOCK = re.compile(r"(<!-- generated: results -->\n).*?(<!-- end -->)", re.DOTALL)
 
 INTRODUCTIONS = {
@@ -284,7 +286,10 @@ QUESTIONS = (
     ),
 )
 OTHER = Question("Other experiments", ("",))
-TITLES = {"conll": "CoNLL paper", "transparent": "Deep encoders, plain and transparent"}
+TITLES = {
+    "conll": "CoNLL paper", "transparent": "Deep encoders, plain and transparent",
+    "tune": "Tuned settings",
+}  # fmt: skip
 
 
 def stale() -> dict[Path, str]:
@@ -309,9 +314,9 @@ def stale() -> dict[Path, str]:
 
 def results_page(records: Mapping[str, Record], published: Mapping[str, Any]) -> str:
     """Return the page of real runs by question, with published figures beside them."""
-    real = _grouped(record for record in records.values() if not record["small"])
+    real = _grouped({name: record for name, record in records.items() if not record["small"]})
     parts = [INTRODUCTIONS[RESULTS], "## Short answers\n", answer_table(records)]
-    remaining = {*real, *published, *_grouped(records.values())}
+    remaining = {*real, *published, *_grouped(records)}
     for question in (*QUESTIONS, OTHER):
         ours = sorted((e for e in remaining if e.startswith(question.experiments)), key=_order)
         remaining -= set(ours)
@@ -326,7 +331,7 @@ def results_page(records: Mapping[str, Record], published: Mapping[str, Any]) ->
 
 def small_page(records: Mapping[str, Record]) -> str:
     """Return the page of runs with SMALL=1."""
-    small = _grouped(record for record in records.values() if record["small"])
+    small = _grouped({name: record for name, record in records.items() if record["small"]})
     groups = [_experiment(name, small[name], None) for name in sorted(small, key=_order)]
     return "\n".join([INTRODUCTIONS[SMALL], *groups]).replace("\n### ", "\n## ")
 
@@ -351,7 +356,8 @@ def answer_table(records: Mapping[str, Record], page: str = "") -> str:
             title = ""
         if not answers:
             scored = sum(_has_scores(record, question) for record in records.values())
-            text = f"{scored} records, see the tables" if scored else "no record of a real run yet"
+            text = f"{plural(scored, 'record')}, see the tables"
+            text = text if scored else "no record of a real run yet"
             lines.append([title, "", text])
     return markdown(lines)
 
@@ -370,12 +376,16 @@ def anchor(title: str) -> str:
     return re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-")
 
 
-def _grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """Group records by experiment; `figure-4.12-pervasive` belongs to `figure-4.12`."""
+def _grouped(records: Mapping[str, Record]) -> dict[str, list[Record]]:
+    """Group records, with their names, by experiment.
+
+    `figure-4.12-pervasive` belongs to `figure-4.12`.
+    """
     groups: dict[str, list[Record]] = {}
-    for record in records:
+    for name, record in records.items():
         part = re.match(r"(?:table|figure)-[0-9A-Z]\.\d+", record["experiment"])
-        groups.setdefault(part[0] if part else record["experiment"], []).append(record)
+        experiment = part[0] if part else record["experiment"]
+        groups.setdefault(experiment, []).append(record | {NAME: name})
     return groups
 
 
@@ -390,19 +400,22 @@ def _order(experiment: str) -> tuple[int, list[int], str]:
 
 
 def _title(experiment: str, records: Sequence[Record]) -> str:
-    """Return a heading: the number of a table or figure, or the first record's title."""
+    """Return a heading: the number of a table or figure, and the title that its records share."""
     if experiment in TITLES:
         return TITLES[experiment]
-    kind, _, rest = experiment.partition("-")
-    if kind in ("table", "figure"):
-        return f"{kind.capitalize()} {rest}"
-    return str(records[0]["title"]) if records else experiment
+    kind, _, number = experiment.partition("-")
+    titles = list(dict.fromkeys(str(record["title"]) for record in records))
+    if kind not in ("table", "figure"):
+        return titles[0] if titles else experiment
+    return f"{kind.capitalize()} {number}" + (f": {titles[0]}" if len(titles) == 1 else "")
 
 
 def _experiment(experiment: str, records: Sequence[Record], published: Any) -> str:
     """Return one experiment: our tables, then what was published."""
-    parts = [f"### {_title(experiment, records)}\n"]
-    tables = [*map(_record, records), *([_published(published)] if published else [])]
+    title = _title(experiment, records)
+    parts = [f"### {title}\n"]
+    tables = [_record(record, title) for record in records]
+    tables += [_published(published)] if published else []
     fitted = published.get("fitted", {}) if published else {}
     return "\n".join(parts + [_marked(table, fitted) for table in tables])
 
@@ -415,19 +428,20 @@ def _marked(table: str, fitted: Mapping[str, str]) -> str:
     return table
 
 
-def _record(record: Record) -> str:
-    """Return the tables of a record, its notes, and how it was made."""
+def _record(record: Record, heading: str) -> str:
+    """Return the tables of a record, its notes, and how it was made, below a heading."""
     parts: dict[str, list[Row]] = {}
     for row in record["rows"]:
         parts.setdefault(str(row.get(PART, "")), []).append(row)
-    text = f"**{record['title']}**\n"
+    text = "" if heading.endswith(record["title"]) else f"**{record['title']}**\n"
     if "picture" in record:
-        text += f"\n![{record['title']}](figures/{record['picture']})\n"
+        text += "\n" * bool(text) + f"![{record['title']}](figures/{record['picture']})\n"
     for name, rows in parts.items():
         if name and len(columns(rows)) < 2:
             continue
-        text += f"\n{name.replace('_', ' ').capitalize()}:\n" if name else ""
-        text += "\n" + table_of(rows[:MAX_ROWS])
+        text += "\n" * bool(text)
+        text += f"{name.replace('_', ' ').capitalize()}:\n\n" if name else ""
+        text += table_of(rows[:MAX_ROWS])
         left = len(rows) - MAX_ROWS
         text += f"\n{left} more rows are in the JSON.\n" if left > 0 else ""
     signatures = sorted({
@@ -437,8 +451,10 @@ def _record(record: Record) -> str:
     names = ", ".join(f"`{signature}`" for signature in signatures)
     notes = [f"Signatures: {names}."] if names else []
     notes += record.get("notes", [])
+    name = record[NAME]
     notes.append(
-        f"Run: `{record['command']}`; {record['date']}; {record['machine']}; {record['software']}."
+        f"[`{name}`](records/{name}.json): `{record['command']}`; {record['date']}; "
+        f"{record['machine']}; {record['software']}."
     )
     return text + "".join(f"\n{note}\n" for note in notes)
 
@@ -447,7 +463,7 @@ def _missing(
     experiment: str, records: Mapping[str, Record], published: Mapping[str, Any]
 ) -> str:
     """Return the name of an experiment without a real run, with links to what there is."""
-    ours = [r for r in records.values() if [*_grouped([r])] == [experiment]]
+    ours = _grouped(records).get(experiment, [])
     title = _title(experiment, ours)
     links = [f"[small run](SMALL.md#{anchor(title)})"] if ours else []
     if experiment in published:

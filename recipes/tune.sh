@@ -69,4 +69,6 @@ run python "$PROJECT/recipes/tune.py" "${WORDS[@]}"
 if [ "$DRY_RUN" != 0 ]; then
     "${PYTHON:-python3}" "$PROJECT/recipes/tune_plan.py" "${WORDS[@]}"
 fi
-record tune "Tuned settings" "$HERE/table.json"
+BUDGET="$MINUTES minutes"
+if [ "${UPDATES:-0}" != 0 ]; then BUDGET="$UPDATES updates"; fi
+record tune "Tuned settings, $ARCH, $BUDGET" "$HERE/table.json"

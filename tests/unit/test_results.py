@@ -108,22 +108,24 @@ def test_real_runs_are_shown_by_question_beside_published_figures() -> None:
     part = _record(small=False, experiment="figure-4.12-pervasive", title="Part")
     small = _record(experiment="table-5.2", title="Not shown")
     text = results_page.results_page({"a": real, "b": part, "small-c": small}, PUBLISHED)
-    heads = ["## Is Pervasive", "### Table 3.4", "**Long**", "*Published* (theirs)",
-             "## Which reading policy?", "### Figure 4.12", "**Part**", "*Published* (curves)",
+    heads = ["## Is Pervasive", "### Table 3.4: Long", "[`a`](records/a.json): `bash x`",
+             "*Published* (theirs)", "## Which reading policy?", "### Figure 4.12: Part",
+             "[`b`](records/b.json)", "*Published* (curves)",
              "## Do early exits pay?"]  # fmt: skip
     places = [text.index(head) for head in heads]
     assert places == sorted(places) and text.count("### Figure 4.12") == 1
     assert "| a\\|b | 7,000,001 † |" in text and "\n† A fitted size.\n" in text
     assert "| dense | 34.45 † |" in text and "Signatures: `S|1`." in text
-    assert "Not shown" not in text and "Run: `bash x`; 2026-11-21; a machine; nmtgrid 0." in text
-    assert "No record of a real run yet: Table 5.2 ([small run](SMALL.md#table-52))." in text
+    assert text.count("Not shown") == 1 and "**" not in text
+    assert "`bash x`; 2026-11-21; a machine; nmtgrid 0." in text
+    assert "yet: Table 5.2: Not shown ([small run](SMALL.md#table-52-not-shown))." in text
 
 
 def test_small_runs_and_published_figures_have_pages_of_their_own() -> None:
     real = _record(small=False, title="Long")
     text = results_page.small_page({"small-a": _record(), "a": real})
     assert "proof that every experiment runs" in text and "Long" not in text
-    assert "\n## Table 3.4\n" in text and "| a\\|b | 1.25 |" in text and "34.45" not in text
+    assert "\n## Table 3.4: Skips\n" in text and "| a\\|b | 1.25 |" in text and "34.45" not in text
     text = results_page.published_page(PUBLISHED)
     assert text.index("## Table 3.4") < text.index("| dense | 34.45 |") < text.index("## Figure")
     assert results_page.curves()["figure-4.12"]["rows"]
@@ -138,7 +140,7 @@ def test_short_answers_are_computed_from_records() -> None:
     plan = _record(experiment="table-E.2", small=False, rows=[{"parameters": 3, "beam": 5}])
     text = results_page.answer_table({"zoo-multi30k": zoo, "x": exits, "y": plan}, "PAGE.md")
     assert "test BLEU, beam 5: B 31.3, A 30.0 |" in text
-    assert "](PAGE.md#do-early-exits-pay) |  | 1 records, see the tables |" in text
+    assert "](PAGE.md#do-early-exits-pay) |  | 1 record, see the tables |" in text
     assert "](PAGE.md#what-does-loss-smoothing-give) |  | no record" in text
 
 
@@ -152,7 +154,7 @@ def test_parts_and_cells_of_a_page() -> None:
     record = _record(experiment="report", title="Four systems", small=False, rows=rows)
     text = results_page.results_page({"report": record}, {})
     assert "## Other experiments" in text and "### Four systems\n" in text
-    assert "Latency:\n\n| policy | k | bleu |" in text and "Exit depth:\n\n| exit | bleu |" in text
+    assert "Latency:\n\n| policy | k | BLEU |" in text and "Exit depth:\n\n| exit | BLEU |" in text
     assert "Names" not in text
     assert "| wait-k | 3 | 1.00 |" in text and "| wait-k | ∞ | 2.00 |" in text
     many = _record(small=False, rows=[{"n": n} for n in range(results_page.MAX_ROWS + 2)])
