@@ -45,7 +45,8 @@ INTRODUCTIONS = {
     RESULTS: """\
 # Results
 
-Every figure on this page comes from a record in `recipes/records`, which the named recipe wrote;
+Every figure on this page comes from a record in `recipes/records`, which a recipe wrote; above its
+tables are the record's name, the command, date, machine and versions.
 `python -m recipes.results write` generates the page. Where a figure has been published, it stands
 below ours, marked *published*; unless the corpus, the model and the length of training agree, the
 two are not comparable.
@@ -429,34 +430,33 @@ def _marked(table: str, fitted: Mapping[str, str]) -> str:
 
 
 def _record(record: Record, heading: str) -> str:
-    """Return the tables of a record, its notes, and how it was made, below a heading."""
-    parts: dict[str, list[Row]] = {}
-    for row in record["rows"]:
-        parts.setdefault(str(row.get(PART, "")), []).append(row)
-    text = "" if heading.endswith(record["title"]) else f"**{record['title']}**\n"
-    if "picture" in record:
-        text += "\n" * bool(text) + f"![{record['title']}](figures/{record['picture']})\n"
-    for name, rows in parts.items():
-        if name and len(columns(rows)) < 2:
-            continue
-        text += "\n" * bool(text)
-        text += f"{name.replace('_', ' ').capitalize()}:\n\n" if name else ""
-        text += table_of(rows[:MAX_ROWS])
-        left = len(rows) - MAX_ROWS
-        text += f"\n{left} more rows are in the JSON.\n" if left > 0 else ""
-    signatures = sorted({
-        str(value) for row in record["rows"] for name, value in row.items()
-        if name.startswith("signature")
-    })  # fmt: skip
-    names = ", ".join(f"`{signature}`" for signature in signatures)
-    notes = [f"Signatures: {names}."] if names else []
-    notes += record.get("notes", [])
-    name = record[NAME]
-    notes.append(
+    """Return how a record was made, its tables and its notes, below a heading."""
+    name, title = record[NAME], record["title"]
+    blocks = [] if heading.endswith(title) else [f"**{title}**"]
+    blocks.append(
         f"[`{name}`](records/{name}.json): `{record['command']}`; {record['date']}; "
         f"{record['machine']}; {record['software']}."
     )
-    return text + "".join(f"\n{note}\n" for note in notes)
+    if "picture" in record:
+        blocks.append(f"![{title}](figures/{record['picture']})")
+    parts: dict[str, list[Row]] = {}
+    for row in record["rows"]:
+        parts.setdefault(str(row.get(PART, "")), []).append(row)
+    for part, rows in parts.items():
+        if part and len(columns(rows)) < 2:
+            continue
+        blocks += [f"{part[0].upper()}{part[1:].replace('_', ' ')}:"] if part else []
+        blocks.append(table_of(rows[:MAX_ROWS]).rstrip())
+        left = len(rows) - MAX_ROWS
+        blocks += [f"{left} more rows are in the JSON."] if left > 0 else []
+    signatures = sorted({
+        str(value) for row in record["rows"] for column, value in row.items()
+        if column.startswith("signature")
+    })  # fmt: skip
+    names = ", ".join(f"`{signature}`" for signature in signatures)
+    blocks += [f"Signatures: {names}."] if names else []
+    blocks += record.get("notes", [])
+    return "\n\n".join(blocks) + "\n"
 
 
 def _missing(
