@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from recipes.results import Record, Row, areas_of, find, gain_of, markdown
+from recipes.results import Record, Row, areas_of, find, gain_of, markdown, mean_of
 
 INTRODUCTION = """\
 # Claims of the thesis: what we could and could not reproduce
@@ -133,7 +133,7 @@ def _perplexities(rows: Sequence[Row]) -> str:
 def _gains(areas: Mapping[str, Row]) -> list[str]:
     """Return the mean gain in BLEU at equal latency, by each metric, with its p-value."""
     return [
-        f"{row['difference']:+.1f} at equal {latency} (p = {row['p_of_each_seed']})"
+        f"{mean_of(row['difference']):+.1f} at equal {latency} (p = {row['p_of_each_seed']})"
         for latency, row in areas.items()
     ]
 
@@ -175,7 +175,9 @@ def _lazy(rows: Sequence[Row]) -> str:
 def _dynamic(rows: Sequence[Row]) -> str:
     own, start = (areas_of(rows, "dynamic-0.5", curve) for curve in ("agent", None))
     same = ", ".join(_gains(own))
-    other = ", ".join(f"{row['difference']:+.1f} by {latency}" for latency, row in start.items())
+    other = ", ".join(
+        f"{mean_of(row['difference']):+.1f} by {latency}" for latency, row in start.items()
+    )
     return (
         f"mean BLEU above wait-k of the same weights {same}; above wait-k of the model that the "
         f"agent started from {other}"

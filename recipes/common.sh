@@ -427,5 +427,5 @@ train_and_score() {
 # `record EXPERIMENT TITLE TABLE.json [PICTURE.png]`: keep what an experiment gave, for RESULTS.md.
 record() {
     run python "$PROJECT/recipes/results.py" keep "$1" --title "$2" --table "$3" \
-        --command "$INVOKED" --out "$RUNS/results/$1${ON:+-$ON}.json" ${4:+--picture "$4"}
+        --command "$INVOKED" --seeds "${SEEDS:-${SEED:-1}}" --out "$RUNS/results/$1${ON:+-$ON}.json" ${4:+--picture "$4"}
 }

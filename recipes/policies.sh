@@ -33,6 +33,7 @@ if [ "$SMALL" = 1 ]; then
     POLICIES="alignatt,local-agreement"
 fi
 ON="${ON:-toy-words}"
+SEEDS="${SEEDS:-${SEED:-1 2 3}}"
 K="${K:-1..9}"
 THRESHOLDS="${THRESHOLDS:-0.1..0.9:0.2}"
 UPDATES="${UPDATES:-0}"
@@ -78,7 +79,7 @@ mechanism() {
 WHOLE=$((UPDATES ? UPDATES / 4 : 300))
 
 results=()
-for seed in ${SEEDS:-1 2 3}; do
+for seed in $SEEDS; do
     for arch in ${ARCHS:-pervasive transformer}; do
         case "$arch" in
         pervasive) options=("${GRID[@]}" --objective wait-k-area) ;;
@@ -117,7 +118,7 @@ run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/tab
 record "policies${LABEL:+-$LABEL}" "Reading policies${LABEL:+, $LABEL}" "$HERE/table.json" "${results[0]}/curve.png"
 
 # What they cost, in processor time and in turn, of the first seed's models.
-read -r first _ <<<"${SEEDS:-1 2 3}"
+read -r first _ <<<"$SEEDS"
 TIMED=("wait-k k=1,3,5,7,9" confidence entropy alignatt edatt "confidence floor=2 cap=8")
 if [ "$SMALL" = 1 ]; then ROUNDS="${ROUNDS:-1}"; fi
 for arch in ${ARCHS:-pervasive transformer}; do

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import statistics
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.metrics.areas import area
+from nmtgrid.metrics.quality import spread
 from nmtgrid.online.settings import Setting
 from recipes.results import PART, write_table
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def settings_rows(results: Iterable[Values]) -> list[Values]:
-    """Return a row for each system and setting: means over the seeds, and BLEU's deviation."""
+    """Return a row for each system and setting: means over the seeds, and deviations."""
     groups: dict[tuple[str, str], list[Values]] = {}
     for result in results:
         for row in result["settings"]:
@@ -53,9 +53,7 @@ def settings_rows(results: Iterable[Values]) -> list[Values]:
         }
         for name in FIGURES:
             values = [each[name] for each in group if each.get(name) is not None]
-            shown[name] = statistics.fmean(values) if values else None
-            if name == "bleu_tokenized":
-                shown["deviation"] = statistics.stdev(values) if len(values) > 1 else None
+            shown[name] = spread(values) if values else None
         seconds, tokens = (
             sum(each[name] for each in group) for name in ("seconds", "target_tokens")
         )
@@ -94,7 +92,7 @@ def area_rows(results: Iterable[Values]) -> list[Values]:
                 "curve": curve,
                 "latency": metric.upper(),
                 "seeds": len(group),
-                "difference": statistics.fmean(numbers) if numbers else None,
+                "difference": spread(numbers) if numbers else None,
                 "of_each_seed": ", ".join(f"{number:+.1f}" for number in numbers),
                 "p_of_each_seed": ", ".join(f"{value:.3f}" for value in p_values),
             }
@@ -132,7 +130,7 @@ def start_rows(results: Mapping[str, Values]) -> list[Values]:
             "system": system,
             "latency": metric.upper(),
             "seeds": len(numbers),
-            "difference": statistics.fmean(numbers),
+            "difference": spread(numbers),
             "of_each_seed": ", ".join(f"{number:+.1f}" for number in numbers),
         }
         for (system, metric), numbers in groups.items()

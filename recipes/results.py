@@ -1,13 +1,14 @@
 """Records of what recipes measured, and the pages of results that are generated from them.
 
 python -m recipes.results keep EXPERIMENT --title TITLE --table FILE --command TEXT --out RECORD
-        [--picture PNG]
+        [--seeds "1 2"] [--picture PNG]
     Save the rows of FILE as a record, with the command, the date, the machine and the versions;
     a picture is copied beside it.
     FILE is JSON: a list of flat objects or {"rows": [...]}, or the output of `nmtgrid analyze
     latency`, `analyze curves`, `analyze activations` or `adaptive-tune` (`--json` or `--out`).
-python -m recipes.results adopt RECORD...
-    Copy records into recipes/records, their pictures into recipes/figures, and write the pages.
+python -m recipes.results adopt [--other-seeds] RECORD...
+    Copy records into recipes/records, their pictures into recipes/figures, and write the pages;
+    or combine each with the record that is there, which other seeds made (recipes/seeds.py).
 python -m recipes.results write
     Write the pages (recipes/results_page.py) from recipes/records and recipes/published.json.
 python -m recipes.results check
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import nmtgrid
+from recipes.seeds import combine
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "records"
@@ -51,12 +53,13 @@ Row = dict[str, Any]
 Record = dict[str, Any]
 
 
-def keep(experiment: str, title: str, table: Path, command: str) -> Record:
+def keep(experiment: str, title: str, table: Path, command: str, seeds: str = "1") -> Record:
     """Return a record of the rows of `table`. Raises SystemExit for a file without rows."""
     return {
         "experiment": experiment,
         "title": title,
         "command": command,
+        "seeds": seeds,
         "small": "SMALL=1" in command.split(),
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
@@ -154,16 +157,22 @@ def _flat(row: Mapping[str, Any]) -> Row:
     return flat
 
 
-def adopt(paths: Sequence[Path]) -> None:
-    """Copy records into the project, in the place of what is there of the same name."""
+def adopt(paths: Sequence[Path], other_seeds: bool = False) -> None:
+    """Copy records into the project, in the place of what is there of the same name.
+
+    With `other_seeds`, a record is combined with that one.
+    """
     for path in paths:
         record = read(path)
         record["rows"] = [_flat(row) for row in record["rows"]]
         target = RECORDS / f"{'small-' if record['small'] else ''}{path.name}"
+        if other_seeds:
+            record = combine(read(target), record)
         picture = record.pop("picture", None)
         if picture and not record["small"]:
             record["picture"] = picture
-            shutil.copyfile(path.with_name(picture), FIGURES / picture)
+            if not other_seeds:
+                shutil.copyfile(path.with_name(picture), FIGURES / picture)
         _write(record, target)
         print(f"{target.name}: {len(record['rows'])} rows")
 
@@ -181,8 +190,11 @@ def read(path: Path) -> Record:
 
 
 def _write(record: Record, path: Path) -> None:
+    """Write a record as JSON, with a row in a line."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(record, indent=1, ensure_ascii=False)
+    facts = json.dumps(record | {"rows": []}, indent=1, ensure_ascii=False)
+    rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in record["rows"])
+    text = facts.replace('"rows": []', f'"rows": [\n  {rows}\n ]', 1)
     path.write_text(text + "\n", encoding="utf-8")
 
 
@@ -223,6 +235,11 @@ def areas_of(rows: Sequence[Row], system: str, curve: str | None) -> dict[str, R
         for row in rows
         if row["system"] == system and "latency" in row and row.get("curve") == curve
     }
+
+
+def mean_of(value: Any) -> float:
+    """Return a value, or the mean of several seeds."""
+    return float(value["mean"] if isinstance(value, Mapping) else value)
 
 
 def gain_of(row: Row) -> str:
@@ -281,14 +298,18 @@ def main() -> int:
         keeping.add_argument(f"--{name}", required=True)
     for name in ("table", "out"):
         keeping.add_argument(f"--{name}", type=Path, required=True)
+    keeping.add_argument("--seeds", default="1")
     keeping.add_argument("--picture", type=Path)
     adopting = commands.add_parser("adopt", help="copy records into the project")
     adopting.add_argument("records", nargs="+", type=Path)
+    adopting.add_argument("--other-seeds", action="store_true")
     commands.add_parser("write", help="write the pages")
     commands.add_parser("check", help="report whether the pages are current")
     options = parser.parse_args()
     if options.what == "keep":
-        record = keep(options.experiment, options.title, options.table, options.command)
+        record = keep(
+            options.experiment, options.title, options.table, options.command, options.seeds
+        )
         if options.picture:
             picture = options.out.with_suffix(options.picture.suffix)
             record["picture"] = picture.name
@@ -297,7 +318,7 @@ def main() -> int:
         _write(record, options.out)
         return 0
     if options.what == "adopt":
-        adopt(options.records)
+        adopt(options.records, options.other_seeds)
     from recipes import results_page  # which imports this module
 
     stale = results_page.stale()

@@ -28,6 +28,7 @@ from recipes.results import (
     find,
     gain_of,
     markdown,
+    mean_of,
     read,
     shown,
     table_of,
@@ -138,7 +139,8 @@ def _policies(rows: Sequence[Row]) -> str:
     def area(system: str, curve: str | None = None) -> str:
         """Return the areas of an untrained policy, or of a system beside the one it starts from."""
         areas = areas_of(rows, system, curve)
-        return f"{areas['AL']['difference']:+.1f} ({areas['DAL']['difference']:+.1f})"
+        by_al, by_dal = (mean_of(areas[latency]["difference"]) for latency in ("AL", "DAL"))
+        return f"{by_al:+.1f} ({by_dal:+.1f})"
 
     systems = {row["system"] for row in rows}
     titles = {

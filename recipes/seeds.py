@@ -1,0 +1,97 @@
+"""One record of several that were made with different seeds.
+
+A session on two cores has time for one seed of a table; `python -m recipes.results adopt
+--other-seeds` combines its record with those of other seeds. Means and sample deviations are
+those of all seeds together, computed from means, deviations and counts alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+Record = dict[str, Any]
+EACH_SEED = ("p_of_bleu", "of_each_seed", "p_of_each_seed")
+"""Columns that list a value of each seed."""
+
+
+def combine(first: Record, other: Record) -> Record:
+    """Return a record over the seeds of both. Its picture is that of the first.
+
+    Raises SystemExit for two experiments, a seed in both, or other rows than in the first.
+    """
+    name = first["experiment"]
+    if name != other["experiment"]:
+        raise SystemExit(f"error: {name} and {other['experiment']} are two experiments.")
+    seeds = seeds_of(first), seeds_of(other)
+    if both := [seed for seed in seeds[0] if seed in seeds[1]]:
+        raise SystemExit(f"error: both records of {name} have seed {both[0]}.")
+    if len(first["rows"]) != len(other["rows"]):
+        counts = f"{len(first['rows'])} and {len(other['rows'])}"
+        raise SystemExit(f"error: the records of {name} have {counts} rows.")
+    rows = [
+        _row(f"row {number} of {name}", pair, [len(each) for each in seeds])
+        for number, pair in enumerate(zip(first["rows"], other["rows"], strict=True), 1)
+    ]
+    together = {
+        key: "; ".join(dict.fromkeys((first[key], other[key])))
+        for key in ("command", "machine", "software")
+    }
+    notes = list(dict.fromkeys([*first.get("notes", []), *other.get("notes", [])]))
+    return (
+        first
+        | together
+        | {"date": max(first["date"], other["date"]), "seeds": " ".join(seeds[0] + seeds[1])}
+        | {"rows": rows}
+        | ({"notes": notes} if notes else {})
+    )
+
+
+def seeds_of(record: Record) -> list[str]:
+    """Return the seeds of a record; those that do not say it have seed 1."""
+    return str(record.get("seeds", "1")).split()
+
+
+def _row(place: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+    if [*pair[0]] != [*pair[1]]:
+        names = ", ".join(sorted(pair[0].keys() ^ pair[1].keys()))
+        raise SystemExit(f"error: {place} has other columns in one record: {names}.")
+    return {
+        name: _value(f"{name} in {place}", name, [row[name] for row in pair], counts)
+        for name in pair[0]
+    }
+
+
+def _value(place: str, name: str, values: Sequence[Any], counts: Sequence[int]) -> Any:
+    """Return the value over all seeds: settings must agree, measurements have a mean."""
+    if name == "seeds":
+        texts = isinstance(values[0], str)
+        return " ".join(values) if texts else sum(values)
+    if name in EACH_SEED:
+        return ", ".join(values)
+    known = [(value, n) for value, n in zip(values, counts, strict=True) if value is not None]
+    if len(known) < 2 or (values[0] == values[1] and not isinstance(values[0], Mapping)):
+        return known[0][0] if known else None
+    if all(isinstance(value, int) and not isinstance(value, bool) for value, _ in known):
+        return round(sum(value * n for value, n in known) / sum(n for _, n in known))
+    if not all(isinstance(value, float | int | Mapping) for value, _ in known):
+        raise SystemExit(f"error: {place} is {values[0]!r} in one record and {values[1]!r}.")
+    return _spread([
+        (n, value["mean"], value["standard_deviation"]) if isinstance(value, Mapping)
+        else (n, value, None)
+        for value, n in known
+    ])  # fmt: skip
+
+
+def _spread(parts: Sequence[tuple[int, float, float | None]]) -> dict[str, float | None]:
+    """Return mean and sample deviation of all values, from count, mean and deviation of each part.
+
+    The deviation is None where that of a part with several values is unknown.
+    """
+    total = sum(n for n, _, _ in parts)
+    mean = sum(n * m for n, m, _ in parts) / total
+    if any(n > 1 and deviation is None for n, _, deviation in parts):
+        return {"mean": mean, "standard_deviation": None}
+    squares = sum((n - 1) * (d or 0.0) ** 2 + n * (m - mean) ** 2 for n, m, d in parts)
+    return {"mean": mean, "standard_deviation": math.sqrt(squares / (total - 1))}

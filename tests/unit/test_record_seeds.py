@@ -1,0 +1,87 @@
+"""recipes/seeds.py: one record of several that were made with different seeds."""
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtgrid.metrics.quality import spread
+from recipes import results
+from recipes.seeds import combine
+
+BLEU = {"1": 40.0, "2": 41.5, "3": 39.0}
+
+
+def _record(seeds: str, /, **changed: Any) -> dict[str, Any]:
+    """Return what a recipe writes of these seeds: two models, the second with a p-value."""
+    values = [BLEU[seed] for seed in seeds.split()]
+    names = {"model": "a", "seeds": seeds, "parameters": 7, "updates": sum(map(int, seeds.split()))}
+    scored = names | {"bleu": spread(values), "p_of_bleu": ", ".join("0.5" for _ in values)}
+    area = {"model": "b", "seeds": len(values), "difference": None, "k": 3}
+    return {
+        "experiment": "table-3.7", "title": "Four", "command": f'SEEDS="{seeds}" bash x',
+        "small": False, "seeds": seeds, "date": "2026-11-21", "machine": "m", "software": "s",
+        "rows": [scored, area], **changed,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("split", [("1", "2 3"), ("1 2", "3"), ("3", "1 2")])
+def test_two_records_give_what_one_over_all_seeds_would(split: tuple[str, str]) -> None:
+    record = combine(_record(split[0]), _record(split[1]))
+    assert record["seeds"] == " ".join(split)
+    assert record["command"] == f'SEEDS="{split[0]}" bash x; SEEDS="{split[1]}" bash x'
+    assert (record["machine"], record["title"]) == ("m", "Four")
+    scored, area = record["rows"]
+    assert scored["bleu"]["mean"] == pytest.approx(statistics.mean(BLEU.values()))
+    assert scored["bleu"]["standard_deviation"] == pytest.approx(statistics.stdev(BLEU.values()))
+    assert (scored["model"], scored["parameters"], scored["seeds"]) == ("a", 7, " ".join(split))
+    assert scored["p_of_bleu"] == "0.5, 0.5, 0.5"
+    assert area == {"model": "b", "seeds": 3, "difference": None, "k": 3}
+
+
+def test_measurements_of_one_seed_get_a_mean_and_a_deviation() -> None:
+    """By hand: 30 and 34 have mean 32 and sample deviation sqrt(8); 5 and 8 updates, 6.5, are 6."""
+    first = _record("1", rows=[{"system": "s", "bleu": 30.0, "updates": 5, "lambda": 0.5}])
+    other = _record("2", rows=[{"system": "s", "bleu": 34.0, "updates": 8, "lambda": 0.5}])
+    del first["seeds"]  # records of seed 1 before seeds were written down
+    (row,) = combine(first, other)["rows"]
+    assert row["bleu"]["mean"] == 32.0
+    assert row["bleu"]["standard_deviation"] == pytest.approx(8**0.5)
+    assert (row["system"], row["updates"], row["lambda"]) == ("s", 6, 0.5)
+
+
+def test_means_over_several_seeds_without_a_deviation_stay_without() -> None:
+    first = _record("1 2", rows=[{"al": 1.0}])
+    (row,) = combine(first, _record("3", rows=[{"al": 4.0}]))["rows"]
+    assert row == {"al": {"mean": 2.0, "standard_deviation": None}}
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"experiment": "table-3.4"}, "table-3.7 and table-3.4 are two experiments"),
+        ({"seeds": "3 1"}, "both records of table-3.7 have seed 1"),
+        ({"rows": [{}]}, "table-3.7 have 2 and 1 rows"),
+        ({"rows": [{}, {}]}, "row 1 of table-3.7 has other columns .*: bleu, model"),
+        ({"rows": [_record("2")["rows"][0] | {"model": "z"}, _record("2")["rows"][1]]},
+         "model in row 1 of table-3.7 is 'a' in one record and 'z'"),
+    ],
+)  # fmt: skip
+def test_records_that_do_not_belong_together_are_refused(
+    changed: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        combine(_record("1"), _record("2", **changed))
+
+
+def test_adopting_another_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(results, "RECORDS", tmp_path / "records")
+    path = tmp_path / "table-3.7-toy.json"
+    for seeds in ("1", "2"):
+        path.write_text(json.dumps(_record(seeds)))
+        results.adopt([path], other_seeds=seeds == "2")
+    record = results.read(tmp_path / "records" / path.name)
+    assert record["seeds"] == "1 2"
+    assert record["rows"][0]["bleu"]["mean"] == 40.75
