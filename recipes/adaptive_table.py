@@ -5,7 +5,7 @@ python recipes/adaptive_table.py exits NAME=DIR... --split tuned|test --out PREF
     --out` wrote; baselines, where one of them has any, first. Writes PREFIX.md and PREFIX.json.
 python recipes/adaptive_table.py sweep LAMBDA,SIGMA=FILE... --out PREFIX
     The average exit of each FILE that `decode --exit auto --json` wrote, along lambda (where sigma
-    is 0) and along sigma. Writes PREFIX.png and PREFIX.json.
+    is 0) and along sigma. Writes PREFIX.png, PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-Row = dict[str, Any]
+from recipes.results import Row, write_table
 
 
 def exits(named: Sequence[str], split: str) -> list[Row]:
@@ -28,11 +27,16 @@ def exits(named: Sequence[str], split: str) -> list[Row]:
         values = json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))
         if values["baselines"] and not any(row["system"] == "baselines" for row in rows):
             by_depth = {str(row["depth"]): _bleu(row, split) for row in values["baselines"]}
-            rows.insert(0, _with_mean({"system": "baselines", "random": None} | by_depth))
+            rows.insert(0, {"system": "baselines"} | by_depth)
         by_exit = {str(row["exit"]): _bleu(row, split) for row in values["fixed"]}
         random = _bleu(values["uniform"], split)
-        rows.append(_with_mean({"system": name, "random": random} | by_exit))
-    return rows
+        rows.append({"system": name, "random": random} | by_exit)
+    numbers = sorted({key for row in rows for key in row if key.isdigit()}, key=int)
+    return [
+        {name: row.get(name) for name in ("system", "random", *numbers)}
+        | {"mean": statistics.mean(row[name] for name in numbers if name in row)}
+        for row in rows
+    ]
 
 
 def sweep(named: Sequence[str]) -> list[Row]:
@@ -79,26 +83,6 @@ def _bleu(row: Row, split: str) -> float:
     return float((row["test"] if split == "test" else row)["bleu"])
 
 
-def _with_mean(row: Row) -> Row:
-    scores = [value for key, value in row.items() if key.isdigit()]
-    return row | {"mean": statistics.mean(scores)}
-
-
-def _markdown(rows: Sequence[Row]) -> str:
-    numbers = sorted({key for row in rows for key in row if key.isdigit()}, key=int)
-    keys = ["system", "random", *numbers, "mean"]
-    titles = ["", "random exits", *(f"n = {number}" for number in numbers), "mean"]
-    lines = [titles, ["---"] * len(titles)]
-    lines += [[_cell(row.get(key)) for key in keys] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    return value if isinstance(value, str) else f"{value:.2f}"
-
-
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser(
@@ -110,15 +94,11 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path)
     arguments = parser.parse_args()
     named, out = arguments.named, arguments.out
-    rows = exits(named, arguments.split) if arguments.what == "exits" else sweep(named)
-    out.with_name(f"{out.name}.json").write_text(
-        json.dumps(rows, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
     if arguments.what == "exits":
-        text = _markdown(rows)
-        out.with_name(f"{out.name}.md").write_text(text, encoding="utf-8")
-        print(text, end="")
+        write_table(exits(named, arguments.split), str(out))
     else:
+        rows = sweep(named)
+        write_table(rows, str(out))
         draw(rows, out.with_name(f"{out.name}.png"))
 
 

@@ -412,20 +412,48 @@ all_done() {
 $(tail -n 5 "${failed[0]}")"
 }
 
-# `train_and_score PRESET`: train the one MODEL of the architecture ARCH (pervasive), a folder that ends in
-# -seed$SEED, on $DATA for MINUTES, and translate the test split with a beam of BEAM (5).
-train_and_score() {
+# `ensemble FOLDER BEAM MODEL...`: translate the test split of $DATA with several models at once, unless it is
+# done; set SCORES to FOLDER/test-beamBEAM.json.
+ensemble() {
+    local members=() model
+    for model in "${@:4}"; do members+=(--ensemble "$model"); done
+    SCORES="$1/test-beam$2.json"
+    if [ -s "$SCORES" ]; then return; fi
+    run mkdir -p "$1"
+    run nmtgrid decode "$3" "${members[@]}" --data "$DATA" --split test --beam "$2" \
+        --out "${SCORES%.json}.txt" --json "$SCORES"
+}
+
+# `one_model PRESET SEED`: train $MODEL-seedSEED of the architecture ARCH (pervasive) on $DATA for MINUTES (or
+# UPDATES), and translate the test split with a beam of BEAM (5).
+one_model() {
     local limit=()
     if [ "${UPDATES:-0}" = 0 ]; then limit=(--max-minutes "$MINUTES"); fi
-    train_model "$MODEL" "${ARCH:-pervasive}" "$1" "$SEED" "${UPDATES:-0}" 0 "${limit[@]}"
-    translate "$MODEL" test "${BEAM:-5}"
-    run python "$PROJECT/recipes/pervasive_table.py" scores "$1=${MODEL%-seed*}" --seeds "$SEED" \
-        --out "$MODEL/table"
-    record "one-model${LABEL:+-$LABEL}" "One model${LABEL:+, $LABEL}" "$MODEL/table.json"
+    train_model "$MODEL-seed$2" "${ARCH:-pervasive}" "$1" "$2" "${UPDATES:-0}" 0 "${limit[@]}"
+    translate "$MODEL-seed$2" test "${BEAM:-5}"
+}
+
+# `train_and_score PRESET`: a model of each of SEEDS, JOBS (1) at a time, and an ensemble of several.
+train_and_score() {
+    local seed models=() more=()
+    run mkdir -p "$(dirname "$MODEL")"
+    for seed in $SEEDS; do
+        models+=("$MODEL-seed$seed")
+        beside "$MODEL-seed$seed.log" one_model "$1" "$seed"
+    done
+    all_done
+    if [ ${#models[@]} -gt 1 ]; then
+        ensemble "$MODEL-ensemble" "${BEAM:-5}" "${models[@]}"
+        more=(--ensemble "$SCORES")
+    fi
+    run python "$PROJECT/recipes/pervasive_table.py" scores "$1=$MODEL" --seeds "$SEEDS" "${more[@]}" \
+        --out "$MODEL-table"
+    record "one-model${LABEL:+-$LABEL}" "One model${LABEL:+, $LABEL}" "$MODEL-table.json"
 }
 
 # `record EXPERIMENT TITLE TABLE.json [PICTURE.png]`: keep what an experiment gave, for RESULTS.md.
 record() {
     run python "$PROJECT/recipes/results.py" keep "$1" --title "$2" --table "$3" \
-        --command "$INVOKED" --seeds "${SEEDS:-${SEED:-1}}" --out "$RUNS/results/$1${ON:+-$ON}.json" ${4:+--picture "$4"}
+        --command "$INVOKED" --seeds "${SEEDS:-${SEED:-1}}" \
+        --out "$RUNS/results/$1${ON:+-$ON}.json" ${4:+--picture "$4"}
 }

@@ -77,14 +77,11 @@ for ((number = 1; number < ${#names[@]}; number++)); do
     done
 done
 
-read -r first others <<<"$SEEDS"
-ENSEMBLE=()
-if [ -n "$others" ]; then
-    members=() last="$HERE/${names[-1]}"
-    for seed in $others; do members+=(--ensemble "$last-seed$seed"); done
-    run nmtgrid decode "$last-seed$first" "${members[@]}" --data "$DATA" --split test --beam "$BEAM" \
-        --out "$HERE/ensemble.txt" --json "$HERE/ensemble.json"
-    ENSEMBLE=(--ensemble "$HERE/ensemble.json")
+models=() ENSEMBLE=()
+for seed in $SEEDS; do models+=("$HERE/${names[-1]}-seed$seed"); done
+if [ ${#models[@]} -gt 1 ]; then
+    ensemble "$HERE/ensemble" "$BEAM" "${models[@]}"
+    ENSEMBLE=(--ensemble "$SCORES")
 fi
 run python "$TABLE" table "${names[@]/#/$HERE/}" --seeds "$SEEDS" --beam "$BEAM" "${ENSEMBLE[@]}" \
     --out "$HERE/table"

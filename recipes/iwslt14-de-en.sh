@@ -8,12 +8,13 @@
 #                                          tokenised and lower-cased, and its bpe10k.codes[.xz]
 #   bash recipes/iwslt14-de-en.sh --dry-run   only prints the commands
 #
-# MINUTES=60 training time (0: as the preset says), SEED=1, RUNS=runs (output folder),
-# PRESET=iwslt14-de-en. The preset is the publication's model, meant for a GPU (34.67 with beam 5; 50,000
-# updates, an estimated 8 hours at 20 TFLOP/s): two CPU cores take hours for an epoch of it.
-# PRESET=iwslt14-de-en-small is a small model that learns something within an hour there. SMALL=1: 40 updates
-# of a tiny model, on the toy corpus without NMTGRID_DATA. ARCH=pervasive, SETS="--set ..." beside the preset,
-# LABEL=word for the folder and the record of such a run; RESUME=1 resumes an interrupted run.
+# MINUTES=60 training time (0: as the preset says), SEEDS=1 (of several, such as "1 2", also the ensemble;
+# JOBS=2 trains two side by side), RUNS=runs (output folder), PRESET=iwslt14-de-en. The preset is the
+# publication's model, meant for a GPU (34.67 with beam 5; 50,000 updates, an estimated 8 hours at 20 TFLOP/s):
+# two CPU cores take hours for an epoch of it. PRESET=iwslt14-de-en-small is a small model that learns something
+# within an hour there. SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
+# ARCH=pervasive, SETS="--set ..." beside the preset, LABEL=word for the folder and the record of such a run;
+# RESUME=1 resumes an interrupted run.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -22,12 +23,12 @@ no_arguments "$@"
 ON=iwslt14-de-en
 read -r -a SETS <<<"${SETS:-}"
 MINUTES="${MINUTES:-60}"
-SEED="${SEED:-1}"
+SEEDS="${SEEDS:-${SEED:-1}}"
 PRESET="${PRESET:-iwslt14-de-en}"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/iwslt14-de-en"
 DATA="$HERE/data"
-MODEL="$HERE/${LABEL:-model}-$PRESET-seed$SEED"
+MODEL="$HERE/${LABEL:-model}-$PRESET"
 
 environment
 dataset "$ON" "$DATA" "$HERE"

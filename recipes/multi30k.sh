@@ -6,9 +6,10 @@
 #   bash recipes/multi30k.sh --dry-run     only prints the commands
 #
 # The publications do not use this corpus. Device hours: one, of two CPU cores.
-# MINUTES=59 training time, SEED=1, RUNS=runs (output folder), ARCH=pervasive and its
-# PRESET=multi30k-hour, SETS="--set ..." beside the preset, LABEL=word for the folder and the record of such a
-# run. RESUME=1 resumes an interrupted run. No pair is filtered out.
+# MINUTES=59 training time, SEEDS=1 (of several, such as "1 2", also the ensemble; JOBS=2 trains two side by
+# side), RUNS=runs (output folder), ARCH=pervasive and its PRESET=multi30k-hour, SETS="--set ..." beside the
+# preset, LABEL=word for the folder and the record of such a run. RESUME=1 resumes an interrupted run. No pair
+# is filtered out.
 # SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
@@ -19,11 +20,11 @@ ON=multi30k
 PRESET="${PRESET:-multi30k-hour}"
 read -r -a SETS <<<"${SETS:-}"
 MINUTES="${MINUTES:-59}"
-SEED="${SEED:-1}"
+SEEDS="${SEEDS:-${SEED:-1}}"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/multi30k"
 DATA="$HERE/data"
-MODEL="$HERE/${LABEL:-model}-seed$SEED"
+MODEL="$HERE/${LABEL:-model}"
 
 environment
 dataset "$ON" "$DATA" "$HERE/text"

@@ -1,10 +1,11 @@
 """Tables and figures of recipes/pervasive.sh, from what its commands left.
 
-python recipes/pervasive_table.py scores NAME=MODEL... --seeds "1 2 3" --out PREFIX [--compare P]
+python recipes/pervasive_table.py scores NAME=MODEL... --seeds "1 2 3" --out PREFIX
+        [--compare P] [--ensemble FILE]
     A row for each NAME: parameters, length of the training, perplexity and BLEU, mean and standard
     deviation of the model directories MODEL-seedN, from `done.json`, every `SPLIT-beamB.json` and
     `SPLIT-forced.json`; and the p-value of each seed that `analyze compare` wrote to
-    P-seedN.compare.json.
+    P-seedN.compare.json. FILE has the scores of an ensemble, `SPLIT-beamB.json`, for a last row.
 python recipes/pervasive_table.py grid K,N=MODEL... --seeds "1" --out PREFIX
     The same for kernels K and depths N, with a picture: BLEU along the depth, a line a kernel.
 python recipes/pervasive_table.py plans NAME=FILE... --out PREFIX
@@ -31,9 +32,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from nmtgrid.metrics.quality import shown, spread
+from nmtgrid.metrics.quality import spread
+from recipes.results import Row, write_table
 
-Row = dict[str, Any]
 SPLITS = ("valid", "test")
 
 
@@ -51,6 +52,13 @@ def scores(
         for row, model in zip(rows[1:], [*named.values()][1:], strict=True):
             row["p_of_bleu"] = ", ".join(f"{test[Path(model).name]:.3f}" for test in tests)
     return rows
+
+
+def ensemble(path: Path) -> Row:
+    """Return a row of what several models together scored, SPLIT-beamN.json."""
+    split, beam = path.stem.split("-")
+    scores = _read(path)
+    return {"model": "ensemble", f"{split}_{beam}": spread([scores["bleu_tokenized"]])}
 
 
 def _p_values(path: Path) -> dict[str, float]:
@@ -237,26 +245,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     draw_page([Panel(title, "depth N (blocks)", "BLEU", lines)], path)
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    """Return the rows as a Markdown table."""
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    lines = [[key.replace("_", " ") for key in keys], ["---"] * len(keys)]
-    lines += [[_cell(key, row.get(key)) for key in keys] for row in rows]
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
-
-
-def _cell(key: str, value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, Mapping):
-        return shown(value)
-    if key == "parameters":
-        return f"{value / 1e6:.2f}M"
-    if isinstance(value, float):
-        return f"{value:.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value).replace("|", "\\|")
-
-
 def _read(path: Path) -> Any:
     if not path.is_file():
         raise SystemExit(f"error: {path} is missing: has the recipe run through?")
@@ -269,7 +257,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     kinds: dict[str, Callable[[Mapping[str, str]], list[Row]]] = {
-        "scores": lambda named: scores(named, arguments.seeds.split(), arguments.compare),
+        "scores": lambda named: [
+            *scores(named, arguments.seeds.split(), arguments.compare),
+            *([ensemble(arguments.ensemble)] if arguments.ensemble else []),
+        ],
         "grid": lambda named: grid(named, arguments.seeds.split()),
         "plans": plans,
         "lengths": lengths,
@@ -281,6 +272,7 @@ def main() -> None:
     parser.add_argument("named", nargs="+", metavar="NAME=PATH")
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--compare")
+    parser.add_argument("--ensemble", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--split", default="valid")
     parser.add_argument("--out", required=True, type=Path)
@@ -288,14 +280,9 @@ def main() -> None:
     named = dict(text.split("=", 1) for text in arguments.named)
     rows = kinds[arguments.what](named)
     arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    text = markdown(rows)
-    arguments.out.with_name(f"{arguments.out.name}.json").write_text(
-        json.dumps({"rows": rows}, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
-    arguments.out.with_name(f"{arguments.out.name}.md").write_text(text, encoding="utf-8")
+    write_table(rows, str(arguments.out))
     if arguments.what == "grid":
         draw(rows, arguments.out.with_name(f"{arguments.out.name}.png"))
-    print(text, end="")
 
 
 if __name__ == "__main__":

@@ -14,20 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.training_curves import read_run
-
-COLUMNS = {
-    "system": "system",
-    "parameters": "parameters",
-    "updates": "updates",
-    "epochs": "epochs",
-    "valid_perplexity": "validation perplexity",
-    "test_perplexity": "test perplexity",
-    "greedy": "test BLEU, greedy",
-    "beam5": "test BLEU, beam 5",
-    "chrf": "chrF2, beam 5",
-    "training_speed": "training, target tokens/s",
-    "decoding_speed": "greedy, target tokens/s",
-}
+from recipes.results import write_table
 
 
 def row(model: Path) -> dict[str, Any]:
@@ -54,27 +41,6 @@ def row(model: Path) -> dict[str, Any]:
     }
 
 
-def markdown(rows: list[dict[str, Any]]) -> str:
-    """Return the rows as a Markdown table."""
-    lines = ["| " + " | ".join(COLUMNS.values()) + " |", "|" + "---|" * len(COLUMNS)]
-    for system in rows:
-        shown = [_shown(name, system[name]) for name in COLUMNS]
-        lines.append("| " + " | ".join(shown) + " |")
-    signatures = sorted({system["signature"] for system in rows})
-    minutes = ", ".join(f"{system['system']} {system['minutes']:.1f}" for system in rows)
-    return "\n".join([*lines, "", f"Minutes: {minutes}.", f"BLEU: {'; '.join(signatures)}", ""])
-
-
-def _shown(name: str, value: Any) -> str:
-    if name == "parameters":
-        return f"{value / 1e6:.2f}M"
-    if name in ("valid_perplexity", "test_perplexity"):
-        return f"{value:.2f}"
-    if isinstance(value, float):
-        return f"{value:,.0f}" if name.endswith("speed") else f"{value:.1f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
 def _read(path: Path) -> dict[str, Any]:
     if not path.is_file():
         raise SystemExit(f"error: {path} is missing: has the recipe run through?")
@@ -89,10 +55,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, type=Path)
     arguments = parser.parse_args()
     rows = sorted(map(row, arguments.models), key=lambda system: -system["beam5"])
-    text = markdown(rows)
-    arguments.out.with_suffix(".md").write_text(text)
-    arguments.out.with_suffix(".json").write_text(json.dumps(rows, indent=1) + "\n")
-    print(text)
+    write_table(rows, str(arguments.out))
 
 
 if __name__ == "__main__":

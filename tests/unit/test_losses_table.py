@@ -126,3 +126,25 @@ def test_models_in_one_file_keep_their_names(tmp_path: Path) -> None:
         Path(named[name]).write_text(json.dumps(content))
     models = [row["model"] for row in pervasive_table.alignments(named)]
     assert models == ["max", "Bi-LSTM", "transformer, block 1", "one"]
+
+
+def test_an_ensemble_is_the_last_row(tmp_path: Path) -> None:
+    path = tmp_path / "test-beam5.json"
+    path.write_text(json.dumps({"bleu_tokenized": 46.5}))
+    row = pervasive_table.ensemble(path)
+    assert row == {"model": "ensemble", "test_beam5": {"mean": 46.5, "standard_deviation": None}}
+
+
+def test_exits_and_decoders_of_their_depths_share_columns(tmp_path: Path) -> None:
+    """Baselines have no random exits, and were not trained with two blocks."""
+    table = recipe_module("adaptive_table")
+    values = {
+        "baselines": [{"depth": 1, "bleu": 10.0}, {"depth": 3, "bleu": 20.0}],
+        "fixed": [{"exit": 1, "bleu": 9.0}, {"exit": 2, "bleu": 12.0}, {"exit": 3, "bleu": 18.0}],
+        "uniform": {"bleu": 11.0},
+    }
+    (tmp_path / "results.json").write_text(json.dumps(values))
+    baselines, aligned = table.exits([f"aligned={tmp_path}"], "tuned")
+    assert [*baselines] == [*aligned] == ["system", "random", "1", "2", "3", "mean"]
+    assert [*baselines.values()] == ["baselines", None, 10.0, None, 20.0, 15.0]
+    assert [*aligned.values()] == ["aligned", 11.0, 9.0, 12.0, 18.0, 13.0]
