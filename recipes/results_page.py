@@ -143,6 +143,7 @@ def _policies(rows: Sequence[Row]) -> str:
         return f"{by_al:+.1f} ({by_dal:+.1f})"
 
     systems = {row["system"] for row in rows}
+    base = "pervasive" if "pervasive" in systems else "transformer"
     titles = {
         "marginal-0.5": "`marginal`", "marginal-area-0.5": "`marginal` with all cells",
         "marginal-fixed-0.5": "`marginal` with the model fixed", "dynamic-0.5": "`dynamic`",
@@ -153,7 +154,7 @@ def _policies(rows: Sequence[Row]) -> str:
     return (
         "mean BLEU above wait-k of the model without a trained reader at equal AL (DAL): trained "
         f"{', '.join(trained)}; untrained "
-        + ", ".join(f"{title} {area('pervasive', curve)}" for curve, title in untrained.items())
+        + ", ".join(f"{title} {area(base, curve)}" for curve, title in untrained.items())
     )
 
 
@@ -237,6 +238,7 @@ QUESTIONS = (
         ("table-4", "figure-4", "figure-C", "policies", "guarantee"),
         (
             Answer("policies-multi30k", "Multi30k De-En, Pervasive Attention", _policies),
+            Answer("policies-transformer-multi30k", "Multi30k De-En, Transformer", _policies),
             Answer("policies-toy-words", "toy corpus, Pervasive Attention", _policies),
             Answer("guarantee-toy-words", "toy corpus, `--allow-loss`, 90 %", _guarantee),
         ),

@@ -69,6 +69,23 @@ def test_points_without_numbers_are_left_out(tmp_path: Path) -> None:
     assert (tmp_path / "none.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_points_far_below_the_others_do_not_flatten_the_curves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand: quartiles of 30 ... 41 and 3 are 32 and 38, so that 3 lies below 32 - 9 = 23."""
+    figures = drawn_figures(monkeypatch)
+    points = [CurvePoint((float(y - 28),), float(y), str(y)) for y in range(30, 42)]
+    far = TradeoffCurve("far", [CurvePoint((-20.0,), 3.0, "far below"), points[0]], "hold-n")
+    text = draw(tmp_path / "curve.svg", TradeoffCurve("ours, wait-k", points[1:], "wait-k"), far)
+    assert "1 point below this scale" in text and "far below" not in text
+    draw(tmp_path / "few.png", TradeoffCurve("ours, wait-k", points[3:], "wait-k"), far)
+    (cut,), (few,) = (figure.axes for figure in figures)
+    (bottom, top), (left, right) = cut.get_ylim(), cut.get_xlim()
+    assert 28 < bottom < 30 and 41 < top < 43 and 0 < left < 2 and 13 < right < 15
+    assert few.get_ylim()[0] < 3, "of few points all are shown"
+    assert not text_faults(figures[0])
+
+
 @pytest.mark.parametrize(("x", "y"), [(6.314, 0.0), (0.62, 27.1), (-0.4, 27.1), (0.0, 0.0)])
 def test_a_single_point_has_a_scale_that_can_be_read(
     x: float, y: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import statistics
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from nmtgrid.analysis.plotting.figure import (
     shortened,
     wrapped,
 )
+from nmtgrid.base.spans import plural
 
 # Inches of a diagram, of its labels too.
 _WIDTH, _HEIGHT = 5.0, 3.5
@@ -41,6 +43,8 @@ _FEW = 7
 # Published curves that have room for a label at each point.
 _FEW_REFERENCES = 4
 _SMALL = 7.0
+# Points among which outliers are told from others.
+_MANY_POINTS = 12
 # What a double has an exponential of.
 _MOST_EXPONENT = 700.0
 
@@ -281,7 +285,8 @@ def draw_tradeoff(
     """Draw the curves into `path` (.png or .svg), a diagram for each of `x_labels`.
 
     A diagram in which no point has a cost is left out, and so are points that are no numbers.
-    Raises ConfigError for another kind of file.
+    A few points far below all others (`_least_shown`) would flatten the curves: the scales begin
+    above them, and a note counts them. Raises ConfigError for another kind of file.
     """
     curves = [
         dataclasses.replace(curve, points=points)
@@ -289,6 +294,7 @@ def draw_tradeoff(
         if (points := [point for point in curve.points if _is_number(point)])
     ]
     shown = [index for index in range(len(x_labels)) if any(_points(c, index) for c in curves)]
+    least = _least_shown([point.bleu for curve in curves for point in curve.points])
     references = [curve for curve in curves if curve.is_reference]
     # Many curves lie close, and their legend is long.
     is_crowded = len(references) > _FEW_REFERENCES
@@ -311,6 +317,7 @@ def draw_tradeoff(
                 letters = 40 if curve.is_reference else 30
                 lines += axes.plot(x, y, label=legend_label(curve.name, letters, 3), **look)
             lines += [_draw_level(axes, level, curves, looks) for level in levels]
+            _begin_at(axes, [p for curve in curves for p in _points(curve, index)], index, least)
         for axes in panels:
             axes.grid()
         if lines:
@@ -319,7 +326,36 @@ def draw_tradeoff(
                 text.set_fontsize(_SMALL if curve.is_reference else FONT)
         # The legend takes room: where labels fit is known with it alone.
         for axes, index in zip(panels, shown, strict=False):
-            _label_curves(axes, index, curves, looks, names_alone=is_crowded)
+            visible = [
+                dataclasses.replace(curve, points=[p for p in curve.points if p.bleu >= least])
+                for curve in curves
+            ]
+            _label_curves(axes, index, visible, looks, names_alone=is_crowded)
+
+
+def _least_shown(values: Sequence[float]) -> float:
+    """Return the least BLEU to show: of many values, the least that is no low outlier.
+
+    A low outlier lies more than 1.5 interquartile ranges below the first quartile (Tukey, 1977).
+    """
+    if len(values) < _MANY_POINTS:
+        return min(values, default=0.0)
+    first, _, third = statistics.quantiles(values, method="inclusive")
+    return min(value for value in values if value >= first - 1.5 * (third - first))
+
+
+def _begin_at(axes: Axes, points: Sequence[CurvePoint], index: int, least: float) -> None:
+    """Begin the scales of a diagram at the points with at least this BLEU, and count the others."""
+    left_out = sum(point.bleu < least for point in points)
+    if not left_out or left_out == len(points):
+        return
+    bottom, top = least, max(axes.dataLim.y1, least)
+    axes.set_ylim(bottom - 0.07 * (top - bottom), top + 0.07 * (top - bottom))
+    costs = [point.costs[index] for point in points if point.bleu >= least]
+    air = 0.07 * (max(costs) - min(costs)) or 0.5
+    axes.set_xlim(min(costs) - air, max(costs) + air)
+    note = f"{plural(left_out, 'point')} below this scale"
+    axes.annotate(note, (0.98, 0.02), xycoords="axes fraction", ha="right", fontsize=_SMALL)
 
 
 def _label_curves(
