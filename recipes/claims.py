@@ -169,8 +169,10 @@ def _above(*losses: str) -> Callable[[Sequence[Row]], str]:
 
 
 def _lazy(rows: Sequence[Row]) -> str:
-    likelihood = find(rows, loss="mle")["minutes_per_epoch"]
-    lazy = find(rows, loss="lazy-hamming-batch")["minutes_per_epoch"]
+    likelihood, lazy = (
+        mean_of(find(rows, loss=loss)["minutes_per_epoch"])
+        for loss in ("mle", "lazy-hamming-batch")
+    )
     return (
         _above("lazy-hamming-all", "lazy-hamming-batch", "lazy-hamming-refs")(rows)
         + f"; {lazy / likelihood:.1f} times the time per epoch of maximum likelihood"
@@ -216,12 +218,12 @@ def _two_blocks(rows: Sequence[Row]) -> str:
 
 
 def _confidence(rows: Sequence[Row]) -> str:
-    row = find(rows, way="confidence", batch=64)
-    full = find(rows, way="full stack", batch=64)
+    row, full = (find(rows, way=way, batch=64) for way in ("confidence", "full stack"))
+    average_exit, faster = mean_of(row["average_exit"]), mean_of(row["times_faster"])
+    share = mean_of(row["mflops"]) / mean_of(full["mflops"])
     return (
-        f"average exit {row['average_exit']:.2f} of 6 takes {row['mflops'] / full['mflops']:.2f} "
-        f"of the full stack's FLOPs and decodes {row['times_faster']:.2f} times as fast "
-        "(batches of 64)"
+        f"average exit {average_exit:.2f} of 6 takes {share:.2f} of the full stack's FLOPs and "
+        f"decodes {faster:.2f} times as fast (batches of 64)"
     )
 
 

@@ -96,8 +96,9 @@ class Question:
 
 
 def _zoo(rows: Sequence[Row]) -> str:
-    best = sorted(rows, key=lambda row: -row["beam5"])
-    return "test BLEU, beam 5: " + ", ".join(f"{r['system']} {r['beam5']:.1f}" for r in best)
+    best = sorted(rows, key=lambda row: -mean_of(row["beam5"]))
+    scores = (f"{row['system']} {mean_of(row['beam5']):.1f}" for row in best)
+    return f"test BLEU, beam 5: {', '.join(scores)}"
 
 
 def _four(rows: Sequence[Row]) -> str:
@@ -121,7 +122,8 @@ def _one_model(rows: Sequence[Row]) -> str:
 
 def _smoothing(rows: Sequence[Row]) -> str:
     both, twice = find(rows, loss="both-bleu-batch"), find(rows, loss="twice")
-    cost = both["minutes_per_epoch"] / find(rows, loss="mle")["minutes_per_epoch"]
+    times = [mean_of(row["minutes_per_epoch"]) for row in (both, find(rows, loss="mle"))]
+    cost = times[0] / times[1]
     return (
         f"token and sequence level with BLEU {gain_of(both)} BLEU over maximum likelihood, at "
         f"{cost:.1f} times the time per epoch; a second pass without smoothing {gain_of(twice)}"
@@ -169,7 +171,7 @@ def _guarantee(rows: Sequence[Row]) -> str:
 
 def _tuning(rows: Sequence[Row]) -> str:
     best = {
-        name: min(row["valid_nll"] for row in rows if row["optimiser"] == name)
+        name: min(mean_of(row["valid_nll"]) for row in rows if row["optimiser"] == name)
         for name in ("adamw", "muon")
     }
     return f"best validation loss: AdamW {best['adamw']:.2f}, Muon {best['muon']:.2f} (nats/token)"
@@ -177,8 +179,7 @@ def _tuning(rows: Sequence[Row]) -> str:
 
 def _exits(rows: Sequence[Row]) -> str:
     def faster(batch: int, way: str) -> float:
-        factor: float = find(rows, batch=batch, way=way)["times_faster"]
-        return factor
+        return mean_of(find(rows, batch=batch, way=way)["times_faster"])
 
     def best(batch: int) -> float:
         ways = {row["way"] for row in rows if row["way"].startswith("verified")}
@@ -193,7 +194,7 @@ def _exits(rows: Sequence[Row]) -> str:
 
 def _mutants(rows: Sequence[Row]) -> str:
     row = find(rows, what="faults planted in the code")
-    share = row["percent_noticed"]
+    share = mean_of(row["percent_noticed"])
     return f"the tests notice {share:.0f} % of {row['cases']} faults planted in the code"
 
 
@@ -213,7 +214,7 @@ def _kills(rows: Sequence[Row]) -> str:
 
 def _paragraphs(rows: Sequence[Row]) -> str:
     split, whole = (
-        find(rows, architecture="pervasive", input=f"lines as they are{how}")["bleu"]
+        mean_of(find(rows, architecture="pervasive", input=f"lines as they are{how}")["bleu"])
         for how in (" (default)", ", translated whole (`--max-source 512`)")
     )
     return f"BLEU {split:.1f} with long lines split (the default), {whole:.1f} with whole lines"

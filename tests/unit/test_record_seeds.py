@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from nmtgrid.metrics.quality import spread
-from recipes import results
+from recipes import claims, results, results_page
 from recipes.seeds import combine
 
 BLEU = {"1": 40.0, "2": 41.5, "3": 39.0}
@@ -85,3 +85,21 @@ def test_adopting_another_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     record = results.read(tmp_path / "records" / path.name)
     assert record["seeds"] == "1 2"
     assert record["rows"][0]["bleu"]["mean"] == 40.75
+
+
+def test_all_pages_can_show_means_over_seeds() -> None:
+    """Each number of the other seed is a little larger, so that all but the k are means."""
+
+    def larger(name: str, value: Any) -> Any:
+        if isinstance(value, dict):
+            return value | {"mean": value["mean"] * 1.01}
+        return value * 1.01 if isinstance(value, float) and name != "k" else value
+
+    records = {path.stem: results.read(path) for path in results.RECORDS.glob("*.json")}
+    several = {}
+    for name, record in records.items():
+        rows = [{key: larger(key, value) for key, value in row.items()} for row in record["rows"]]
+        several[name] = combine(record, record | {"rows": rows, "seeds": "9"})
+    assert "2 seeds" in claims.page(several)
+    assert " ± " in results_page.results_page(several, {})
+    assert " ± " in results_page.small_page(several)
