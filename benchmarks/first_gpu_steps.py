@@ -315,9 +315,24 @@ def processes(conditions: Conditions, folder: Path) -> None:
         return
     figures: Row = {}
     data = _toy_data(folder, 60 if conditions.quick else 4000)
-    options = ["train", data, "--arch", "pervasive", "--preset", "toy", "--precision", "fp32",
-               "--device", conditions.device, "--max-updates", 4 if conditions.quick else 50,
-               "--set", "training.log_updates=1", "--set", "training.validate_bleu=false"]
+    options = [
+        "train",
+        data,
+        "--arch",
+        "pervasive",
+        "--preset",
+        "toy",
+        "--precision",
+        "fp32",
+        "--device",
+        conditions.device,
+        "--max-updates",
+        4 if conditions.quick else 50,
+        "--set",
+        "training.log_updates=1",
+        "--set",
+        "training.validate_bleu=false",
+    ]
     for name in ("dropout", "embedding_dropout", "output_dropout"):
         options += ["--set", f"model.{name}=0"]  # processes draw their own masks
     if conditions.quick:

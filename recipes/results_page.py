@@ -372,8 +372,8 @@ def _has_scores(record: Record, question: Question) -> bool:
     """Return whether a record is of a real run of `question`; plans of models have no scores."""
     names = {name for row in record["rows"] for name in row}
     is_scored = any(re.search(r"bleu|beam|greedy|nll|loss", name) for name in names - {"beam"})
-    return is_scored and not record["small"] and record["experiment"].startswith(
-        question.experiments
+    return (
+        is_scored and not record["small"] and record["experiment"].startswith(question.experiments)
     )
 
 
@@ -464,9 +464,7 @@ def _record(record: Record, heading: str) -> str:
     return "\n\n".join(blocks) + "\n"
 
 
-def _missing(
-    experiment: str, records: Mapping[str, Record], published: Mapping[str, Any]
-) -> str:
+def _missing(experiment: str, records: Mapping[str, Record], published: Mapping[str, Any]) -> str:
     """Return the name of an experiment without a real run, with links to what there is."""
     ours = _grouped(records).get(experiment, [])
     title = _title(experiment, ours)

@@ -120,7 +120,7 @@ def arrays(data: bytes) -> dict[str, Any]:
     """Return checksums of a safetensors file and of its arrays, whatever these are called."""
     start = 8 + int.from_bytes(data[:8], "little")
     header = json.loads(data[8:start])
-    places = [one["data_offsets"] for name, one in header.items() if name != "__metadata__"]
+    places = [entry["data_offsets"] for name, entry in header.items() if name != "__metadata__"]
     each = sorted(hashlib.sha256(data[start + a : start + b]).hexdigest() for a, b in places)
     return {"file": hashlib.sha256(data).hexdigest(), "arrays": checksum(each), "count": len(each)}
 
@@ -128,10 +128,10 @@ def arrays(data: bytes) -> dict[str, Any]:
 def stable(value: Any) -> Any:
     """Return `value` without what depends on the clock or a version, its long lists cut."""
     if isinstance(value, dict):
-        return {key: stable(one) for key, one in value.items() if not UNSTABLE.search(key)}
+        return {key: stable(item) for key, item in value.items() if not UNSTABLE.search(key)}
     if not isinstance(value, list):
         return value
-    kept = [stable(one) for one in value]
+    kept = [stable(item) for item in value]
     if len(kept) <= LONGEST:
         return kept
     return {"items": len(kept), "all": checksum(kept), "first": kept[:3]}
@@ -142,14 +142,14 @@ def checksum(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def leaves(value: Any, renamed: dict[str, str], place: str = "") -> Iterator[tuple[str, str]]:
+def leaves(value: Any, renamed: dict[str, str], path: str = "") -> Iterator[tuple[str, str]]:
     """Yield the place and the text of each plain value in `value`."""
     if isinstance(value, dict | list) and value:
         items = value.items() if isinstance(value, dict) else enumerate(value)
-        for key, one in items:
-            yield from leaves(one, renamed, f"{place} / {renamed.get(str(key), key)}")
+        for key, item in items:
+            yield from leaves(item, renamed, f"{path} / {renamed.get(str(key), key)}")
     else:
-        yield place, repr(renamed.get(value, value) if isinstance(value, str) else value)
+        yield path, repr(renamed.get(value, value) if isinstance(value, str) else value)
 
 
 def compare(first: Path, second: Path, renamed: dict[str, str], match: str) -> int:
@@ -157,10 +157,10 @@ def compare(first: Path, second: Path, renamed: dict[str, str], match: str) -> i
     captures = [json.loads(path.read_text()) for path in (first, second)]
     chosen = [{n: case for n, case in c.items() if re.search(match, n)} for c in captures]
     before, after = dict(leaves(chosen[0], renamed)), dict(leaves(chosen[1], {}))
-    different = [place for place in before | after if before.get(place) != after.get(place)]
-    for place in different:
-        print(f"{place}: {before.get(place, 'missing')} | {after.get(place, 'missing')}")
-    cases = sorted({place.split(" / ")[1] for place in different})
+    different = [path for path in before | after if before.get(path) != after.get(path)]
+    for path in different:
+        print(f"{path}: {before.get(path, 'missing')} | {after.get(path, 'missing')}")
+    cases = sorted({path.split(" / ")[1] for path in different})
     print(f"{len(different):,} of {len(before | after):,} values differ.", *cases)
     return int(bool(different))
 
@@ -172,20 +172,20 @@ def capture(checkout: Path, work: Path, seed: int, match: str) -> dict[str, Any]
     for package in SLOW_IMPORTS:
         importlib.import_module(package)
     work.mkdir(parents=True)
-    found: dict[str, Any] = {}
-    for place, (name, commands) in enumerate(read_cases(seed).items()):
-        if place and not re.search(match, name):
+    results: dict[str, Any] = {}
+    for number, (name, commands) in enumerate(read_cases(seed).items()):
+        if number and not re.search(match, name):
             continue
         began = time.monotonic()
-        found[name] = run(work, name, commands)
-        fault = found[name].get("fault", "")
+        results[name] = run(work, name, commands)
+        fault = results[name].get("fault", "")
         print(f"{time.monotonic() - began:6.1f} s  {name}  {fault}", file=sys.stderr, flush=True)
-        if not place:
+        if not number:
             for language, count, file in ("qa", None, "few.qa"), ("qb", 1, "first.qb"):
                 lines = (work / name / "raw" / f"test.{language}").read_text().split("\n")[:12]
                 kept = [" ".join(line.split()[:count]) for line in lines]
                 (work / file).write_text("\n".join([*kept, ""]))
-    return found
+    return results
 
 
 def main() -> int:

@@ -139,18 +139,18 @@ def test_usage_errors_are_short(capsys: pytest.CaptureFixture[str]) -> None:
     assert len(shown.strip().splitlines()) <= 3
 
 
-def _command(monkeypatch: pytest.MonkeyPatch, deed: Callable[[], None]) -> None:
+def _command(monkeypatch: pytest.MonkeyPatch, action: Callable[[], None]) -> None:
     def command() -> None:
-        deed()
+        action()
 
     monkeypatch.setitem(sys.modules, app.COMMANDS["train"], SimpleNamespace(command=command))
 
 
 def _raiser(fault: BaseException) -> Callable[[], None]:
-    def deed() -> None:
+    def action() -> None:
         raise fault
 
-    return deed
+    return action
 
 
 @pytest.mark.parametrize(
@@ -201,13 +201,13 @@ def test_waiting_threads_do_not_spin_long(project: Path) -> None:
     """How long is set before torch is loaded, unless the user has set one."""
     code = "import os; from nmtgrid.cli.app import main; main(['--version'])"
     code += "; print(os.environ['GOMP_SPINCOUNT'])"
-    environment = {name: held for name, held in os.environ.items() if name != "GOMP_SPINCOUNT"}
-    for given, wanted in (({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5")):
+    environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
+    for more, expected in (({}, "10000"), ({"GOMP_SPINCOUNT": "5"}, "5")):
         shown = subprocess.run(
-            [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(project), **given},
+            [sys.executable, "-c", code], env={**environment, "PYTHONPATH": str(project), **more},
             capture_output=True, text=True, check=True,
         )  # fmt: skip
-        assert shown.stdout.splitlines()[-1] == wanted
+        assert shown.stdout.splitlines()[-1] == expected
 
 
 def test_library_attributes(project: Path) -> None:
@@ -220,18 +220,18 @@ def test_library_attributes(project: Path) -> None:
 
 def _settings(project: Path) -> dict[str, list[str]]:
     settings = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
-    wanted: list[str] = settings["project"]["dependencies"]
-    return {re.split(r"[<>=~!\s\[]", text)[0]: [text] for text in wanted}
+    required: list[str] = settings["project"]["dependencies"]
+    return {re.split(r"[<>=~!\s\[]", text)[0]: [text] for text in required}
 
 
 def test_dependencies(project: Path) -> None:
-    wanted = _settings(project)
-    assert wanted["torch"] == ["torch>=2.11"]
-    assert {"typer", "rich", "sacremoses", "subword-nmt", "sacrebleu", "compare-mt"} <= set(wanted)
-    assert "six" in wanted
+    required = _settings(project)
+    assert required["torch"] == ["torch>=2.11"]
+    packages = {"typer", "rich", "sacremoses", "subword-nmt", "sacrebleu", "compare-mt", "six"}
+    assert packages <= set(required)
     constraints = (project / "constraints.txt").read_text(encoding="utf-8")
     pinned = {line.split("==")[0] for line in constraints.splitlines() if "==" in line}
-    assert set(wanted) <= pinned
+    assert set(required) <= pinned
 
 
 def test_the_changelog_tells_of_this_version(project: Path) -> None:

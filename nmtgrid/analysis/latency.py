@@ -355,7 +355,9 @@ def _check_names(
     folders: dict[str, str] = {}
     for result in results:
         folder = folders.setdefault(result.system, result.model)
-        if not _may_be_same(folder, result.model):
+        # One folder, if one path is the end of the other, or unknown.
+        ends = zip(reversed(Path(folder).parts), reversed(Path(result.model).parts), strict=False)
+        if not all(ours == theirs for ours, theirs in ends):
             raise ConfigError(
                 f"Two models are called `{result.system}`: {folder} and {result.model}.",
                 "Give their evaluations different names, as in NAME=RESULTS.",
@@ -368,12 +370,6 @@ def _check_names(
                 f"{result.setting.title}: of different models, sentences or options.",
                 "Give the evaluations different names, as in NAME=RESULTS.",
             )
-
-
-def _may_be_same(first: str, second: str) -> bool:
-    """Return whether two paths may lead to one folder: one is the end of the other, or unknown."""
-    parts = zip(reversed(Path(first).parts), reversed(Path(second).parts), strict=False)
-    return all(a == b for a, b in parts)
 
 
 def _settings_table(

@@ -245,7 +245,7 @@ def _section(section: Section) -> str:
     # Where the page opens with what was found, the method stands behind.
     text, method = _paragraphs(section.text), ""
     if section.finding:
-        text, method = "", f'<h3>How it was computed</h3>\n{text}'
+        text, method = "", f"<h3>How it was computed</h3>\n{text}"
     # The first table sums a section up; the rest are for reading on.
     is_short = bool(section.tables) and len(section.tables[0].rows) <= _MOST_ROWS
     first, rest = section.tables[:is_short], section.tables[is_short:]

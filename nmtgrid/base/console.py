@@ -104,13 +104,6 @@ def table(
     console.print(content)
 
 
-def listing(
-    title: str, headings: Sequence[str], rows: Iterable[Sequence[Any]], width: int | None = None
-) -> None:
-    """Print a table on standard output, as the result of a command; the first column is whole."""
-    table(title, headings, rows, console=output, width=width)
-
-
 class Bar:
     """A progress bar."""
 

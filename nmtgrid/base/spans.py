@@ -55,12 +55,12 @@ def real_number(text: str) -> float:
     return float(_checked(text, _FLOAT, "a number"))
 
 
-def _checked(text: str, pattern: re.Pattern[str], kind: str) -> str:
+def _checked(text: str, pattern: re.Pattern[str], kind: str, where: str = "") -> str:
     text = text.strip()
     if not pattern.fullmatch(text):
         if _DIGITS.fullmatch(text):
             raise ValueError(f"`{text[:20]}...` has more digits than can be told apart.")
-        raise ValueError(f"`{shortened(text)}` is not {kind}.")
+        raise ValueError(f"`{shortened(text)}`{where} is not {kind}.")
     return text
 
 
@@ -179,14 +179,9 @@ class _Reader:
         return [first + step * index for index in range(count)]
 
     def _number(self, text: str, part: str, bounds: Bounds = Bounds()) -> Decimal:
-        text = text.strip()
-        if not self.number.fullmatch(text):
-            kind = "a whole number" if self.number is _WHOLE else "a number"
-            where = "" if text == part else f" in `{shortened(part)}`"
-            if _DIGITS.fullmatch(text):
-                raise ValueError(f"`{text[:20]}...` has more digits than can be told apart.")
-            raise ValueError(f"`{shortened(text)}`{where} is not {kind}.")
-        value = Decimal(text)
+        kind = "a whole number" if self.number is _WHOLE else "a number"
+        where = "" if text.strip() == part else f" in `{shortened(part)}`"
+        value = Decimal(_checked(text, self.number, kind, where))
         if condition := bounds.fault(value):
             raise ValueError(f"every number must be {condition}, but one is {value}.")
         return value

@@ -166,18 +166,11 @@ class _TorchFinder(importlib.abc.MetaPathFinder):
     def find_spec(self, name: str, path: object, target: object = None) -> None:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         if name == "torch" and 0 <= limit < _LEAST_MEMORY:
-            raise MemoryLimitError(limit)
-
-
-class MemoryLimitError(NmtgridError):
-    """The memory limit of the process is too low to load torch."""
-
-    def __init__(self, limit: int) -> None:
-        super().__init__(
-            f"This process may use {limit >> 20:,} MiB of memory, but torch alone needs more than "
-            f"{_LEAST_MEMORY >> 20:,} MiB.",
-            _RAISE_LIMIT,
-        )
+            raise NmtgridError(
+                f"This process may use {limit >> 20:,} MiB of memory, but torch alone needs more "
+                f"than {_LEAST_MEMORY >> 20:,} MiB.",
+                _RAISE_LIMIT,
+            )
 
 
 def _write_plainly(message: str) -> None:

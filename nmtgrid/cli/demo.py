@@ -111,7 +111,7 @@ def _names(texts: Sequence[str]) -> dict[str, Path]:
         if name in names:
             raise ConfigError(
                 f"Two models have the name `{name}`.",
-                "Give one of them another name, as in `other=MODEL`."
+                "Give one of them another name, as in `other=MODEL`.",
             )
         names[name] = path
     return names

@@ -33,9 +33,7 @@ class ImportArguments(CommandArguments):
     codes_target: Path | None = option("BPE codes of the target, if separate.", "FILE")
     source_lang: str | None = option("Source language, if the checkpoint does not name it.")
     target_lang: str | None = option("Target language, if the checkpoint does not name it.")
-    tokenize: Literal["moses", "none"] = option(
-        "Tokeniser of the training text.", default="moses"
-    )
+    tokenize: Literal["moses", "none"] = option("Tokeniser of the training text.", default="moses")
     lowercase: bool = flag("--lowercase", "The training text was lower-cased.")
     json: JsonFile = None
 

@@ -225,9 +225,7 @@ def takes(
     if "config" in names:
         # Typer gives its context, which knows what stood on the command line.
         parameters.append(
-            inspect.Parameter(
-                _CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
-            )
+            inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         )
         hints[_CONTEXT] = typer.Context
 

@@ -167,37 +167,27 @@ def sentence_latency(
         block = _Block(z, hypotheses[rows], sources[rows], references[rows], convention)
         for name, column in columns.items():
             column[rows] = getattr(block, name)()
+    own_columns = {}
+    for name, metric in (own or {}).items():
+        column = own_columns[name] = numpy.full(len(hypotheses), numpy.nan)
+        # Undefined without source or hypothesis, as above.
+        for index in scored.tolist():
+            row, source, target = delays[index], float(sources[index]), float(len(delays[index]))
+            most = source
+            if convention == "simuleval":
+                most, target = math.inf, float(references[index])
+            capped = [float(min(delay, most)) for delay in row]
+            column[index] = own_latency(
+                name, metric, capped, source, target, f"sentence {index + 1}"
+            )
     return SentenceLatency(
         **columns,
         hypothesis_lengths=hypotheses,
         reference_lengths=references,
         unit=unit,
         convention=convention,
-        own={
-            name: _own_column(name, metric, delays, sources, references, convention)
-            for name, metric in (own or {}).items()
-        },
+        own=own_columns,
     )
-
-
-def _own_column(
-    name: str,
-    metric: Metric,
-    delays: Sequence[Sequence[float]],
-    sources: Numbers,
-    references: Numbers,
-    convention: Convention,
-) -> Numbers:
-    """Return a user-defined metric of each sentence, NaN where it is undefined."""
-    column = numpy.full(len(sources), numpy.nan)
-    for index, (row, source, reference) in enumerate(zip(delays, sources, references, strict=True)):
-        if not len(row) or not source:
-            continue
-        most, target = (math.inf, reference) if convention == "simuleval" else (source, len(row))
-        capped = [float(min(delay, most)) for delay in row]
-        where = f"sentence {index + 1}"
-        column[index] = own_latency(name, metric, capped, float(source), float(target), where)
-    return column
 
 
 def own_latency(

@@ -212,17 +212,12 @@ def path_of(batch: Batch, sites: PredictionSites) -> Tensor:
     """
     assert sites.reads is not None
     check_reads(batch, sites)
-    count, length = batch.target_input.shape
-    path = sites.reads.new_full((count * length,), -1)  # -1: no site at this position
-    cells = sites.sentence * length + sites.position
-    path[cells] = sites.reads
-    # Two sites at one position write to the same cell, and one of them does not find its reads.
-    if not torch.equal(path[cells], sites.reads):
-        raise ValueError(
-            "this model's predictions depend on the path: a position cannot have two different "
-            "reads in one pass; ask for them in passes of their own"
-        )
-    path = path.view(count, length)
+    path = _by_position(
+        batch, sites, sites.reads, -1,
+        "this model's predictions depend on the path: a position cannot have two different reads "
+        "in one pass; ask for them in passes of their own",
+    )  # fmt: skip
+    count, length = path.shape
     # Positions without a site copy the last site before them; the running maximum finds it. Before
     # the first site they copy that one, as a path that never falls allows.
     positions = torch.arange(length, device=path.device).expand(count, length)
@@ -234,6 +229,23 @@ def path_of(batch: Batch, sites: PredictionSites) -> Tensor:
     if bool((path[:, 1:] < path[:, :-1]).any()):
         raise ValueError("along a path reads never become fewer, but these do")
     return path
+
+
+def _by_position(
+    batch: Batch, sites: PredictionSites, values: Tensor, missing: int, conflict: str
+) -> Tensor:
+    """Return the values [M] of the sites as [B, T], `missing` where a position has no site.
+
+    Raises ValueError(`conflict`) for two different ones at one position of a sentence.
+    """
+    count, length = batch.target_input.shape
+    grid = values.new_full((count * length,), missing)
+    cells = sites.sentence * length + sites.position
+    grid[cells] = values
+    # Two sites at one position write to the same cell, and one of them does not find its value.
+    if not torch.equal(grid[cells], values):
+        raise ValueError(conflict)
+    return grid.view(count, length)
 
 
 def check_depth(sites: PredictionSites, exits: int) -> None:
@@ -253,17 +265,11 @@ def depths_of(batch: Batch, sites: PredictionSites, exits: int) -> Tensor:
     """
     assert sites.depth is not None
     check_depth(sites, exits)
-    count, length = batch.target_input.shape
-    # Positions without a site run through all blocks. Duplicates are found as in `path_of`.
-    depths = sites.depth.new_full((count * length,), exits)
-    cells = sites.sentence * length + sites.position
-    depths[cells] = sites.depth
-    if not torch.equal(depths[cells], sites.depth):
-        raise ValueError(
-            "a position cannot have left at two exits in one pass; ask for them in passes of their "
-            "own"
-        )
-    return depths.view(count, length)
+    # Positions without a site run through all blocks.
+    return _by_position(
+        batch, sites, sites.depth, exits,
+        "a position cannot have left at two exits in one pass; ask for them in passes of their own",
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,7 +38,7 @@ from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.models.api import PredictionSites, Report, Step, Traits, TranslationModel, numbered
 from nmtgrid.models.bilstm_config import BiLSTMConfig
 from nmtgrid.models.config_checks import first_alias
-from nmtgrid.models.cost_report import table_report, table_steps
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.text.vocabulary import PAD
 
 
@@ -159,11 +159,8 @@ class BiLSTM(TranslationModel):
             "RNN + attention",
             6.0 * (source * source_length + target * target_length + attended),
             "the whole source and the whole target prefix",
-            table_steps(
-                "RNN + attention",
-                (source_length, target_length),
-                (config.encoder_depth, config.decoder_depth),
-            ),
+            (source_length, target_length),
+            (config.encoder_depth, config.decoder_depth),
         )
 
     def stages(self) -> dict[str, nn.Module]:

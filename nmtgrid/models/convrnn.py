@@ -212,9 +212,7 @@ class ConvRNN(TranslationModel):
             sequential=f"O(|y| + {2 * depth})",
             target_path="O(|y|)",
             source_path="O(N)",
-            steps=Steps(
-                target_length + 2 * depth, target_length, depth, (depth, 1)
-            ),
+            steps=Steps(target_length + 2 * depth, target_length, depth, (depth, 1)),
         )
 
     def stages(self) -> dict[str, nn.Module]:

@@ -39,7 +39,7 @@ from nmtgrid.models.api import (
 )
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.convs2s_config import ConvS2SConfig
-from nmtgrid.models.cost_report import table_report, table_steps
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.text.vocabulary import PAD
 
 GAMMA = math.sqrt(0.5)
@@ -340,12 +340,9 @@ class ConvS2S(TranslationModel):
             3.0 * (source_length * source + target_length * (target + classified)),
             f"{self.traits.target_receptive_field} target tokens, and all source tokens, each "
             f"encoded with {reach} neighbours",
-            table_steps(
-                "ConvS2S",
-                (source_length, target_length),
-                (config.encoder_depth, config.decoder_depth),
-                config.kernel,
-            ),
+            (source_length, target_length),
+            (config.encoder_depth, config.decoder_depth),
+            config.kernel,
         )
 
     def stages(self) -> dict[str, nn.Module]:

@@ -166,9 +166,7 @@ CONVS2S = (
         (12000, 8800),
         21e6,
     ),
-    Preset(
-        "iwslt14-en-de-conll", "as iwslt14-de-en-conll", _CONLL, (8800, 12000), 22e6
-    ),
+    Preset("iwslt14-en-de-conll", "as iwslt14-de-en-conll", _CONLL, (8800, 12000), 22e6),
     Preset(
         "wmt16-en-ro",
         "table 3.11 (Gehring et al., 2017): 20+20 layers of 512. The table says 40K types, but its "

@@ -89,17 +89,14 @@ def table_report(
     model: str,
     flops_per_pair: float,
     receptive_field: str,
-    steps: Steps,
+    lengths: tuple[float, float],
+    layers: tuple[int, int],
+    kernel: int | None = None,
     computation: str | None = None,
 ) -> Report:
-    """Return a report with the orders of growth of table 3.1's row `model`."""
+    """Return a report of table 3.1's row `model`; lengths and layers are as in `table_steps`."""
     row = next(row for row in TABLE if row.model == model)
     return Report(
-        flops_per_pair,
-        receptive_field,
-        computation or row.computation,
-        row.sequential,
-        row.target_path,
-        row.source_path,
-        steps,
-    )
+        flops_per_pair, receptive_field, computation or row.computation, row.sequential,
+        row.target_path, row.source_path, table_steps(model, lengths, layers, kernel),
+    )  # fmt: skip

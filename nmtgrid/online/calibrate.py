@@ -77,9 +77,7 @@ def refused_candidates(settings: Sequence[Setting]) -> list[str]:
     faults = []
     policies = {setting.policy for setting in settings}
     if "oracle" in policies:
-        faults.append(
-            "The oracle needs the reference, so it gives no guarantee for new sentences."
-        )
+        faults.append("The oracle needs the reference, so it gives no guarantee for new sentences.")
     if "re-translation" in policies:
         faults.append(
             "The final output of `re-translation` is always the offline translation, so its loss "

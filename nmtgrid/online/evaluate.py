@@ -118,14 +118,11 @@ def read_sentences(
     Lines that are too long for the model will be translated in segments, as in a stream, and are
     listed in a warning.
     """
-    columns = zip(
-        split.raw_source(), split.raw_target(), split.tokenized_target(), strict=True
-    )  # fmt: skip
+    columns = zip(split.raw_source(), split.raw_target(), split.tokenized_target(), strict=True)
     sentences: list[Sentence] = []
     long_lines: dict[int, int] = {}
-    for line, (source, raw, tokenized) in enumerate(columns, start=1):
-        if count is not None and line > count:
-            break
+    first = itertools.islice(columns, count)
+    for line, (source, raw, tokenized) in enumerate(first, start=1):
         if source_text == "words":
             # As in a stream: each raw word is tokenised and segmented before the next is known.
             sizes = map(len, pipeline.source_words(source))

@@ -46,7 +46,14 @@ def agent_loss(
     starts with one token read, its first write counts, the last column always writes, so that the
     probabilities of all paths sum to 1, and that row uses the path of token t + 1.
     """
-    return -_scores(logits, paths, source_lengths, target_lengths, area).sum()
+    columns = logits.shape[2]
+    counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
+    # Cells that do not count may hold anything; filled first, they give no gradient either.
+    decided_logits = logits.float().masked_fill(~counts, 0.0)
+    reads = torch.arange(1, columns + 1, device=logits.device)
+    # log(1 - sigmoid(x)) is logsigmoid(-x), exact where sigmoid(x) rounds to 1.
+    action_logits = torch.where(reads < paths[..., None], decided_logits, -decided_logits)
+    return -logsigmoid(action_logits).masked_fill(~counts, 0.0).sum()
 
 
 def agent_cells(
@@ -79,20 +86,6 @@ def agent_hits(
     reads = torch.arange(1, columns + 1, device=logits.device)
     # rho > 1/2 is a positive logit; left of the path reading is right.
     return ((logits > 0) == (reads < paths[..., None])) & counts
-
-
-def _scores(
-    logits: Tensor, paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, area: Area
-) -> Tensor:
-    """Return [B, T, S]: the log-probability of the right action in each cell, 0 in ignored ones."""
-    columns = logits.shape[2]
-    counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
-    # Cells that do not count may hold anything; filled first, they give no gradient either.
-    decided_logits = logits.float().masked_fill(~counts, 0.0)
-    reads = torch.arange(1, columns + 1, device=logits.device)
-    # log(1 - sigmoid(x)) is logsigmoid(-x), exact where sigmoid(x) rounds to 1.
-    action_logits = torch.where(reads < paths[..., None], decided_logits, -decided_logits)
-    return logsigmoid(action_logits).masked_fill(~counts, 0.0)
 
 
 def next_reads(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Tensor) -> Tensor:

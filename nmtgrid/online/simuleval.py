@@ -143,20 +143,15 @@ def _bleu(instances: Sequence[Instance], tokenizer: Tokenizer, notes: list[str])
     else:
         if filled < count:
             notes.append(f"{count - filled:,} references are empty and count as such in BLEU.")
-        if tokenizer != "none" and _are_tokenized(references):
+        # Of those that end in a full stop, most have a blank before it.
+        stops = [r.endswith(" .") for r in map(str.rstrip, references) if r.endswith(".")]
+        if tokenizer != "none" and sum(stops) > len(stops) / 2:
             notes.append(
                 "The references seem to be tokenised, and BLEU tokenises them again: "
                 "`--sacrebleu-tokenizer none` prevents that."
             )
         return bleu([instance.prediction for instance in instances], references, tokenizer)
     return None
-
-
-def _are_tokenized(references: Sequence[str]) -> bool:
-    """Return whether a blank stands before the full stop at the end of most that end in one."""
-    stops = [reference.rstrip().endswith(" .") for reference in references
-             if reference.rstrip().endswith(".")]  # fmt: skip
-    return sum(stops) > len(stops) / 2
 
 
 def _is_computation_aware(instances: Sequence[Instance], notes: list[str]) -> bool:

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.rows import repeat, take
-from nmtgrid.models.api import ExitModel, Step, TranslationModel, with_exits
+from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.beams import (
     FinishedHypotheses,
@@ -131,8 +131,16 @@ def search(
     """
     check(models, plan, align, agent, halt)
     if isinstance(halt, Verified):
-        exit_model = with_exits(models[0])
-        return _search_verified(exit_model, source, lengths, plan, align, constraints, halt)
+        model = with_exits(models[0])
+        rules = _rules(models, plan, lengths, constraints, source.dim() == 2)
+        verified = VerifiedSearch(
+            model, model.drafts(model.begin(source, lengths), halt, align), halt, rules
+        )
+        verified.run()
+        results = verified.hypotheses(plan, lengths.tolist())
+        if None in results:
+            raise _nothing_to_write()
+        return [[hypothesis] for hypothesis in results if hypothesis is not None]
     # A recorded step has neither limited reads nor rows that leave it early.
     if agent is not None or halt is not None:
         graphs = None
@@ -171,25 +179,6 @@ def _rules(
     # Not shown where the source ends, a model cannot know when to end either (appendix C).
     hidden = any(model.traits.hides_source_end for model in models)
     return Rules.of(plan, lengths, constraints, end_is_hidden=hidden, of_pictures=not is_text)
-
-
-def _search_verified(
-    model: ExitModel,
-    source: Tensor,
-    lengths: Tensor,
-    plan: SearchPlan,
-    align: bool,
-    constraints: Sequence[Constraint],
-    verified: Verified,
-) -> list[list[Hypothesis]]:
-    rules = _rules([model], plan, lengths, constraints, source.dim() == 2)
-    drafts = model.drafts(model.begin(source, lengths), verified, align)
-    run = VerifiedSearch(model, drafts, verified, rules)
-    run.run()
-    hypotheses = run.hypotheses(plan, lengths.tolist())
-    if None in hypotheses:
-        raise _nothing_to_write()
-    return [[hypothesis] for hypothesis in hypotheses if hypothesis is not None]
 
 
 def _nothing_to_write() -> ModelError:

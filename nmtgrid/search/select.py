@@ -186,9 +186,7 @@ class Beam:
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
     ) -> Continuations:
         # At most one continuation of each row ends, so 2 x width hold enough that go on.
-        value, token, parent = _best_of_groups(
-            log_probabilities, totals, len(keys), 2 * self.width
-        )
+        value, token, parent = _best_of_groups(log_probabilities, totals, len(keys), 2 * self.width)
         is_end = token == END
         # A stable sort of the flags puts what goes on first and keeps its order.
         goes_on = is_end.to(torch.int8).sort(dim=1, stable=True).indices[:, : self.width]

@@ -158,7 +158,16 @@ class VerifiedSearch:
         for step in range(most):
             logits = self.state.feed(token, self.written + step, last, predict=True)
             assert logits is not None
-            token, log = self._likeliest(logits, self.written + step, last)
+            logits = logits.float()
+            # Constraints act on drafts too, so that these are accepted; rules on special symbols
+            # alone forbid what is seldom likeliest.
+            if not self.is_plain:
+                missing = self.types - logits.shape[1]
+                logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
+                logits = self.rules.apply(
+                    logits, self.written + step, self.sentence, at_limit=last >= self.min_limit
+                )
+            log, token = logits.log_softmax(1).max(1)
             drafts.append((token, log))
             total = total + log
             goes_on = goes_on & (total >= least)
@@ -177,21 +186,6 @@ class VerifiedSearch:
         tokens, logs = (torch.stack(parts, 1) for parts in zip(*drafts, strict=True))
         needed = (counts + ~is_over).clamp(max=fed)
         return _Drafts(tokens, logs, counts, needed, fed, min(fed, most))
-
-    def _likeliest(self, logits: Tensor, step: Tensor, last: int) -> tuple[Tensor, Tensor]:
-        """Return drafts [R] and their log-probabilities, of logits [R, V'].
-
-        `step` [R] tokens stand in the rows, `last` at most. Constraints act on drafts too, so that
-        these are accepted; rules on special symbols alone forbid what is seldom likeliest.
-        """
-        logits = logits.float()
-        if not self.is_plain:
-            missing = self.types - logits.shape[1]
-            logits = torch.nn.functional.pad(logits, (0, missing), value=-math.inf)
-            at_limit = last >= self.min_limit
-            logits = self.rules.apply(logits, step, self.sentence, at_limit=at_limit)
-        value, token = logits.log_softmax(1).max(1)
-        return token, value
 
     def _verify(self, drafts: _Drafts) -> None:
         """Write what the full stack finds, as far as each row's drafts agree with it."""

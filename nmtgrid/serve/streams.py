@@ -282,9 +282,7 @@ class Streams:
         limits = self._limits
         idle = limits.idle if idle is None else min(idle, limits.idle)
         with self._worker as deadline:
-            stream = self._worker.run(
-                lambda: Stream(systems, self._worker, limits, idle), deadline
-            )
+            stream = self._worker.run(lambda: Stream(systems, self._worker, limits, idle), deadline)
         with self._lock:
             self._check_room()
             self._streams[stream.id] = stream

@@ -126,7 +126,6 @@ class LikelihoodSettings(SmoothedSettings):
     """Settings of maximum likelihood."""
 
 
-
 class Likelihood(BaseObjective[LikelihoodSettings]):
     """Maximum likelihood: one prediction for each target token, with the whole source."""
 

@@ -432,9 +432,7 @@ def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clea
         source, target = map(LengthPercentiles.of, trainer.plan.lengths())
         lengths = TrainingLengths(source, target) if dataset.pictures is None else None
         settings = to_json(trainer.settings)
-        save_description(
-            folder, trainer.model, dataset.pipeline, settings, lengths, dataset.path
-        )
+        save_description(folder, trainer.model, dataset.pipeline, settings, lengths, dataset.path)
         splits = dataset.manifest["splits"].items()
         name = dataset.path.resolve().name
         update_card(

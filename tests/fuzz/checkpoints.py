@@ -88,7 +88,7 @@ def saved(value: Any) -> bytes:
     return file.getvalue()
 
 
-def made(make: Any, changes: dict[str, Any] | None = None, **tensors: torch.Tensor) -> bytes:
+def model_file(make: Any, changes: dict[str, Any] | None = None, **tensors: torch.Tensor) -> bytes:
     """Return a good checkpoint whose options and tensors are changed."""
     reference = make(TYPES)
     vars(reference.options).update(changes or {})
@@ -97,7 +97,7 @@ def made(make: Any, changes: dict[str, Any] | None = None, **tensors: torch.Tens
 
 def spliced(value: bytes, option: str = "dropout", make: Any = LSTM) -> bytes:
     """Return a good checkpoint in which an option's value is made by the instructions `value`."""
-    with zipfile.ZipFile(io.BytesIO(made(make, {option: _PLACEHOLDER}))) as old:
+    with zipfile.ZipFile(io.BytesIO(model_file(make, {option: _PLACEHOLDER}))) as old:
         parts = {name.partition("/")[2]: old.read(name) for name in old.namelist()}
     assert parts["data.pkl"].count(text(_PLACEHOLDER)) == 1
     parts["data.pkl"] = parts["data.pkl"].replace(text(_PLACEHOLDER), value)
@@ -158,22 +158,22 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], None]]]:
     pairs = b"](" + b"K\x01K\x02\x86" * 5000 + b"e"
     ordered, size = b"ccollections\nOrderedDict\n", b"ctorch\nSize\n"
     keys = b"}(" + b"".join(number(n * _MERSENNE) + b"N" for n in range(100_000)) + b"u"
-    whole = made(LSTM)
-    one, lost = b"K\x01\x85", "does not lie within"
+    whole = model_file(LSTM)
+    axis, lost = b"K\x01\x85", "does not lie within"
     magic = b"\x80\x02\x8a\x0al\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.\x80\x02M\xe9\x03."
     stream = magic + b"\x80\x02}(" + text("little_endian") + b"\x88u."
     with_tensor = {
         "zero stride": (lost, b"K\x03\x85", b"K\x00\x85"),
-        "more elements than stored": (lost, b"K\x07\x85", one),
-        "terabytes": (lost, number(2**40) + b"\x85", one),
-        "negative size": ("no count", number(-3) + b"\x85", one),
-        "size that is no number": ("no count", b"G\x7f\xf8" + bytes(6) + b"\x85", one),
-        "size of 400 digits": ("whole number of", b"\x8a\xa8" + b"\x11" * 168 + b"\x85", one),
+        "more elements than stored": (lost, b"K\x07\x85", axis),
+        "terabytes": (lost, number(2**40) + b"\x85", axis),
+        "negative size": ("no count", number(-3) + b"\x85", axis),
+        "size that is no number": ("no count", b"G\x7f\xf8" + bytes(6) + b"\x85", axis),
+        "size of 400 digits": ("whole number of", b"\x8a\xa8" + b"\x11" * 168 + b"\x85", axis),
         "overlapping rows": (lost, b"K\x05K\x05\x86", b"K\x00K\x01\x86"),
         "two to the 120": (lost, number(2**120) + b"K\x00\x86", b"K\x01K\x01\x86"),
         "far stride": (lost, b"K\x02\x85", number(2**62) + b"\x85"),
         "nine axes": ("inconsistent", b"(" + b"K\x01" * 9 + b"t", b"(" + b"K\x01" * 9 + b"t"),
-        "shape of a million axes": ("inconsistent", b"(" + b"K\x01" * 900_000 + b"t", one),
+        "shape of a million axes": ("inconsistent", b"(" + b"K\x01" * 900_000 + b"t", axis),
     }
     option: dict[str, tuple[dict[str, Any], str]] = {
         "a billion layers": ({"encoder_layers": 10**9}, "--encoder-layers"),
@@ -211,7 +211,7 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], None]]]:
             "--encoder-layers", spliced(b"]" + b"2a" * 9, "encoder_layers", ConvS2S)),
         "keys of one hash": ("no `model`", archive(b"\x80\x02" + keys + b".")),
         "numbers as names": ("is missing", archive(checkpoint(model=b"}(" + b"".join(
-            b"G" + struct.pack(">d", 2.0 ** (61 * (n % 16)) * (1 + n)) + tensor(one, one)
+            b"G" + struct.pack(">d", 2.0 ** (61 * (n % 16)) * (1 + n)) + tensor(axis, axis)
             for n in range(300)) + b"u"))),
         "memo far away": ("counts 4,294,967,295", archive(checkpoint(b"Nr\xff\xff\xff\xff"))),
         "long names joined": ("asks for", archive(checkpoint(
@@ -229,20 +229,20 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], None]]]:
         "empty stack": (damaged, archive(b"\x80\x02" + b"0" * 99 + b".")),
         "marks that lack": (damaged, archive(b"\x80\x02tttt.")),
         "one storage with two sizes": ("named in two ways", archive(checkpoint(
-            model=b"}(" + text("a") + tensor(one, one) + text("b") + tensor(one, one, count=5)
+            model=b"}(" + text("a") + tensor(axis, axis) + text("b") + tensor(axis, axis, count=5)
             + b"u"))),
         "storage that is missing": ("cut or missing", archive(checkpoint(
-            model=b"}" + text("a") + tensor(one, one, count=2**40) + b"s"))),
-        "rows without columns": ("give", made(
+            model=b"}" + text("a") + tensor(axis, axis, count=2**40) + b"s"))),
+        "rows without columns": ("give", model_file(
             Transformer, {"encoder_learned_pos": True, "decoder_learned_pos": True},
             **{f"{side}.embed_positions.weight": torch.empty(2**31, 0)
                for side in ("encoder", "decoder")})),
-        "scalar positions": ("do not fit together", made(
+        "scalar positions": ("do not fit together", model_file(
             Transformer, {"encoder_learned_pos": True, "decoder_learned_pos": True},
             **{f"{side}.embed_positions.weight": torch.ones(())
                for side in ("encoder", "decoder")})),
         "one layer 60 times": ("far more than the weights", _tied_layers(60)),
-        "a deep grid": ("--num-layers", made(
+        "a deep grid": ("--num-layers", model_file(
             Pervasive, {"num_layers": 1000, "decoder_embed_dim": 2**17,
                         "encoder_embed_dim": 2**17, "bottleneck": None, "conv_groups": None})),
         "compressed bomb": ("compressed", archive(
@@ -257,7 +257,7 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], None]]]:
         "another pickle": ("none of torch's", b"\x80\x02K\x05."),
         "cut stream": ("too early", stream + checkpoint()[:-30]),
         "stream that names a storage often": ("cut, or not those", stream + checkpoint(
-            model=b"}" + text("0") + tensor(one, one) + b"s")
+            model=b"}" + text("0") + tensor(axis, axis) + b"s")
             + b"\x80\x02](" + text("0") * 1000 + b"e." + struct.pack("<q", 6) + bytes(24)),
         "sparse stream": ("instruction 0x00", lambda path: sparse(path, stream)),
         "sparse text": ("32 MiB", lambda path: sparse(
@@ -275,7 +275,8 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], None]]]:
             model=b"}" + text("a") + tensor(shape, strides) + b"s")))
         for name, (words, shape, strides) in with_tensor.items()
     }  # fmt: skip
-    return cases | {name: (words, made(LSTM, changes)) for name, (changes, words) in option.items()}
+    more = {name: (words, model_file(LSTM, changes)) for name, (changes, words) in option.items()}
+    return cases | more
 
 
 def mutated(draw: random.Random, good: list[bytes], bad: list[bytes]) -> bytes:
@@ -338,7 +339,7 @@ def run(count: int, seed: int = 1) -> Iterator[tuple[str, str, dict[str, Any]]]:
         folder = Path(name)
         write_dictionaries(folder)
         path = folder / "c.pt"
-        good = [made(kind) for kind in (LSTM, ConvS2S, Transformer, Pervasive)]
+        good = [model_file(kind) for kind in (LSTM, ConvS2S, Transformer, Pervasive)]
         write_checkpoint(path, content(LSTM(TYPES).options, LSTM(TYPES).state), zipped=False)
         good.append(path.read_bytes())
         # What is loaded only when it is needed is loaded here, and not by each case again.

@@ -55,11 +55,11 @@ def _gradients(model: TranslationModel, parts: LossParts) -> list[Tensor]:
 
 
 def _assert_same(model: TranslationModel, objective: Objective, batch: Batch) -> None:
-    one = _loss(objective, model, batch)
-    two = _loss(objective, model, dataclasses.replace(batch, r_drop=ALPHA))
-    torch.testing.assert_close((two.total, two.nll), (one.total, one.nll))
-    assert two.tokens == one.tokens and two.extra.keys() == one.extra.keys()
-    torch.testing.assert_close(_gradients(model, two), _gradients(model, one))
+    single = _loss(objective, model, batch)
+    double = _loss(objective, model, dataclasses.replace(batch, r_drop=ALPHA))
+    torch.testing.assert_close((double.total, double.nll), (single.total, single.nll))
+    assert double.tokens == single.tokens and double.extra.keys() == single.extra.keys()
+    torch.testing.assert_close(_gradients(model, double), _gradients(model, single))
 
 
 @functools.cache

@@ -34,16 +34,16 @@ TIED = Case("transformer", (("decoder_depth", 4), ("exits", "tied"), ("norm", "p
 
 
 def assert_same(drafted: list[list[Hypothesis]], full: list[list[Hypothesis]], blocks: int) -> None:
-    for (one,), (other,) in zip(drafted, full, strict=True):
-        assert one.tokens == other.tokens
-        assert one.log_probabilities == pytest.approx(other.log_probabilities, abs=LIMIT)
-        assert one.score == pytest.approx(other.score, abs=LIMIT)
-        assert one.exits is not None and one.passes is not None and one.num_exits == blocks
-        assert len(one.exits) == len(one.tokens) + 1 == sum(ran.written for ran in one.passes)
-        assert all(1 <= ran.written <= ran.verified <= ran.fed for ran in one.passes)
-        if one.alignment is not None:
+    for (best,), (other,) in zip(drafted, full, strict=True):
+        assert best.tokens == other.tokens
+        assert best.log_probabilities == pytest.approx(other.log_probabilities, abs=LIMIT)
+        assert best.score == pytest.approx(other.score, abs=LIMIT)
+        assert best.exits is not None and best.passes is not None and best.num_exits == blocks
+        assert len(best.exits) == len(best.tokens) + 1 == sum(ran.written for ran in best.passes)
+        assert all(1 <= ran.written <= ran.verified <= ran.fed for ran in best.passes)
+        if best.alignment is not None:
             assert other.alignment is not None
-            assert_close(one.alignment, other.alignment)
+            assert_close(best.alignment, other.alignment)
 
 
 def rows(batch: Batch, *indices: int) -> Batch:
@@ -56,7 +56,7 @@ def test_what_is_verified_is_the_full_stack(case: Case) -> None:
     count = model.traits.num_exits
     rules = [InTurns()]
     full = search_batch([model], batch, LEAST, align=True, constraints=rules)
-    assert len({token for (one,) in full for token in one.tokens}) > 1
+    assert len({token for (best,) in full for token in best.tokens}) > 1
     for exit in range(1, count):
         for drafts in {exit, 6 - exit}:
             halt = Verified(exit, drafts, types=None if exit == 1 else 6)
@@ -65,7 +65,7 @@ def test_what_is_verified_is_the_full_stack(case: Case) -> None:
     for group in ((0, 1, 2), (3,)):
         halt = Verified(1, 3)
         some = search_batch([model], rows(batch, *group), LEAST, halt=halt, constraints=rules)
-        assert_same(some, [[one] for row in group for one in full[row]], count)
+        assert_same(some, [[best] for row in group for best in full[row]], count)
 
 
 class InTurns:
@@ -109,7 +109,7 @@ def test_a_trained_model_writes_the_same_and_its_drafts_stand(exits: str) -> Non
             for row in range(0, 8, 3) if drafts == 3 else ():
                 alone = search_batch([model], rows(batch, row), PLAN, halt=Verified(exit, drafts))
                 assert alone[0][0].tokens == full[row][0].tokens
-            every = [one.exits or [] for (one,) in drafted]
+            every = [best.exits or [] for (best,) in drafted]
             stood += sum(value == exit for exits in every for value in exits)
             ends_drafted += sum(exits[-1] == exit for exits in every)
     # The test would show little were nothing drafted, or no end symbol.
@@ -156,7 +156,7 @@ def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(verified_search, "accepted", every_draft)
     monkeypatch.setattr(verified_search.DraftLength, "least", -1e9)
     drafted = search_batch([model], batch, PLAN, halt=Verified(1, 3, None))
-    assert [one.tokens for (one,) in drafted] != [one.tokens for (one,) in full]
+    assert [best.tokens for (best,) in drafted] != [best.tokens for (best,) in full]
 
 
 def test_drafts_stand_up_to_the_first_that_differs() -> None:
@@ -197,13 +197,13 @@ def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int)
     monkeypatch.setattr(TransformerDrafts, "feed", counted_feed)
     monkeypatch.setattr(type(model), "classify", counted_classify)
     halt = Verified(exit, 3, types=7)
-    ((one,),) = search_batch([model], batch, SearchPlan(max_length_a=12), halt=halt)
-    assert one.passes is not None and len(one.passes) > 2
-    assert ran["blocks"] == blocks_run(halt, 4, one.passes)
+    ((best,),) = search_batch([model], batch, SearchPlan(max_length_a=12), halt=halt)
+    assert best.passes is not None and len(best.passes) > 2
+    assert ran["blocks"] == blocks_run(halt, 4, best.passes)
     sizes, source = DecoderSizes.of(model), 6
     size = sizes.size
     by_hand = ran["blocks"] * (12 * size**2 + 4 * sizes.feed_forward_size * size)
     by_hand += 4 * size * (ran["attended"] + ran["blocks"] * source)
     by_hand += 4 * 4 * source * size * sizes.encoder_size
     by_hand += 2 * size * (7 * ran["predicted"] + sizes.types * ran["classified"])
-    assert verified_flops(sizes, source, halt, one.passes) == by_hand
+    assert verified_flops(sizes, source, halt, best.passes) == by_hand

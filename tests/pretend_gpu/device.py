@@ -132,11 +132,11 @@ class PretendTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, values: Tensor) -> PretendTensor:
-        made: PretendTensor = torch.Tensor._make_subclass(
+        tensor: PretendTensor = torch.Tensor._make_subclass(
             cls, values, False, dispatch_device=True, device_for_backend_keys=CUDA
         )
-        made.data_on_cpu = values
-        return made
+        tensor.data_on_cpu = values
+        return tensor
 
     def tolist(self) -> Any:
         if self.numel():
@@ -390,9 +390,9 @@ def install() -> None:
 
     def placed(make: Callable[..., Tensor]) -> Callable[..., Tensor]:
         def on_device(data: Any, *args: Any, device: Any = None, **kwargs: Any) -> Tensor:
-            made = data if on_gpu(data) else make(data, *args, **kwargs)
+            result = data if on_gpu(data) else make(data, *args, **kwargs)
             is_gpu = device is not None and torch.device(device).type == "cuda"
-            return made.to(CUDA) if is_gpu else made
+            return result.to(CUDA) if is_gpu else result
 
         return on_device
 

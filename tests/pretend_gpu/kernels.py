@@ -76,9 +76,7 @@ def _attend(
     query: Tensor, keys: Tensor, values_: Tensor, mask: Tensor | None, *, causal: bool,
     scale: float | None,
 ) -> Tensor:  # fmt: skip
-    return scaled_dot_product_attention(
-        query, keys, values_, mask, is_causal=causal, scale=scale
-    )
+    return scaled_dot_product_attention(query, keys, values_, mask, is_causal=causal, scale=scale)
 
 
 def _attention(
@@ -172,9 +170,7 @@ def _scaled_sum(terms: Sequence[Tensor], scale: float) -> Tensor:
     return result
 
 
-def _launch_residual(
-    kernel: Any, tensors: tuple[Tensor, ...], ctx: Any, *constants: int
-) -> None:
+def _launch_residual(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any, *constants: int) -> None:
     """Write what the kernel would without dropout, whose numbers need the GPU."""
     assert all(map(on_gpu, tensors))
 

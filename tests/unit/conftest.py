@@ -26,6 +26,13 @@ def tiny_model(toy_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
+def mended_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.unit.triton_interpreter import mend  # which imports torch
+
+    mend(monkeypatch)
+
+
+@pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Run a command that must be refused without a traceback; return its message in one line."""
 

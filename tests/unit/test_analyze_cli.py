@@ -217,9 +217,7 @@ def test_compare(files: Path) -> None:
     assert result["examples"][0]["better_second"][0]["line"] in (3, 4)
 
 
-def test_a_side_in_lower_case_is_warned_of(
-    files: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(files / "cased", [line.capitalize() for line in REFERENCE])
     for options, is_warned in (
         (("one", "-r", "cased"), True),

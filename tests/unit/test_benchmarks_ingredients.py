@@ -19,7 +19,7 @@ def test_each_ingredient_changes_what_it_names(arch: str) -> None:
         resolve(Request(arch, "multi30k", changes=[*plain, *changes]), objectives)
         for changes in INGREDIENTS.values()
     ]
-    assert all(every.count(one) == 1 for one in every)
+    assert all(every.count(name) == 1 for name in every)
 
 
 def test_ingredients_are_measured_against_the_plain_run(

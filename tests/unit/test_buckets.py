@@ -263,9 +263,7 @@ def test_intervals_by_hand_and_few_sentences() -> None:
     assert [group.is_few for group in many.buckets.groups] == [False, True]
 
 
-def test_few_sentences_are_drawn_pale(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_few_sentences_are_drawn_pale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = drawn_figures(monkeypatch)
     texts = ["a b c d"] * 30 + ["a b c d e f"] * 29
     evaluated = dataclasses.replace(evaluation([texts], texts), corpus="Corpus, test")

@@ -65,9 +65,7 @@ def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -
     assert "train.de: removed carriage returns at the ends of 50 lines" in shown
 
 
-def test_swapped_languages_are_noticed(
-    texts: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_swapped_languages_are_noticed(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a split alone: of all splits alike nobody can know."""
     (texts / "test.de").write_text("x y z x y z\nz y x\n")
     assert _preprocess(texts, "--valid", f"{texts}/valid", "--test", f"{texts}/test") == 0

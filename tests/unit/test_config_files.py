@@ -323,9 +323,7 @@ def test_wrong_options_are_named_by_file_and_line(
     assert len(lines) == len(set(lines))
 
 
-def test_decode_does_what_a_file_says(
-    toy_dataset: Path, tiny_model: Path, tmp_path: Path
-) -> None:
+def test_decode_does_what_a_file_says(toy_dataset: Path, tiny_model: Path, tmp_path: Path) -> None:
     text = f"data = '{toy_dataset}'\nsplit = 'valid'\nbeam = 3\njson = '{tmp_path}/a.json'\n"
     path = written(tmp_path, text + "[set]\nmax_length_b = 0\n")
     assert main(["decode", str(tiny_model), "--config", path, "--beam", "2"]) == 0

@@ -87,10 +87,10 @@ def test_translations_take_the_place_of_references(
     counts = json.loads((tmp_path / "new.json").read_text())
     assert counts["left_out"] == {"empty": 2} and counts["distilled"] == 58
     assert counts["kept"] == (118 if originals else 58)
-    old, made = before.split("train"), after.split("train")
+    old, distilled = before.split("train"), after.split("train")
     pairs = [*range(2, 60), *(range(60) if originals else ())]
-    assert [made.source(i) for i in range(len(made))] == [old.source(i) for i in pairs]
-    assert [made.target(i) for i in range(len(made))] == [old.target(i) for i in pairs]
+    assert [distilled.source(i) for i in range(len(distilled))] == [old.source(i) for i in pairs]
+    assert [distilled.target(i) for i in range(len(distilled))] == [old.target(i) for i in pairs]
     for name in ("valid", "test"):
         assert after.split(name).raw_target() == before.split(name).raw_target()
         assert torch.equal(

@@ -17,20 +17,16 @@ from nmtgrid.data.batches import collate
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites
 from tests.unit.plain_kernels import plain_residual_dropout
-from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly, mend
+from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly
 
 pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = pytest.mark.usefixtures("mended_interpreter")
 runs = pytest.mark.skipif(
     DEVICE == "cpu" and not INTERPRETED, reason="run by test_dropout.py in the interpreter"
 )
 # One element, odd sizes, exactly one program of 4 x 512, and more than one.
 SHAPES = [(1,), (3, 5), (0, 4), (2, 1024), (37, 61)]
 SCALE = math.sqrt(0.5)
-
-
-@pytest.fixture(autouse=True)
-def _mend_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    mend(monkeypatch)
 
 
 def residual(h: Tensor, y: Tensor, rate: float, scale: float) -> Tensor:

@@ -280,8 +280,8 @@ def records() -> Records:
 def test_finalists_and_the_frontier() -> None:
     thresholds = numpy.array([[0.1], [0.3], [0.5], [0.55], [0.7], [0.9]])
     # Average exits 1, 1.25, 1.5, 1.5, 1.75, 2; agreement 0.5, 0.75, 0.75, 0.75, 1, 1.
-    one, four = (finalists(records(), thresholds, Budgets(0.5, 2), count) for count in (1, 4))
-    assert [(v.thresholds, v.average_exit, v.agreement) for v in one] == [
+    single, four = (finalists(records(), thresholds, Budgets(0.5, 2), count) for count in (1, 4))
+    assert [(v.thresholds, v.average_exit, v.agreement) for v in single] == [
         ((0.3,), 1.25, 0.75),
         ((0.7,), 1.75, 1.0),
     ]

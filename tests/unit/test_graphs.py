@@ -140,9 +140,7 @@ def test_constraints_are_recorded_or_nothing_is(plan: SearchPlan) -> None:
     assert recordings.replayed > recordings.count > 0
     replayed = recordings.replayed
     expected = search([model], source, sizes, plan, constraints=[_Odd()])
-    assert_same(
-        search([model], source, sizes, plan, constraints=[_Odd()], graphs=graphs), expected
-    )
+    assert_same(search([model], source, sizes, plan, constraints=[_Odd()], graphs=graphs), expected)
     assert recordings.replayed == replayed
 
 

@@ -17,9 +17,10 @@ from nmtgrid.layers.kernels.grid_conv import (
     plain_grid_convolution,
 )
 from nmtgrid.layers.kernels.layout import GridLayout
-from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly, mend
+from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly
 
 pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = pytest.mark.usefixtures("mended_interpreter")
 
 runs = pytest.mark.skipif(
     DEVICE == "cpu" and not INTERPRETED, reason="run by test_grid_conv.py in the interpreter"
@@ -33,11 +34,6 @@ GRIDS = [
     ([4], [2], 16, (1, 5)),
     ([18], [1], 5, (31, 1)),
 ]
-
-
-@pytest.fixture(autouse=True)
-def _mend_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    mend(monkeypatch)
 
 
 def _distance(actual: Tensor, right: Tensor) -> float:
@@ -77,9 +73,7 @@ def test_equals_the_plain_form(
 
 @runs
 @pytest.mark.parametrize("reverse", [False, True])
-def test_two_strips_equals_one_bit_for_bit(
-    reverse: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_strips_equals_one_bit_for_bit(reverse: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each sum has its terms in the same order, whatever else its program computes."""
     from nmtgrid.layers.kernels import grid_conv_triton
 

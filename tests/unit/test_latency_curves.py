@@ -47,9 +47,7 @@ def test_all_that_is_named_is_written(tmp_path: Path) -> None:
     assert draw(tmp_path / "again.svg", OURS, THEIRS) == text, "the same values, the same file"
 
 
-def test_no_two_of_many_curves_look_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_two_of_many_curves_look_alike(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     figures = drawn_figures(monkeypatch)
     points = [CurvePoint((1.0,), 20.0), CurvePoint((3.0,), 28.0)]
     curves = [TradeoffCurve(f"system {number}", points, "wait-k") for number in range(20)]

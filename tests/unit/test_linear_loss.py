@@ -262,13 +262,13 @@ def test_r_drop_has_the_gradient_of_its_value() -> None:
 
 def test_r_drop_of_two_equal_passes_is_one_pass() -> None:
     features, weight, bias, targets, weights = _problem()
-    one = linear_cross_entropy(features, weight, bias, targets, weights, 0.1)
+    single = linear_cross_entropy(features, weight, bias, targets, weights, 0.1)
     twice = torch.cat([features, features])
     two = linear_cross_entropy(twice, weight, bias, targets, weights, 0.1, r_drop=7.0)
-    torch.testing.assert_close(two, one)
+    torch.testing.assert_close(two, single)
     leaves = (features, weight, bias)
     torch.testing.assert_close(
-        torch.autograd.grad(two[0], leaves), torch.autograd.grad(one[0], leaves)
+        torch.autograd.grad(two[0], leaves), torch.autograd.grad(single[0], leaves)
     )
 
 

@@ -38,8 +38,8 @@ def test_losses_and_gradients_are_autocasts(case: Case) -> None:
             results.append(updater.apply(batches, 0.1))
         assert results[0].loss == pytest.approx(results[1].loss, rel=1e-6)
         assert results[0].gradient_norm == pytest.approx(results[1].gradient_norm, rel=1e-3)
-    for (name, one), other in zip(
+    for (name, tensor), other in zip(
         plain.model.named_parameters(), copied.model.parameters(), strict=True
     ):
         assert type(other) is nn.Parameter
-        torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5, msg=name)
+        torch.testing.assert_close(tensor, other, rtol=1e-3, atol=1e-5, msg=name)

@@ -126,9 +126,7 @@ def test_sentences_without_latency_are_counted_by_setting(
         return " ".join(capsys.readouterr().err.split())
 
     assert said(way(0, 0), way(0, 0)) == ""
-    alike = (
-        "In 2 of 9 sentences the source or the translation is empty; averages exclude them."
-    )
+    alike = "In 2 of 9 sentences the source or the translation is empty; averages exclude them."
     assert said(way(2, 0), way(2, 0)) == alike
     assert said(way(0, 0), way(2, 0), way(3, 1), way(2, 4)) == (
         "In 2 (k=1, k=3), 3 (k=2) of 9 sentences the source or the translation is empty; averages "

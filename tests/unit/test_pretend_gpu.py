@@ -25,12 +25,12 @@ def faults(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What was wrong in each case, from a process of its own: torch does not stay what it was."""
     if stub.compiler() is None:
         pytest.skip("there is no C++ compiler for the stub of torch's device guard")
-    found = tmp_path_factory.mktemp("pretend-gpu") / "faults.json"
+    path = tmp_path_factory.mktemp("pretend-gpu") / "faults.json"
     subprocess.run(
-        [sys.executable, "-m", "tests.pretend_gpu", "--out", str(found)],
+        [sys.executable, "-m", "tests.pretend_gpu", "--out", str(path)],
         cwd=FILE.parents[2], env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True,
     )  # fmt: skip
-    measured: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
+    measured: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return measured
 
 

@@ -262,7 +262,7 @@ def test_settings_of_a_file_come_after_a_recipes_preset(tmp_path: Path) -> None:
     ended = _bash(RECIPES / "multi30k.sh", "--dry-run", folder=tmp_path, CONFIG="my.toml")
     training = next(words for words in _commands(ended.stdout) if words[1] == "train")
     assert training[training.index("--config") + 1] == "my.toml" and "--preset" in training
-    assert 'CONFIG=my.toml bash recipes/multi30k.sh' in ended.stdout
+    assert "CONFIG=my.toml bash recipes/multi30k.sh" in ended.stdout
 
 
 def test_the_quickstarts_plan_removes_nothing(tmp_path: Path) -> None:

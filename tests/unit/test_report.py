@@ -94,11 +94,11 @@ def test_each_page_allows_a_browser_only_what_it_has(tmp_path: Path) -> None:
     modules = [path for path in package.rglob("*.py") if "<html" in path.read_text("utf-8")]
     assert modules == [package / "analysis" / "report.py"]
     attack = '</title><script>alert(1)</script><img src=x onerror="alert(1)">'
-    made = [page(attack, attack, [_section(), _section("two")], attack)]
+    pages = [page(attack, attack, [_section(), _section("two")], attack)]
     for path in [_report(tmp_path), *figures.glob("*.html")]:
-        made.append(path.read_text(encoding="utf-8"))
-    assert len(made) == 3
-    for text in made:
+        pages.append(path.read_text(encoding="utf-8"))
+    assert len(pages) == 3
+    for text in pages:
         policies = re.findall(
             r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text
         )

@@ -75,9 +75,7 @@ def test_a_file_without_rows_is_refused(tmp_path: Path, text: str) -> None:
         results.rows_of(path)
 
 
-def test_keeping_and_adopting_records(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_keeping_and_adopting_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "table.json"
     table.write_text('[{"bleu": 3}]')
     small = results.keep("conll", "T", table, "SMALL=1 ON=toy bash recipes/pervasive.sh conll")

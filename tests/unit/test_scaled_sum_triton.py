@@ -8,17 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly, mend
+from tests.unit.triton_interpreter import DEVICE, INTERPRETED, assembly
 
 pytest.importorskip("triton", reason="Triton is not installed")
+pytestmark = pytest.mark.usefixtures("mended_interpreter")
 runs = pytest.mark.skipif(
     DEVICE == "cpu" and not INTERPRETED, reason="run by test_rectified.py in the interpreter"
 )
-
-
-@pytest.fixture(autouse=True)
-def _mend_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    mend(monkeypatch)
 
 
 @runs

@@ -205,8 +205,8 @@ def test_bad_options(
 
 def test_text_without_spaces_is_noticed(tmp_path: Path, messages: list[str]) -> None:
     _dataset(tmp_path / "a", learn=("--merges", "9"))
-    told = [line for line in messages if "--method sentencepiece" in line]
-    assert len(told) == 2 and all("zh" in line for line in told)
+    notes = [line for line in messages if "--method sentencepiece" in line]
+    assert len(notes) == 2 and all("zh" in line for line in notes)
 
 
 def test_lengths_of_text_without_spaces() -> None:

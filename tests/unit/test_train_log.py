@@ -89,9 +89,7 @@ def test_the_log_has_both_names(tmp_path: Path) -> None:
         ({"max_updates": 200, "schedule": "plateau"}, []),
     ],
 )
-def test_runs_within_an_epoch_are_validated(
-    settings: dict[str, Any], expected: list[int]
-) -> None:
+def test_runs_within_an_epoch_are_validated(settings: dict[str, Any], expected: list[int]) -> None:
     training, progress, due = TrainingSettings(**settings), Progress(), []
     limit = training.max_updates or round(training.max_minutes * 10)
     for progress.update in range(1, limit + 1):
@@ -160,9 +158,7 @@ def test_without_the_package_the_option_says_so(
     assert not (tmp_path / "no").exists()
 
 
-def test_what_is_no_figure_is_not_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_no_figure_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Events without figures, and figures that were not measured."""
     written: list[tuple[str, float, int]] = []
 

@@ -65,13 +65,13 @@ def run_of(
     folder: Path, is_late: bool, *parts: int, **options: Any
 ) -> tuple[list[events.Event], dict[str, Tensor]]:
     """Return the events and the weights of a run, begun anew after each part of so many updates."""
-    told: list[events.Event] = []
+    seen: list[events.Event] = []
     for number, updates in enumerate(parts):
         training = trainer(folder, max_updates=updates, **options)
         training.updater.is_late = is_late
         assert training.resume() == (number > 0)
-        told += training.run()
-    return told, training.model.state_dict()
+        seen += training.run()
+    return seen, training.model.state_dict()
 
 
 def test_results_that_are_read_late_change_nothing(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_results_that_are_read_late_change_nothing(tmp_path: Path) -> None:
     expected, weights = run_of(tmp_path / "at once", False, 8, **options)
     names = ("update", "loss", "nll", "gradient_norm", "tokens", "learning_rate")
     for parts in ((8,), (5, 8)):
-        told, late = run_of(tmp_path / f"late {parts}", True, *parts, **options)
+        seen, late = run_of(tmp_path / f"late {parts}", True, *parts, **options)
         assert all(torch.equal(weights[name], value) for name, value in late.items())
         figures = [
             [[getattr(event, name) for name in names] for event in run]
-            for run in ([e for e in r if isinstance(e, events.Updated)] for r in (expected, told))
+            for run in ([e for e in r if isinstance(e, events.Updated)] for r in (expected, seen))
         ]
         assert figures[0] == figures[1] and len(figures[0]) == 2
 

@@ -149,12 +149,12 @@ def test_columns_of_padding_change_nothing(length: int) -> None:
         assert padded.keys[0].shape[2] == (8 if length < 9 else 16)
         query, reads = torch.randn(2, 2, 4), torch.tensor([[2], [length]])
         rows = torch.tensor([1])
-        for one, other in (
+        for memory, other in (
             (plain, padded),
             (plain.limited(reads), padded.limited(reads)),
             (plain.of_rows(0, rows), padded.of_rows(0, rows)),
             (plain.take_rows(rows), padded.take_rows(rows)),
         ):
-            some = query[: one.count]
-            torch.testing.assert_close(one.attend(0, some), other.attend(0, some))
-            torch.testing.assert_close(one.weights(0, some), other.weights(0, some))
+            some = query[: memory.count]
+            torch.testing.assert_close(memory.attend(0, some), other.attend(0, some))
+            torch.testing.assert_close(memory.weights(0, some), other.weights(0, some))

@@ -124,12 +124,14 @@ def test_too_few_updates_are_refused() -> None:
 
 def test_combinations_and_draws() -> None:
     every = sweep().settings()
-    assert [[*one.values()] for one in every[:3]] == [["1", "0.1"], ["1", "0.2"], ["2", "0.1"]]
-    assert len({json.dumps(one) for one in every}) == 6 and [*every[0]] == [*GRID]
+    assert [[*setting.values()] for setting in every[:3]] == [
+        ["1", "0.1"], ["1", "0.2"], ["2", "0.1"],
+    ]  # fmt: skip
+    assert len({json.dumps(setting) for setting in every}) == 6 and [*every[0]] == [*GRID]
     drawn = [sweep(draws=3, seed=seed).settings() for seed in (1, 1, 2, 3, 4)]
     assert drawn[0] == drawn[1]
-    assert len({json.dumps(one) for one in drawn}) > 1
-    assert all(len(one) == 3 and all(each in every for each in one) for one in drawn)
+    assert len({json.dumps(draw) for draw in drawn}) > 1
+    assert all(len(draw) == 3 and all(each in every for each in draw) for draw in drawn)
     # Far too many to be listed are drawn from all the same.
     many = {f"a{n}": [str(value) for value in range(10)] for n in range(12)}
     assert len(sweep(grid=many, draws=5).settings()) == 5
@@ -138,8 +140,8 @@ def test_combinations_and_draws() -> None:
 def test_a_folder_is_of_one_run_alone() -> None:
     """Whatever changes what is trained changes the name; where and how many at a time does not."""
 
-    def name(one: Sweep, index: int = 0, rung: int = 0) -> str:
-        return one.training(index, one.settings()[index], one.schedule()[rung]).name
+    def name(plan: Sweep, index: int = 0, rung: int = 0) -> str:
+        return plan.training(index, plan.settings()[index], plan.schedule()[rung]).name
 
     own = name(sweep())
     assert own == name(sweep(jobs=3, out=Path("x"), data=Path("y"), retry=True))
@@ -153,8 +155,8 @@ def test_a_folder_is_of_one_run_alone() -> None:
 
 
 def test_settings_of_the_grid_come_last() -> None:
-    one = sweep(options=("--set", "model.dropout=0.9"))
-    words = one.training(0, one.settings()[0], one.schedule()[0]).options
+    plan = sweep(options=("--set", "model.dropout=0.9"))
+    words = plan.training(0, plan.settings()[0], plan.schedule()[0]).options
     assert words[-1] == "model.dropout=0.1" and words.count("--preset") == 1
 
 
@@ -306,7 +308,7 @@ def test_halving_trains_the_best_anew(tmp_path: Path, trained: Any) -> None:
     first = [f"10 {rate}/{dropout}" for rate in "123" for dropout in ("0.1", "0.2")]
     assert names == [*first, "30 3/0.1", "30 3/0.2", "90 3/0.1"]
     assert {way for _, way in fake.calls} == {"--overwrite"} and fake.most == 1
-    assert [one["rung"] for one in records] == [1] * 6 + [2] * 2 + [3]
+    assert [record["rung"] for record in records] == [1] * 6 + [2] * 2 + [3]
     last = records[-1]
     assert (
         last["updates"] == 90
@@ -342,7 +344,7 @@ def test_side_by_side(tmp_path: Path, trained: Any) -> None:
     fake, records = trained(sweep(out=tmp_path, jobs=4), by_rate)
     assert fake.most == 4 and len(records) == 9
     alone, same = trained(sweep(out=tmp_path / "alone"), by_rate)
-    assert [one["settings"] for one in records] == [one["settings"] for one in same]
+    assert [record["settings"] for record in records] == [record["settings"] for record in same]
     assert sorted(fake.calls) == sorted(alone.calls)
 
 
@@ -353,8 +355,8 @@ def test_failed_runs_are_recorded_and_left(tmp_path: Path, trained: Any) -> None
     asked = sweep(out=tmp_path)
     fake, records = trained(asked, loss)
     assert [name for name, _ in fake.calls[6:]] == ["30 2/0.1", "30 2/0.2", "90 2/0.1"]
-    failed = [one for one in records if one["outcome"] == "failed"]
-    assert [(one["exit_code"], one["reason"], one["valid_nll"]) for one in failed] == [
+    failed = [record for record in records if record["outcome"] == "failed"]
+    assert [(record["exit_code"], record["reason"], record["valid_nll"]) for record in failed] == [
         (2, "It broke.", None)
     ] * 2
     assert trained(asked, loss)[0].calls == []
@@ -370,14 +372,14 @@ def test_a_rung_that_fails_ends_the_sweep(tmp_path: Path, trained: Any, code: in
     fake, records = trained(sweep(out=tmp_path), lambda settings, updates: code)
     assert len(fake.calls) == len(records) == 6
     reasons = {2: "It broke.", -9: "killed by SIGKILL"}
-    assert {one["reason"] for one in records} == {reasons[code]}
+    assert {record["reason"] for record in records} == {reasons[code]}
     assert tune_table.report(sweep(out=tmp_path), records) == 1
     assert len(json.loads((tmp_path / "table.json").read_text())) == 6
 
 
 def test_a_run_without_a_loss_has_failed(tmp_path: Path, trained: Any) -> None:
     _, records = trained(sweep(out=tmp_path), lambda settings, updates: float("nan"))
-    assert {(one["outcome"], one["exit_code"]) for one in records} == {("failed", 0)}
+    assert {(record["outcome"], record["exit_code"]) for record in records} == {("failed", 0)}
 
 
 def test_what_was_begun_is_resumed(tmp_path: Path, trained: Any) -> None:

@@ -39,9 +39,9 @@ def test_decode_writes_the_same(home: Path, tmp_path: Path) -> None:
     choice, traces = "verified exit=2 drafts=3", tmp_path / "verified.jsonl"
     assert decoded(home, tmp_path / "v.txt", "--exit", choice, "--traces", str(traces)) == full
     pairs = list(zip(read_traces(traces), read_traces(tmp_path / "full.jsonl"), strict=True))
-    assert {exit for one, _ in pairs for exit in one.exits or ()} <= {2, 3}
-    assert all(one.target == other.target for one, other in pairs)
-    alignments = [(one.alignment, other.alignment) for one, other in pairs]
+    assert {exit for trace, _ in pairs for exit in trace.exits or ()} <= {2, 3}
+    assert all(trace.target == other.target for trace, other in pairs)
+    alignments = [(trace.alignment, other.alignment) for trace, other in pairs]
     for ours, theirs in alignments:
         assert ours is not None and theirs is not None
         assert ours == pytest.approx(theirs, abs=2e-4)
@@ -93,11 +93,11 @@ def measured(bleu: float, depth: float, seconds: float, name: str, halt: Any = N
 
 
 def test_costs_and_what_beats_what() -> None:
-    one, other = measured(30, 2, 5, "a"), measured(30, 3, 4, "b")
-    assert (cost(one, "exits"), cost(one, "seconds")) == (2, 5)
-    assert cost(one, "flops") == float("inf")
-    assert beats(one, other, "exits") and not beats(other, one, "exits")
-    assert beats(other, one, "seconds") and not beats(one, one, "seconds")
+    first, second = measured(30, 2, 5, "a"), measured(30, 3, 4, "b")
+    assert (cost(first, "exits"), cost(first, "seconds")) == (2, 5)
+    assert cost(first, "flops") == float("inf")
+    assert beats(first, second, "exits") and not beats(second, first, "exits")
+    assert beats(second, first, "seconds") and not beats(first, first, "seconds")
 
 
 def test_points_that_others_beat_are_left_out() -> None:

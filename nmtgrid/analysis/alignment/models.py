@@ -87,7 +87,19 @@ def _read(
 
     def alignments() -> Iterator[NDArray[numpy.float64]]:
         for trace in read_traces(path):
-            _check_source(trace, path, sources, is_first)
+            text = " ".join(join_units(trace.source))
+            if is_first:
+                sources[trace.line] = text
+            # One may be the beginning of the other, as models cut long lines. Words, not units:
+            # models may split them differently.
+            other = sources.get(trace.line)
+            if other is None or not (text.startswith(other) or other.startswith(text)):
+                raise InputError(
+                    f"the source of line {trace.line} is not that of the first model's traces.",
+                    "Give traces of the same text, preprocessed in the same way.",
+                    path=path,
+                    line=trace.line,
+                )
             # Statistics are of what is drawn, links of what the options name.
             merged = by_words(trace) if options.words else trace
             sizes.append((len(merged.source), len(merged.target)))
@@ -108,26 +120,6 @@ def _read(
     if missing := [line for line in options.lines if line not in examples]:
         raise InputError(f"it has no aligned line {missing[0]}.", path=path)
     return ModelAlignments(name, path, kinds[-1], averages, all_links, sizes, examples)
-
-
-def _check_source(trace: Trace, path: Path, sources: dict[int, str], is_first: bool) -> None:
-    """Raise InputError where a line's source is not that of the first model's.
-
-    One may be the beginning of the other: models cut long lines.
-    """
-    text = " ".join(join_units(trace.source))
-    if is_first:
-        sources[trace.line] = text
-        return
-    other = sources.get(trace.line)
-    # Words, not units: models may split them differently.
-    if other is None or not (text.startswith(other) or other.startswith(text)):
-        raise InputError(
-            f"the source of line {trace.line} is not that of the first model's traces.",
-            "Give traces of the same text, preprocessed in the same way.",
-            path=path,
-            line=trace.line,
-        )
 
 
 def alignments_section(

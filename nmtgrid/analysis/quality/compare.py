@@ -339,10 +339,7 @@ def _words(words: Mapping[str, Any], where: str) -> tuple[Table, Picture]:
     table = Table(
         "Word accuracy by frequency (F-measure in percent)",
         [f"times in the {where}", "reference words", *names],
-        [
-            [group.label, group.size, *row]
-            for group, *row in zip(groups, *columns, strict=True)
-        ],
+        [[group.label, group.size, *row] for group, *row in zip(groups, *columns, strict=True)],
     )
     picture = Picture(
         "word-accuracy",

@@ -129,7 +129,16 @@ def matched(evaluation: Evaluation) -> Iterator[MatchedNGrams]:
         # Ranks keep the keys of the next order within 64 bits.
         keys, firsts = _ranks(keys)
         bound = len(firsts)
-        counts = _right(keys, bound, line_of[starts], text_of[starts], len(texts))
+        lines, texts_of_ngrams = line_of[starts], text_of[starts]
+        counts = []
+        for system in range(1, len(texts)):
+            mask = (texts_of_ngrams == 0) | (texts_of_ngrams == system)
+            # One key for an n-gram of a line: matches are within a sentence.
+            pairs = lines[mask] * numpy.int64(bound) + keys[mask]
+            _, shared, kinds = common(pairs, (texts_of_ngrams[mask] > 0).astype(numpy.int64))
+            # Without the line, what is left of a key is the n-gram.
+            right = numpy.bincount(kinds % bound, weights=shared, minlength=bound)
+            counts.append(right.astype(numpy.int32))
         yield MatchedNGrams(order, symbols, starts[firsts], counts)
 
 
@@ -144,26 +153,6 @@ def _ranks(keys: NDArray[numpy.int64]) -> tuple[NDArray[numpy.int64], NDArray[nu
     is_new = numpy.concatenate([[True], keys[1:] != keys[:-1]])
     keys[order] = numpy.cumsum(is_new, dtype=numpy.int32) - 1
     return keys, order[is_new]
-
-
-def _right(
-    keys: NDArray[numpy.int64],
-    bound: int,
-    lines: NDArray[numpy.int32],
-    texts: NDArray[numpy.int16],
-    count: int,
-) -> list[NDArray[numpy.int32]]:
-    """Return for each text after the first (the reference) how often each key is right."""
-    right = []
-    for system in range(1, count):
-        mask = (texts == 0) | (texts == system)
-        # One key for an n-gram of a line: matches are within a sentence.
-        pairs = lines[mask] * numpy.int64(bound) + keys[mask]
-        _, shared, kinds = common(pairs, (texts[mask] > 0).astype(numpy.int64))
-        # Without the line, what is left of a key is the n-gram.
-        counts = numpy.bincount(kinds % bound, weights=shared, minlength=bound)
-        right.append(counts.astype(numpy.int32))
-    return right
 
 
 def differing(evaluation: Evaluation, count: int = 10) -> list[dict[str, Any]]:

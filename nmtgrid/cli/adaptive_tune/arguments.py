@@ -99,11 +99,6 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     config: Config = None
 
     @property
-    def guarantee_candidates(self) -> int:
-        """Vectors of thresholds that are tested for the guarantee, at most."""
-        return 20 if self.candidates is None else self.candidates
-
-    @property
     def files(self) -> tuple[Path, Path] | None:
         """Where the results and the picture go, if anywhere."""
         if self.out is None:

@@ -74,45 +74,37 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
             EXIT_FILE.check_writable(loaded.folder)
             # Neither another tuning nor a training may write there until the settings are kept.
             stack.enter_context(FolderLock(loaded.folder, "nmtgrid adaptive-tune"))
-        _tune(arguments, dataset, loaded, setup, others)
-
-
-def _tune(
-    arguments: AdaptiveTuneArguments,
-    dataset: Dataset,
-    loaded: LoadedModel,
-    setup: DecodeSetup,
-    others: Sequence[System],
-) -> None:
-    model = with_exits(loaded.model)
-    own, count = model.traits.halting, model.traits.num_exits
-    mechanism = arguments.mechanism or ("confidence" if own == "none" else own)
-    check_halt(halt_by(mechanism, (0.5,) * (count - 1)), model)
-    name = arguments.name or mechanism
-    # Refused now: a name under which nothing could be kept later.
-    ExitSettings(f"{name}-1", mechanism, (), "none")
-    report = Report(arguments, name, mechanism, Budgets(arguments.budget, count))
-    samples = [
-        read_samples(loaded.pipeline, dataset.split(split), arguments.sentences, warn=console.warn)
-        for split in report.splits
-    ]
-    report.counts = list(map(len, samples))
-    tuning = _Tuning(report, loaded, setup, samples)
-    chosen = tuning.choose()
-    beside = []
-    if arguments.only != "points":
-        # The last exit is the full stack.
-        beside = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
-        if arguments.beam == 1:
-            verified = map(Verified, range(1, count))
-            beside += [System(f"verified {way.exit}", model, way) for way in verified]
-        beside.append(System("random exits", model, RandomExit(count, arguments.seed)))
-    tuning.measure([tuning.full, *beside, *others], chosen)
-    # Presets that cannot be kept must not cost the results: the fault is raised after those.
-    fault = tuning.kept() if arguments.keep else None
-    write(report, arguments.json)
-    if fault is not None:
-        raise fault
+        model = with_exits(loaded.model)
+        own, count = model.traits.halting, model.traits.num_exits
+        mechanism = arguments.mechanism or ("confidence" if own == "none" else own)
+        check_halt(halt_by(mechanism, (0.5,) * (count - 1)), model)
+        name = arguments.name or mechanism
+        # Refused now: a name under which nothing could be kept later.
+        ExitSettings(f"{name}-1", mechanism, (), "none")
+        report = Report(arguments, name, mechanism, Budgets(arguments.budget, count))
+        samples = [
+            read_samples(
+                loaded.pipeline, dataset.split(split), arguments.sentences, warn=console.warn
+            )
+            for split in report.splits
+        ]
+        report.counts = list(map(len, samples))
+        tuning = _Tuning(report, loaded, setup, samples)
+        chosen = tuning.choose()
+        beside = []
+        if arguments.only != "points":
+            # The last exit is the full stack.
+            beside = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
+            if arguments.beam == 1:
+                verified = map(Verified, range(1, count))
+                beside += [System(f"verified {way.exit}", model, way) for way in verified]
+            beside.append(System("random exits", model, RandomExit(count, arguments.seed)))
+        tuning.measure([tuning.full, *beside, *others], chosen)
+        # Presets that cannot be kept must not cost the results: the fault is raised after those.
+        fault = tuning.kept() if arguments.keep else None
+        write(report, arguments.json)
+        if fault is not None:
+            raise fault
 
 
 class _Tuning:
@@ -441,9 +433,7 @@ def _best(
         return points
     rows = [row.tuned for _, row in points]
     return [
-        point
-        for point in points
-        if not any(beats(row, point[1].tuned, objective) for row in rows)
+        point for point in points if not any(beats(row, point[1].tuned, objective) for row in rows)
     ]
 
 

@@ -50,12 +50,8 @@ class AlignArguments(CommandArguments):
     null: float = option(
         "Probability of the null word.", None, "--p0", default=0.08, min=0.0, max=0.99
     )
-    tension: float | None = option(
-        "Diagonal tension; 0: none.  [default: learned]", min=0.0
-    )
-    concentration: float = option(
-        "Dirichlet prior; 0: maximum likelihood.", default=0.01, min=0.0
-    )
+    tension: float | None = option("Diagonal tension; 0: none.  [default: learned]", min=0.0)
+    concentration: float = option("Dirichlet prior; 0: maximum likelihood.", default=0.01, min=0.0)
     gold: Path | None = option(
         "Gold links (possible ones `i?j`): reports the alignment error rate.", "FILE"
     )

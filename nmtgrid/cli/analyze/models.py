@@ -100,9 +100,7 @@ class CurvesArguments(ShownArguments):
     models: list[str] = argument(
         "Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.", "MODEL..."
     )
-    against: Literal["minutes", "updates", "tokens"] = option(
-        "Horizontal axis.", default="minutes"
-    )
+    against: Literal["minutes", "updates", "tokens"] = option("Horizontal axis.", default="minutes")
 
 
 @takes(

@@ -275,9 +275,7 @@ def difficulty(arguments: DifficultyArguments) -> None:
     if arguments.alignments_out is not None:
         write_links(arguments.alignments_out, pairs.links)
         console.say(f"Written: {arguments.alignments_out}")
-    section = difficulty.difficulty_section(
-        pairs, lagging, evaluation, bounds, arguments.bootstrap
-    )
+    section = difficulty.difficulty_section(pairs, lagging, evaluation, bounds, arguments.bootstrap)
     arguments.show(section)
 
 

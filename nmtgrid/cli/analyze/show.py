@@ -40,9 +40,7 @@ Systems = Annotated[
 ]
 
 
-CORPUS = option(
-    "Name of the corpus in titles.  [default: its dataset or file, if known]", "NAME"
-)
+CORPUS = option("Name of the corpus in titles.  [default: its dataset or file, if known]", "NAME")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +149,7 @@ def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]
         elif out.exists() and not out.is_dir():
             raise ConfigError(
                 f"`--out {out}` is a file, not a folder.",
-                "Give a folder, or a file name that ends in .png or .svg."
+                "Give a folder, or a file name that ends in .png or .svg.",
             )
         folder = out.parent if is_file(out) else out
         above = next(parent for parent in (folder, *folder.parents) if parent.exists())

@@ -224,7 +224,20 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
         what = "sentence"
     print_scores(values, report, f"{split.name}: {plural(report['sentences'], what)}")
     if arguments.card:
-        _enter_scores(translator.loaded, dataset, split.name, values, report)
+        loaded = translator.loaded
+        names = [name for name in TRANSLATION_SCORES if name in values]
+        record = ScoreRecord(
+            split=split.name,
+            data=dataset.path.resolve().name,
+            sentences=report["sentences"],
+            figures={name: values[name] for name in names},
+            signatures={name: values[f"signature_{name}"] for name in names},
+            beam=report["search"]["beam"],
+            weights=loaded.weights,
+            checksum=loaded.checksum,
+        )
+        update_card(loaded.folder, score=record)
+        console.say(f"The scores are in {loaded.folder / CARD}.")
     return {**values, "split": split.name, **report}
 
 
@@ -293,29 +306,6 @@ def print_scores(values: Mapping[str, Any], report: Mapping[str, Any], title: st
             "such as `&apos;`, so they are not raw text. Raw BLEU splits each escape into three "
             "words and is too high: quote tokenised BLEU."
         )
-
-
-def _enter_scores(
-    loaded: LoadedModel,
-    dataset: Dataset,
-    split: str,
-    values: Mapping[str, Any],
-    report: Mapping[str, Any],
-) -> None:
-    """Enter scores of a model into its card."""
-    names = [name for name in TRANSLATION_SCORES if name in values]
-    record = ScoreRecord(
-        split=split,
-        data=dataset.path.resolve().name,
-        sentences=report["sentences"],
-        figures={name: values[name] for name in names},
-        signatures={name: values[f"signature_{name}"] for name in names},
-        beam=report["search"]["beam"],
-        weights=loaded.weights,
-        checksum=loaded.checksum,
-    )
-    update_card(loaded.folder, score=record)
-    console.say(f"The scores are in {loaded.folder / CARD}.")
 
 
 def caption_file(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
@@ -458,9 +448,7 @@ def _write_translations(
     return report, translations
 
 
-def _write_text(
-    file: IO[bytes], translation: Translation, nbest: int, flush_every: int
-) -> None:
+def _write_text(file: IO[bytes], translation: Translation, nbest: int, flush_every: int) -> None:
     """Write the best text, or `line ||| text ||| log-probability ||| score` lines."""
     lines = [translation.text]
     if nbest > 1:

@@ -58,8 +58,8 @@ class OnlineEvalArguments(GuaranteeArguments):
         "LIST",
     )
     thresholds: str | None = option(
-        "Reader policy: read while the model's reading probability is above this: "
-        "`0.1..0.9:0.1`.", "LIST"
+        "Reader policy: read while the model's reading probability is above this: `0.1..0.9:0.1`.",
+        "LIST",
     )
     oracle: str | None = option(
         "Decode along the oracle's paths, for each delay weight lambda: `0,1`.", "LIST"
@@ -79,8 +79,8 @@ class OnlineEvalArguments(GuaranteeArguments):
         "With `--allow-loss`: latency to minimise.  [default: al]"
     )
     test_split: str | None = option(
-        "With `--allow-loss`: split on which to evaluate the chosen setting.  [default: "
-        "`--split`]", "NAME"
+        "With `--allow-loss`: split on which to evaluate the chosen setting.  [default: `--split`]",
+        "NAME",
     )
     name: str | None = option(
         "With `--allow-loss`: store the setting in MODEL as `NAME-lossPERCENT`, for `--policy` "
@@ -155,12 +155,10 @@ class OnlineEvalArguments(GuaranteeArguments):
     lines: list[int] | None = option("Plot the paths of line N; may be repeated.", "N", "--line")
     log: Path | None = option("Score this `instances.log` of SimulEval; needs no model.", "FILE")
     sacrebleu_tokenizer: Literal["13a", "none", "intl", "zh", "char"] = option(
-        "With `--log`: tokeniser of BLEU, by SimulEval's name; `none` for tokenised "
-        "text.", default="13a"
+        "With `--log`: tokeniser of BLEU, by SimulEval's name; `none` for tokenised text.",
+        default="13a",
     )
-    exit: str | None = option(
-        "Early exit, as in `decode --exit`, for all models.", "NAME|N|auto"
-    )
+    exit: str | None = option("Early exit, as in `decode --exit`, for all models.", "NAME|N|auto")
     batch_tokens: int = option("Batch size in source tokens x beam.", "N", default=4000)
     weights: Weights = "best"
     precision: Precision = "fp32"

@@ -67,8 +67,7 @@ def score_log(
     console.table(
         f"{path}: {plural(thesis.sentences, 'sentence')}; latency in source words (AP: share of "
         "the source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP "
-        "and AL"
-        + ("" if aware is None else "; computation-aware:\nSimulEval's of `elapsed`"),
+        "and AL" + ("" if aware is None else "; computation-aware:\nSimulEval's of `elapsed`"),
         ["convention", *_headings(thesis)],
         rows,
     )
@@ -420,8 +419,9 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     unit, convention = arguments.latency_unit, arguments.convention
     counted = system.done[0].latencies[unit, convention]
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
-    extra = ["NE"] if _revises(system.done) else []
-    extra += ["exit"] if _leaves_early(system.done) else []
+    revises = any(measured.decoded.erasure is not None for measured in system.done)
+    leaves_early = any(measured.decoded.average_exit is not None for measured in system.done)
+    extra = ["NE"] * revises + ["exit"] * leaves_early
     extra += ["ms/token", "95 %"] if arguments.clock else []
     console.table(
         f"{system.name}, {arguments.evaluated_split}: {plural(counted.sentences, 'sentence')}, "
@@ -435,7 +435,7 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
             * arguments.clock
         ),
         ["", "BLEU", *_headings(counted), *extra],
-        _rows(arguments, system.done),
+        _rows(arguments, system.done, extra),
     )
     console.say(f"signature of BLEU: {system.done[0].tokenized.signature}")
     rates = [
@@ -449,17 +449,19 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     print_skipped({_title(m): m.latencies[unit, convention] for m in system.done})
 
 
-def _rows(arguments: OnlineEvalArguments, done: Sequence[Measured]) -> list[list[Any]]:
+def _rows(
+    arguments: OnlineEvalArguments, done: Sequence[Measured], extra: Sequence[str]
+) -> list[list[Any]]:
     """Return the table's rows; a column in which a number is missing becomes aligned text."""
     ways = [measured.latencies[arguments.latency_unit, arguments.convention] for measured in done]
     columns: list[list[Any]] = [
         [measured.tokenized.value for measured in done],
         *map(list, zip(*map(_row, ways), strict=True)),
     ]
-    if _revises(done):
+    if "NE" in extra:
         erasures = [measured.decoded.erasure for measured in done]
         columns.append([math.nan if erasure is None else erasure for erasure in erasures])
-    if _leaves_early(done):
+    if "exit" in extra:
         columns.append([measured.decoded.average_exit or math.nan for measured in done])
     if arguments.clock:
         for name in ("seconds_per_token", "seconds_per_token_p95"):
@@ -473,14 +475,6 @@ def _rows(arguments: OnlineEvalArguments, done: Sequence[Measured]) -> list[list
 
 def _title(measured: Measured) -> str:
     return measured.decoded.setting.title.replace(" = ", "=")
-
-
-def _revises(done: Sequence[Measured]) -> bool:
-    return any(measured.decoded.erasure is not None for measured in done)
-
-
-def _leaves_early(done: Sequence[Measured]) -> bool:
-    return any(measured.decoded.average_exit is not None for measured in done)
 
 
 def _systems(

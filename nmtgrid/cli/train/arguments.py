@@ -63,9 +63,7 @@ class TrainArguments(CommandArguments):
         "N",
         show_default="the preset's, or 0",
     )
-    tensorboard: bool = flag(
-        "--tensorboard", "Also write TensorBoard events into OUT/tensorboard."
-    )
+    tensorboard: bool = flag("--tensorboard", "Also write TensorBoard events into OUT/tensorboard.")
     dry_run: bool = flag("--dry-run", "Print the plan and its cost without training.")
     list_: bool = flag("--list", "List architectures, presets, objectives and settings.")
     source_vocab_size: int | None = option("With `--dry-run` without DATA.", "N")

@@ -118,8 +118,9 @@ def print_list(
 
     On standard output, or `aside`, on standard error.
     """
-    # Meanings are sentences.
-    print_table = functools.partial(console.table if aside else console.listing, width=100)
+    # Meanings are sentences; on standard output their names are whole.
+    stream = console.messages if aside else console.output
+    print_table = functools.partial(console.table, console=stream, width=100)
     trained = objectives.get("likelihood" if objective is None else objective)
     registry = zoo.architectures()
     kinds = [registry.get(name) for name in ([arch] if arch else registry)]

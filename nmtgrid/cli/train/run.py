@@ -417,9 +417,36 @@ class TensorBoard:
 
     def write(self, event: events.Event) -> None:
         """Write the figures of `event`, if it has any, at its update."""
-        if not isinstance(event, (events.Updated, events.Gradients, events.Validated)):
-            return
-        for name, value in _scalars(event).items():
+        scalars: dict[str, float | None]
+        match event:
+            case events.Updated():
+                scalars = {
+                    "train/loss": event.loss,
+                    "train/nll": event.nll,
+                    "train/perplexity": perplexity(event.nll),
+                    "train/learning_rate": event.learning_rate,
+                    "train/gradient_norm": event.gradient_norm,
+                    "train/tokens_per_second": event.tokens_per_second,
+                    **{f"train/{name}": value for name, value in event.extra.items()},
+                }
+            case events.Gradients():
+                scalars = {
+                    "gradients/ratio": event.gradient_ratio,
+                    **{f"gradients/{name}": value for name, value in event.gradients.items()},
+                }
+            case events.Validated():
+                scalars = {
+                    "valid/nll": event.nll,
+                    "valid/perplexity": perplexity(event.nll),
+                    "valid/bleu": event.bleu,
+                    "valid/cider": event.cider,
+                    "valid/criterion": event.criterion,
+                    **{f"valid/nll_{name}": value for name, value in event.losses.items()},
+                    **{f"valid/{name}": value for name, value in event.extra.items()},
+                }
+            case _:
+                return
+        for name, value in scalars.items():
             if value is not None:
                 self._writer.add_scalar(name, value, event.update)
         if isinstance(event, events.Validated):
@@ -427,34 +454,3 @@ class TensorBoard:
 
     def close(self) -> None:
         self._writer.close()
-
-
-def _scalars(
-    event: events.Updated | events.Gradients | events.Validated,
-) -> dict[str, float | None]:
-    match event:
-        case events.Updated():
-            return {
-                "train/loss": event.loss,
-                "train/nll": event.nll,
-                "train/perplexity": perplexity(event.nll),
-                "train/learning_rate": event.learning_rate,
-                "train/gradient_norm": event.gradient_norm,
-                "train/tokens_per_second": event.tokens_per_second,
-                **{f"train/{name}": value for name, value in event.extra.items()},
-            }
-        case events.Gradients():
-            return {
-                "gradients/ratio": event.gradient_ratio,
-                **{f"gradients/{name}": value for name, value in event.gradients.items()},
-            }
-        case events.Validated():
-            return {
-                "valid/nll": event.nll,
-                "valid/perplexity": perplexity(event.nll),
-                "valid/bleu": event.bleu,
-                "valid/cider": event.cider,
-                "valid/criterion": event.criterion,
-                **{f"valid/nll_{name}": value for name, value in event.losses.items()},
-                **{f"valid/{name}": value for name, value in event.extra.items()},
-            }

@@ -212,9 +212,11 @@ class Weights(Protocol):
     @property
     def views(self) -> Mapping[str, HasShape]:
         """The tensors by name."""
+
     @property
     def max_bytes(self) -> int:
         """What a model made of it may take in memory, as fp32."""
+
     def load(self, name: str) -> Tensor:
         """Return a tensor as fp32, in memory of its own."""
 

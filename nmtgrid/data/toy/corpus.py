@@ -383,8 +383,8 @@ def _draw(grammar: ToyGrammar, count: int, barred: set[str]) -> list[ToyPair]:
             pairs[pair.source], misses = pair, 0
     if len(pairs) < count:
         raise ConfigError(
-            f"The toy grammar cannot produce {count} different "
-            "sentences.", "Ask for fewer sentences."
+            f"The toy grammar cannot produce {count} different sentences.",
+            "Ask for fewer sentences.",
         )
     barred.update(side for pair in pairs.values() for side in (pair.source, pair.target))
     return list(pairs.values())

@@ -150,7 +150,7 @@ class AttentionPooling(_WeightedPooling):
         hidden: Tensor = self.map(cells)
         if self.activation == "tanh":
             hidden = hidden.tanh()
-        return _widened(hidden @ self.vector.to(hidden.dtype))
+        return widened(hidden @ self.vector.to(hidden.dtype))
 
 
 class ScaledAttentionPooling(_WeightedPooling):
@@ -166,7 +166,7 @@ class ScaledAttentionPooling(_WeightedPooling):
 
     def weights(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return the attention [..., S], Eq. (8), in fp32 at least."""
-        return _masked_softmax(_widened(cells @ self.vector.to(cells.dtype)), is_source)
+        return _masked_softmax(widened(cells @ self.vector.to(cells.dtype)), is_source)
 
     def factors(self, cells: Tensor, is_source: Tensor | None) -> Tensor:
         """Return the attention times sqrt(|s|), Eq. (9)."""
@@ -245,9 +245,9 @@ def scaled_aggregator(kind: Aggregation, size: int) -> Aggregator:
     return attention if kind == "attention" else MaxAndAttention(size, attention)
 
 
-def _widened(scores: Tensor) -> Tensor:
-    # In bf16 the exponentials of a long source would not sum to one.
-    return scores.to(torch.promote_types(scores.dtype, torch.float32))
+def widened(values: Tensor) -> Tensor:
+    """Return `values` in fp32 at least: in bf16 long sums, as those of a softmax, lose too much."""
+    return values.to(torch.promote_types(values.dtype, torch.float32))
 
 
 def _masked_softmax(scores: Tensor, is_source: Tensor | None) -> Tensor:

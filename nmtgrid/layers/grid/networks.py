@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
+from nmtgrid.layers.grid.aggregation import widened
 from nmtgrid.layers.grid.convolution import Cells, DepthwiseConvolution
 from nmtgrid.layers.kernels.dropout import dropout, residual_branches, residual_dropout
 from nmtgrid.layers.kernels.linear import Projection, apply, feed_forward, is_watched
@@ -272,7 +273,7 @@ class ResidualGatedNetwork(GridNetwork):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         features = self.states[0](features)
-        total = self.snapshot_gates[0] * _widened(features)
+        total = self.snapshot_gates[0] * widened(features)
         for n, state in enumerate(self.states[1:]):
             change = self.run_layer(n, cells, features)
             gate = self.forward_gates[n].to(features.dtype)
@@ -364,8 +365,3 @@ NETWORKS: dict[Skip, type[GridNetwork]] = {
     "residual-gated": ResidualGatedNetwork,
     "dense": DenseNetwork,
 }
-
-
-def _widened(features: Tensor) -> Tensor:
-    """Return `features` in fp32 at least: long sums lose too much in bf16."""
-    return features.to(torch.promote_types(features.dtype, torch.float32))

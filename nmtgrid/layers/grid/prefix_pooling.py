@@ -24,6 +24,7 @@ from nmtgrid.layers.grid.aggregation import (
     AveragePooling,
     MaxAndAttention,
     MaxPooling,
+    widened,
 )
 from nmtgrid.layers.kernels.linear import apply
 
@@ -61,7 +62,7 @@ class PrefixSum:
     """The sum over the cells so far, in fp32 at least, divided by the root of their number."""
 
     def scan_source(self, cells: Tensor) -> Partial:
-        return (cells.to(torch.promote_types(cells.dtype, torch.float32)).cumsum(-2),)
+        return (widened(cells).cumsum(-2),)
 
     def scan_target(self, partial: Partial) -> Partial:
         return (partial[0].cumsum(-3),)

@@ -240,9 +240,7 @@ def is_watched(module: nn.Module) -> bool:
 
 def packs_fp32() -> bool:
     """Return whether fp32 products on this machine's CPU gain by packed weights."""
-    return _IS_FASTER[torch.float32] and hasattr(
-        torch.ops.mkldnn, "_reorder_linear_weight"
-    )
+    return _IS_FASTER[torch.float32] and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
 
 
 def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:

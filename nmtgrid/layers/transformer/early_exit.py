@@ -142,9 +142,7 @@ class LazySourceCache(SourceCache):
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:
         """Return the cache, all of it computed, with `rows` [R'] replaced by those of `new`."""
         keys, values = zip(*map(self.pair, range(self.projection.blocks)), strict=True)
-        cache = SourceCache(
-            keys, values, self.mask, self.width, self.lead, padding=self.padding
-        )
+        cache = SourceCache(keys, values, self.mask, self.width, self.lead, padding=self.padding)
         return cache.with_rows(rows, new)
 
     def take_rows(self, rows: Tensor) -> LazySourceCache:

@@ -119,9 +119,7 @@ class KVCache:
             rows, heads, *_, size = like.shape
             self.buffer = like.new_empty(self.blocks, 2, self.capacity, rows, heads, size)
         elif self.filled == self.buffer.shape[2]:
-            grown = self.buffer.new_empty(
-                self.blocks, 2, 2 * self.filled, *self.buffer.shape[3:]
-            )
+            grown = self.buffer.new_empty(self.blocks, 2, 2 * self.filled, *self.buffer.shape[3:])
             grown[:, :, : self.filled] = self.buffer
             self.buffer = grown
         return self.buffer

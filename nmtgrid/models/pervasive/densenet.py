@@ -17,7 +17,7 @@ from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import Report, Traits, numbered
 from nmtgrid.models.config_checks import plan_of
-from nmtgrid.models.cost_report import table_report, table_steps
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.pervasive.densenet_config import (
     PervasiveDensenetConfig,
     dense_cell_flops,
@@ -75,12 +75,9 @@ class PervasiveDensenet(GridModel):
             3.0 * (sides + cells + classified),
             f"{self.traits.source_receptive_field} source and "
             f"{self.traits.target_receptive_field} target tokens",
-            table_steps(
-                "Pervasive Attention",
-                (source_length, target_length),
-                (self.config.depth, self.config.depth),
-                self.config.kernel,
-            ),
+            (source_length, target_length),
+            (self.config.depth, self.config.depth),
+            self.config.kernel,
             # With L layers of g features that all read all before them, d = f_0 + L g.
             computation="O(L² g² |x||y| + L k² g² |x||y|)",
         )

@@ -260,7 +260,7 @@ class GridModel(TranslationModel):
 
 
 def output_map(input_size: int, output_size: int) -> nn.Linear:
-    """Return the map before the classifier, so small that the first loss is log V."""
+    """Return the map before a classifier, so small that the first loss is log V."""
     projection = nn.Linear(input_size, output_size)
     nn.init.normal_(projection.weight, std=0.003)
     nn.init.zeros_(projection.bias)

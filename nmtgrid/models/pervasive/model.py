@@ -23,7 +23,7 @@ from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits, numbered
 from nmtgrid.models.config_checks import first_alias, plan_of
-from nmtgrid.models.cost_report import table_report, table_steps
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.pervasive.config import PervasiveConfig, cell_flops
 from nmtgrid.models.pervasive.grid_model import GridModel, output_map
 from nmtgrid.text.vocabulary import PAD
@@ -88,7 +88,8 @@ class SharedReader(nn.Module):
 
     def __init__(self, size: int, *, detached: bool) -> None:
         super().__init__()
-        self.decision, self.detached = _decision(size), detached
+        # So small a map that reading begins at a probability of one half.
+        self.decision, self.detached = output_map(size, 1), detached
 
     def decide(self, features: Tensor) -> Tensor:
         logits: Tensor = self.decision(features.detach() if self.detached else features)
@@ -105,7 +106,7 @@ class OwnReader(PervasiveGrid):
         self.config = config
         depth = config.reader_depth or config.depth
         self.make_grid(source_vocab_size, target_vocab_size, depth)
-        self.decision = _decision(config.size)
+        self.decision = output_map(config.size, 1)
         # Target rows that a cell sees: a stream's caches need no more.
         self.span = 1 + depth * (config.target_kernel // 2)
 
@@ -131,14 +132,6 @@ class OwnReader(PervasiveGrid):
         """Return the features of one more source token [R] in the last rows, and the state."""
         column = self._columns(tokens[:, None], state.columns.shape[1])
         return state.add_column(self.network, column, is_source)
-
-
-def _decision(size: int) -> nn.Linear:
-    """Return a map to one logit, so small that reading begins at a probability of one half."""
-    projection = nn.Linear(size, 1)
-    nn.init.normal_(projection.weight, std=0.003)
-    nn.init.zeros_(projection.bias)
-    return projection
 
 
 class PervasiveAttention(PervasiveGrid, GridModel):
@@ -284,12 +277,9 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             3.0 * (sides + cells + 2.0 * types * target_length * read),
             f"{traits.source_receptive_field} source and {traits.target_receptive_field} target "
             "tokens",
-            table_steps(
-                "Pervasive Attention",
-                (source_length, target_length),
-                (config.depth, config.depth),
-                config.target_kernel,
-            ),
+            (source_length, target_length),
+            (config.depth, config.depth),
+            config.target_kernel,
         )
 
     def stages(self) -> dict[str, nn.Module]:

@@ -336,9 +336,7 @@ TRANSFORMER = (
         _CONLL,
         (12000, 8800),
     ),
-    Preset(
-        "iwslt14-de-en-v2", "CoNLL table 3, separate BPE", _CONLL, (13300, 13800), 52e6
-    ),
+    Preset("iwslt14-de-en-v2", "CoNLL table 3, separate BPE", _CONLL, (13300, 13800), 52e6),
     Preset(
         "iwslt14-de-en-base",
         "CoNLL paper, first version: base without weight sharing or label smoothing",
@@ -379,9 +377,7 @@ TRANSFORMER = (
         (32000, 32000),
         60.5e6,
     ),
-    Preset(
-        "wmt15-de-en-small", "as wmt15-de-en: small", _DE_EN | _SMALL, (32000, 32000), 19.3e6
-    ),
+    Preset("wmt15-de-en-small", "as wmt15-de-en: small", _DE_EN | _SMALL, (32000, 32000), 19.3e6),
     Preset("wmt15-de-en-big", "section 4.5: as wmt15-de-en, big", _DE_EN | _BIG, (32000, 32000)),
     Preset(
         "wmt14-en-fr",

@@ -32,7 +32,7 @@ from nmtgrid.layers.transformer.monotonic import MonotonicCache, MonotonicHeads
 from nmtgrid.layers.transformer.transport import Transport, TransportCache, reading_path
 from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits, numbered
 from nmtgrid.models.config_checks import first_alias, plan_of
-from nmtgrid.models.cost_report import table_report, table_steps
+from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.models.transformer.exits import HaltingStep, TransformerExits
 from nmtgrid.models.transformer.source import TransformerState, TransparentAttention, narrowed
@@ -343,9 +343,8 @@ class Transformer(TransformerExits):
             "Transformer",
             3.0 * (blocks + mixtures + classified),
             "the whole source and the whole target prefix",
-            table_steps(
-                "Transformer", (source, target), (config.encoder_depth, config.decoder_depth)
-            ),
+            (source, target),
+            (config.encoder_depth, config.decoder_depth),
         )
 
     def compilable(self) -> list[nn.Module]:
