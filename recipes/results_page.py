@@ -154,7 +154,7 @@ def _policies(rows: Sequence[Row]) -> str:
     untrained = {"edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence"}
     trained = [f"{title} {area(name)}" for name, title in titles.items() if name in systems]
     return (
-        "mean BLEU above wait-k of the model without a trained reader at equal AL (DAL): trained "
+        "mean BLEU above wait-k, without a trained reader, at equal AL (DAL): trained "
         f"{', '.join(trained)}; untrained "
         + ", ".join(f"{title} {area(base, curve)}" for curve, title in untrained.items())
     )
