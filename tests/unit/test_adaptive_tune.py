@@ -236,7 +236,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("exits --data data --split train", "The raw text of `train`"),
         ("exits --data data --mechanism geometric", "cannot exit by `geometric`"),
         ("exits --data data --name a\u00a0b", "cannot be named"),
-        ("exits --data data --baselines plain --baselines plain=plain", "Two baselines"),
+        ("exits --data data --baselines plain --baselines plain=plain", "Two systems"),
         ("exits --data data --only fixed --allow-loss 1", "`--only fixed`"),
         ("exits --results . --no-keep --beam 2", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
     ],

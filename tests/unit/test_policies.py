@@ -196,6 +196,12 @@ class Shapeless(Policy):
         return proposal.log_probabilities > 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Probable(Policy):
+    def decide(self, proposal):
+        return proposal.log_probabilities.exp().amax(1)
+
+
 class Other:
     pass
 """
@@ -279,6 +285,8 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
         _decide("Broken")
     with pytest.raises(ConfigError, match=r"tensor of bools \[2\].*returned \[2, 4\]"):
         _decide("Shapeless")
+    with pytest.raises(ConfigError, match=r"tensor of bools \[2\].*returned \[2\] of float32"):
+        _decide("Probable")
 
 
 def test_results_are_read_back(tmp_path: Path) -> None:

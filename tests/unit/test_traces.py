@@ -134,7 +134,8 @@ def test_names_are_those_of_the_files() -> None:
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="Two systems have the name `a`"):
         named_files(["a=x", "a=y"])
-    with pytest.raises(ConfigError, match="Two systems have the name `test`"):
+    again = "`test`: one/test.txt and one/test.jsonl.*another, as in `other=one/test.jsonl`."
+    with pytest.raises(ConfigError, match=f"Two systems have the name {again}"):
         named_files(["one/test.txt", "one/test.jsonl"])
 
 

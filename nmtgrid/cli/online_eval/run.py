@@ -17,7 +17,7 @@ from nmtgrid.analysis.latency import AREA_METRICS, CurveArea, area_table
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, nearest
-from nmtgrid.base.io.atomic import folder_name, nan_to_none, split_label
+from nmtgrid.base.io.atomic import folder_name, name_faults, nan_to_none, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.run import choose_halt
@@ -501,11 +501,7 @@ def _systems(
         label or "+".join(map(folder_name, (path, *(arguments.ensemble or ()))))
         for label, path in named
     ]
-    faults = [
-        f"Two models have the name `{name}`: give one of them another, as in `other=MODEL`."
-        for number, name in enumerate(names)
-        if name in names[:number]
-    ]
+    faults = name_faults(zip(names, (path for _, path in named), strict=True))
     if arguments.baseline is not None:
         faults += _faults_of_baseline(arguments.baseline, names, settings)
     device = find_device(arguments.device)
