@@ -185,7 +185,8 @@ def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list
     try:
         edges = [real_number(edge) for edge in text.split(",")]
     except ValueError:
-        return None, [f"`--edges {shortened(text)}` are no numbers with commas between: {example}."]
+        given = f"`--edges {shortened(text)}`"
+        return None, [f"{given}: numbers separated by commas are needed, such as {example}."]
     return edges, [f"`--edges {shortened(text)}`: {fault}" for fault in check_edges(edges)]
 
 

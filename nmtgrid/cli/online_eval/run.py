@@ -44,7 +44,7 @@ from nmtgrid.online.evaluate import (
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, PolicyPreset
 from nmtgrid.online.published import Evaluation, warnings
-from nmtgrid.online.settings import ALL, Setting
+from nmtgrid.online.settings import Setting, names_all
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
 
@@ -146,7 +146,7 @@ def evaluate(
     dataset = Dataset.open(arguments.data)
     guarantee = arguments.guarantee
     settings = _settings_of_training(arguments) or settings
-    if guarantee is not None and arguments.policies == ALL:
+    if guarantee is not None and names_all(arguments.policies):
         settings = [setting for setting in settings if not refused_candidates([setting])]
     systems, settings = _systems(arguments, settings, presets, dataset)
     # Only now is it known how many sentences `--sentences` and the split leave.
@@ -525,7 +525,7 @@ def _systems(
         decoder = (ClockedDecoder if arguments.clock else OnlineDecoder)(
             translator, finish_reading=arguments.finish_reading, oracle_cost=arguments.oracle_cost
         )
-        if arguments.policies == ALL:
+        if names_all(arguments.policies):
             settings = _possible(decoder, settings, shown)
         followed = [*settings, OFFLINE] if arguments.guarantee else settings
         faults += [f"{shown}: {error}" for error in decoder.faults(followed)]
