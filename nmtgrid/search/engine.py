@@ -83,12 +83,11 @@ def check(
     if align or aligns or plan.coverage_penalty > 0:
         blind = sorted({m.architecture for m in models if not m.traits.aligns})
         if blind:
-            what = "`search.coverage_penalty`"
+            need = "`search.coverage_penalty`"
             if align or aligns:
-                what = "Alignments" if align else "The alignments that the reading policy needs"
+                need = "the output" if align else "the reading policy"
             raise ConfigError(
-                f"{what} cannot be had from `{'`, `'.join(blind)}`: "
-                "this architecture yields no alignments.",
+                f"`{'`, `'.join(blind)}` yields no alignments, which {need} needs.",
                 "Leave out the option, or use a model that aligns.",
             )
     # Probabilities of different vocabularies cannot be averaged.

@@ -75,11 +75,12 @@ def _setting(arguments: DecodeArguments) -> Setting:
             if option == "--policy":
                 settings.append(read_setting(expand([value], [arguments.model])[0][0]))
                 continue
-            settings += read_settings(value, None, None)
+            settings += (numbers := read_settings(value, None, None))
+            if len(numbers) > 1:
+                faults.append(f"`--k` must be one number with `--stream`, but is `{value}`.")
         except ConfigError as error:
-            faults += error.faults
-        if len(settings) > 1:
-            faults.append(f"`--k` must be one number with `--stream`, but is `{value}`.")
+            # The advice on `--k` is to write several numbers.
+            faults += [str(error)] if option == "--policy" else error.faults
     if arguments.threshold is not None:
         if not 0 < arguments.threshold < 1:
             faults.append(
