@@ -185,8 +185,8 @@ def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list
     try:
         edges = [real_number(edge) for edge in text.split(",")]
     except ValueError:
-        given = f"`--edges {shortened(text)}`"
-        return None, [f"{given}: numbers separated by commas are needed, such as {example}."]
+        problem = f"`--edges {shortened(text)}`: numbers separated by commas are needed"
+        return None, [f"{problem}, such as {example}."]
     return edges, [f"`--edges {shortened(text)}`: {fault}" for fault in check_edges(edges)]
 
 
