@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.io.atomic import split_label
+from nmtgrid.base.io.atomic import name_faults, split_label
 from nmtgrid.base.io.text import SUFFIXES, read_lines
 from nmtgrid.base.spans import plural
 from nmtgrid.search.traces import read_traces
@@ -34,18 +34,15 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
     names = [label or _stem(path) for label, path in files]
     folders = {path.parent for _, path in files}
     twice = {name for name in names if names.count(name) > 1 and len(folders) > 1}
-    named: dict[str, Path] = {}
-    faults = []
+    named = []
     for name, (label, path) in zip(names, files, strict=True):
         # Files `a/test.de` and `b/test.de` are told apart by their folders.
         if label is None and name in twice and path.parent.name:
             name = f"{path.parent.name}/{name}"
-        if name in named:
-            faults.append(f"Two systems have the name `{name}`: {named[name]} and {path}.")
-        named[name] = path
-    if faults:
-        raise ConfigError(faults, "Give them different names, as in NAME=FILE.")
-    return named
+        named.append((name, path))
+    if faults := name_faults(named):
+        raise ConfigError(faults)
+    return dict(named)
 
 
 def _stem(path: Path) -> str:

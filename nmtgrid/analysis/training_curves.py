@@ -22,7 +22,7 @@ from nmtgrid.analysis.plotting.figure import MOST_LINES, wrapped
 from nmtgrid.analysis.plotting.lines import HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.io.atomic import LINE_CHECKSUM, is_altered_line, nan_to_none
+from nmtgrid.base.io.atomic import LINE_CHECKSUM, is_altered_line, name_faults, nan_to_none
 from nmtgrid.base.io.records import Count, NonNegative, Record, convert, fits, parse_json
 from nmtgrid.base.io.text import DAMAGED, STANDARD, check_file, open_text, read_line
 
@@ -130,11 +130,8 @@ def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
     ]
     names = _distinct([path for path, (label, _) in zip(paths, named, strict=True) if not label])
     labels = [label or next(names) for label, _ in named]
-    faults += [
-        f"Two models have the name `{name}`: give one of them another, as in `LABEL=MODEL`."
-        for index, name in enumerate(labels)
-        if not faults and name in labels[:index]
-    ]
+    if not faults:
+        faults = name_faults(zip(labels, (path for _, path in named), strict=True))
     if faults:
         raise ConfigError(faults)
     return [read_run(path, name) for name, path in zip(labels, paths, strict=True)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.spans import shortened
 
 ADVICE = "If it is your own, name the file that defines it: `--import FILE`, or `imports=[FILE]`."
@@ -43,12 +43,20 @@ def import_files(files: Iterable[str | Path]) -> None:
 def imported_name(text: str) -> str:
     """Return the name in `text`, having run the file of the short form FILE.py:Name.
 
-    Raises ConfigError as `import_files` does.
+    Raises ConfigError as `import_files` does, and for a file that does not define the name.
     """
     file, _, name = text.rpartition(":")
+    if text.endswith(".py"):
+        file, name = text, ""
     if not file.endswith(".py"):
         return text
     import_files([file])
+    module = _modules[Path(file).resolve()]
+    if not name:
+        raise ConfigError(f"`{text}` names only a file.", f"Name what it defines: `{file}:NAME`.")
+    if not hasattr(module, name):
+        own = [key for key, value in vars(module).items() if _defines(module, value)]
+        raise ConfigError(f"{file} does not define `{shortened(name)}`.", nearest(name, own))
     return name
 
 
@@ -61,8 +69,12 @@ def own_definitions(accepts: Callable[[Any], bool]) -> dict[str, Any]:
         name: value
         for module in _modules.values()
         for name, value in vars(module).items()
-        if getattr(value, "__module__", "") == module.__name__ and accepts(value)
+        if _defines(module, value) and accepts(value)
     }
+
+
+def _defines(module: ModuleType, value: Any) -> bool:
+    return getattr(value, "__module__", "") == module.__name__
 
 
 def _run(path: Path) -> ModuleType:

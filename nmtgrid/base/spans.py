@@ -150,7 +150,7 @@ class _Reader:
             faults = [f"there are more than {self.limit:,} numbers."]
         elif not faults:
             counts = Counter(values)
-            faults = [f"{value} stands there twice." for value in counts if counts[value] > 1]
+            faults = [f"{value} is listed twice." for value in counts if counts[value] > 1]
         if faults:
             raise ConfigError([f"`{self.option}`: {fault}" for fault in faults], advice)
         return values

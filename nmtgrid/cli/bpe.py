@@ -139,6 +139,7 @@ def learn(arguments: LearnArguments) -> None:
             f"the text in {' and '.join(unsegmented)} has no spaces between words, so that a whole "
             "sentence counts as one word: use `--method sentencepiece`."
         )
+    console.say(f"`nmtgrid train {arguments.data} --arch ARCH --out MODEL` trains a model on it.")
     write_report(arguments.json, facts)
 
 

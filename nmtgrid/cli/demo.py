@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.io.atomic import folder_name, split_label
+from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.cli.options import (
     CommandArguments,
@@ -104,17 +104,11 @@ def _announce(arguments: DemoArguments, url: str) -> None:
 
 def _names(texts: Sequence[str]) -> dict[str, Path]:
     """Return the model directories by the names that they are shown with. Raises ConfigError."""
-    names: dict[str, Path] = {}
-    for text in texts:
-        label, path = split_label(text)
-        name = label or folder_name(path)
-        if name in names:
-            raise ConfigError(
-                f"Two models have the name `{name}`.",
-                "Give one of them another name, as in `other=MODEL`.",
-            )
-        names[name] = path
-    return names
+    paths = [split_label(text) for text in texts]
+    named = [(label or folder_name(path), path) for label, path in paths]
+    if faults := name_faults(named):
+        raise ConfigError(faults)
+    return dict(named)
 
 
 def _make_server(arguments: DemoArguments, names: dict[str, Path]) -> Server:

@@ -302,6 +302,7 @@ def _print_text(manifest: dict[str, Any], out: Path) -> None:
         console.warn(SEGMENT_FIRST.format(languages=" and ".join(unsegmented)))
     if "valid" not in splits:
         console.warn("there is no validation text; give `--valid P` or `--valid-every 23`.")
+    console.say(f"`nmtgrid bpe learn {out}` learns its subwords.")
 
 
 def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
@@ -328,3 +329,4 @@ def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
         )
     if "valid" not in splits:
         console.warn("there are no validation pictures; give `--valid FILE` or `--valid N`.")
+    console.say(f"`nmtgrid bpe learn {out} --words` makes its vocabulary.")

@@ -231,6 +231,8 @@ def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
                 advice = f"{nearest(name, functions)} {ADVICE}".strip()
                 raise ConfigError(f"There is no latency metric `{shortened(name)}`.", advice)
             metric: Metric = functions[name]
+            if metrics.get(name) is metric:
+                raise ConfigError(f"The latency metric `{name}` is given twice.", "Give it once.")
             if name in metrics or name in METRICS:
                 raise ConfigError(f"There are two latency metrics `{name}`.", "Rename yours.")
             own_latency(name, metric, *_TRIAL, "a trial, delays 1, 2, 2 of 2 source units")

@@ -196,11 +196,15 @@ class Policy(Agent, SettingsGroup):
                 f"{type(error).__name__}: {error}",
                 "`--debug` shows where.",
             ) from error
-        if not isinstance(writes, Tensor) or writes.shape != proposal.reads.shape:
-            what = f"{list(writes.shape)}" if isinstance(writes, Tensor) else type(writes).__name__
+        shape = proposal.reads.shape
+        # A probability that is returned by mistake would count as True.
+        if not isinstance(writes, Tensor) or writes.shape != shape or writes.is_floating_point():
+            what = type(writes).__name__
+            if isinstance(writes, Tensor):
+                what = f"{list(writes.shape)} of {str(writes.dtype).removeprefix('torch.')}"
             raise ConfigError(
                 f"`decide` of the reading policy `{kind.__name__}` must return a tensor of bools "
-                f"{list(proposal.reads.shape)}, one for each row, but returned {what}."
+                f"{list(shape)}, one for each row, but returned {what}."
             )
         return writes.bool()
 

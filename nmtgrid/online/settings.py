@@ -320,14 +320,18 @@ _WHOLE = ("k", "n", "mask")
 """Settings that are whole numbers or infinite."""
 
 
+def names_all(text: str | None) -> bool:
+    """Return whether `all` is among the names of a list of policies."""
+    return text is not None and ALL in map(str.strip, text.split(","))
+
+
 def named_policies(text: str | None) -> list[str]:
     """Return the policies of a list of names; `all` stands for all but the oracle."""
     if text is None:
         return []
-    names = [name.strip() for name in text.split(",")]
-    if ALL in names:
+    if names_all(text):
         return [name for name, kind in KINDS.items() if kind.make]
-    return names
+    return [name.strip() for name in text.split(",")]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -411,9 +411,14 @@ class LineStream:
         return self.pieces[-1].is_finished and not self.is_long
 
     def read(self, word: str) -> list[str]:
-        """Take a raw word; return the target words that have become final."""
+        """Take a raw word; return the target words that have become final.
+
+        Raises TypeError for what is no string, ConfigError for a word after the line's end.
+        """
+        if not isinstance(word, str):
+            raise TypeError(f"word must be a string, but is {word!r}.")
         if self._line_has_ended:
-            return self.pieces[-1].read(word)  # which has ended too
+            raise ConfigError("The line has ended.", "Call `begin()` for another line.")
         began = time.perf_counter()
         parts = self._translator.limits.parts(word, self._size(word))
         words = [written for part in parts for written in self._read(part)]
@@ -556,7 +561,9 @@ def simultaneous(
     if not isinstance(model, Translator):
         raise TypeError(f"model must be what `nmtgrid.load` returns, but is {model!r}.")
     if policy is not None and not isinstance(policy, (str, Agent, PrefixPolicy)):
-        raise TypeError(f"policy must be a text such as 'wait-k k=3', but is {policy!r}.")
+        raise TypeError(
+            f"policy must be a string such as 'wait-k k=3' or a policy, but is {policy!r}."
+        )
     presets: list[PolicyPreset] = []
     agent: Agent | PrefixPolicy
     if policy is None:

@@ -54,7 +54,7 @@ def check(
         if len(models) > 1:
             raise ConfigError(
                 f"Early exit decodes one model at a time, but {len(models)} are averaged here.",
-                "Leave `--exit` or `--ensemble` away.",
+                "Leave out `--exit` or `--ensemble`.",
             )
         if not isinstance(halt, Verified):
             with_exits(models[0]).check_halt(halt, has_whole_source=agent is None)
@@ -62,7 +62,7 @@ def check(
             raise ConfigError(
                 "Verified exits decode offline: drafts would have to be verified with what had "
                 "been read when each was written.",
-                "Leave `--exit verified` away, or leave early at an exit or by thresholds.",
+                "Leave out `--exit verified`, or exit at a fixed block or by thresholds.",
             )
         else:
             check_verified(models[0], halt, plan)
@@ -77,19 +77,18 @@ def check(
         raise ConfigError(
             "A reading policy that looks at predictions runs all blocks for each of them: it does "
             "not go with early exits.",
-            "Leave `--exit` away, or read by wait-k or by the model's reader.",
+            "Leave out `--exit`, or read by wait-k or by the model's reader.",
         )
     aligns = agent is not None and agent.wants_alignment
     if align or aligns or plan.coverage_penalty > 0:
         blind = sorted({m.architecture for m in models if not m.traits.aligns})
         if blind:
-            what = "`search.coverage_penalty`"
+            need = "`search.coverage_penalty`"
             if align or aligns:
-                what = "Alignments" if align else "The alignments that the reading policy needs"
+                need = "the output" if align else "the reading policy"
             raise ConfigError(
-                f"{what} cannot be had from `{'`, `'.join(blind)}`: "
-                "this architecture yields no alignments.",
-                "Leave the option away or use a model that aligns.",
+                f"`{'`, `'.join(blind)}` yields no alignments, which {need} needs.",
+                "Leave out the option, or use a model that aligns.",
             )
     # Probabilities of different vocabularies cannot be averaged.
     sizes = [model.classifier().weight.shape[0] for model in models]

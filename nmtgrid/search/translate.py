@@ -116,7 +116,7 @@ def _with_prefixes(lines: Iterable[str], prefixes: Iterable[str]) -> Iterator[tu
         if prefix is None:
             raise unequal_prefixes(number - 1, f"line {number:,} has none")
         if line is None:
-            raise unequal_prefixes(number, f"there are only {plural(number - 1, 'line')}")
+            raise unequal_prefixes(number, f"the input has only {plural(number - 1, 'line')}")
         yield line, prefix
 
 

@@ -374,7 +374,7 @@ class Handler(BaseHTTPRequestHandler):
             return convert(values, kind)
         except ValueError as fault:
             reason = str(fault) if str(fault).endswith("?") else f"{fault}."
-            raise Refusal(400, f"The body is not what belongs here: {reason}", _EXAMPLES) from fault
+            raise Refusal(400, f"The request body is invalid: {reason}", _EXAMPLES) from fault
 
     def _read_body(self) -> bytes:
         most = self.server.service.limits.body

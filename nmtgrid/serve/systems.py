@@ -21,8 +21,7 @@ from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, expand
 from nmtgrid.online.settings import KINDS, Setting, own_policies, policy_settings, read_setting
-from nmtgrid.online.stream import StreamTranslator, stream_plan
-from nmtgrid.search.long_sources import SourceLimits
+from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.translate import TranslationOptions, Translator, check_text, default_plan
 
 _ORDER = ("wait-k k=3", "local-agreement n=2")
@@ -105,7 +104,9 @@ class Models:
 
     def translator(self, name: str) -> tuple[Translator, bool]:
         """Return what translates whole sentences, and whether it aligns. Raises ConfigError."""
-        loaded = self._model(name or next(iter(self.loaded)))
+        return self._lines(self._model(name or next(iter(self.loaded))))
+
+    def _lines(self, loaded: LoadedModel) -> tuple[Translator, bool]:
         # Made once: its weights are packed by its first search.
         if loaded.folder not in self._translators:
             self._translators[loaded.folder] = Translator(
@@ -149,16 +150,11 @@ class Models:
     def _stream(
         self, loaded: LoadedModel, setting: Setting, request: SystemRequest
     ) -> StreamTranslator:
-        return StreamTranslator(
-            [loaded.model],
-            loaded.pipeline,
-            setting.make(request.finish_reading),
-            stream_plan(default_plan(loaded)),
-            self._device,
-            self._precision == "bf16",
-            halt_of(request.exit, loaded, self._warn) if request.exit else None,
-            SourceLimits.of([loaded.lengths], self._max_source),
-            align=loaded.model.traits.aligns,
+        lines, aligns = self._lines(loaded)
+        return dataclasses.replace(
+            StreamTranslator.of(lines, setting.make(request.finish_reading)),
+            halt=halt_of(request.exit, loaded, self._warn) if request.exit else None,
+            align=aligns,
         )
 
     def _can_follow(self, text: str, loaded: LoadedModel) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,9 @@ def test_a_predictor_without_thresholds_is_one_point(
     )
 
 
-def test_a_certified_loss(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_certified_loss(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "r.json"
     options = ("exits", "--data", "data", "--test-split", "test", "--json", file, "--no-keep")
     more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--candidates", 3)
@@ -184,6 +187,13 @@ def test_a_certified_loss(here: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     assert calibrated["test"]["holds"] == (calibrated["test"]["loss"] <= 95)
     assert calibrated["sentences"] == 3 and len(report(file)["points"]) == 1
     assert "Certified" in capsys.readouterr().err
+    # Fixed exits alone. Of a translation without a match to the reference nothing can be lost.
+    tuning = adaptive_tune_calibrated._Tuning
+    all_of = tuning.with_fixed
+    monkeypatch.setattr(tuning, "with_fixed", lambda self, _, records: all_of(self, [], records))
+    assert tune(*options, *more, "--risk", "bleu", "--objective", "flops") == 0
+    assert [point["thresholds"] for point in report(file)["points"]] == [[]]
+    assert re.search(r": exit (\d); `decode --exit \1`", capsys.readouterr().err)
     order = ("exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5)
     message = refused(capsys, "adaptive-tune", *order)
     assert "598 are needed" in message and "1,196 sentences" in message
@@ -236,7 +246,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("exits --data data --split train", "The raw text of `train`"),
         ("exits --data data --mechanism geometric", "cannot exit by `geometric`"),
         ("exits --data data --name a\u00a0b", "cannot be named"),
-        ("exits --data data --baselines plain --baselines plain=plain", "Two baselines"),
+        ("exits --data data --baselines plain --baselines plain=plain", "Two systems"),
         ("exits --data data --only fixed --allow-loss 1", "`--only fixed`"),
         ("exits --results . --no-keep --beam 2", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
     ],

@@ -103,7 +103,7 @@ def test_bad_input_of_align_and_difficulty(home: Path, refused: Callable[..., st
         (("difficulty", *texts, "--alignments", home / "gold", "--train", source, target),
          "`--train` has no effect"),
         (("difficulty", *texts, "--edges", "3,1"), "must rise"),
-        (("difficulty", *texts, "--edges", "a"), "are no numbers"),
+        (("difficulty", *texts, "--edges", "a"), "numbers separated"),
         (("difficulty", *texts, home / "short"), "lines"),
         (("difficulty", *texts, "--difficulty-out", home / "no" / "d"), "there is no folder"),
     ):  # fmt: skip
@@ -357,7 +357,7 @@ def test_sources_at_fault(
     ("options", "words"),
     [
         (["--edges", "20,10", "--by", "reference-length"], "must rise, but 10 follows 20"),
-        (["--edges", "1,x"], "are no numbers with commas"),
+        (["--edges", "1,x"], "numbers separated by commas are needed"),
         (["--edges", "1,nan"], "one is nan"),
         (["--by", "length-ratio"], "add `--source FILE`"),
         (["--by", "difficulty"], "`--difficulty FILE`"),

@@ -283,16 +283,21 @@ def test_few_sentences_are_drawn_pale(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 LOWER = "`s0` is in lower case and the references are not"
+LOWER_REFERENCES = "The references are in lower case and `s0` is not"
 
 
 @pytest.mark.parametrize(
     ("hypotheses", "references", "fault"),
     [
         (["a cat ."], ["A cat ."], LOWER),
-        (["A cat ."], ["a cat ."], "The references are in lower case and `s0` is not"),
+        (["A cat ."], ["a cat ."], LOWER_REFERENCES),
         (["A cat ."], ["A dog ."], ""),
         (["a cat ."], ["a dog ."], ""),
         (["猫"], ["犬"], ""),
+        (["猫"], ["A cat ."], ""),
+        (["A cat ."], ["42"], ""),
+        # A line without letters, such as an empty one, has no case.
+        ([""] * 20 + ["A cat ."], ["a cat ."] * 21, LOWER_REFERENCES),
         # One stray capital in two hundred lines; a quarter of the lines.
         (["a cat ."] * 199 + ["A cat ."], ["A cat ."] * 200, LOWER),
         (["a cat ."] * 3 + ["A cat ."], ["A cat ."] * 4, ""),

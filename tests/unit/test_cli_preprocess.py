@@ -65,6 +65,17 @@ def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -
     assert "train.de: removed carriage returns at the ends of 50 lines" in shown
 
 
+def test_the_next_command_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, words in (("--toy", []), ("--toy-pictures", ["--words"])):
+        data = str(tmp_path / option)
+        learn = ["bpe", "learn", data, *words]
+        assert main(["preprocess", option, "20", "--out", data]) == 0
+        assert f"`nmtgrid {' '.join(learn)}` " in " ".join(capsys.readouterr().err.split())
+        assert main(learn) == 0
+        trains = f"`nmtgrid train {data} --arch ARCH --out MODEL` trains a model on it."
+        assert trains in " ".join(capsys.readouterr().err.split())
+
+
 def test_swapped_languages_are_noticed(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of a split alone: of all splits alike nobody can know."""
     (texts / "test.de").write_text("x y z x y z\nz y x\n")

@@ -181,7 +181,7 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
     assert stream(b"a\n", "--sample", *vain, "--k", "0", "--threshold", "1.5") == (2, "")
     message = stream.message  # type: ignore[attr-defined]
     assert all(f"`--{name}`" in message for name in ("sample", *settings, "k"))
-    assert "but two are given" in message and "`threshold` must be" in message
+    assert "but two are given" in message and "`--threshold` must be above 0" in message
 
 
 @pytest.mark.parametrize(
@@ -196,6 +196,8 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
         (["--k", "1..3"], "model", "must be one number with `--stream`"),
         (["--policy", "alignatt"], "model", "must have one value for each setting"),
         (["--policy", "alignatt last=x"], "model", "`x` is not a whole number"),
+        (["--k", "1..3", "--policy", "wait-k k=0"], "model", "`k` must be a whole number"),
+        (["--policy", "absent.py:Own"], "model", "absent.py to import. Check the path."),
         (["--k", "2", "--policy", "alignatt last=1"], "model", "but two are given"),
         (["--policy", "re-translation mask=0"], "model", "which a stream cannot"),
         (["--threshold", "0"], "model", "above 0 and below 1"),
@@ -213,6 +215,7 @@ def test_refusals(stream: Stream, arguments: list[str], model: str, what: str) -
     code, text = stream(b"a\n", *arguments, model=model)
     assert code == 2 and text == ""
     assert what in stream.message and "Traceback" not in stream.message  # type: ignore[attr-defined]
+    assert "but is `wait-k" not in stream.message  # type: ignore[attr-defined]
 
 
 def test_a_model_reads_as_it_was_trained(stream: Stream, home: Path, tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ REFUSED = {
     "no end": (["--max-updates", "0"], ["has no end"]),
     "time without minutes": (["--set", "training.schedule=cosine-time"], ["--max-minutes"]),
     "both": (["--resume", "--overwrite"], ["contradict"]),
-    "seeds": (["--seeds", "1,1"], ["`--seeds`: 1 stands there twice"]),
+    "seeds": (["--seeds", "1,1"], ["`--seeds`: 1 is listed twice"]),
     "cuda": (["--device", "cuda"], ["no CUDA device"]),
 }  # fmt: skip
 

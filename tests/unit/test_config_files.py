@@ -292,7 +292,7 @@ WRONG_OPTIONS = [
       ":5: `batch_tokens` (`--batch-tokens`) must", ":6: `--k` belongs", ":7: `--json none/x`",
       ":8: `--set min_lenth`"]),
     ("decode MODEL", "stream = true\nk = [1]\nbeam = 4\ntraces = 'none/x'\nmax_source = 0\n",
-     [":2: `k` must be", ":1: With `--stream` there is no meaning in `--beam`",
+     [":2: `k` must be", ":1: `--stream` cannot be combined with `--beam`",
       ":4: `--traces none/x`", ":5: `--max-source`"]),
     ("online-eval", "data = 1\nsentences = 0\nk = 'one'\nallow_loss = 'x'\nrisk = 'bleu'\n"
      "json = 'none/x'\nmodel = 1\n",

@@ -101,7 +101,7 @@ def test_names_tell_runs_apart(tmp_path: Path) -> None:
     assert [run.name for run in runs] == ["a/model", "b/model", "other"]
     with pytest.raises(ConfigError, match="named twice"):
         read_runs([(None, first), ("x", first / "metrics.jsonl")])
-    with pytest.raises(ConfigError, match="Two models have the name `x`"):
+    with pytest.raises(ConfigError, match="Two systems have the name `x`"):
         read_runs([("x", first), ("x", second)])
 
 

@@ -201,8 +201,8 @@ def test_tokens_that_are_taken_over(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "line", "words"),
     [
-        (b"a 1\na 2\n", 2, "stands there twice"),
-        (b"<unk> 5\n", 1, "stands there twice"),
+        (b"a 1\na 2\n", 2, "is listed twice"),
+        (b"<unk> 5\n", 1, "is listed twice"),
         (b"a 1\nb\n", 2, "token count"),
         (b"a 1\nb x\n", 2, "token count"),
         (b"a 1\nb 1 #fairseq:other\n", 2, "token count"),

@@ -244,7 +244,8 @@ def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=f"(?s){message}") as caught:
             read_metrics(["late", text, "late"])
-        assert len(caught.value.faults) == 2, "that there are two of `late` too"
+        assert len(caught.value.faults) == 2
+        assert "`late` is given twice" in caught.value.faults[1]
     broken = {"broken": lambda delays, source, target: 1 / (source - 4)}
     with pytest.raises(ConfigError, match="`broken` failed at sentence 2: ZeroDivisionError"):
         latency([[1], [1]], [3, 4], own=broken)

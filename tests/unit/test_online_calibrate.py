@@ -390,8 +390,9 @@ def test_policies_that_cannot_be_kept_or_left_out(
         raise ConfigError("seen")
 
     monkeypatch.setattr(cli_calibrate, "calibrate", seen)
-    assert "seen" in refused(capsys, "both", *OPTIONS, "--policies", "all", "--no-keep")
-    assert tried == [{"local-agreement", "hold-n"}]
+    for names in ("all", "hold-n, all"):
+        assert "seen" in refused(capsys, "both", *OPTIONS, "--policies", names, "--no-keep")
+    assert tried == [{"local-agreement", "hold-n"}] * 2
 
 
 def test_where_it_is_kept(

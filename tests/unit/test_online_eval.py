@@ -367,7 +367,7 @@ def test_what_models_and_data_cannot_do(here: Path, capsys: pytest.CaptureFixtur
     )
     message = refused(capsys, "grid", "blocks", "--ensemble", "grid", "--data", "data")
     assert "works with one MODEL, but several are given" in message
-    assert "Two models have the name `grid`" in refused(capsys, "grid", "grid", "--data", "data")
+    assert "Two systems have the name `grid`" in refused(capsys, "grid", "grid", "--data", "data")
     command = ("grid", "--data", "data", "--sentences", 2, "--out", "pictures", "--line", 3)
     assert "only 2 sentences" in refused(capsys, *command)
 

@@ -140,7 +140,7 @@ def test_what_is_said_of_a_setting() -> None:
         ("confidenc", "(?s)no reading policy `confidenc`.*`confidence`"),
         ("confidence treshold=0.5", "has no setting `treshold`.*`threshold`"),
         ("confidence threshold", "`confidence threshold` has no value"),
-        ("confidence threshold=0.5,0.5", "0.5 stands there twice"),
+        ("confidence threshold=0.5,0.5", "0.5 is listed twice"),
         ("confidence threshold=x", "`x` is not a number"),
         ("confidence threshold=1.5", "`confidence`: `threshold` must be above 0 and below 1"),
         ("alignatt last=0.5", "is not a whole number"),
@@ -196,6 +196,12 @@ class Shapeless(Policy):
         return proposal.log_probabilities > 0
 
 
+@dataclasses.dataclass(frozen=True)
+class Probable(Policy):
+    def decide(self, proposal):
+        return proposal.log_probabilities.exp().amax(1)
+
+
 class Other:
     pass
 """
@@ -229,7 +235,7 @@ def test_the_file_may_stand_before_the_name(tmp_path: Path) -> None:
     (setting,) = read_policy(f"{path}:ShortForm margin=0.2")
     assert (setting.policy, setting.value) == ("ShortForm", 0.2)
     assert expand([f"{path}:ShortForm margin=0.2"], []) == (["ShortForm margin=0.2"], [])
-    with pytest.raises(ConfigError, match=r"no reading policy `ShortFrom`.*`ShortForm`"):
+    with pytest.raises(ConfigError, match=r"does not define `ShortFrom`.*`ShortForm`"):
         read_policy(f"{path}:ShortFrom")
     with pytest.raises(ConfigError, match=r"There is no file .*absent\.py"):
         read_policy(f"{tmp_path / 'absent.py'}:ShortForm")
@@ -272,6 +278,9 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
         ("Margn", "no reading policy `Margn`.*`Margin`.*--import FILE"),
         ("Other", "no reading policy `Other`"),
         ("Mute", "has no method `decide`"),
+        (f"{own}:Margn", "own.py does not define `Margn`. Did you mean `Margin`"),
+        (f"{own}", "names only a file. Name what it defines: `.*own.py:NAME`"),
+        (f"{own}:", "names only a file"),
     ):
         with pytest.raises(ConfigError, match=f"(?s){message}"):
             read_policy(text)
@@ -279,6 +288,8 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
         _decide("Broken")
     with pytest.raises(ConfigError, match=r"tensor of bools \[2\].*returned \[2, 4\]"):
         _decide("Shapeless")
+    with pytest.raises(ConfigError, match=r"tensor of bools \[2\].*returned \[2\] of float32"):
+        _decide("Probable")
 
 
 def test_results_are_read_back(tmp_path: Path) -> None:

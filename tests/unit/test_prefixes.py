@@ -54,7 +54,7 @@ def test_prefixes_are_raw_text_in_pieces_and_may_be_longer_than_the_search_goes(
 
 @pytest.mark.parametrize("count", [0, 1, 3])
 def test_another_number_of_prefixes_is_told(count: int) -> None:
-    with pytest.raises(InputError, match=rf"for {count} lines?, but (line|there are only)"):
+    with pytest.raises(InputError, match=rf"for {count} lines?, but (line|the input has only)"):
         translator(copier(WORDS)).translate(["a", "b"], prefixes=["a"] * count)
     with pytest.raises(TypeError, match="prefixes must be several strings"):
         translator(copier(WORDS)).translate(["a", "b"], prefixes="ab")

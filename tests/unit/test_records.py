@@ -9,10 +9,11 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
+from msgspec import Meta
 from torch import Tensor
 
 from nmtgrid.adaptive.exit_presets import EXIT_FILE
@@ -316,10 +317,16 @@ class Nested(Record):
     tables: dict[str, dict[str, list[Count]]]
 
 
+class Share(Record):
+    share: Annotated[float, Meta(ge=0, le=1)]
+
+
 def test_the_path_of_a_key_is_told(tmp_path: Path) -> None:
     values = {"tables": {"good": {"x": [1]}, "b.c": {"y": [1], "z": [2, -3]}}}
     with pytest.raises(ValueError, match=r"`tables\.b\.c\.z\[1\]` must be at least 0, but is `-3`"):
         convert(values, Nested)
+    with pytest.raises(ValueError, match="`share` must be a number, but is `NaN`"):
+        convert({"share": float("nan")}, Share)
     with pytest.raises(ValueError, match="`tables` is missing"):
         convert({}, Nested)
     path = tmp_path / "x.json"

@@ -533,7 +533,7 @@ def test_refusals_have_a_status() -> None:
 
 
 REFUSED = [
-    (["demo", "grid", "grid"], "Two models have the name `grid`"),
+    (["demo", "grid", "grid"], "Two systems have the name `grid`"),
     (["demo", "missing"], "missing"),
     (["demo", "grid", "--policy", "wait-k k=0"], "at least 1"),
     (["demo", "grid", "--host", "192.0.2.1", "--port", "0"], "cannot listen on"),

@@ -103,7 +103,11 @@ def test_words_are_final_with_their_last_unit() -> None:
         whole = units[:-1] if stream.target and stream.target[-1].endswith("@@") else units
         assert words == whole
     words += stream.end()
-    assert stream.is_finished and stream.read("f") == stream.end() == []
+    assert stream.is_finished and stream.end() == []
+    with pytest.raises(ConfigError, match=r"The line has ended\. Call `begin\(\)`"):
+        stream.read("f")
+    with pytest.raises(TypeError, match="word must be a string, but is None"):
+        stream.read(None)  # type: ignore[arg-type]
     result = stream.hypothesis()
     assert stream.word_sizes[:4] == [1, 2, 3, 1]
     assert len(result.tokens) == len(stream.target) and result.reads is not None

@@ -82,7 +82,7 @@ def _with(**changes: Any) -> Callable[[dict[str, Any]], dict[str, Any]]:
         (_with(line=True), "`line` must be a whole number, but is `true`"),
         (_with(target=[1]), r"`target\[0\]` must be text, but is `1`"),
         (_with(score="high"), "`score` must be a number"),
-        (_with(score=float("nan")), "`score` must be at least -1e.30, but is `NaN`"),
+        (_with(score=float("nan")), "`score` must be a number, but is `NaN`"),
         (_with(log_probabilities=[-1.0]), "1 numbers where 2 belong"),
         (_with(alignment=[[1.0, 0.0, 0.0]]), "not 2 x 3"),
         (_with(alignment=[[1.0, 0.0], [0.0, 1.0]]), "not 2 x 3"),
@@ -134,7 +134,8 @@ def test_names_are_those_of_the_files() -> None:
     ]  # fmt: skip
     with pytest.raises(ConfigError, match="Two systems have the name `a`"):
         named_files(["a=x", "a=y"])
-    with pytest.raises(ConfigError, match="Two systems have the name `test`"):
+    again = "`test`: one/test.txt and one/test.jsonl.*another, as in `other=one/test.jsonl`."
+    with pytest.raises(ConfigError, match=f"Two systems have the name {again}"):
         named_files(["one/test.txt", "one/test.jsonl"])
 
 

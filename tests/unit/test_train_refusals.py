@@ -88,7 +88,7 @@ def test_the_plan_of_a_run_that_goes_on_is_its_own(
     [
         (["--resume"], "`--out MODEL` is missing"),
         (["--out", "x", "--resume", "--overwrite"], "contradict each other"),
-        (["--seeds", "1,1"], "1 stands there twice"),
+        (["--seeds", "1,1"], "1 is listed twice"),
         (["--source-vocab-size", "9"], "only to `--dry-run` without DATA"),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -188,11 +189,13 @@ class Evaluation:
             return []
         expected = _capitals(self.reference_lines)
         shares = [_capitals(system.lines) for system in self.systems]
+        # A share of nothing is NaN, which no comparison holds for.
         return [
             f"{_MISMATCHES[actual < expected].format(system.name)} (lines with a capital: "
             f"{100 * actual:.0f} %, of the references {100 * expected:.0f} %), but case counts."
             for system, actual in zip(self.systems, shares, strict=True)
-            if min(actual, expected) <= _NO_CAPITALS and max(actual, expected) >= _CAPITALS
+            if (actual <= _NO_CAPITALS and expected >= _CAPITALS)
+            or (expected <= _NO_CAPITALS and actual >= _CAPITALS)
         ]
 
     def describe_tokens(self) -> str:
@@ -218,8 +221,9 @@ _MISMATCHES = {
 
 
 def _capitals(lines: Sequence[str]) -> float:
-    """Return the share of lines that hold a capital letter."""
-    return sum(line != line.lower() for line in lines) / len(lines)
+    """Return the share of lines with a capital among those whose letters have case, or NaN."""
+    cased = [line for line in lines if line.lower() != line.upper()]
+    return sum(line != line.lower() for line in cased) / len(cased) if cased else math.nan
 
 
 def read_evaluation(

@@ -23,7 +23,7 @@ import socket
 import stat
 import time
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -138,6 +138,20 @@ def split_label(text: str) -> tuple[str | None, Path]:
     if not sign or not label or not path or Path(text).exists():
         return None, Path(text)
     return label, Path(path)
+
+
+def name_faults(named: Iterable[tuple[str, Path]]) -> list[str]:
+    """Return a fault for each path whose name is that of an earlier one."""
+    paths: dict[str, Path] = {}
+    faults = []
+    for name, path in named:
+        if name in paths:
+            faults.append(
+                f"Two systems have the name `{name}`: {paths[name]} and {path}. Give one of them "
+                f"another, as in `other={path}`."
+            )
+        paths.setdefault(name, path)
+    return faults
 
 
 def folder_name(path: Path) -> str:

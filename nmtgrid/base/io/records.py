@@ -284,6 +284,8 @@ def _words(text: str, keys: Sequence[Any], value: Any) -> str:
         bound = _BOUNDS[match[1]] + " " if match[1] else ""
         return f"{name} must have {bound}{match[2]} entries, but is {_shown(value)}"
     if match := re.fullmatch(r"Expected `\w+` (>=|<=|>|<) (\S+)", text):
+        if value != value:  # NaN, which no bound holds for
+            return f"{name} must be a number, but is {_shown(value)}"
         limit = match[2] if len(match[2]) > 10 else f"{float(match[2]):g}"
         return f"{name} must be {_BOUNDS[match[1]]} {limit}, but is {_shown(value)}"
     if match := re.fullmatch(r"Expected `(.+)`, got `.+`", text):

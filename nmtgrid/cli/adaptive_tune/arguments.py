@@ -127,11 +127,7 @@ RULES = [
         message="Name a model directory, or tunings done before with `--results DIR`.",
     ),
     Needs("data", message="Name the dataset to tune on with `--data DATA`."),
-    Requires(
-        "risk confidence candidates",
-        "allow_loss",
-        "{options} belong to `--allow-loss`: say how much may be lost.",
-    ),
+    Requires("risk confidence candidates", "allow_loss"),
 ]
 
 

@@ -42,7 +42,7 @@ from nmtgrid.adaptive.tune import (
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
-from nmtgrid.base.io.atomic import folder_name, split_label
+from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.adaptive_tune.show import Report, Row, write
@@ -363,7 +363,7 @@ def _load(
     setup = DecodeSetup(plan, arguments.batch, arguments.repeats, arguments.clock, device, bf16)
     _checked(loaded, setup, arguments, dataset)
     # Faults are collected, so that one run names all baselines that cannot be used.
-    faults, others, names = [], [], set()
+    faults, others, named = [], [], []
     for text in arguments.baselines or ():
         label, path = split_label(text)
         try:
@@ -377,14 +377,9 @@ def _load(
             faults.append(f"{path}: {fault}")
             continue
         name = label or folder_name(path)
-        if name in names:
-            faults.append(
-                f"Two baselines have the name `{name}`: give one of them another name, as in "
-                "`other=MODEL`."
-            )
-        names.add(name)
+        named.append((name, path))
         others.append(System(name, other.model))
-    if faults:
+    if faults := [*faults, *name_faults(named)]:
         raise ConfigError(faults)
     return loaded, setup, others
 

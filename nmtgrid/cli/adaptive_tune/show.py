@@ -189,9 +189,12 @@ def _show(report: Report) -> None:
     print_verdict(report, beaten)
     console.say(f"signature of BLEU: {full.signature}")
     for choice, row in report.points:
-        thresholds = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
-        stored = f"; `decode --exit {row.stored}`" if row.stored else ""
-        console.say(f"budget {report.budget(row):g}: {thresholds}{stored}")
+        chosen = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
+        halt, stored = choice.system.halt, row.stored
+        if isinstance(halt, FixedExit):
+            chosen, stored = f"exit {halt.number}", str(halt.number)
+        usage = f"; `decode --exit {stored}`" if stored else ""
+        console.say(f"budget {report.budget(row):g}: {chosen}{usage}")
     if lost := report.lost():
         console.warn(
             f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "

@@ -183,7 +183,8 @@ def read_edges(text: str | None, example: str) -> tuple[list[float] | None, list
     try:
         edges = [real_number(edge) for edge in text.split(",")]
     except ValueError:
-        return None, [f"`--edges {shortened(text)}` are no numbers with commas between: {example}."]
+        problem = f"`--edges {shortened(text)}`: numbers separated by commas are needed"
+        return None, [f"{problem}, such as {example}."]
     return edges, [f"`--edges {shortened(text)}`: {fault}" for fault in check_edges(edges)]
 
 

@@ -159,7 +159,7 @@ STREAM_RULES = [
         "out data split ter card forced energies beam length_penalty coverage_penalty nbest sample "
         "temperature top_k top_p seed prefix alignments replace_unknown batch_tokens long_lines",
         "stream",
-        "With `--stream` there is no meaning in {options}: each word is written to standard output "
+        "`--stream` cannot be combined with {options}: each word is written to standard output "
         "as soon as it is final, and never taken back.",
     ),
     Excludes("k", "threshold", _ONE_POLICY),

@@ -29,9 +29,13 @@ from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_setting, read_settings
 from nmtgrid.online.stream import StreamTranslator, stream_plan
-from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import Trace
-from nmtgrid.search.translate import check_ensemble, default_plan
+from nmtgrid.search.translate import (
+    TranslationOptions,
+    Translator,
+    check_ensemble,
+    default_plan,
+)
 from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces, stream_words
 
@@ -71,17 +75,18 @@ def _setting(arguments: DecodeArguments) -> Setting:
             if option == "--policy":
                 settings.append(read_setting(expand([value], [arguments.model])[0][0]))
                 continue
-            settings += read_settings(value, None, None)
+            settings += (numbers := read_settings(value, None, None))
+            if len(numbers) > 1:
+                faults.append(f"`--k` must be one number with `--stream`, but is `{value}`.")
         except ConfigError as error:
-            faults += error.faults
-        if len(settings) > 1:
-            faults.append(f"`--k` must be one number with `--stream`, but is `{value}`.")
+            # The advice on `--k` is to write several numbers.
+            faults += [str(error)] if option == "--policy" else error.faults
     if arguments.threshold is not None:
+        if not 0 < arguments.threshold < 1:
+            faults.append(
+                f"`--threshold` must be above 0 and below 1, but is {arguments.threshold}."
+            )
         settings.append(Setting("threshold", arguments.threshold))
-        try:
-            settings[-1].make()
-        except ConfigError as error:
-            faults += error.faults
     if faults:
         raise ConfigError(faults)
     return settings[0]
@@ -133,16 +138,15 @@ def translate_stream(arguments: DecodeArguments) -> None:
     if plan.beam > 1 or plan.sample or plan.coverage_penalty:
         raise ConfigError("Streams are decoded greedily: with `--set`, change only length limits.")
     halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
-    translator = StreamTranslator(
-        [model.model for model in loaded],
-        loaded[0].pipeline,
-        agent,
+    lines = Translator(
+        loaded,
         plan,
-        device,
-        arguments.precision == "bf16",
-        halt,
-        SourceLimits.of([model.lengths for model in loaded], arguments.max_source),
+        TranslationOptions(max_source=arguments.max_source),
+        device=device,
+        precision=arguments.precision,
+        halt=halt,
     )
+    translator = StreamTranslator.of(lines, agent)
     # A first stream, thrown away: what the model cannot do is known before a word is waited for.
     translator.begin()
     run = _Run(translator)

@@ -34,7 +34,13 @@ from nmtgrid.cli.options import (
     unusable,
 )
 from nmtgrid.online.published import curves
-from nmtgrid.online.settings import ALL, WORDS_PER_MINUTE, Setting, named_policies, read_settings
+from nmtgrid.online.settings import (
+    WORDS_PER_MINUTE,
+    Setting,
+    named_policies,
+    names_all,
+    read_settings,
+)
 
 if TYPE_CHECKING:
     from nmtgrid.metrics.latency import Metric
@@ -293,7 +299,7 @@ def _faults_of_guarantee(
     except ConfigError as error:
         faults += error.faults
     # Of `all` policies those are left out of which nothing can be guaranteed.
-    if arguments.policies != ALL:
+    if not names_all(arguments.policies):
         faults += refused_candidates(settings)
     return faults
 

@@ -17,7 +17,7 @@ from nmtgrid.analysis.latency import AREA_METRICS, CurveArea, area_table
 from nmtgrid.base import console
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, nearest
-from nmtgrid.base.io.atomic import folder_name, nan_to_none, split_label
+from nmtgrid.base.io.atomic import folder_name, name_faults, nan_to_none, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.run import choose_halt
@@ -44,7 +44,7 @@ from nmtgrid.online.evaluate import (
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, PolicyPreset
 from nmtgrid.online.published import Evaluation, warnings
-from nmtgrid.online.settings import ALL, Setting
+from nmtgrid.online.settings import Setting, names_all
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
 
@@ -145,7 +145,7 @@ def evaluate(
     dataset = Dataset.open(arguments.data)
     guarantee = arguments.guarantee
     settings = _settings_of_training(arguments) or settings
-    if guarantee is not None and arguments.policies == ALL:
+    if guarantee is not None and names_all(arguments.policies):
         settings = [setting for setting in settings if not refused_candidates([setting])]
     systems, settings = _systems(arguments, settings, presets, dataset)
     # Only now is it known how many sentences `--sentences` and the split leave.
@@ -495,11 +495,7 @@ def _systems(
         label or "+".join(map(folder_name, (path, *(arguments.ensemble or ()))))
         for label, path in named
     ]
-    faults = [
-        f"Two models have the name `{name}`: give one of them another, as in `other=MODEL`."
-        for number, name in enumerate(names)
-        if name in names[:number]
-    ]
+    faults = name_faults(zip(names, (path for _, path in named), strict=True))
     if arguments.baseline is not None:
         faults += _faults_of_baseline(arguments.baseline, names, settings)
     device = find_device(arguments.device)
@@ -523,7 +519,7 @@ def _systems(
         decoder = (ClockedDecoder if arguments.clock else OnlineDecoder)(
             translator, finish_reading=arguments.finish_reading, oracle_cost=arguments.oracle_cost
         )
-        if arguments.policies == ALL:
+        if names_all(arguments.policies):
             settings = _possible(decoder, settings, shown)
         followed = [*settings, OFFLINE] if arguments.guarantee else settings
         faults += [f"{shown}: {error}" for error in decoder.faults(followed)]

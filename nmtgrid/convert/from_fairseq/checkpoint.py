@@ -461,9 +461,8 @@ def open_checkpoint(path: Path) -> Iterator[Checkpoint]:
             try:
                 checkpoint = _read(path, data, _stored_bytes(file.fileno(), len(data)))
             except PickleFault as fault:
-                raise ModelError(
-                    f"{path} is no checkpoint that can be read: {fault}.", advice
-                ) from fault
+                problem = f"{path} is not a readable checkpoint: {fault}."
+                raise ModelError(problem, advice) from fault
             yield checkpoint
 
 

@@ -29,7 +29,7 @@ def read_dictionary(path: Path) -> Vocabulary:
     """Return the vocabulary of a dictionary, whose ids from 4 on are those of the file.
 
     Types that no text can hold (dead ids, names with spaces in them) get names in angle brackets.
-    Raises InputError with the line that is no entry or stands there twice.
+    Raises InputError with the line that is no entry or is listed twice.
     """
     names: list[str | None] = []
     counts: list[int] = []
@@ -38,7 +38,7 @@ def read_dictionary(path: Path) -> Vocabulary:
         name, count, overwrites = _entry(line, path, number)
         if name in indices and not overwrites:
             raise InputError(
-                f"the token `{name[:60]}` stands there twice.",
+                f"the token `{name[:60]}` is listed twice.",
                 f"Add ` {_OVERWRITE}` to the line if it is meant to replace the earlier one, as in "
                 "early versions of fairseq.",
                 path=path,
