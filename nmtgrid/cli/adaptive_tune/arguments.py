@@ -26,8 +26,8 @@ from nmtgrid.cli.options import (
     unusable,
 )
 
-_LEAST_BUDGET = 1e-3
-"""Blocks: as wide a range of average exits as can be told apart."""
+_LEAST_BUDGET = 0.01
+"""Blocks: the narrowest range of average exits; the best settings of each range are decoded."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
