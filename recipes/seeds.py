@@ -53,17 +53,17 @@ def seeds_of(record: Record) -> list[str]:
     return str(record.get("seeds", "1")).split()
 
 
-def _row(place: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
+def _row(where: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
     if [*pair[0]] != [*pair[1]]:
         names = ", ".join(sorted(pair[0].keys() ^ pair[1].keys()))
-        raise SystemExit(f"error: {place} has other columns in one record: {names}.")
+        raise SystemExit(f"error: {where} has other columns in one record: {names}.")
     return {
-        name: _value(f"{name} in {place}", name, [row[name] for row in pair], counts)
+        name: _value(f"{name} in {where}", name, [row[name] for row in pair], counts)
         for name in pair[0]
     }
 
 
-def _value(place: str, name: str, values: Sequence[Any], counts: Sequence[int]) -> Any:
+def _value(where: str, name: str, values: Sequence[Any], counts: Sequence[int]) -> Any:
     """Return the value over all seeds: settings must agree, measurements have a mean."""
     if name == "seeds":
         texts = isinstance(values[0], str)
@@ -76,7 +76,7 @@ def _value(place: str, name: str, values: Sequence[Any], counts: Sequence[int]) 
     if all(isinstance(value, int) and not isinstance(value, bool) for value, _ in known):
         return round(sum(value * n for value, n in known) / sum(n for _, n in known))
     if not all(isinstance(value, float | int | Mapping) for value, _ in known):
-        raise SystemExit(f"error: {place} is {values[0]!r} in one record and {values[1]!r}.")
+        raise SystemExit(f"error: {where} is {values[0]!r} in one record and {values[1]!r}.")
     return _spread([
         (n, value["mean"], value["standard_deviation"]) if isinstance(value, Mapping)
         else (n, value, None)
