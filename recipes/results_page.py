@@ -229,7 +229,12 @@ QUESTIONS = (
             Answer("table-3.7-multi30k", "Multi30k De-En, 10 minutes of one core each", _four),
             Answer(
                 "one-model-muon-004-multi30k",
-                "Multi30k De-En, Pervasive Attention, 118 minutes of one core, Muon",
+                "Multi30k De-En, Pervasive Attention with gated maxima, 118 minutes of one core, Muon",
+                _one_model,
+            ),
+            Answer(
+                "one-model-attention-118-multi30k",
+                "the same with self-attention, the preset",
                 _one_model,
             ),
         ),
