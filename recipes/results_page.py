@@ -229,7 +229,7 @@ QUESTIONS = (
             Answer("table-3.7-multi30k", "Multi30k De-En, 10 minutes of one core each", _four),
             Answer(
                 "one-model-muon-004-multi30k",
-                "Multi30k De-En, Pervasive Attention with gated maxima, 118 minutes of one core, Muon",
+                "Multi30k De-En, Pervasive Attention, gated maxima, 118 minutes of one core",
                 _one_model,
             ),
             Answer(
