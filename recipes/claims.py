@@ -473,8 +473,8 @@ CHAPTERS = (
                     "reproduced",
                     _exits,
                     "In the same order as in the thesis, and 1/n is the best at the first exit "
-                    "here, too. Two of its four other weights were tried. Equal weights and 1/n differ "
-                    "by 0.2, less than seeds may.",
+                    "here, too. Two of its four other weights were tried. Equal weights and 1/n "
+                    "differ by 0.2, less than seeds may.",
                 ),
             ),
             Claim(
