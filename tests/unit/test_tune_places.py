@@ -74,12 +74,12 @@ def test_outputs_that_cannot_be_are_told_first(
     assert "cannot be written" in said(tmp_path / "r.json")
 
 
-@pytest.mark.parametrize("budget", ["0", "1e-320", "inf", "nan"])
+@pytest.mark.parametrize("budget", ["0", "0.001", "1e-320", "inf", "nan"])
 def test_budgets_that_cannot_be(
     here: Path, capsys: pytest.CaptureFixture[str], budget: str
 ) -> None:
     command = ("adaptive-tune", "exits", "--data", "data", "--budget", budget)
-    assert "`--budget` must be a number from 0.001 on" in refused(capsys, *command)
+    assert "`--budget` must be a number from 0.01 on" in refused(capsys, *command)
 
 
 def test_faults_of_baselines_name_them(
