@@ -68,19 +68,19 @@ def _setting(arguments: DecodeArguments) -> Setting:
     """Return the policy that decides when to read. Raises ConfigError for faulty values."""
     settings, faults = [], []
     # Each for itself: of several, which exclude each other, all may be faulty.
-    for option, value in (("--k", arguments.k), ("--policy", arguments.policy)):
-        if value is None:
-            continue
+    if arguments.k is not None:
         try:
-            if option == "--policy":
-                settings.append(read_setting(expand([value], [arguments.model])[0][0]))
-                continue
-            settings += (numbers := read_settings(value, None, None))
-            if len(numbers) > 1:
-                faults.append(f"`--k` must be one number with `--stream`, but is `{value}`.")
+            settings += read_settings(arguments.k, None, None)
         except ConfigError as error:
-            # The advice on `--k` is to write several numbers.
-            faults += [str(error)] if option == "--policy" else error.faults
+            # Without its advice, which is to write several numbers.
+            faults += error.faults
+        if len(settings) > 1:
+            faults.append(f"`--k` must be one number with `--stream`, but is `{arguments.k}`.")
+    if arguments.policy is not None:
+        try:
+            settings.append(read_setting(expand([arguments.policy], [arguments.model])[0][0]))
+        except ConfigError as error:
+            faults.append(str(error))
     if arguments.threshold is not None:
         if not 0 < arguments.threshold < 1:
             faults.append(
