@@ -104,7 +104,7 @@ def _zoo(rows: Sequence[Row]) -> str:
 def _four(rows: Sequence[Row]) -> str:
     """Return BLEU of each architecture, the best first, with its parameters."""
     titles = {"pa": "Pervasive Attention", "bilstm": "Bi-LSTM", "convs2s": "ConvS2S"}
-    best = sorted(rows, key=lambda row: -row["test_beam5"]["mean"])
+    best = sorted(rows, key=lambda row: -mean_of(row["test_beam5"]))
     return "test BLEU, beam 5: " + ", ".join(
         f"{titles.get(row['model'], row['model'].capitalize())} {shown(row['test_beam5'])} "
         f"({row['parameters'] / 1e6:.1f}M parameters)"
@@ -113,11 +113,9 @@ def _four(rows: Sequence[Row]) -> str:
 
 
 def _one_model(rows: Sequence[Row]) -> str:
-    (row,) = rows
-    return (
-        f"test BLEU {row['test_beam5']['mean']:.1f} with beam 5, {row['parameters'] / 1e6:.1f}M "
-        "parameters"
-    )
+    row = rows[0]  # of several seeds, an ensemble follows
+    bleu, millions = mean_of(row["test_beam5"]), row["parameters"] / 1e6
+    return f"test BLEU {bleu:.1f} with beam 5, {millions:.1f}M parameters"
 
 
 def _smoothing(rows: Sequence[Row]) -> str:
@@ -367,9 +365,8 @@ def answer_table(records: Mapping[str, Record], page: str = "") -> str:
             title = ""
         if not answers:
             scored = sum(_has_scores(record, question) for record in records.values())
-            text = f"{plural(scored, 'record')}, see the tables"
-            text = text if scored else "no record of a real run yet"
-            lines.append([title, "", text])
+            records_text = f"{plural(scored, 'record')}, see the tables"
+            lines.append([title, "", records_text if scored else "no record of a real run yet"])
     return markdown(lines)
 
 

@@ -1,8 +1,8 @@
 """One record of several that were made with different seeds.
 
-A session on two cores has time for one seed of a table; `python -m recipes.results adopt
---other-seeds` combines its record with those of other seeds. Means and sample deviations are
-those of all seeds together, computed from means, deviations and counts alone.
+Seeds of a table can be trained one after the other, each with a record of its own: `python -m
+recipes.results adopt --other-seeds` combines it with the record that is there. Means and sample
+deviations are those of all seeds together, computed from means, deviations and counts alone.
 """
 
 from __future__ import annotations

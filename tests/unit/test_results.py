@@ -142,6 +142,14 @@ def test_short_answers_are_computed_from_records() -> None:
     assert "](PAGE.md#what-does-loss-smoothing-give) |  | no record" in text
 
 
+def test_the_answer_of_several_seeds_is_their_mean_beside_an_ensemble() -> None:
+    seeds = {"model": "a", "parameters": 2_060_000, "test_beam5": {"mean": 44.86}}
+    together = {"model": "ensemble", "test_beam5": {"mean": 46.0}}
+    record = _record(experiment="one-model-muon-004", small=False, rows=[seeds, together])
+    text = results_page.answer_table({"one-model-muon-004-multi30k": record})
+    assert "| test BLEU 44.9 with beam 5, 2.1M parameters |" in text
+
+
 def test_parts_and_cells_of_a_page() -> None:
     rows = [
         {"part of the page": "latency", "policy": "wait-k", "k": 3.0, "bleu": 1.0},
