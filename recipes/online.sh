@@ -29,11 +29,12 @@
 # TUNE_UPDATES (half of it); the presets of the publications are for a GPU: MINUTES=0 trains as long as
 # they say, and agents 10,000 updates. START_MINUTES=14 lets every Pervasive Attention begin from one
 # offline model of that many minutes (0: from nothing).
-# ARCHS="pervasive transformer" of 4.2, 4.11 and 4.12, TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"),
-# ENCODERS="bi uni window7 window3" of 4.9, K=1,3,5,7,9, THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of
-# the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7 pa-area" initialisations of agents,
-# SEEDS=1 (4.2 and 4.9 to 4.13 have means and deviations over them, pictures the first), RUNS=runs (output
-# folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, fewer of each list.
+# ARCHS="pervasive transformer" of 4.2, 4.11 and 4.12, TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), ONLY_K="1 7" of
+# 4.9 ("1 7 inf" of 4.10, "1 3" of C.1 and C.2), ENCODERS="bi uni window7 window3" of 4.9, K=1,3,5,7,9,
+# THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7
+# pa-area" initialisations of agents, SEEDS=1 (4.2 and 4.9 to 4.13 have means and deviations over them, pictures the
+# first), RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, fewer of
+# each list.
 # Existing results are kept. Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean
 # difference in BLEU at equal latency, with a paired bootstrap (`nmtgrid online-eval --baseline`).
 set -euo pipefail
