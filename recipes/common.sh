@@ -23,16 +23,14 @@ esac
 PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 DRY_RUN=${DRY_RUN:-0}
 
-# How the recipe was called: the variables that choose what it does, its name, its arguments.
+# How the recipe was called: the variables of the environment that it reads, but for those that say where and how
+# fast to work, its name, its arguments.
 INVOKED=""
-for variable in SMALL CONFIG ON TOY SYSTEMS ARCHS DECODERS ENCODERS LOSSES SKIPS PRESET SEED SEEDS UPDATES MINUTES \
-    TOY_MINUTES START_MINUTES TUNE_MINUTES TUNE_UPDATES PAIRS PICTURES DEPTH DEPTHS KERNELS PARTS POOLINGS SHAPES \
-    EMBEDDINGS GROWTHS BEAM BEAMS SPLIT TRAIN_K ONLY_K K THRESHOLDS AGENTS STARTS SENTENCES WATCH LAMBDAS SIGMAS \
-    LAMBDAS_SEQUENCE SWEEP_LAMBDAS SWEEP_FOR SWEEP_SIGMAS SAMPLES FINALISTS BATCH CLOCK ALLOW TOKEN_ALPHA \
-    TOKEN_TEMPERATURE NEIGHBOURS RARITY SEQUENCE_ALPHA TEMPERATURE ENTROPY VECTORS TEACHER_ARCH STUDENT ORIGINALS ARCH \
-    LABEL GRID MODE DRAWS ETA RUNGS ONLY STEPS RATE ROUNDS STREAMS POOL COUNTS CONFIDENCE RESPLITS KILL_ROUNDS \
-    DISK_ROUNDS FLIP_ROUNDS PAIR_ROUNDS READERS CHECKPOINTS COMMANDS MUTANTS MUTATED TESTS TESTS_AGAIN SETS; do
-    case "${!variable-}" in
+for variable in $(compgen -e | grep -xF "$(cat "${BASH_SOURCE[@]}" | grep -oE '\$\{[A-Z][A-Z0-9_]*:?[-+]' | tr -d '${:+-')"); do
+    case "$variable" in
+    RUNS | JOBS | RESUME | RETRY | DRY_RUN | PYTHON | NMTGRID_* | OMP_* | SLURM_* | VIRTUAL_ENV | CONDA_PREFIX) continue ;;
+    esac
+    case "${!variable}" in
     "") ;;
     *[!a-zA-Z0-9_.,:/=-]*) INVOKED+="$variable=\"${!variable}\" " ;;
     *) INVOKED+="$variable=${!variable} " ;;

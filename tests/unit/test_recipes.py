@@ -222,6 +222,15 @@ def test_records_say_how_the_recipe_was_called() -> None:
     assert calls == {f"SMALL=1 bash recipes/adaptive.sh {ALL['adaptive']}"}
 
 
+def test_records_name_every_variable_that_changes_a_recipe(tmp_path: Path) -> None:
+    chosen = {"RATIOS": "0.5 1.1", "MINUTES": "2", "READER_RATE": "0.1", "JOBS": "2", "RUNS": "here"}
+    ended = _bash(RECIPES / "adaptive.sh", "--dry-run", "5.4", folder=tmp_path, **chosen)
+    kept = next(words for words in _commands(ended.stdout) if "--command" in words)
+    # adaptive.sh trains no reader; JOBS and RUNS change no figure.
+    call = 'MINUTES=2 RATIOS="0.5 1.1" bash recipes/adaptive.sh 5.4'
+    assert kept[kept.index("--command") + 1] == call
+
+
 def test_the_command_for_all_names_every_experiment() -> None:
     ended = _bash(RECIPES / "small.sh", "--dry-run")
     assert ended.returncode == 0
