@@ -43,8 +43,12 @@ from nmtgrid.training.prepare import Request, resolve
 
 PROJECT = Path(__file__).resolve().parent.parent
 TRITON_TESTS = tuple(
-    f"test_{name}.py" for name in ("grid_conv_triton", "dropout_triton", "relu_triton", "graphs")
-)
+    f"tests/unit/{name}.py"
+    for name in (
+        "kernels/test_grid_conv_triton", "kernels/test_dropout_triton", "kernels/test_relu_triton",
+        "search/test_graphs",
+    )
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,8 +89,7 @@ def environment(conditions: Conditions, folder: Path) -> None:
 
 def tests(conditions: Conditions, folder: Path) -> None:
     """The tests that need a GPU, and those of what it computes."""
-    files = [f"tests/unit/{name}" for name in TRITON_TESTS]
-    chosen = [["-m", "gpu", "tests"], files]
+    chosen = [["-m", "gpu", "tests"], [*TRITON_TESTS]]
     if conditions.quick:
         chosen = [["--version"]]
     figures: Row = {}

@@ -21,7 +21,7 @@ no_arguments "$@"
 if [ "$SMALL" = 1 ]; then
     : "${KILL_ROUNDS:=1}" "${DISK_ROUNDS:=1}" "${FLIP_ROUNDS:=1}" "${PAIR_ROUNDS:=1}"
     : "${READERS:=20}" "${CHECKPOINTS:=20}" "${COMMANDS:=30}" "${MUTANTS:=10}"
-    : "${MUTATED:=search/select.py}" "${TESTS:=tests/unit/test_select.py}" "${TESTS_AGAIN:=tests/unit/test_engine.py}"
+    : "${MUTATED:=search/select.py}" "${TESTS:=tests/unit/search/test_select.py}" "${TESTS_AGAIN:=tests/unit/search/test_engine.py}"
 fi
 SEED="${SEED:-1}"
 HERE="$RUNS/trust"

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from nmtgrid.cli.app import main
-from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
-from tests.unit.fairseq_reference_recurrent import LSTM
-from tests.unit.marian_folders import bare_folder
+from tests.unit.convert.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
+from tests.unit.convert.fairseq_reference_recurrent import LSTM
+from tests.unit.convert.marian_folders import bare_folder
 
 _SIZES = {"train": 12, "valid": 3, "test": 4}
 _PLAIN = ["--arch", "transformer", *(f"--set=model.{text}" for text in (

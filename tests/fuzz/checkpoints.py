@@ -28,9 +28,9 @@ from typing import Any
 import torch
 
 from nmtgrid.cli.app import main as nmtgrid
-from tests.unit.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
-from tests.unit.fairseq_reference import ConvS2S, Transformer
-from tests.unit.fairseq_reference_recurrent import LSTM, Pervasive
+from tests.unit.convert.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
+from tests.unit.convert.fairseq_reference import ConvS2S, Transformer
+from tests.unit.convert.fairseq_reference_recurrent import LSTM, Pervasive
 
 SECONDS, MEBIBYTES = 10, 1024
 """What a case may take, above what the program takes anyway."""

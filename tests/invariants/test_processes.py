@@ -10,7 +10,7 @@ from nmtgrid.training.distributed import Processes
 from tests.conftest import PROJECT
 from tests.invariants.helpers import Case, every_architecture
 from tests.invariants.two_processes import RATES, train
-from tests.unit.train_command import on_two_ranks
+from tests.unit.helpers.train_command import on_two_ranks
 
 
 @pytest.fixture(scope="module")

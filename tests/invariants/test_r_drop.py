@@ -24,7 +24,7 @@ from tests.invariants.helpers import (
     exit_cases,
     online_cases,
 )
-from tests.unit.plain_kernels import plain_r_drop
+from tests.unit.kernels.plain_kernels import plain_r_drop
 
 ALPHA = 5.0
 CHANGES: dict[str, dict[str, Any]] = {

@@ -34,7 +34,7 @@ from tests.invariants.helpers import (
     readable,
     reader_cases,
 )
-from tests.unit import tiny_run
+from tests.unit.helpers import tiny_run
 
 
 class Sentences(tiny_run.Sentences):

@@ -12,5 +12,6 @@ as many kernels as torch needs for it: right to about a tenth.
 
 A case without bounds gets them by `--lower`; whoever must raise one deletes its entry first.
 
-It replaces parts of torch, so it has a process of its own (`tests/unit/test_pretend_gpu.py`).
+It replaces parts of torch, so it has a process of its own
+(`tests/unit/project/test_pretend_gpu.py`).
 """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.cli.app import main
-from tests.unit.train_command import SMALL_TRANSFORMER, toy_data, train
+from tests.unit.helpers.train_command import SMALL_TRANSFORMER, toy_data, train
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def tiny_model(toy_dataset: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture
 def mended_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    from tests.unit.triton_interpreter import mend  # which imports torch
+    from tests.unit.kernels.triton_interpreter import mend  # which imports torch
 
     mend(monkeypatch)
 

@@ -323,5 +323,5 @@ def all_commands() -> set[str]:
         group: Any = typer.main.get_command(assemble([name]))
         below = getattr(group.commands[name], "commands", {})
         names |= {f"{name} {child}" for child in below} or {name}
-    # A server does not end by itself: tests/unit/test_serve.py tries wrong input on it.
+    # A server does not end by itself: tests/unit/cli/test_serve.py tries wrong input on it.
     return names - {"demo"}

@@ -1,0 +1,141 @@
+"""Verified exits from the command line, and what `adaptive-tune` says of rows that others beat."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy
+import pytest
+
+from nmtgrid.adaptive.exit_presets import ExitSettings, verified_of
+from nmtgrid.adaptive.halting import FixedExit, Thresholds
+from nmtgrid.adaptive.tune import Budgets, Choice, Finalist, Records, beats, cost
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.adaptive_tune.run import _best, _Tuning
+from nmtgrid.cli.adaptive_tune.show import Report, Row, beaten_by, print_verdict
+from nmtgrid.cli.app import main
+from nmtgrid.search.api import Verified
+from nmtgrid.search.traces import read_traces
+from tests.unit.helpers.tiny_online import toy_home
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a toy dataset and Transformers of three blocks, one without exits."""
+    kinds: dict[str, dict[str, Any]] = {"exits": {"exits": "tied"}, "plain": {}}
+    deep = {name: ("transformer", {"decoder_depth": 3, **kinds[name]}) for name in kinds}
+    return toy_home(tmp_path_factory.mktemp("verified"), deep)
+
+
+def decoded(home: Path, out: Path, *options: str) -> list[str]:
+    command = ["decode", str(home / "exits"), "--data", str(home / "data"), "--beam", "1"]
+    assert main([*command, "--out", str(out), "--device", "cpu", *options]) == 0
+    return out.read_text().splitlines()
+
+
+def test_decode_writes_the_same(home: Path, tmp_path: Path) -> None:
+    full = decoded(home, tmp_path / "full.txt", "--traces", str(tmp_path / "full.jsonl"))
+    choice, traces = "verified exit=2 drafts=3", tmp_path / "verified.jsonl"
+    assert decoded(home, tmp_path / "v.txt", "--exit", choice, "--traces", str(traces)) == full
+    pairs = list(zip(read_traces(traces), read_traces(tmp_path / "full.jsonl"), strict=True))
+    assert {exit for trace, _ in pairs for exit in trace.exits or ()} <= {2, 3}
+    assert all(trace.target == other.target for trace, other in pairs)
+    alignments = [(trace.alignment, other.alignment) for trace, other in pairs]
+    for ours, theirs in alignments:
+        assert ours is not None and theirs is not None
+        assert ours == pytest.approx(theirs, abs=2e-4)
+
+
+def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    exits, plain, data = str(home / "exits"), str(home / "plain"), str(home / "data")
+    verified = ("--exit", "verified")
+    for arguments, words in (
+        (("decode", exits, *verified, "--beam", "4"), "the beam is 4 wide"),
+        (("decode", exits, *verified, "--sample"), "what is drawn cannot be verified"),
+        (("decode", exits, *verified, "--coverage-penalty", "0.2"), "no `search.coverage_penalty`"),
+        (("decode", exits, *verified, "--ensemble", exits), "--ensemble"),
+        (("decode", plain, *verified), "has one exit"),
+        (("decode", exits, "--exit", "verified exit=3"), "from 1 to 2, not 3"),
+        (("decode", exits, "--exit", "verified drafts=0"), "`drafts` of verified exits must be"),
+        (("decode", exits, "--exit", "verified wide=3 exit"), "takes exit, drafts, types, not"),
+        (("decode", exits, "--exit", "verified exit=two"), "`two` is not a whole number"),
+        (("online-eval", exits, "--data", data, "--k", "2", *verified), "decode offline"),
+    ):
+        assert main([*arguments, "--device", "cpu"]) == 2
+        assert words in " ".join(capsys.readouterr().err.split()), arguments
+
+
+def test_settings_and_the_reserved_name() -> None:
+    assert verified_of("verified") == Verified(1, 8, 1024)
+    assert verified_of("verified types=50 exit=2") == Verified(2, 8, 50)
+    with pytest.raises(ConfigError, match="verified"):
+        ExitSettings("verified", "confidence", (0.5,), "valid")
+
+
+def test_tuning_measures_verified_exits(home: Path, tmp_path: Path) -> None:
+    command = ["adaptive-tune", str(home / "exits"), "--data", str(home / "data"), "--no-keep"]
+    options = ["--sentences", "6", "--samples", "20", "--finalists", "1", "--objective", "flops"]
+    out = tmp_path / "out.json"
+    assert main([*command, *options, "--out", str(out), "--device", "cpu"]) == 0
+    values = json.loads(out.read_text())
+    assert values["objective"] == "flops"
+    assert [row["exit"] for row in values["verified"]] == [1, 2]
+    for row in values["verified"]:
+        assert row["bleu"] == values["full"]["bleu"] and row["average_exit"] >= 1
+        assert row["flops_per_token"] > 0 and row["tokens"] == values["full"]["tokens"]
+
+
+def measured(bleu: float, depth: float, seconds: float, name: str, halt: Any = None) -> Any:
+    system = SimpleNamespace(name=name, halt=halt)
+    decoded = SimpleNamespace(system=system, seconds=seconds)
+    return SimpleNamespace(bleu=bleu, average_exit=depth, flops_per_token=None, decoded=decoded)
+
+
+def test_costs_and_what_beats_what() -> None:
+    first, second = measured(30, 2, 5, "a"), measured(30, 3, 4, "b")
+    assert (cost(first, "exits"), cost(first, "seconds")) == (2, 5)
+    assert cost(first, "flops") == float("inf")
+    assert beats(first, second, "exits") and not beats(second, first, "exits")
+    assert beats(second, first, "seconds") and not beats(first, first, "seconds")
+
+
+def test_points_that_others_beat_are_left_out() -> None:
+    rows = [measured(30, 1.2, 5, "a"), measured(31, 1.8, 4, "b"), measured(32, 2.6, 9, "c")]
+    ran: Any = [(row.decoded.system.name, Row(row)) for row in rows]
+    budgets = Budgets(0.5, 4)
+    for objective, names in (("exits", "abc"), ("seconds", "bc")):
+        points = _best(ran, budgets, objective)  # type: ignore[arg-type]
+        assert "".join(str(name) for name, _ in points) == names
+
+
+def test_fixed_exits_are_tested_where_they_agree() -> None:
+    """Shares of agreement by hand: 1/4 and 3/4 of four tokens, beside thresholds with 0.5 and 1."""
+    agrees = numpy.array([[1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 0, 1]], dtype=bool)
+    records = Records(numpy.zeros(4), numpy.zeros((4, 2)), agrees, agrees)
+    tuned: Any = [
+        Choice(SimpleNamespace(name=name), (), Finalist((), 2.0, share))  # type: ignore[arg-type]
+        for name, share in (("safe", 1.0), ("fast", 0.5))
+    ]
+    choices = _Tuning.with_fixed(SimpleNamespace(model=None), tuned, records)  # type: ignore[arg-type]
+    assert [choice.system.name for choice in choices] == ["safe", "exit 2", "fast", "exit 1"]
+
+
+def test_the_table_says_what_beats_a_row(capsys: pytest.CaptureFixture[str]) -> None:
+    halt = Thresholds("confidence", (0.5,) * 3)
+    report = Report(SimpleNamespace(only=None), "n", "confidence", Budgets(0.5, 4))  # type: ignore[arg-type]
+    report.full = Row(measured(32, 4, 6, "full stack"))
+    rows = [
+        measured(30, 1, 2, "exit 1", FixedExit(1)),
+        measured(32, 4.4, 4, "verified 1", Verified(1)),
+    ]
+    report.beside = list(map(Row, rows))
+    choice = Choice(SimpleNamespace(halt=halt))  # type: ignore[arg-type]
+    report.points = [(choice, Row(measured(31, 2, 5, "confidence", halt)))]
+    assert beaten_by(report) == ["verified 1", "-", "-", "verified 1"]
+    print_verdict(report, beaten_by(report))
+    assert "No tuned exits (confidence) are worthwhile on this machine." in capsys.readouterr().err
+    report.points = [(choice, Row(measured(31, 2, 3, "confidence", halt)))]
+    assert beaten_by(report)[0] == "-"
+    print_verdict(report, beaten_by(report))
+    assert not capsys.readouterr().err

@@ -1,0 +1,186 @@
+"""The commands preprocess and bpe, from the command line to their files."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtgrid.cli.app import main
+from nmtgrid.data.dataset import Dataset
+from tests.unit.helpers.damage import contents
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    for name, count in (("train", 50), ("valid", 3), ("test", 2)):
+        for language, word in (("de", "Hund"), ("en", "dog")):
+            lines = "".join(f"Ein {word} {n}.\n" for n in range(count))
+            (tmp_path / f"{name}.{language}").write_text(lines)
+    return tmp_path
+
+
+def _command(texts: Path) -> list[str]:
+    sides = ["--source-lang", "de", "--target-lang", "en"]
+    return ["preprocess", *sides, "--train", f"{texts}/train", "--out", f"{texts}/data"]
+
+
+def _preprocess(texts: Path, *more: str) -> int:
+    return main([*_command(texts), *more])
+
+
+def test_preprocess_and_learn_write_their_reports(texts: Path) -> None:
+    more = ["--valid", f"{texts}/valid", "--test", f"{texts}/test", "--test", f"wmt={texts}/valid"]
+    assert _preprocess(texts, *more, "--json", f"{texts}/p.json") == 0
+    report: dict[str, Any] = json.loads((texts / "p.json").read_text())
+    for name, count in (("train", 50), ("valid", 3), ("test", 2), ("wmt", 3)):
+        split = report["splits"][name]
+        assert split["pairs_read"] == split["pairs_kept"] == count
+        assert set(split["dropped"].values()) == {0} and name not in report
+    learn = ["bpe", "learn", f"{texts}/data", "--merges", "5", "--json", f"{texts}/b.json"]
+    assert main(learn) == 0
+    report = json.loads((texts / "b.json").read_text())
+    dataset = Dataset.open(texts / "data")
+    assert report["source_vocab_size"] == len(dataset.pipeline.source_vocabulary)
+    assert report["target_vocab_size"] == len(dataset.pipeline.target_vocabulary)
+    for name in ("train", "valid", "test", "wmt"):
+        lengths = report["splits"][name]["source_lengths"]
+        assert set(lengths) == {"p5", "p50", "p95", "total"}
+        assert lengths["total"] == int(dataset.split(name).source_lengths.sum())
+    assert len(dataset.pipeline.source.codes or ()) == 5
+
+
+def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (texts / "train.de").write_bytes((texts / "train.de").read_bytes().replace(b"\n", b"\r\n"))
+    assert _preprocess(texts, "--valid-every", "5") == 0
+    shown = capsys.readouterr().err
+    assert "10 kept pairs were moved to valid" in shown
+    assert "train.de: removed carriage returns at the ends of 50 lines" in shown
+
+
+def test_the_next_command_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for option, words in (("--toy", []), ("--toy-pictures", ["--words"])):
+        data = str(tmp_path / option)
+        learn = ["bpe", "learn", data, *words]
+        assert main(["preprocess", option, "20", "--out", data]) == 0
+        assert f"`nmtgrid {' '.join(learn)}` " in " ".join(capsys.readouterr().err.split())
+        assert main(learn) == 0
+        trains = f"`nmtgrid train {data} --arch ARCH --out MODEL` trains a model on it."
+        assert trains in " ".join(capsys.readouterr().err.split())
+
+
+def test_swapped_languages_are_noticed(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a split alone: of all splits alike nobody can know."""
+    (texts / "test.de").write_text("x y z x y z\nz y x\n")
+    assert _preprocess(texts, "--valid", f"{texts}/valid", "--test", f"{texts}/test") == 0
+    assert main(["bpe", "learn", f"{texts}/data", "--merges", "5"]) == 0
+    (warning,) = re.findall("warning: (.*)", capsys.readouterr().err)
+    assert warning.startswith("100 % of the source units of `test` are unknown")
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ("--test train=x", "cannot be named `train`"),
+        ("--max-ratio 0.5", "--max-ratio"),
+        ("--toy 10", "leave `--train` out"),
+        ("--tokenize mozes", "mozes"),
+        ("--test none", "none.de"),
+    ],
+)
+def test_faults(texts: Path, more: str, words: str, refused: Callable[..., str]) -> None:
+    assert words in refused(*_command(texts), *more.split())
+    assert not (texts / "data").exists()
+
+
+def test_an_existing_folder_needs_overwrite(texts: Path, refused: Callable[..., str]) -> None:
+    message = refused("preprocess", "--out", texts / "data")
+    assert all(name in message for name in ("--source-lang", "--target-lang", "--train"))
+    assert _preprocess(texts) == 0 and "--overwrite" in refused(*_command(texts))
+    assert _preprocess(texts, "--overwrite", "--lowercase", "--workers", "2") == 0
+    assert (texts / "data/text/train.de").read_text().startswith("ein hund 0 .\n")
+    for options in (["--merges", "5"], ["--joint"], ["--separate"]):
+        assert "no effect" in refused("bpe", "learn", texts / "data", "--words", *options)
+
+
+def test_the_toy_corpus(tmp_path: Path) -> None:
+    out = str(tmp_path / "toy")
+    toy = ["preprocess", "--toy", "200", "--toy-difficulty", "2", "--toy-seed", "7", "--out", out]
+    assert main(toy) == 0
+    assert main(["bpe", "learn", out, "--words", "--min-count", "2"]) == 0
+    dataset = Dataset.open(out)
+    assert dataset.names == ["train", "valid", "test"]
+    assert dataset.manifest["toy"] == {"pairs": 200, "seed": 7, "difficulty": 2}
+    assert (dataset.pipeline.facts.source_lang, dataset.pipeline.facts.target_lang) == ("qa", "qb")
+
+
+def test_other_vocabularies_are_told(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _preprocess(texts) == 0
+    learn = ["bpe", "learn", f"{texts}/data", "--merges"]
+    for merges, is_warned in (("5", False), ("5", False), ("3", True)):
+        capsys.readouterr()
+        assert main([*learn, merges, "--overwrite"]) == 0
+        shown = " ".join(capsys.readouterr().err.split())
+        assert ("had other vocabularies" in shown) == is_warned
+    before = contents(texts / "data")
+    assert main([*learn, "2"]) == 2 and contents(texts / "data") == before
+    assert "has vocabularies already. Replace them with `--overwrite`" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def _filter(project: Path, text: bytes, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "nmtgrid", "bpe", *arguments],
+        input=text, capture_output=True, check=False,
+        env={**os.environ, "PYTHONPATH": str(project)},
+    )  # fmt: skip
+
+
+def test_apply_and_undo_are_filters(project: Path, tmp_path: Path) -> None:
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\nh u\n")
+    text = "ein hund\n\nüber hunde".encode()
+    applied = _filter(project, text, "apply", str(codes))
+    assert applied.stdout.decode() == ("e@@ i@@ n hu@@ n@@ d\n\nü@@ b@@ e@@ r hu@@ n@@ d@@ e\n")
+    assert _filter(project, applied.stdout, "undo").stdout == text + b"\n"
+    bad = _filter(project, b"a\n\xff\n", "undo")
+    assert bad.returncode == 2 and b"-:2: not valid UTF-8" in bad.stderr
+    assert _filter(project, b"", "undo").stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("modules", "heavy"),
+    [
+        ("nmtgrid.text.bpe, nmtgrid.text.cleaning, nmtgrid.base.io.workers", {"torch"}),
+        ("nmtgrid.cli.options", {"torch", "numpy"}),
+    ],
+)
+def test_filters_load_nothing_heavy(project: Path, modules: str, heavy: set[str]) -> None:
+    run = subprocess.run(
+        [sys.executable, "-c", f"import sys, {modules}; print({heavy} & set(sys.modules))"],
+        capture_output=True, check=True, env={**os.environ, "PYTHONPATH": str(project)},
+    )  # fmt: skip
+    assert run.stdout.strip() == b"set()"
+
+
+def test_quiet_commands_only_warn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data = str(tmp_path / "data")
+    assert main(["preprocess", "--toy", "20", "--out", data, "--quiet", "--json", "-"]) == 0
+    shown = capfd.readouterr()
+    assert json.loads(shown.out)["splits"]["train"]["pairs_kept"] == 20 and shown.err == ""
+    # So many merges there are not: a warning, but no table of lengths.
+    assert main(["--quiet", "bpe", "learn", data, "--merges", "9999"]) == 0
+    shown = capfd.readouterr()
+    assert shown.out == "" and shown.err.startswith("warning: only ") and "split" not in shown.err
+    assert main(["bpe", "learn", data, "--quiet"]) == 2
+    assert capfd.readouterr().err.startswith("error: The dataset")
+    assert main(["bpe", "learn", data, "--overwrite"]) == 0
+    assert "Lengths in units" in capfd.readouterr().err

@@ -1,0 +1,669 @@
+"""The service of `nmtgrid demo`: what it answers, what it refuses, and what it leaves behind."""
+
+import http.client
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.app import main
+from nmtgrid.online.policies import WaitK
+from nmtgrid.online.stream import LineStream, StreamTranslator
+from nmtgrid.search.long_sources import SourceLimits
+from nmtgrid.search.traces import read_traces
+from nmtgrid.serve.server import Server, Service, read_examples
+from nmtgrid.serve.streams import Limits, Refusal, Worker
+from nmtgrid.serve.systems import Models, SystemRequest
+from recipes.chromium import BROWSER, browser
+from tests.unit.helpers.tiny_online import toy_home, translator
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+LIMITS = Limits(
+    streams=4, words=12, characters=300, lines=3, body=2000, queue=3, connections=12,
+    seconds=20, idle=60,
+)  # fmt: skip
+SOURCES = ("Er roltet volend.", "Di biklimu nitont <b>unean</b> tihur!")
+OWN = """from nmtgrid.online.policies import Policy
+
+class Always(Policy):
+    def decide(self, proposal):
+        return proposal.reads > 0
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    exits = {"exits": "tied", "halting": "geometric", "decoder_depth": 3}
+    models: dict[str, tuple[str, dict[str, Any]]] = {
+        "grid": ("pervasive", {}),
+        "deep": ("transformer", exits),
+        "offline": ("pervasive", {"source_causal": False}),
+    }
+    folder = toy_home(tmp_path_factory.mktemp("serve"), models)
+    (folder / "own.py").write_text(OWN, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(home: Path) -> Models:
+    return Models({name: home / name for name in ("grid", "deep", "offline")})
+
+
+def _serve(models: Models, limits: Limits, examples: tuple[str, ...] = ()) -> Server:
+    server = Server(Service(models, limits, examples), "127.0.0.1", 0)
+    server.begin()
+    return server
+
+
+@pytest.fixture
+def server(models: Models) -> Iterator[Server]:
+    server = _serve(models, LIMITS)
+    yield server
+    assert server.end(10)
+
+
+class Client:
+    """A visitor with a connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
+
+    def ask(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        """Return the status and the JSON of an answer, a list for lines of it."""
+        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
+        self.connection.request(method, path, content, headers or {})
+        response = self.connection.getresponse()
+        text = response.read().decode()
+        kind = response.headers["Content-Type"]
+        if kind.startswith("application/x-ndjson"):
+            return response.status, [json.loads(line) for line in text.splitlines()]
+        return response.status, json.loads(text) if text and "json" in kind else text
+
+    def open(self, **system: Any) -> str:
+        status, answer = self.ask("POST", "/streams", {"systems": [system]})
+        assert status == 201, answer
+        return str(answer["stream"])
+
+    def feed(self, stream: str, text: str, end: bool = False) -> list[dict[str, Any]]:
+        status, events = self.ask("POST", f"/streams/{stream}/words", {"text": text, "end": end})
+        assert status == 200, events
+        return list(events)
+
+
+def _alone(models: Models, request: SystemRequest, source: str) -> tuple[str, LineStream]:
+    """Return what a stream writes without a server, detokenised word by word as `decode` does."""
+    line = models.system(request).translator.begin()
+    words = [written for word in source.split() for written in line.read(word)] + line.end()
+    from nmtgrid.text.incremental import IncrementalDetokenizer
+
+    detokenizer = IncrementalDetokenizer(models.loaded[request.model].pipeline.target.moses)
+    return "".join(map(detokenizer.add, words)), line
+
+
+SYSTEMS = [
+    SystemRequest("grid", "wait-k k=2"),
+    SystemRequest("deep", "wait-k k=1", exit="auto"),
+    SystemRequest("deep", "confidence threshold=0.2 cap=4"),
+    SystemRequest("deep", "local-agreement n=2", exit="2"),
+    SystemRequest("offline", "hold-n n=1"),
+    SystemRequest("grid", "wait-k k=inf", finish_reading=True),
+]
+
+
+@pytest.mark.parametrize("request_", SYSTEMS, ids=lambda r: f"{r.model}-{r.policy}")
+def test_events_are_those_of_the_stream(
+    request_: SystemRequest, server: Server, models: Models, tmp_path: Path
+) -> None:
+    client, source = Client(server), SOURCES[0]
+    fields = {name: getattr(request_, name) for name in ("model", "policy", "exit")}
+    stream = client.open(**fields, finish_reading=request_.finish_reading)
+    events = [event for word in source.split() for event in client.feed(stream, word)]
+    status, last = client.ask("POST", f"/streams/{stream}/end")
+    assert status == 200
+    events += last
+    text, line = _alone(models, request_, source)
+    reads = [event for event in events if event["event"] == "read"]
+    writes = [event for event in events if event["event"] == "write"]
+    assert [event["word"] for event in reads] == source.split()
+    assert [unit for event in reads for unit in event["units"]] == line.source
+    assert [event["unit"] for event in writes] == [*line.target, "</s>"]
+    assert [event["index"] for event in writes] == list(range(len(writes)))
+    assert [event["reads"] for event in writes] == line.hypothesis().reads
+    exits: list[Any] = line.hypothesis().exits or [None] * len(writes)
+    assert [event["exit"] for event in writes] == exits
+    for event in writes:
+        # A unit comes with the word that decided about it, and sees nothing that came later.
+        before = events[: events.index(event)]
+        arrived = [read["reads"] for read in before if read["event"] == "read"]
+        assert event["reads"] <= (arrived or [0])[-1] + (event in last)
+        assert len(event["alignment"]) == event["reads"]
+        assert 0 <= event["probability"] <= 1
+    assert [e["is_end"] for e in writes] == [False] * (len(writes) - 1) + [True]
+    assert "".join(e["text"] for e in events if e["event"] == "text") == text == last[-1]["text"]
+    trace = last[-1]["trace"]
+    assert (trace["source"], trace["target"]) == (line.source, line.target)
+    assert [len(trace["alignment"]), len(trace["alignment"][0])] == [
+        len(line.target) + 1, len(line.source) + 1,
+    ]  # fmt: skip
+    assert client.ask("GET", f"/streams/{stream}/events") == (200, events)
+    # As a browser writes it, which knows no 1.0; it is read as any file of traces.
+    path = tmp_path / "trace.jsonl"
+    path.write_text(re.sub(r"(?<=\d)\.0\b", "", json.dumps(trace)) + "\n", encoding="utf-8")
+    assert [(t.target, t.text) for t in read_traces(path)] == [(line.target, text)]
+
+
+def test_lagging_by_hand(server: Server) -> None:
+    """Wait-2 that writes one unit after each further one lags two units, less what it skips."""
+    client = Client(server)
+    events = client.feed(client.open(model="grid", policy="wait-k k=2"), SOURCES[0], end=True)
+    end = events[-1]
+    reads, length = end["trace"]["reads"], len(end["trace"]["source"])
+    target = len(end["trace"]["target"])
+    # Ma et al. (2019): the mean lag of the writes up to the first that has the whole source.
+    delays = [min(count, length) for count in reads[:target]]
+    first = next(n for n, delay in enumerate(delays) if delay == length)
+    lags = [delays[n] - n * length / target for n in range(first + 1)]
+    assert end["average_lagging"] == pytest.approx(sum(lags) / len(lags), abs=1e-6)
+    assert end["seconds_per_word"] > 0 and end["average_exit"] is None
+
+
+def test_two_systems_and_two_visitors_do_not_mix(server: Server, models: Models) -> None:
+    first, second = Client(server), Client(server)
+    pair: list[dict[str, Any]] = [
+        {"model": "grid", "policy": "wait-k k=1"},
+        {"model": "deep", "policy": "wait-k k=3"},
+    ]
+    status, answer = first.ask("POST", "/streams", {"systems": pair})
+    assert status == 201 and [s["title"] for s in answer["systems"]] == [
+        "wait-k, k = 1", "wait-k, k = 3",
+    ]  # fmt: skip
+    other = second.open(model="grid", policy="wait-k k=1")
+    events, others = [], []
+    words = zip(SOURCES[0].split(), SOURCES[1].split(), strict=False)
+    for mine, yours in words:
+        events += first.feed(answer["stream"], mine)
+        others += second.feed(other, yours)
+    events += first.ask("POST", f"/streams/{answer['stream']}/end")[1]
+    others += second.ask("POST", f"/streams/{other}/end")[1]
+    for number, system in enumerate(pair):
+        text, _ = _alone(models, SystemRequest(**system), " ".join(SOURCES[0].split()[:3]))
+        assert [e["text"] for e in events if e["event"] == "end"][number] == text
+    text, _ = _alone(models, SystemRequest(**pair[0]), " ".join(SOURCES[1].split()[:3]))
+    assert others[-1]["text"] == text
+
+
+def test_whole_lines(server: Server, models: Models) -> None:
+    body = {"lines": [*SOURCES, ""], "align": True, "model": "grid"}
+    status, answer = Client(server).ask("POST", "/translate", body)
+    translations = answer["translations"]
+    assert status == 200 and [t["line"] for t in translations] == [1, 2, 3]
+    offline, _ = models.translator("grid")
+    assert [t["text"] for t in translations] == offline.translate([*SOURCES, ""])
+    assert len(translations[0]["alignment"][0]) == len(translations[0]["source"]) + 1
+
+
+def test_what_there_is(server: Server) -> None:
+    client = Client(server)
+    status, answer = client.ask("GET", "/models")
+    grid, deep, offline = answer["models"]
+    assert status == 200 and answer["limits"]["words"] == LIMITS.words
+    names = {model["name"]: [p["name"] for p in model["policies"]] for model in answer["models"]}
+    assert names["offline"] == ["local-agreement", "hold-n"], "it must see whole prefixes"
+    assert {"wait-k", "alignatt", "confidence"} <= set(names["grid"])
+    assert "threshold" not in names["grid"] and "oracle" not in names["grid"], "no reader"
+    assert deep["exits"] == ["1", "2", "auto"] and grid["exits"] == []
+    assert (grid["policy"], offline["policy"]) == ("wait-k k=3", "local-agreement n=2")
+    first = grid["policies"][0]["settings"][0]
+    assert (first["name"], first["kind"], first["may_be_infinite"]) == ("k", "whole", True)
+    assert client.ask("GET", "/health")[1]["status"] == "ok"
+
+
+GOOD = json.dumps({"text": "Er"}).encode()
+BAD = [
+    ("GET", "/nothing", None, {}, 404, "nothing at this address"),
+    ("GET", "/../models", None, {}, 404, "nothing at this address"),
+    ("PUT", "/translate", b"{}", {}, 405, "POST only"),
+    ("POST", "/health", b"{}", {}, 405, "GET only"),
+    ("BREW", "/health", None, {}, 501, ""),
+    ("POST", "/translate", b"{", {}, 400, "not JSON"),
+    ("POST", "/translate", b"[]", {}, 400, "not an object"),
+    ("POST", "/translate", b"{}", {}, 400, "lines"),
+    ("POST", "/translate", b'{"lines": "Er"}', {}, 400, "lines"),
+    ("POST", "/translate", b'{"lines": ["a\\nb"]}', {}, 400, "one sentence each"),
+    ("POST", "/translate", b'{"lines": ["a", "b", "c", "d"]}', {}, 413, "at most 3 lines"),
+    ("POST", "/translate", b'{"lines": ["Er"], "model": "grd"}', {}, 400, "Did you mean `grid`"),
+    ("POST", "/translate", b'{"line": ["Er"]}', {}, 400, "Did you mean `lines`?"),
+    ("POST", "/translate", b'{"lines": ["\xff"]}', {}, 400, "not UTF-8"),
+    ("POST", "/translate", b'{"lines": ["\\ud800"]}', {}, 400, "not JSON"),
+    ("POST", "/translate", b"[" * 1500, {}, 400, "not JSON"),
+    ("POST", "/translate", b" " * 3000, {}, 413, "at most 2,000 bytes"),
+    ("POST", "/translate", b"", {"Content-Length": "99999999999999999999"}, 413, "at most 2,000"),
+    ("POST", "/translate", None, {"Content-Length": "-1"}, 411, "how long"),
+    ("POST", "/translate", None, {"Transfer-Encoding": "chunked"}, 411, "how long"),
+    ("POST", "/streams", b'{"systems": []}', {}, 400, "from 1 to 2 systems"),
+    ("POST", "/streams", b'{"systems": [{}, {}, {}]}', {}, 400, "from 1 to 2 systems"),
+    ("POST", "/streams", b'{"systems": [{"polcy": ""}]}', {}, 400, "Did you mean `policy`"),
+    ("POST", "/streams/none/words", GOOD, {}, 404, "no such stream"),
+    ("DELETE", "/streams/none", None, {}, 404, "no such stream"),
+    ("GET", "/streams/none/events", None, {}, 404, "no such stream"),
+    ("GET", "/health", None, {"Host": "evil.example"}, 403, "that name"),
+    ("GET", "/health", None, {"Host": "127.0.0.1.evil.example"}, 403, "that name"),
+    ("GET", "/health", None, {"Host": "["}, 403, "that name"),
+    ("GET", "/health", None, {"Host": ""}, 403, "that name"),
+    ("POST", "/streams", b"{}", {"Origin": "http://evil.example"}, 403, "other pages"),
+    ("POST", "/streams", b"{}", {"Origin": "null"}, 403, "other pages"),
+    ("POST", "/streams", b"{}", {"Origin": "http://127.0.0.1:1"}, 403, "other pages"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status", "message"),
+    BAD, ids=[f"{n}-{row[0]}-{row[1]}" for n, row in enumerate(BAD)],
+)  # fmt: skip
+def test_bad_requests(
+    method: str, path: str, body: bytes | None, headers: dict[str, str], status: int,
+    message: str, server: Server,
+) -> None:  # fmt: skip
+    """Each is refused in words, and the server goes on."""
+    code, answer = Client(server).ask(method, path, body, headers)
+    assert code == status, answer
+    assert message in f"{answer['error']} {answer['advice']}" and "Traceback" not in str(answer)
+    assert Client(server).ask("GET", "/health")[0] == 200
+    assert len(server.service.streams) == 0
+
+
+POLICIES = [
+    ("grid", "wait-k k=0", "", "at least 1"),
+    ("grid", "wait-k k=x", "", "`wait-k k`"),
+    ("grid", "wait-k k=1,2", "", "gives 2"),
+    ("grid", "confidence threshold=2", "", "below 1"),
+    ("grid", "confidnce", "", "Did you mean `confidence`"),
+    ("grid", "threshold threshold=0.5", "", "no reader"),
+    ("grid", "oracle", "", "--oracle"),
+    ("grid", "re-translation mask=1", "", "a stream cannot"),
+    ("grid", "mma threshold=0.5", "", "monotonic"),
+    ("grid", "../own.py:Always", "", "no reading policy"),
+    ("grid", "wait-k k=1", "2", "one exit"),
+    ("deep", "wait-k k=1", "9", "exit"),
+    ("deep", "wait-k k=1", "../x", "x"),
+    ("deep", "confidence threshold=0.5", "2", "early exits"),
+    ("offline", "wait-k k=1", "", "both directions"),
+]
+
+
+@pytest.mark.parametrize(("model", "policy", "exit", "message"), POLICIES)
+def test_systems_that_cannot_be(
+    model: str, policy: str, exit: str, message: str, server: Server
+) -> None:
+    body = {"systems": [{"model": model, "policy": policy, "exit": exit}]}
+    status, answer = Client(server).ask("POST", "/streams", body)
+    assert status == 400 and message in f"{answer['error']} {answer['advice']}", answer
+    assert len(server.service.streams) == 0
+
+
+def test_policies_of_the_operators_own(home: Path, server: Server) -> None:
+    """What a request must not name, the operator may offer."""
+    text = f"{home / 'own.py'}:Always"
+    status, answer = Client(server).ask("POST", "/streams", {"systems": [{"policy": text}]})
+    assert status == 400 and "no reading policy" in answer["error"]
+    own = Models({"grid": home / "grid"}, policies=[text])
+    assert own.system(SystemRequest()).request.policy == "Always"
+    assert own.descriptions[0]["policies"][-1]["name"] == "Always"
+    with pytest.raises(ConfigError, match="no reader"):
+        Models({"grid": home / "grid"}, policies=["threshold threshold=0.5"])
+
+
+def test_limits(server: Server) -> None:
+    client = Client(server)
+    streams = [client.open(model="grid") for _ in range(LIMITS.streams)]
+    assert client.ask("POST", "/streams", {})[0] == 503
+    assert client.ask("DELETE", f"/streams/{streams[0]}")[0] == 204
+    assert client.ask("POST", f"/streams/{streams[0]}/words", {"text": "Er"})[0] == 404
+    stream = streams[1]
+    words = f"/streams/{stream}/words"
+    assert client.ask("POST", words, {"text": "a " * 13})[0] == 413
+    assert client.ask("POST", words, {"text": "a" * 301})[0] == 413
+    client.feed(stream, "a " * 12)
+    status, answer = client.ask("POST", words, {"text": "b", "end": True})
+    assert status == 413 and "at most 12 words" in answer["error"]
+    assert [e["event"] for e in client.feed(stream, " \u200b ", end=True)].count("end") == 1
+    assert client.ask("POST", words, {"text": "", "end": True})[0] == 409
+
+
+def test_empty_streams(server: Server) -> None:
+    client = Client(server)
+    events = client.feed(client.open(model="grid"), " ", end=True)
+    assert [e["event"] for e in events] == ["end"] and events[0]["average_lagging"] is None
+
+
+def test_text_stays_text(server: Server) -> None:
+    """Markup comes back as the JSON of a string, in what no browser takes for a page."""
+    client = Client(server)
+    stream = client.open(model="grid")
+    attack = "<img/src=x/onerror=alert(1)>"
+    events = client.feed(stream, attack)
+    assert events[0]["word"] == attack
+    client.connection.request("GET", f"/streams/{stream}/events")
+    response = client.connection.getresponse()
+    response.read()
+    assert response.headers["X-Content-Type-Options"] == "nosniff"
+    assert response.headers["Content-Type"].startswith("application/x-ndjson")
+    client.connection.request("GET", "/")
+    page = client.connection.getresponse()
+    policy = page.headers["Content-Security-Policy"]
+    assert "default-src 'none'" in policy and "unsafe" not in policy
+    text = page.read().decode() + (DOCS.parent / "nmtgrid/serve/page/page.js").read_text()
+    assert "innerHTML" not in text and not re.search(r"(src|href)=\"(https?:)?//", text)
+    assert " style=" not in text and not re.search(r"\son\w+=", text)
+
+
+def _until(condition: Any, seconds: float = 20.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def test_what_nobody_uses_is_freed(models: Models) -> None:
+    server = _serve(models, Limits(idle=0.3))
+    Client(server).open(model="grid")
+    assert len(server.service.streams) == 1
+    _until(lambda: len(server.service.streams) == 0)
+    assert server.end(10)
+    server = _serve(models, Limits())
+    client = Client(server)
+    for idle in (1e9, 0.1):
+        assert client.ask("POST", "/streams", {"idle": idle})[0] == 201
+    time.sleep(0.2)
+    server.service.streams.close_idle()
+    assert len(server.service.streams) == 1
+    assert client.ask("POST", "/streams", {"idle": -1})[0] == 400
+    assert server.end(10)
+
+
+class _Gate:
+    """Stops the models' work until it is opened."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.began, self.open = threading.Event(), threading.Event()
+        run = worker.run
+
+        def wait(work: Any, deadline: float) -> Any:
+            def slowly() -> Any:
+                self.began.set()
+                assert self.open.wait(30)
+                return work()
+
+            return run(slowly, deadline)
+
+        worker.run = wait  # type: ignore[method-assign]
+
+
+def test_requests_in_work_are_finished(models: Models) -> None:
+    server = _serve(models, LIMITS)
+    client, idle = Client(server), Client(server)
+    stream = client.open(model="grid")
+    assert idle.ask("GET", "/health")[0] == 200
+    gate = _Gate(server.service.worker)
+    results: list[Any] = []
+    asking = threading.Thread(target=lambda: results.append(client.feed(stream, "Er", end=True)))
+    asking.start()
+    assert gate.began.wait(20)
+    assert idle.ask("POST", f"/streams/{stream}/words", {"text": "x"})[0] == 409
+    ending = threading.Thread(target=lambda: results.append(server.end(20)))
+    ending.start()
+    _until(lambda: server.service.is_stopping)
+    assert not results
+    gate.open.set()
+    asking.join(20)
+    ending.join(20)
+    events, ended = sorted(results, key=lambda value: value is True)
+    assert ended is True and events[-1]["event"] == "end"
+    with pytest.raises(OSError):
+        socket.create_connection(("127.0.0.1", server.server_port), 1)
+
+
+def test_queue_and_time_are_bounded(models: Models) -> None:
+    limits = Limits(queue=1, seconds=0.5)
+    server = _serve(models, limits)
+    first, second = Client(server), Client(server)
+    stream = first.open(model="grid")
+    gate = _Gate(server.service.worker)
+    events: list[Any] = []
+    asking = threading.Thread(
+        target=lambda: events.append(first.ask("POST", f"/streams/{stream}/words", {"text": "Er"}))
+    )
+    asking.start()
+    assert gate.began.wait(20)
+    status, answer = second.ask("POST", "/translate", {"lines": ["Er"]})
+    assert status == 503 and "Too many requests" in answer["error"]
+    asking.join(20)
+    gate.open.set()
+    assert events[0][0] == 503 and "more than 0.5 s" in events[0][1]["error"]
+    # What had begun may have changed the stream: it does not go on.
+    assert second.ask("POST", f"/streams/{stream}/words", {"text": "Er"})[0] == 409
+    assert server.end(10)
+
+
+def test_visitors_who_leave(server: Server) -> None:
+    """A connection closed in the middle stops the reading; half a request is dropped."""
+    client = Client(server)
+    stream = client.open(model="grid")
+    gate = _Gate(server.service.worker)
+    body = json.dumps({"text": "a b c d e f", "end": True}).encode()
+    client.connection.request("POST", f"/streams/{stream}/words", body)
+    assert gate.began.wait(20)
+    client.connection.close()
+    gate.open.set()
+    session = server.service.streams.get(stream)
+    _until(lambda: not session.is_busy)
+    assert len([e for e in session.events if e["event"] == "read"]) < 6
+    client = Client(server)
+    gate.began.clear()
+    gate.open.clear()
+    client.connection.request("POST", "/streams", b"{}")
+    assert gate.began.wait(20)
+    client.connection.close()
+    gate.open.set()
+    _until(lambda: server.service.worker.requests == 0 and len(server.service.streams) == 1)
+    with socket.create_connection(("127.0.0.1", server.server_port)) as half:
+        half.sendall(b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\n{")
+    with socket.create_connection(("127.0.0.1", server.server_port)) as noise:
+        noise.sendall(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+        assert b"Bad request syntax" in noise.recv(4096)
+    assert Client(server).ask("GET", "/health")[0] == 200
+
+
+def test_too_many_connections(models: Models) -> None:
+    server = _serve(models, Limits(connections=2))
+    kept = [Client(server) for _ in range(2)]
+    assert [client.ask("GET", "/health")[0] for client in kept] == [200, 200]
+    with socket.create_connection(("127.0.0.1", server.server_port)) as third:
+        assert b"503" in third.recv(4096)
+    assert server.end(10)
+
+
+def test_reads_of_a_line_in_pieces() -> None:
+    """What comes token by token is what the whole line's record says, end symbols left out."""
+    loaded = translator("pervasive")
+    line = StreamTranslator(
+        loaded.models, loaded.pipeline, WaitK(2), loaded.plan, limits=SourceLimits(3, 4), align=True
+    ).begin()
+    tokens = []
+    for word in ["ab", "cd.", "e", "fgh.", "ab"]:
+        line.read(word)
+        tokens += list(line.new_tokens())
+    line.end()
+    tokens += list(line.new_tokens())
+    whole = line.hypothesis()
+    assert len(line.pieces) > 2 and [t.unit for t in tokens] == [*line.target, "</s>"]
+    assert [t.reads for t in tokens[:-1]] == whole.reads[:-1]  # type: ignore[index]
+    assert [t.is_end for t in tokens] == [False] * len(line.target) + [True]
+    assert whole.alignment is not None
+    for token, row in zip(tokens[:-1], whole.alignment.tolist(), strict=False):
+        assert token.alignment is not None and len(token.alignment) <= token.reads
+        shares = [*token.alignment, *[0.0] * (len(row) - len(token.alignment))]
+        assert shares[:-1] == pytest.approx(row[:-1], abs=1e-6)
+    assert [t.seconds for t in tokens] == sorted(t.seconds for t in tokens)
+    assert line.trace(1, "").alignment is not None
+
+
+def test_examples() -> None:
+    assert read_examples(iter(["", " a  b ", "c"])) == ["a b", "c"]
+    with pytest.raises(Exception, match="no sentence"):
+        read_examples(iter([" "]))
+
+
+def test_refusals_have_a_status() -> None:
+    assert Refusal(404, "a", "b").status == 404 and str(Refusal(404, "a", "b")) == "a b"
+
+
+REFUSED = [
+    (["demo", "grid", "grid"], "Two systems have the name `grid`"),
+    (["demo", "missing"], "missing"),
+    (["demo", "grid", "--policy", "wait-k k=0"], "at least 1"),
+    (["demo", "grid", "--host", "192.0.2.1", "--port", "0"], "cannot listen on"),
+    (["demo", "grid", "--examples", "none.txt"], "none.txt"),
+    (["demo", "grid", "--port", "70000"], "65535"),
+]
+
+
+@pytest.mark.parametrize(("words", "message"), REFUSED)
+def test_commands_refused(
+    words: list[str], message: str, home: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    monkeypatch.chdir(home)
+    assert main([*words, *([] if "--port" in words else ["--port", "0"])]) == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_command_from_start_to_sigterm(home: Path) -> None:
+    """It says where it is, answers, and ends by SIGTERM with code 0."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nmtgrid", "demo", "grid", "--port", "0", "--no-page"],
+        cwd=home, env={**os.environ, "PYTHONPATH": str(DOCS.parent)},
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    address = re.search(r"at http://127\.0\.0\.1:(\d+)/", line)
+    assert address is not None, line + process.stderr.read()
+    connection = http.client.HTTPConnection("127.0.0.1", int(address[1]), timeout=60)
+    connection.request("GET", "/")
+    response = connection.getresponse()
+    assert response.status == 404 and response.read()  # without the page
+    connection.request("POST", "/translate", json.dumps({"lines": list(SOURCES)}))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(60) == 0
+    assert "Finishing" in process.stderr.read()
+
+
+# What the documentation says.
+
+_COMMANDS = re.compile(r"^```sh\n(curl.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl here")
+def test_documented_requests(models: Models, tmp_path: Path) -> None:
+    server = _serve(models, LIMITS)
+    text = (DOCS / "demo.md").read_text(encoding="utf-8")
+    commands = [line for block in _COMMANDS.findall(text) for line in block.splitlines()]
+    assert len(commands) >= 7
+    stream = ""
+    for command in commands:
+        command = command.replace("localhost:8765", f"127.0.0.1:{server.server_port}")
+        done = subprocess.run(
+            ["sh", "-c", command.replace("STREAM", stream).replace("curl", "curl -sS --fail", 1)],
+            capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path,
+        )  # fmt: skip
+        assert done.returncode == 0, (command, done.stdout, done.stderr)
+        values = [json.loads(line) for line in done.stdout.splitlines()]
+        stream = next((v["stream"] for v in values if "stream" in v), stream)
+    assert len(server.service.streams) == 0, "the last one closes the stream"
+    assert server.end(10)
+
+
+# What a visitor sees.
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+def test_in_a_browser(models: Models, tmp_path: Path) -> None:
+    """Type: words appear in order, with their colours; the path grows; the page closes its stream.
+
+    Words of markup stay words.
+    """
+    server = _serve(models, LIMITS, ("Er roltet.",))
+    source = "Er <b>roltet</b> volend."
+    text, line = _alone(models, SystemRequest("grid", "wait-k k=3"), source)
+    with browser(tmp_path) as page:
+        page.open(server.url)
+        page.wait("document.querySelectorAll('.system').length == 2")
+        assert page.evaluate("document.activeElement.id") == "word"
+        for word in source.split()[:2]:
+            page.type(f"{word} ")
+        page.wait("document.querySelectorAll('#words li:not(.waiting)').length == 2")
+        page.wait("document.querySelectorAll('.system:first-child svg text').length > 0")
+        page.type(f"{source.split()[2]}\n")
+        page.wait("[...document.querySelectorAll('[name=trace]')].every((b) => !b.disabled)")
+        assert page.evaluate("document.querySelector('.target').textContent") == text
+        assert page.evaluate("document.querySelector('#words').textContent") == "".join(
+            source.split()
+        )
+        card = "document.querySelector('.system:first-child')"
+        marks = page.evaluate(
+            f"[...{card}.querySelectorAll('svg path.write')].map((p) => p.getAttribute('d'))"
+        )
+        assert len(marks) == len(line.target) + 1
+        # Right of each write there is what was read by then, on a scale from column to column.
+        columns = [float(re.match(r"M([\d.]+)", mark)[1]) for mark in marks]  # type: ignore[index]
+        reads = line.hypothesis().reads or []
+        assert columns == sorted(columns) and len(set(columns)) == len(set(reads))
+        colour = "(unit) => getComputedStyle(unit).backgroundColor"
+        tones = f"[...{card}.querySelectorAll('.unit')].map({colour})"
+        assert all(tone != "rgba(0, 0, 0, 0)" for tone in page.evaluate(tones))
+        deep = "document.querySelector('.system:last-child .numbers').textContent"
+        assert "Average exit" in page.evaluate(deep)
+        before = page.evaluate(tones)
+        page.evaluate("document.querySelector('[name=colour][value=none]').click()")
+        assert page.evaluate(tones) != before or not before
+        # Another policy translates the same words again; a faulty one says why it cannot.
+        page.evaluate(
+            f"(() => {{ const s = {card}.querySelector('[name=k]'); s.value = 1;"
+            "s.dispatchEvent(new Event('input', {bubbles: true})); })()"
+        )
+        again, _ = _alone(models, SystemRequest("grid", "wait-k k=1"), source)
+        page.wait(f"{card}.querySelector('.title').textContent == 'wait-k, k = 1'")
+        page.wait(f"{card}.querySelector('[name=trace]').disabled == false")
+        assert page.evaluate("document.querySelector('.target').textContent") == again
+        page.evaluate("document.querySelector('#replay').click()")
+        page.wait("document.querySelector('#step').value == 1")
+        for width in (390, 1300):
+            page.resize(width, 900)
+            wide = "document.documentElement.scrollWidth - window.innerWidth"
+            assert page.evaluate(wide) <= 0
+        page.evaluate("document.querySelector('#end').focus()")
+        page.type("\x1b")
+        page.wait("document.querySelectorAll('#words li').length == 0")
+        page.evaluate("document.querySelector('#examples button').click()")
+        page.wait(f"{card}.querySelector('[name=trace]').disabled == false")
+        assert len(server.service.streams) == 1
+        page.open("about:blank")
+        # At once, or, where the browser does not let the page say so, when it is not heard of.
+        _until(lambda: len(server.service.streams) == 0, 90)
+        assert page.problems == []
+    assert server.end(10)

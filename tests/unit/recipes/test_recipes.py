@@ -1,0 +1,317 @@
+"""The recipes' plans: every table and figure has one; the command line knows all that they say."""
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+from functools import cache
+from pathlib import Path
+
+import pytest
+import typer
+
+from nmtgrid.base import config
+from nmtgrid.base.config_file import read_config
+from nmtgrid.cli import app
+from nmtgrid.cli.config_options import with_options
+from nmtgrid.cli.objectives import objectives
+from nmtgrid.cli.options import file_options
+from nmtgrid.cli.train.arguments import SETTINGS, TrainArguments
+from nmtgrid.training.prepare import Request, resolve
+
+PROJECT = Path(__file__).resolve().parents[3]
+RECIPES = PROJECT / "recipes"
+SOURCED = ("common", "losses")
+ALL = {
+    "pervasive": "table-3.1 table-3.2 table-3.3 table-3.4 table-3.5 table-3.6 table-3.7 table-3.8 "
+    "figure-3.8 figure-3.9 figure-3.10 conll",
+    "online": "4.2 4.9 4.10 4.11 4.12 4.13 4.14 4.15 4.16 4.17 4.18 C.1 C.2",
+    "adaptive": "5.2 5.3 5.4 5.5 5.6 5.7 5.8 5.9 5.10 5.11 5.12 5.13 promise speed",
+    "slurm": "DATA MODEL",
+    "activations": "",
+    "captions": "",
+    "demo": "",
+    "iwslt14-de-en": "",
+    "multi30k": "",
+    "distill": "",
+    "extra": "",
+    "ingredients": "",
+    "paragraphs": "",
+    "guarantee": "",
+    "policies": "",
+    "report": "",
+    "smoothing": "",
+    "transparent": "",
+    "trust": "",
+    "tune": "",
+    "zoo": "",
+}
+Completed = subprocess.CompletedProcess[str]
+every_script = pytest.mark.parametrize(
+    "path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem
+)
+KNOWN: set[str] = set()
+"""Requests that were resolved already."""
+LIMITS = {"max_updates": int, "max_minutes": float, "max_epochs": int}
+WITHOUT_A_PLAN = ("quickstart", "test", "small")
+PUBLISHED = [
+    *(f"table-3.{number}" for number in range(1, 9)),
+    "table-4.2",
+    *(f"table-5.{number}" for number in range(2, 7)),
+    *("table-E.1", "table-E.3", "conll", "transparent"),
+    *(f"figure-3.{number}" for number in range(8, 11)),
+    *(f"figure-4.{number}" for number in range(9, 19)),
+    *(f"figure-5.{number}" for number in range(6, 14)),
+    *(f"figure-A.{number}" for number in range(1, 5)),
+    *("figure-C.1", "figure-C.2"),
+]
+CORPORA = {
+    "pervasive": ["iwslt14-en-de"],
+    "online": ["iwslt14-de-en", "iwslt15-vi-en", "wmt15-de-en"],
+    "adaptive": ["iwslt14-de-en", "wmt14-en-fr"],
+    "smoothing": ["iwslt14-de-en", "wmt14-en-fr"],
+    "captions": ["mscoco"],
+    "activations": ["iwslt14-de-en"],
+}
+PLANS = [
+    *((name, small, "") for name in sorted(ALL) for small in ("0", "1")),
+    *((name, "0", corpus) for name, corpora in CORPORA.items() for corpus in corpora),
+]
+
+
+def _bash(*words: object, folder: Path | str = "/", **environment: str) -> Completed:
+    """Run bash with nothing set but where programs are."""
+    return subprocess.run(
+        ["bash", *map(str, words)], cwd=folder, env={"PATH": os.environ["PATH"], **environment},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@cache
+def _plan(name: str, small: str, corpus: str) -> list[list[str]]:
+    """Return the commands of a dry run of all experiments of a recipe, nothing else being set."""
+    environment = {"SMALL": small, "LOSSES": "all" if name == "captions" else ""}
+    environment |= {"ON": corpus} if corpus else {}
+    ended = _bash(RECIPES / f"{name}.sh", "--dry-run", *ALL[name].split(), **environment)
+    assert ended.returncode == 0, ended.stderr
+    return _commands(ended.stdout)
+
+
+def _commands(plan: str) -> list[list[str]]:
+    """Return the words of each command of a plan, from `nmtgrid` on where that is among them."""
+    commands = [
+        shlex.split(line[2:]) if "'" in line else line[2:].split()
+        for line in dict.fromkeys(plan.splitlines())
+        if line.startswith("$ ")
+    ]
+    return [words[words.index("nmtgrid") :] if "nmtgrid" in words else words for words in commands]
+
+
+@cache
+def _command_line() -> typer.core.TyperGroup:
+    group = typer.main.get_command(app.assemble(list(app.COMMANDS)))
+    assert isinstance(group, typer.core.TyperGroup)
+    return group
+
+
+def _check_options(words: list[str]) -> None:
+    """Parse a command's words. Raises what click does for options that do not exist."""
+    command: object = _command_line()
+    while hasattr(command, "commands"):
+        command = command.commands[words[0]]
+        words = words[1:]
+    command.make_context("nmtgrid", list(words))  # type: ignore[attr-defined]
+
+
+def _form(words: list[str]) -> tuple[str, ...]:
+    """Return the command and its options without their values: what is like it needs no check."""
+    return (*words[:2], *sorted({word for word in words if word.startswith("--")}))
+
+
+def _check_settings(words: list[str], known: set[str]) -> None:
+    """Resolve what a `train` asks for, unless it is `known`. Raises ConfigError for its faults."""
+    options = dict(itertools.pairwise(words))
+    changes = [value for word, value in itertools.pairwise(words) if word == "--set"]
+    arch, preset, objective = (options.get(f"--{name}") for name in ("arch", "preset", "objective"))
+    limits = {
+        f"training.{name}": kind(options[option])
+        for name, kind in LIMITS.items()
+        if (option := f"--{name.replace('_', '-')}") in options
+    }
+    file = None
+    if "--config" in options:
+        taken, file = with_options(
+            {}, read_config(options["--config"]), file_options(TrainArguments), (), (), SETTINGS
+        )
+        arch, preset, objective = (taken.get(name) for name in ("arch", "preset", "objective"))
+    request = Request(arch, preset, objective, tuple(changes), limits, file)
+    if repr(request) not in known:
+        known.add(repr(request))
+        resolve(request, objectives)
+
+
+def _experiments(name: str) -> list[str]:
+    """Return what a recipe is called with, one at a time."""
+    return [""] if name == "slurm" else ALL.get(name, "").split() or [""]
+
+
+def test_every_recipe_is_known_here() -> None:
+    names = {path.stem for path in RECIPES.glob("*.sh")} - {*SOURCED}
+    assert names == {*ALL, *WITHOUT_A_PLAN}
+
+
+@every_script
+def test_the_shell_understands(path: Path) -> None:
+    """Heads say how long a recipe takes and on what data."""
+    ended = _bash("-n", path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    head, *rest = path.read_text(encoding="utf-8").split("set -euo pipefail")
+    assert rest or path.stem in SOURCED
+    if path.stem not in (*SOURCED, *WITHOUT_A_PLAN):
+        assert "--dry-run" in head and "SMALL=1" in head
+        assert re.search(r"[Hh]ours", head), "device hours, or an estimate of them"
+
+
+@pytest.mark.parametrize(("name", "small", "corpus"), PLANS)
+def test_plans_say_what_the_command_line_knows(
+    name: str, small: str, corpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every option exists, every file that python runs, and every setting of a training."""
+    plan = _plan(name, small, corpus)
+    forms = {_form(words): words for words in plan if words[0] == "nmtgrid"}
+    for words in forms.values():
+        _check_options(words[1:])
+    files = {words[1] for words in plan if words[0] == "python" and words[1] != "-m"}
+    assert all(Path(file).is_file() for file in files)
+    trainings = [words for words in plan if words[:2] == ["nmtgrid", "train"]]
+    assert trainings or name == "trust"
+    # Looking up types anew for each setting takes most of the time.
+    monkeypatch.setattr(config, "_hints", cache(config._hints))
+    for words in trainings:
+        _check_settings(words, KNOWN)
+
+
+def test_plans_of_small_runs_are_small() -> None:
+    for name in ALL:
+        for words in _plan(name, "1", ""):
+            if words[:2] == ["nmtgrid", "train"] and "--dry-run" not in words:
+                assert 0 < int(words[words.index("--max-updates") + 1]) <= 40
+
+
+def test_every_published_experiment_is_kept() -> None:
+    """Each table and figure ends as a record, by its own name or in a row of figures."""
+    kept: set[str] = set()
+    for name in ALL:
+        for words in _plan(name, "0", ""):
+            if words[0] == "python" and words[1].endswith("results.py"):
+                kept.add(words[3])
+                title = words[words.index("--title") + 1]
+                for chapter, first, last in re.findall(r"figures (\w)\.(\d+) to \1\.(\d+)", title):
+                    kept |= {f"figure-{chapter}.{n}" for n in range(int(first), int(last) + 1)}
+    missing = [
+        experiment for experiment in PUBLISHED
+        if not any(name == experiment or name.startswith(f"{experiment}-") for name in kept)
+    ]  # fmt: skip
+    assert missing == []
+
+
+def test_records_say_how_the_recipe_was_called() -> None:
+    commands = _plan("adaptive", "1", "")
+    calls = {words[words.index("--command") + 1] for words in commands if "--command" in words}
+    assert calls == {f"SMALL=1 bash recipes/adaptive.sh {ALL['adaptive']}"}
+
+
+def test_records_name_every_variable_that_changes_a_recipe(tmp_path: Path) -> None:
+    chosen = {
+        "RATIOS": "0.5 1.1",
+        "MINUTES": "2",
+        "READER_RATE": "0.1",
+        "JOBS": "2",
+        "RUNS": "here",
+    }
+    ended = _bash(RECIPES / "adaptive.sh", "--dry-run", "5.4", folder=tmp_path, **chosen)
+    kept = next(words for words in _commands(ended.stdout) if "--command" in words)
+    # adaptive.sh trains no reader; JOBS and RUNS change no figure.
+    call = 'MINUTES=2 RATIOS="0.5 1.1" bash recipes/adaptive.sh 5.4'
+    assert kept[kept.index("--command") + 1] == call
+
+
+def test_the_command_for_all_names_every_experiment() -> None:
+    ended = _bash(RECIPES / "small.sh", "--dry-run")
+    assert ended.returncode == 0
+    lines = [line.rstrip() for line in ended.stdout.splitlines()]
+    for name in (*ALL, "quickstart"):
+        for experiment in _experiments(name):
+            assert f"SMALL=1 bash recipes/{name}.sh {experiment}".rstrip() in lines
+
+
+@pytest.mark.parametrize("name", sorted({*ALL, *WITHOUT_A_PLAN}))
+def test_help_is_the_head_and_does_nothing(name: str, tmp_path: Path) -> None:
+    path = RECIPES / f"{name}.sh"
+    ended = _bash(path, "--help", folder=tmp_path)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    lines = path.read_text("utf-8").split("\n")[1:]
+    first, *more = (line[2:] for line in lines if not line.startswith("#SBATCH"))
+    assert ended.stdout.startswith(f"{first}\n{more[0]}") and f"recipes/{name}.sh" in ended.stdout
+    assert "set -euo" not in ended.stdout and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["quickstart", "zoo", "smoothing"])
+def test_what_cannot_be_chosen_is_refused(name: str, tmp_path: Path) -> None:
+    ended = _bash(RECIPES / f"{name}.sh", "nothing", folder=tmp_path)
+    assert ended.returncode == 2 and "nothing to choose by `nothing`" in ended.stderr
+
+
+@pytest.mark.parametrize("options", [[], ["--fast", "-x"]])
+def test_the_checks_tell_their_plan(options: list[str], tmp_path: Path) -> None:
+    ended = _bash(RECIPES / "test.sh", "--dry-run", *options, folder=tmp_path)
+    assert ended.returncode == 0 and not list(tmp_path.iterdir())
+    plan = ended.stdout.splitlines()
+    assert all(line.startswith("$ python -m ") for line in plan)
+    assert plan[0].endswith("ruff check .") and "pytest" in plan[-1]
+    assert ("mypy" in ended.stdout) == (options == []) and plan[-1].endswith(" -x") == bool(options)
+
+
+def test_settings_of_a_file_come_after_a_recipes_preset(tmp_path: Path) -> None:
+    ended = _bash(RECIPES / "multi30k.sh", "--dry-run", folder=tmp_path, CONFIG="my.toml")
+    training = next(words for words in _commands(ended.stdout) if words[1] == "train")
+    assert training[training.index("--config") + 1] == "my.toml" and "--preset" in training
+    assert "CONFIG=my.toml bash recipes/multi30k.sh" in ended.stdout
+
+
+def test_the_quickstarts_plan_removes_nothing(tmp_path: Path) -> None:
+    kept = tmp_path / "runs" / "toy" / "model"
+    kept.mkdir(parents=True)
+    ended = _bash(RECIPES / "quickstart.sh", "--dry-run", folder=tmp_path)
+    assert ended.returncode == 0 and "$ nmtgrid train" in ended.stdout and kept.is_dir()
+
+
+def _shell(lines: str, folder: Path) -> Completed:
+    """Run lines of shell as a recipe would, two of its commands side by side."""
+    script = f"set -euo pipefail\nJOBS=2\nsource {RECIPES}/common.sh\n{lines}"
+    return _bash("-c", script, folder=folder)
+
+
+def test_what_runs_side_by_side(tmp_path: Path) -> None:
+    done = _shell(
+        "work() { sleep 0.2; touch $1; }\n"
+        "for name in a b c; do beside $name.log work $name; done\n"
+        "all_done; ls ?",
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout.split()[-3:]) == (0, ["a", "b", "c"])
+    # It ends at its first fault, as `set -e` says, and its last words are shown.
+    done = _shell(
+        "bad() { echo something is wrong; false; touch never; }\n"
+        "work() { sleep 0.5; touch $1; }\n"
+        "beside bad.log bad; beside a.log work a; beside b.log work b\n"
+        "all_done; touch never",
+        tmp_path,
+    )
+    assert done.returncode == 2
+    assert done.stderr.splitlines() == [
+        "error: of those side by side failed: bad.log", "something is wrong"
+    ]  # fmt: skip
+    assert (tmp_path / "a").exists() and (tmp_path / "b").exists()
+    assert not (tmp_path / "never").exists()

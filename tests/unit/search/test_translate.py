@@ -1,0 +1,344 @@
+"""Text to text, with a model that copies: order, pieces, batches, unknown words."""
+
+import dataclasses
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+
+import nmtgrid
+from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.models import zoo
+from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths, save_model
+from nmtgrid.search.api import Hypothesis, SearchPlan, Translation
+from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, cut, join, split
+from nmtgrid.search.translate import TranslationOptions, Translator, whole_word
+from nmtgrid.text.moses import Moses
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import Vocabulary
+from tests.unit.helpers.copy_model import CopyModel, copier
+
+WORDS = "a b c d . ,"
+
+
+def translator(loaded: LoadedModel, **options: object) -> Translator:
+    return Translator([loaded], SearchPlan(), TranslationOptions(**options))  # type: ignore[arg-type]
+
+
+def test_lines_come_back_in_order_and_empty_ones_stay_empty() -> None:
+    lines = ["a b c", "", "d", "   ", "c c c c a", "b"] * 7
+    expected = [" ".join(line.split()) for line in lines]
+    for window in (1, 4, 100):
+        for batch_tokens in (1, 12, 4000):
+            system = translator(copier(WORDS), window=window, batch_tokens=batch_tokens)
+            assert system.translate(lines) == expected
+            assert system.graphs is None, "on a CPU nothing is recorded"
+
+
+def test_batches_hold_at_most_the_tokens_asked_for() -> None:
+    system = translator(copier(WORDS), batch_tokens=20)
+    system.translate(["a " * n for n in (1, 9, 3, 3, 2, 30, 4)])
+    (model,) = system.models
+    assert isinstance(model, CopyModel)
+    for rows, width in model.batches:
+        assert rows * width <= 20 or rows == 1
+    assert sum(rows for rows, _ in model.batches) == 7
+    assert len(model.batches) < 7
+
+
+def test_windows_are_read_only_when_needed() -> None:
+    read = []
+
+    def lines() -> Iterator[str]:
+        for number in range(10):
+            read.append(number)
+            yield "a"
+
+    stream = translator(copier(WORDS), window=3).translations(lines())
+    assert next(stream).text == "a"
+    assert read == [0, 1, 2]
+
+
+def test_long_lines() -> None:
+    warnings: list[str] = []
+    options = TranslationOptions(max_source=4)
+    system = Translator([copier(WORDS)], SearchPlan(beam=2), options, warn=warnings.append)
+    line = "a b . c d , a b c d a"
+    translations = list(system.translations(["a", line, "b"], align=True))
+    assert [translation.text for translation in translations] == ["a", line, "b"]
+    assert len(warnings) == 1
+    assert warnings[0].startswith("long-line") and "2 (11)" in warnings[0]
+    best = translations[1].hypotheses[0]
+    assert best.alignment is not None
+    assert best.alignment.shape == (12, 12)
+    assert best.alignment.argmax(1).tolist() == list(range(12))
+    assert sum(best.log_probabilities) == pytest.approx(best.log_probability)
+    assert len(best.log_probabilities) == 12
+    warnings.clear()
+    options = TranslationOptions(max_source=4, long_lines="cut")
+    system = Translator([copier(WORDS)], SearchPlan(), options, warn=warnings.append)
+    assert system.translate(["a b c d a b", "a b c d"]) == ["a b c d", "a b c d"]
+    assert len(warnings) == 1 and "cut" in warnings[0] and "1 (6)" in warnings[0]
+    # Its table would have more cells than memory has bytes.
+    line = " ".join("abcd"[index % 4] for index in range(3000))
+    (translation,) = translator(copier(WORDS), max_source=100).translations([line], align=True)
+    assert translation.text == line
+    assert translation.hypotheses[0].alignment is None
+
+
+def test_cut_prefers_clauses_then_words() -> None:
+    assert cut(["a", "b", "c", "d"], 4) == [4]
+    assert cut(["a", ",", "b", ",", "c", "d", "e"], 5) == [4, 7]
+    assert cut(["a", "b", ",", "c", "d", "e", "f"], 5) == [3, 7]
+    assert cut(["a", "b", "c", "d@@", "e@@", "f", "g"], 5) == [3, 7]
+    assert cut(["x@@"] * 9, 4) == [4, 8, 9]
+    assert cut(list(", a b c d e f"), 4)[0] > 1
+
+
+def test_a_long_line_is_split_at_every_sentence() -> None:
+    moses, limits = Moses("de"), SourceLimits(whole=6, piece=5)
+    units = ["Ein@@", "s", ".", "Dr.", "Zw@@", "ei", "!", "Drei", "."]
+    assert split(units, limits, moses) == [3, 7, 9]
+    # Nothing is split that is short enough, or is one sentence.
+    assert split(units[:6], limits, moses) == [6]
+    assert split(units, SourceLimits(9, 9), moses) == [9]
+    assert split(["a", "b", ",", "c@@", "d", "e", "."], SourceLimits(6, 9), moses) == [7]
+    # A sentence that is too long by itself is cut.
+    assert split([*units[:3], *"ABCDEFG"], limits, moses) == [3, 8, 10]
+
+
+def test_limits_are_those_of_training() -> None:
+    lengths = LengthPercentiles.of(numpy.arange(1, 201))
+    assert (lengths.p1, lengths.p50, lengths.p99, lengths.longest) == (2, 100, 198, 200)
+    shorter = TrainingLengths(LengthPercentiles(5, 5, 5, 5, 5, 5, 7))
+    known = TrainingLengths(lengths)
+    assert SourceLimits.of([known], None) == SourceLimits(198, 200, 200)
+    assert SourceLimits.of([known, shorter, None], None) == SourceLimits(5, 7, 7)
+    assert SourceLimits.of([known, shorter], 50) == SourceLimits(50, 50, 7)
+    assert SourceLimits.of([None], None).trained is None
+
+
+def test_pieces_of_a_line_whose_end_is_not_known() -> None:
+    splitter = OnlineSplitter(SourceLimits(whole=4, piece=6), Moses("de"))
+    words = ["Eins.", "Zwei", "drei.", "Vier", "fünf.", "Sechs.", "Sieben", "acht", "neun"]
+    sizes = [1, 2, 1, 1, 1, 1, 4, 2, 1]
+    marks = []
+    for word, size in zip(words, sizes, strict=True):
+        before = splitter.begins_piece(size)
+        marks.append((before, splitter.add(word, size)))
+    # Up to four units the line is one piece; then each sentence is, and six units at most.
+    ended = [False, False, False, False, True, True, False, False, False]
+    assert [end for _, end in marks] == ended
+    assert [before for before, _ in marks] == [False] * 8 + [True]
+
+
+def test_joined_pieces_add_up() -> None:
+    pieces = [
+        Hypothesis([], [-0.5], -0.5, 0.0, torch.tensor([[0.25, 0.75]])),
+        Hypothesis([7, 8], [-1.0, -2.0, -0.25], -3.25, 0.0, torch.eye(3)),
+        Hypothesis([], [-0.125], -0.125, 0.0, torch.tensor([[1.0]])),
+        Hypothesis([9], [-4.0, -0.0625], -4.0625, 0.0, torch.eye(2)),
+    ]
+    whole = join(pieces, SearchPlan(length_penalty=1.0))
+    assert whole.tokens == [7, 8, 9]
+    # The end of the first goes to token 7, those of the second and third to token 8.
+    assert whole.log_probabilities == [-1.5, -2.375, -4.0, -0.0625]
+    assert whole.log_probability == -7.9375
+    assert whole.score == pytest.approx(-7.9375 / 4)
+    assert whole.alignment is not None
+    expected = torch.zeros(4, 5)
+    for row, column in ((0, 1), (1, 2), (2, 3), (3, 4)):
+        expected[row, column] = 1.0
+    assert torch.equal(whole.alignment, expected)
+    only_empty = join(pieces[:1] * 3, SearchPlan())
+    assert only_empty.tokens == [] and only_empty.log_probabilities == [-1.5]
+
+
+def test_what_is_written_late_counts_as_late() -> None:
+    """The first piece was full, which its next word of two units told; the second ended by itself.
+
+    Nothing of the second is written before the end of the first.
+    """
+    pieces = [
+        Hypothesis([7, 8, 9], [-1.0] * 4, -4.0, 0.0, reads=[1, 2, 3, 3]),
+        Hypothesis([7, 8], [-1.0] * 3, -3.0, 0.0, reads=[1, 4, 4]),
+        Hypothesis([7], [-1.0] * 2, -2.0, 0.0, reads=[1, 2]),
+    ]
+    whole = join(pieces, SearchPlan(), sizes=[2, 3, 1], seen=[4, 5, 7])
+    assert whole.reads == [1, 2, 4, 4, 5, 6, 7]
+
+
+def test_progress_is_shown_while_a_long_line_is_translated() -> None:
+    done: list[float] = []
+    system = translator(copier("x@@ x", bpe=True), max_source=10, batch_tokens=500)
+    raw = "x" * 3000
+    stream = system.translations(["x", raw, ""], advance=lambda lines, tokens: done.append(lines))
+    _, text, _ = (translation.text for translation in stream)
+    assert len(done) > 5 and max(done) < 1.5 and sum(done) == pytest.approx(3)
+    assert text.replace(" ", "") == raw, "nothing is lost"
+
+
+def test_unknown_words_can_be_copied_and_units_become_words() -> None:
+    loaded = copier(WORDS)
+    assert translator(loaded).translate(["a Zebra b"]) == ["a <unk> b"]
+    assert translator(loaded, replace_unknown=True).translate(["a Zebra b"]) == ["a Zebra b"]
+    with pytest.raises(ConfigError, match="alignments"):
+        translator(copier(WORDS, aligns=False), replace_unknown=True)
+    (translation,) = translator(copier("h@@ e@@ l@@ o", bpe=True)).translations(["hello hello"])
+    assert translation.source == translation.target == ["h@@", "e@@", "l@@", "l@@", "o"] * 2
+    assert translation.text == translation.tokenized == "hello hello"
+    assert whole_word(translation.source, 7) == "hello"
+
+
+def test_faulty_options_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="alignments"):
+        translator(copier(WORDS, aligns=False)).translations(["a"], align=True)
+    with pytest.raises(ConfigError, match="batch_tokens"):
+        translator(copier(WORDS), batch_tokens=0)
+    with pytest.raises(ConfigError, match="Did you mean `beam`"):
+        nmtgrid.load(saved(tmp_path / "model"), device="cpu", beem=3)
+
+
+def test_models_of_other_vocabularies_are_refused() -> None:
+    with pytest.raises(ModelError, match="different source vocabularies"):
+        Translator([copier("a b"), copier("a c")])
+    with pytest.raises(ModelError, match="differently"):
+        Translator([copier("a b"), copier("a b", lowercase=True)])
+    assert Translator([copier(WORDS), copier(WORDS)]).translate(["a b"]) == ["a b"]
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (("a", "b"), "but number 1 is 'a'"),
+        (("ab", "cd"), "but number 1 is 'ab'"),
+        ("ab", "its letters would be taken"),
+        ([("a", "b"), ("a", "b", "c")], r"but number 2 is \('a', 'b', 'c'\)\. Pass a list"),
+        ([("a", None)], r"but number 1 is \('a', None\)"),
+    ],
+)
+def test_what_is_no_pair_is_refused(pairs: Any, words: str) -> None:
+    system = translator(copier(WORDS))
+    with pytest.raises(TypeError, match=words):
+        system.score(pairs)
+    with pytest.raises(TypeError, match=r"not one: its letters .* Pass a list.*: \['a b c'\]"):
+        system.translate("a b c")
+    with pytest.raises(TypeError, match="not one"):
+        system.translations("a b c")
+
+
+def saved(folder: Path, seed: int = 0) -> Path:
+    """Write a small model with drawn weights."""
+    torch.manual_seed(seed)
+    vocabulary = Vocabulary(["a", "b", "c", "d", "e", "f"])
+    facts = TextFacts("qa", "qb", tokenize="none", subwords="words")
+    pipeline = Pipeline(facts, vocabulary, vocabulary)
+    model = zoo.build(
+        "pervasive",
+        overrides={"depth": 2, "size": 8, "feed_forward_size": 16},
+        source_vocab_size=len(vocabulary),
+        target_vocab_size=len(vocabulary),
+    )
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.4)
+    save_model(folder, model, pipeline, {"search": {"beam": 3, "length_penalty": 0.5}})
+    return folder
+
+
+def check_scores(system: Translator, lines: list[str], translations: list[Translation]) -> None:
+    """Check that what was found has the log-probability that scoring its text gives."""
+    pairs, values = [], []
+    for line, translation in zip(lines, translations, strict=True):
+        if line:
+            pairs.append((line, translation.text))
+            values.append(translation.hypotheses[0].log_probability)
+    # Words in, words out, so the raw text holds exactly the tokens that were found.
+    assert system.score(pairs) == pytest.approx(values, abs=1e-4)
+
+
+def test_load_gives_a_translator_whose_scores_agree(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    system = nmtgrid.load(folder, device="cpu", max_length_b=1.0)
+    assert (
+        system.plan.beam,
+        system.plan.length_penalty,
+        system.plan.max_length_b,
+    ) == (3, 0.5, 1.0)
+    lines = ["a b c", "", "f", "d e d e d"]
+    translations = list(system.translations(lines))
+    assert system.translate(lines) == [translation.text for translation in translations]
+    check_scores(system, lines, translations)
+    assert system.score([]) == []
+    system = nmtgrid.load(saved(tmp_path / "model"), device="cpu", precision="bf16")
+    assert len(system.translate(["a b c", "", "d"])) == 3
+
+
+@pytest.mark.parametrize(
+    ("search", "message"),
+    [(3, "settings.search must be a group"), ({"beam": "wide"}, "settings.search.beam")],
+)
+def test_damaged_settings_name_their_file(search: object, message: str) -> None:
+    loaded = dataclasses.replace(copier(WORDS), settings={"search": search})
+    with pytest.raises(ModelError, match=rf"copy.config\.json: .*{message}"):
+        Translator([loaded])
+
+
+def test_ensembles_average_probabilities(tmp_path: Path) -> None:
+    first, second = saved(tmp_path / "1", 1), saved(tmp_path / "2", 2)
+    both = nmtgrid.load(first, second, device="cpu")
+    pairs = [("a b", "c"), ("d", "")]
+    values = both.score(pairs)
+    single = [
+        nmtgrid.load(translation, device="cpu").score([("d", "")])[0]
+        for translation in (first, second)
+    ]
+    # One token, the end symbol: its probability is the mean of the two.
+    assert math.exp(values[1]) == pytest.approx(sum(map(math.exp, single)) / 2, rel=1e-4)
+    translations = next(both.translations(["a b"])).hypotheses[0]
+    text = both.pipeline.restore(translations.tokens)
+    assert both.score([("a b", text)])[0] == pytest.approx(translations.log_probability, abs=1e-4)
+
+
+def test_samples_do_not_depend_on_window_or_batch(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "model")
+    lines = ["a b c", "f", "f", "d e d e d", "a"]
+    texts = []
+    for options in (TranslationOptions(), TranslationOptions(window=2, batch_tokens=4)):
+        system = nmtgrid.load(
+            folder, device="cpu", options=options, sample=True, beam=1, nbest=2, seed=3
+        )
+        texts.append([translation.texts for translation in system.translations(lines)])
+    assert texts[0] == texts[1]
+    assert texts[0][1] != texts[0][2], "equal lines must be drawn apart"
+
+
+@pytest.mark.parametrize(
+    ("lines", "bpe", "share"),
+    [
+        (["x y", "z x", "y"], True, "100 %"),
+        (["a b c d a b c d a b c d a b c d", "x y z x y"], True, "24 %"),  # 5 of 21
+        (["a b c d a b c d a b c d a b c d a b c d", "x y z x y"], True, ""),  # 5 of 25: a fifth
+        (["x y z x"], True, ""),  # too few to tell
+        (["a b c d", "x y z x y z"], False, ""),  # 6 of 10 words
+        (["a b c d", "x y z x y z x"], False, "64 %"),  # 7 of 11
+        (["a b c d " * 9, ""], False, ""),
+    ],
+)
+@pytest.mark.parametrize("window", [1, 4096])
+def test_text_that_the_model_does_not_know(
+    lines: list[str], bpe: bool, share: str, window: int
+) -> None:
+    warnings: list[str] = []
+    system = Translator(
+        [copier("a b c d", bpe=bpe)],
+        options=TranslationOptions(window=window),
+        warn=warnings.append,
+    )
+    system.translate(lines)
+    assert len(warnings) == bool(share)
+    if share:
+        assert f" {share} of " in warnings[0] and "from `qa`" in warnings[0]

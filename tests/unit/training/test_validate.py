@@ -1,0 +1,79 @@
+"""Validation: the loss is the mean over all target tokens; scores are of greedy decoding."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.quality import bleu
+from nmtgrid.models import zoo
+from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.directory import LoadedModel
+from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.translate import TranslationOptions, Translator
+from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.settings import BatchSettings
+from nmtgrid.training.validate import Score, SplitValidator
+from tests.unit.helpers.train_command import toy_data
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    return Dataset.open(toy_data(tmp_path_factory.mktemp("validate") / "data"))
+
+
+@pytest.fixture
+def model(data: Dataset) -> TranslationModel:
+    chosen = zoo.build(
+        "pervasive",
+        overrides={"depth": 1, "size": 8, "feed_forward_size": 8},
+        source_vocab_size=len(data.pipeline.source_vocabulary),
+        target_vocab_size=len(data.pipeline.target_vocabulary),
+    )
+    for parameter in chosen.parameters():
+        torch.nn.init.normal_(parameter, std=0.5)
+    return chosen
+
+
+def validator(data: Dataset, max_tokens: int, sentences: int = 0) -> SplitValidator:
+    objective = Likelihood(LikelihoodSettings(label_smoothing=0.3))
+    batches = BatchSettings(max_tokens=max_tokens)
+    return SplitValidator(data, data.split("valid"), objective, batches, CPU, sentences=sentences)
+
+
+def test_the_loss_is_the_unsmoothed_mean_over_target_tokens(
+    data: Dataset, model: TranslationModel
+) -> None:
+    split = data.split("valid")
+    plain = Likelihood(LikelihoodSettings(label_smoothing=0.0))
+    model.eval()
+    with torch.no_grad():
+        total = sum(plain.loss(model, split.batch([i])).total.item() for i in range(len(split)))
+    tokens = int(split.target_lengths.sum()) + len(split)
+    for max_tokens in (30, 4000):
+        score = validator(data, max_tokens).score(model)
+        assert score == Score(score.nll) and score.nll == pytest.approx(total / tokens, rel=1e-5)
+
+
+def test_bleu_is_that_of_the_command_that_decodes(data: Dataset, model: TranslationModel) -> None:
+    split = data.split("valid")
+    loaded = LoadedModel(model.eval(), data.pipeline, {}, Path())
+    translator = Translator([loaded], SearchPlan(), TranslationOptions())
+    lines = [score.tokenized for score in translator.translations(split.raw_source())]
+    references = split.tokenized_target()
+    score = validator(data, 300).quality(model)
+    assert score.bleu == pytest.approx(bleu(lines, references, "none").value)
+    first = validator(data, 300, sentences=7).quality(model)
+    assert first.bleu == pytest.approx(bleu(lines[:7], references[:7], "none").value)
+    assert score.cider is first.cider is None
+
+
+def test_validation_draws_no_random_numbers(data: Dataset, model: TranslationModel) -> None:
+    before = torch.get_rng_state()
+    chosen = validator(data, 300, sentences=5)
+    chosen.score(model)
+    chosen.quality(model)
+    assert torch.equal(before, torch.get_rng_state())
