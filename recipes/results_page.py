@@ -113,9 +113,12 @@ def _four(rows: Sequence[Row]) -> str:
 
 
 def _one_model(rows: Sequence[Row]) -> str:
-    row = rows[0]  # of several seeds, an ensemble follows
-    bleu, millions = mean_of(row["test_beam5"]), row["parameters"] / 1e6
-    return f"test BLEU {bleu:.1f} with beam 5, {millions:.1f}M parameters"
+    row, *ensemble = rows
+    millions = row["parameters"] / 1e6
+    text = f"test BLEU {shown(row['test_beam5'])} with beam 5, {millions:.1f}M parameters"
+    if ensemble:
+        text += f"; the ensemble of seeds {row['seeds']}: {shown(ensemble[0]['test_beam5'])}"
+    return text
 
 
 def _smoothing(rows: Sequence[Row]) -> str:
@@ -232,7 +235,7 @@ QUESTIONS = (
             ),
             Answer(
                 "one-model-attention-118-multi30k",
-                "the same with self-attention, the preset",
+                "the same with self-attention, the preset (minutes of each model)",
                 _one_model,
             ),
         ),
