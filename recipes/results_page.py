@@ -117,7 +117,8 @@ def _one_model(rows: Sequence[Row]) -> str:
     millions = row["parameters"] / 1e6
     text = f"test BLEU {shown(row['test_beam5'])} with beam 5, {millions:.1f}M parameters"
     if ensemble:
-        text += f"; the ensemble of seeds {row['seeds']}: {shown(ensemble[0]['test_beam5'])}"
+        number = len(row["seeds"].split())
+        text += f"; the ensemble of {number} seeds {shown(ensemble[0]['test_beam5'])}"
     return text
 
 

@@ -143,11 +143,13 @@ def test_short_answers_are_computed_from_records() -> None:
 
 
 def test_the_answer_of_several_seeds_is_their_mean_beside_an_ensemble() -> None:
-    seeds = {"model": "a", "parameters": 2_060_000, "test_beam5": {"mean": 44.86}}
+    bleu = {"mean": 44.86, "standard_deviation": 0.3}
+    seeds = {"model": "a", "seeds": "1 2", "parameters": 2_060_000, "test_beam5": bleu}
     together = {"model": "ensemble", "test_beam5": {"mean": 46.0}}
     record = _record(experiment="one-model-muon-004", small=False, rows=[seeds, together])
     text = results_page.answer_table({"one-model-muon-004-multi30k": record})
-    assert "| test BLEU 44.9 with beam 5, 2.1M parameters |" in text
+    both = "test BLEU 44.86 ± 0.30 with beam 5, 2.1M parameters; the ensemble of 2 seeds 46.00"
+    assert f"| {both} |" in text
 
 
 def test_parts_and_cells_of_a_page() -> None:
