@@ -181,7 +181,8 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
     assert stream(b"a\n", "--sample", *vain, "--k", "0", "--threshold", "1.5") == (2, "")
     message = stream.message  # type: ignore[attr-defined]
     assert all(f"`--{name}`" in message for name in ("sample", *settings, "k"))
-    assert "but two are given" in message and "`--threshold` must be above 0" in message
+    assert "but two are given" in message
+    assert "`--threshold`: `threshold` must be above 0 and below 1" in message
 
 
 @pytest.mark.parametrize(

@@ -342,7 +342,8 @@ def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     )  # fmt: skip
     assert "Write " not in message, "no advice fits all of them"
     for part in (
-        "Name a model", "--data DATA", "every number must be at least 1", "less than 1",
+        "Name a model", "--data DATA", "every number must be at least 1",
+        "`--thresholds`: `threshold` must be above 0 and below 1",
         "`x` is not a number", "SimulEval's convention counts words", "add `--out DIR`",
         "no published curves", "`--beam` must be at least 1",
         "cannot be combined with `--ensemble`",

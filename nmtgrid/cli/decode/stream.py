@@ -82,11 +82,11 @@ def _setting(arguments: DecodeArguments) -> Setting:
         except ConfigError as error:
             faults.append(str(error))
     if arguments.threshold is not None:
-        if not 0 < arguments.threshold < 1:
-            faults.append(
-                f"`--threshold` must be above 0 and below 1, but is {arguments.threshold}."
-            )
         settings.append(Setting("threshold", arguments.threshold))
+        try:
+            settings[-1].check("--threshold")
+        except ConfigError as error:
+            faults += error.faults
     if faults:
         raise ConfigError(faults)
     return settings[0]
