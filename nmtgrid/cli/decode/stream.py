@@ -277,7 +277,7 @@ class _Run:
             self._exits += sum(exits)
             self._exited_tokens += len(exits)
         whole = line.stream
-        self._unknown.add([whole.source])
+        self._unknown.add([self._translator.pipeline.source_vocabulary.encode(whole.source)])
         self._written.append(whole.seconds)
         self._measured["token"].append((whole.token_delays(), len(whole.source)))
         self._measured["word"].append((whole.word_delays(), len(whole.word_sizes)))
