@@ -97,7 +97,7 @@ class EvaluationArguments(CommandArguments):
     lowercase: bool = flag("--lowercase", "Ignore case.")
 
     def evaluate(self, systems: Sequence[str]) -> Evaluation:
-        """Return systems, as NAME=FILE, against the references; warn where only one has case."""
+        """Return systems, as NAME=FILE, against the references; warn of what does not compare."""
         from nmtgrid.analysis.quality.evaluation import evaluate_split, read_evaluation
 
         how = self.tokenize, self.lowercase, self.corpus
@@ -111,6 +111,8 @@ class EvaluationArguments(CommandArguments):
                 f"{mismatch} To compare without regard to case, as `decode` does for a lower-cased "
                 "dataset, add `--lowercase` or give the dataset with `--data`."
             )
+        for mismatch in evaluation.source_mismatches():
+            console.warn(mismatch)
         return evaluation
 
 
