@@ -381,7 +381,8 @@ def _with_numbers(
             else:
                 parsed[field] = number.parse(value)
         except ValueError as fault:
-            faults.append(f"{number.name}: {fault}")
+            is_out_of_range = str(fault).startswith("must")
+            faults.append(f"{number.name}{' ' if is_out_of_range else ': '}{fault}")
     if faults:
         raise ConfigError(faults)
     return parsed

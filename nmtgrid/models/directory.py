@@ -365,7 +365,7 @@ def _read_config(folder: Path) -> _Config:
     try:
         values = read_json(path)
         if not fits(values, _Versioned):
-            raise ModelError(f"{folder} is no model directory of nmtgrid's.", advice)
+            raise ModelError(f"{folder} is not a model directory of nmtgrid.", advice)
         check_version(path, values, FORMAT)
         return convert_unaltered(path, values, _Config)
     except StorageError as fault:

@@ -390,7 +390,7 @@ def test_sources_at_fault(
         (["--difficulty", "levels", "--by", "reference-length"], "has no effect"),
         (["--by", "source-length", "--by", "reference-length", "--edges", "1"], "give one `--by`"),
         (["--by", "sentence-bleu", "--metric", "bleu"], "leave out `--metric`"),
-        (["--difficulty", "source"], "source:1: `w x y z` is no number"),
+        (["--difficulty", "source"], "source:1: `w x y z` is not a number"),
         (["--difficulty", "few"], "few:3: it has 2 lines"),
     ],
 )

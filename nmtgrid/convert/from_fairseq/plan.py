@@ -115,7 +115,7 @@ class Options:
                 raise ValueError
             value = _value(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-            self.refuse(name, "this is no list of numbers that can be read.")
+            self.refuse(name, "this is not a readable list of numbers.")
             return []
         return list(value) if isinstance(value, (list, tuple)) else [value]
 
