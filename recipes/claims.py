@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from recipes.results import Record, Row, areas_of, find, gain_of, markdown, mean_of
-from recipes.seeds import seeds_of
+from recipes.results import Row, areas_of, find, gain_of, markdown, mean_of
+from recipes.seeds import Record, seeds_of
 
 INTRODUCTION = """\
 # Claims of the thesis: what we could and could not reproduce

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import nmtgrid
-from recipes.seeds import combine
+from recipes.seeds import Record, combine
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "records"
@@ -50,7 +50,6 @@ WRITTEN = {
 """How words in names of columns are written in headings."""
 
 Row = dict[str, Any]
-Record = dict[str, Any]
 
 
 def keep(experiment: str, title: str, table: Path, command: str, seeds: str = "1") -> Record:

@@ -21,7 +21,6 @@ from recipes.results import (
     HERE,
     PART,
     RECORDS,
-    Record,
     Row,
     areas_of,
     columns,
@@ -33,6 +32,7 @@ from recipes.results import (
     shown,
     table_of,
 )
+from recipes.seeds import Record
 
 RESULTS, SMALL, PUBLISHED, CLAIMS = (
     HERE / f"{name}.md" for name in ("RESULTS", "SMALL", "PUBLISHED", "CLAIMS")

@@ -23,7 +23,6 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any
 
 from nmtgrid.analysis.training_curves import read_run, summary
 from nmtgrid.base import console
@@ -37,9 +36,8 @@ from nmtgrid.training.checkpoint import FOLDER as CHECKPOINTS
 from nmtgrid.training.prepare import METRICS
 from recipes.results import machine, software
 from recipes.tune_plan import PlanError, Sweep, Training, parse
-from recipes.tune_table import bits, described, ranked, report
+from recipes.tune_table import Record, bits, described, ranked, report
 
-Record = dict[str, Any]
 _PAUSE = 0.2
 """Seconds between two looks at what is running."""
 

@@ -18,7 +18,7 @@ from torch.nn.functional import pad
 
 from nmtgrid.adaptive.halting import AnyHalt
 from nmtgrid.base.devices import autocast
-from nmtgrid.base.errors import DataError
+from nmtgrid.base.errors import DataError, listed
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.quality import bleu
@@ -181,7 +181,7 @@ def read_samples(
         target = pipeline.target.encode_words(reference.split())
         samples.append(Sample(line, ids[:longest], target, reference))
     if cut_lines:
-        lines = ", ".join(map(str, cut_lines[:10])) + (", ..." if len(cut_lines) > 10 else "")
+        lines = listed(cut_lines)
         warn(f"long-line: longer than {longest:,} source units and cut: line {lines}.")
     if not any(sample.source and sample.reference.strip() for sample in samples):
         raise DataError(

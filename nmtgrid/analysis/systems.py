@@ -10,6 +10,7 @@ from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import name_faults, split_label
 from nmtgrid.base.io.text import SUFFIXES, read_lines
 from nmtgrid.base.spans import plural
+from nmtgrid.base.subword_marks import joined_words, mark_of
 from nmtgrid.search.traces import read_traces
 
 _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
@@ -17,11 +18,12 @@ _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
 
 @dataclasses.dataclass(frozen=True)
 class SystemOutput:
-    """A system's name, its translations line by line, and their file."""
+    """A system's name, its translations line by line, their file, and the source if known."""
 
     name: str
     path: Path
     lines: Sequence[str]
+    source_lines: Sequence[str] | None = None
 
 
 def named_files(texts: Sequence[str]) -> dict[str, Path]:
@@ -63,10 +65,7 @@ def read_systems(
     Raises ConfigError for a name given twice, InputError for an empty file, for a file of traces
     with a line left out, and for files of different lengths (also of `others`, by their lines).
     """
-    systems = [
-        SystemOutput(name, path, read_translations(path))
-        for name, path in named_files(texts).items()
-    ]
+    systems = [read_system(name, path) for name, path in named_files(texts).items()]
     lengths = {system.path: len(system.lines) for system in systems}
     check_lengths({**lengths, **(others or {})})
     return systems
@@ -80,11 +79,14 @@ def read_text(path: Path) -> list[str]:
     return lines
 
 
-def read_translations(path: Path) -> list[str]:
-    """Return the translations in a text file or, if it ends in .jsonl, in a file of traces."""
+def read_system(name: str, path: Path) -> SystemOutput:
+    """Return the translations in a text file or, if it ends in .jsonl, in a file of traces.
+
+    Traces also have the source, as tokenised words.
+    """
     if not is_traces(path):
-        return read_text(path)
-    lines = []
+        return SystemOutput(name, path, read_text(path))
+    lines, source_lines = [], []
     for line, trace in enumerate(read_traces(path), start=1):
         # A line left out would shift all that follow against the reference.
         if trace.line != line:
@@ -95,9 +97,10 @@ def read_translations(path: Path) -> list[str]:
                 line=line,
             )
         lines.append(trace.text)
+        source_lines.append(" ".join(joined_words(trace.source, mark_of(trace.source))))
     if not lines:
         raise InputError("it is empty.", "Give a file with one trace per sentence.", path=path)
-    return lines
+    return SystemOutput(name, path, lines, source_lines)
 
 
 def is_traces(path: Path) -> bool:

@@ -146,7 +146,7 @@ def read_run(path: Path, name: str) -> Run:
         try:
             values = parse_json(raw, as_python=True)
             if not fits(values, _Event):
-                raise ValueError("it is no line of a training run")
+                raise ValueError("it is not a line of a training log")
             # Each line is sealed together with the one before it.
             checksum, before = str(values.get(LINE_CHECKSUM, "")), checksum
             if is_altered_line(values, before):

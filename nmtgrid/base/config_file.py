@@ -147,7 +147,7 @@ def _read_text(path: Path) -> str:
         return content.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as fault:
         line = content[: fault.start].count(b"\n") + 1
-        message = "this is no text in UTF-8, so it is no configuration."
+        message = "this is not UTF-8 text, so it is not a configuration file."
         raise InputError(message, path=path, line=line) from fault
 
 

@@ -72,5 +72,11 @@ def nearest(word: str, known: Iterable[str]) -> str:
     close = close or difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     if close:
         return f"Did you mean `{close[0]}`?"
-    shown = ", ".join(f"`{name}`" for name in names[:12])
-    return f"Known: {shown}{', ...' if len(names) > 12 else ''}." if names else ""
+    return f"Known: {listed([f'`{name}`' for name in names], 15)}." if names else ""
+
+
+def listed(items: Sequence[object], most: int = 10, between: str = ", ") -> str:
+    """Return the first `most` of `items` for a message, and how many more there are."""
+    shown = between.join(map(str, items[:most]))
+    more = len(items) - most
+    return f"{shown} and {more:,} more" if more > 0 else shown

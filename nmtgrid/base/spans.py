@@ -75,23 +75,6 @@ def plural(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else ending}"
 
 
-@dataclasses.dataclass(frozen=True)
-class Bounds:
-    """The range of numbers: from `least` to `most`, or strictly between them if `open`."""
-
-    least: float = -math.inf
-    most: float = math.inf
-    open: bool = False
-
-    def fault(self, value: Decimal) -> str:
-        """Return how `value` must be instead, or an empty text if it is in the range."""
-        if value < self.least or (self.open and value == self.least):
-            return f"greater than {self.least:g}" if self.open else f"at least {self.least:g}"
-        if value > self.most or (self.open and value == self.most):
-            return f"less than {self.most:g}" if self.open else f"at most {self.most:g}"
-        return ""
-
-
 def whole_numbers(
     text: str,
     option: str,
@@ -106,7 +89,7 @@ def whole_numbers(
     is the option that the list belongs to, such as `--k`. Raises ConfigError that names every
     fault: no number, below `least`, twice, more than `limit` of them.
     """
-    reader = _Reader(option, _WHOLE, Bounds(least), infinite, limit)
+    reader = _Reader(option, _WHOLE, least, infinite, limit)
     values = reader.read(text, f"Write 1,3,5 or 1..9 or 1..9:2{' or inf' if infinite else ''}.")
     return [math.inf if value.is_infinite() else int(value) for value in values]
 
@@ -114,7 +97,7 @@ def whole_numbers(
 def decimals(
     text: str,
     option: str,
-    bounds: Bounds = Bounds(),
+    least: float = -math.inf,
     *,
     such_as: str = "0.3,0.5 or 0.1..0.9:0.1",
 ) -> list[float]:
@@ -123,7 +106,7 @@ def decimals(
     `such_as` are the lists that the advice gives. Raises ConfigError that names every fault, as
     `whole_numbers` does.
     """
-    reader = _Reader(option, _DECIMAL, bounds, False, MOST_NUMBERS)
+    reader = _Reader(option, _DECIMAL, least, False, MOST_NUMBERS)
     return [float(value) for value in reader.read(text, f"Write {such_as}.")]
 
 
@@ -131,7 +114,7 @@ def decimals(
 class _Reader:
     option: str
     number: re.Pattern[str]
-    bounds: Bounds
+    least: float
     infinite: bool
     limit: int
 
@@ -161,11 +144,11 @@ class _Reader:
         if part == INFINITE and self.infinite:
             return [Decimal(INFINITE)]
         first_text, dots, rest = part.partition("..")
-        first = self._number(first_text, part, self.bounds)
+        first = self._number(first_text, part, self.least)
         if not dots:
             return [first]
         last_text, colon, step_text = rest.partition(":")
-        last = self._number(last_text, part, self.bounds)
+        last = self._number(last_text, part, self.least)
         if not colon and self.number is _DECIMAL:
             raise ValueError(f"`{part}` needs a step, such as `{part}:0.1`.")
         step = self._number(step_text, part) if colon else Decimal(1)
@@ -178,10 +161,10 @@ class _Reader:
             raise ValueError(f"`{part}` has {count:,} numbers, more than {self.limit:,}.")
         return [first + step * index for index in range(count)]
 
-    def _number(self, text: str, part: str, bounds: Bounds = Bounds()) -> Decimal:
+    def _number(self, text: str, part: str, least: float = -math.inf) -> Decimal:
         kind = "a whole number" if self.number is _WHOLE else "a number"
         where = "" if text.strip() == part else f" in `{shortened(part)}`"
         value = Decimal(_checked(text, self.number, kind, where))
-        if condition := bounds.fault(value):
-            raise ValueError(f"every number must be {condition}, but one is {value}.")
+        if value < least:
+            raise ValueError(f"every number must be at least {least:g}, but one is {value}.")
         return value

@@ -381,7 +381,8 @@ def _with_numbers(
             else:
                 parsed[field] = number.parse(value)
         except ValueError as fault:
-            faults.append(f"{number.name}: {fault}")
+            is_out_of_range = str(fault).startswith("must")
+            faults.append(f"{number.name}{' ' if is_out_of_range else ': '}{fault}")
     if faults:
         raise ConfigError(faults)
     return parsed
@@ -609,9 +610,9 @@ def unwritable(name: str, path: Path) -> list[str]:
 
 
 def unusable(name: str, folder: Path | None) -> list[str]:
-    """Return why nothing can be put into the folder that the option `name` gives, if so.
+    """Return why no results can be put into the folder that the option `name` gives, if so.
 
-    It may be missing, as long as it can be made.
+    It may be missing, as long as it can be made, but be no model directory and no dataset.
     """
     if folder is None:
         return []
@@ -621,6 +622,9 @@ def unusable(name: str, folder: Path | None) -> list[str]:
         return [f"`{name} {folder}`{where} is a file: name a folder."]
     if not os.access(existing, os.W_OK | os.X_OK):
         return [f"`{name} {folder}` cannot be written: {existing} may only be read."]
+    for file, kind in {"config.json": "model directory", "manifest.json": "dataset"}.items():
+        if (folder / file).is_file():
+            return [f"`{name} {folder}` is a {kind}: name another folder for results."]
     return []
 
 

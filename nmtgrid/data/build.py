@@ -393,7 +393,8 @@ def _nothing_left_error(name: str, split: Mapping[str, Any], plan: TextPlan) -> 
             "keeps fewer pairs than that: give a smaller number.",
             "Give a smaller number.",
         )
-    reasons = ", ".join(f"{reason} {count:,}" for reason, count in split["dropped"].items())
+    dropped = split["dropped"].items()
+    reasons = ", ".join(f"{reason.replace('_', ' ')} {n:,}" for reason, n in dropped if n)
     return InputError(
         f"no pair is left in `{name}`: {split['pairs_read']:,} were read (dropped: {reasons}).",
         SEGMENT_FIRST.format(languages=" and ".join(split["unsegmented"]))

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from nmtgrid.base.config import to_json
-from nmtgrid.base.errors import ConfigError, ModelError, StorageError, nearest
+from nmtgrid.base.errors import ConfigError, ModelError, StorageError, listed, nearest
 from nmtgrid.base.io.arrays import CHECKSUM, load_tensors, read_header, save_tensors
 from nmtgrid.base.io.atomic import link_target, with_checksum, write_json
 from nmtgrid.base.io.records import (
@@ -322,9 +322,8 @@ def _check_fit(expected: Mapping[str, Tensor], shapes: Mapping[str, Any], path: 
             shape = list(tensor.shape)
             faults.append(f"`{name}` has shape {shapes[name]}, but the model needs {shape}")
     if faults:
-        more = f" and {len(faults) - 5} more" if len(faults) > 5 else ""
         raise ModelError(
-            f"{path} does not fit the model: " + "; ".join(faults[:5]) + more + ".",
+            f"{path} does not fit the model: {listed(faults, 5, '; ')}.",
             "Use the settings that the weights were trained with.",
         )
 
@@ -366,7 +365,7 @@ def _read_config(folder: Path) -> _Config:
     try:
         values = read_json(path)
         if not fits(values, _Versioned):
-            raise ModelError(f"{folder} is no model directory of nmtgrid's.", advice)
+            raise ModelError(f"{folder} is not a model directory of nmtgrid.", advice)
         check_version(path, values, FORMAT)
         return convert_unaltered(path, values, _Config)
     except StorageError as fault:

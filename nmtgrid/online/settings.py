@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from nmtgrid.base.config import meanings
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
-from nmtgrid.base.spans import Bounds, decimals, shortened, whole_numbers
+from nmtgrid.base.spans import decimals, shortened, whole_numbers
 
 if TYPE_CHECKING:
     from nmtgrid.online.retranslation import PrefixPolicy
@@ -220,6 +220,13 @@ class Setting:
         policy: Agent | PrefixPolicy = kind(**swept, **options)
         return policy
 
+    def check(self, given_by: str) -> None:
+        """Raise ConfigError for invalid settings; each fault begins with what gives them."""
+        try:
+            self.make()
+        except ConfigError as error:
+            raise ConfigError([f"`{given_by}`: {fault}" for fault in error.faults]) from error
+
 
 def _written(value: Any) -> str:
     """Return a setting's value as `_values` reads it: a number without an exponent."""
@@ -307,10 +314,7 @@ def read_policy(text: str) -> list[Setting]:
         for value in lists.get(sweep, [0.0]):  # a policy may have no settings
             options = tuple(zip(others, chosen, strict=True))
             setting = Setting(name, value, options, "" if name in KINDS else sweep)
-            try:
-                setting.make()  # invalid settings are reported before anything is decoded
-            except ConfigError as error:
-                raise ConfigError([f"`{name}`: {fault}" for fault in error.faults]) from error
+            setting.check(name)  # invalid settings are reported before anything is decoded
             settings.append(setting)
     return settings
 
@@ -393,7 +397,7 @@ def _values(text: str, option: str, hint: type, infinite: bool) -> list[Any]:
     if hint is int or infinite:
         return list(whole_numbers(text, option, infinite=infinite))
     if hint is float:
-        return list(decimals(text, option, Bounds(-math.inf)))
+        return list(decimals(text, option))
     if hint is bool:
         if text not in ("true", "false"):
             raise ConfigError(f"`{option}` must be true or false, but is `{shortened(text)}`.")
@@ -438,9 +442,11 @@ def read_settings(
             if policy == "wait-k":
                 values: Sequence[float] = whole_numbers(text, "--k", least=1, infinite=True)
             elif policy == "threshold":
-                values = decimals(text, "--thresholds", Bounds(0, 1, True))
+                values = decimals(text, "--thresholds")
+                for value in values:
+                    Setting(policy, value).check("--thresholds")
             else:
-                values = decimals(text, "--oracle", Bounds(0), such_as="0,1 or 0..2:0.5")
+                values = decimals(text, "--oracle", 0, such_as="0,1 or 0..2:0.5")
             settings += [Setting(policy, float(value)) for value in values]
         except ConfigError as error:
             faults += error.faults

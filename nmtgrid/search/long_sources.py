@@ -15,6 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from nmtgrid.base.errors import listed
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.models.directory import TrainingLengths
 from nmtgrid.search.api import Hypothesis, SearchPlan
@@ -241,8 +242,7 @@ def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits) -
 
 
 def _numbered(lengths: Mapping[int, int]) -> str:
-    lines = ", ".join(f"{line} ({length:,})" for line, length in [*lengths.items()][:10])
-    return lines + (f" and {len(lengths) - 10:,} more" if len(lengths) > 10 else "")
+    return listed([f"{line} ({length:,})" for line, length in lengths.items()])
 
 
 def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:

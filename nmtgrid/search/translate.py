@@ -179,6 +179,7 @@ class _Line:
 
     number: int
     units: list[str]
+    ids: list[int]
     ends: list[int]
     prefix: list[str]
 
@@ -385,8 +386,9 @@ class Translator:
                     if longest > self.limits.trained:
                         untrained[number] = longest
                 forced = self._forced(prefix, number)
-                lines.append(_Line(number, units, ends, forced))
-            unknown.add(line.units for line in lines)
+                ids = pipeline.source_vocabulary.encode(units)
+                lines.append(_Line(number, units, ids, ends, forced))
+            unknown.add(line.ids for line in lines)
             if too_long:
                 self.warn(long_line_warning(too_long, self.limits, options.long_lines))
             if untrained:
@@ -414,13 +416,12 @@ class Translator:
         self, lines: list[_Line], align: bool, advance: Callable[[float, int], None]
     ) -> dict[tuple[int, int], list[Hypothesis]]:
         """Return the hypotheses of each (line number, piece of the line) of a window."""
-        sides = self.pipeline.source.vocabulary, self.pipeline.target.vocabulary
+        vocabulary = self.pipeline.target_vocabulary
         pieces: list[tuple[tuple[int, int], list[int], list[int]]] = []  # ids, forced ids
         for line in lines:
             for piece, (start, end) in enumerate(pairwise([0, *line.ends])):
-                forced = [] if piece else sides[1].encode(line.prefix)
-                ids = sides[0].encode(line.units[start:end])
-                pieces.append(((line.number, piece), ids, forced))
+                forced = [] if piece else vocabulary.encode(line.prefix)
+                pieces.append(((line.number, piece), line.ids[start:end], forced))
         share_of_piece = {line.number: 1 / len(line.ends) for line in lines if line.ends}
         results: dict[tuple[int, int], list[Hypothesis]] = {}
         batches = self._batches([len(ids) for _, ids, _ in pieces])

@@ -27,15 +27,13 @@ class UnknownUnits:
     """
 
     def __init__(self, pipeline: Pipeline, warn: Callable[[str], None]) -> None:
-        self._vocabulary, self._warn = pipeline.source.vocabulary, warn
-        self._facts = pipeline.facts
+        self._facts, self._warn = pipeline.facts, warn
         self._total = self._unknown = 0
         self._has_warned = False
 
-    def add(self, lines: Iterable[Iterable[str]]) -> None:
-        """Count the units of more lines."""
-        for units in lines:
-            ids = self._vocabulary.encode(units)
+    def add(self, lines: Iterable[list[int]]) -> None:
+        """Count the units of more lines, given as their ids."""
+        for ids in lines:
             self._total += len(ids)
             self._unknown += ids.count(UNKNOWN)
         is_strange = are_too_many(self._unknown, self._total, self._facts.subwords)

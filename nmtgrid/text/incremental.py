@@ -102,7 +102,7 @@ class _WordSplitter:
     def _split(self, text: str, *, line_ends: bool) -> list[str]:
         text, count = _NO_TEXT.subn(_REPLACEMENT, text)
         if count:
-            self._warn_once("some bytes are no UTF-8 text; each becomes U+FFFD")
+            self._warn_once("some bytes are not valid UTF-8; each becomes U+FFFD")
         self._check(len(text), count)
         text = self._word + text
         words, self._word = text.split(), ""
@@ -117,7 +117,8 @@ class _WordSplitter:
         self._line_length += length
         problem = ""
         if self._damaged > max(_MOST_DAMAGED, _DAMAGED_SHARE * self._characters):
-            problem = f"{self._damaged:,} of the last {self._characters:,} characters are no UTF-8"
+            counts = f"{self._damaged:,} of the last {self._characters:,}"
+            problem = f"{counts} characters are not valid UTF-8"
         elif len(self._word) > _LONGEST_WORD:
             problem = f"a word has more than {_LONGEST_WORD:,} characters"
         elif self._line_length > LONGEST_LINE:

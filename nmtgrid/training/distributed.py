@@ -22,7 +22,7 @@ import torch.distributed
 from torch import Tensor
 
 from nmtgrid.base.devices import is_out_of_memory
-from nmtgrid.base.errors import ConfigError, StorageError, TrainingError
+from nmtgrid.base.errors import ConfigError, StorageError, TrainingError, listed
 from nmtgrid.base.io.atomic import remove
 
 _BUCKET = 1 << 23
@@ -225,7 +225,6 @@ def unpack_states(packed: bytes) -> dict[str, Tensor]:
 
 _SHARED_FOLDER_SECONDS = 5.0
 """Seconds in which a network's file system shows to all machines what one has written."""
-_SHOWN = 8
 
 
 def check_shared_folder(folder: Path, processes: Processes) -> None:
@@ -244,12 +243,11 @@ def check_shared_folder(folder: Path, processes: Processes) -> None:
     finally:
         if probe is not None:
             remove(probe)
-    blind = [str(rank) for rank, answer in enumerate(seen) if not answer]
+    blind = [rank for rank, answer in enumerate(seen) if not answer]
     if blind:
-        ranks = ", ".join(blind[:_SHOWN]) + (", ..." if len(blind) > _SHOWN else "")
         raise StorageError(
-            f"{len(blind)} of {processes.count} processes ({ranks}) do not see what process 0 "
-            f"writes to {folder}.",
+            f"{len(blind)} of {processes.count} processes ({listed(blind)}) do not see what "
+            f"process 0 writes to {folder}.",
             "All machines must use the same folder: give `--out` an absolute path on a shared file "
             "system.",
         )

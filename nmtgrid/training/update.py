@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.devices import autocast, is_intel, is_out_of_memory, keep_memory
-from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError
+from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError, listed
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
@@ -408,10 +408,9 @@ def _not_finite(
     norm: float, loss: float, batches: Sequence[Batch], learning_rate: float
 ) -> NotFiniteError:
     lines = sorted(int(i) + 1 for batch in batches for i in batch.indices)
-    first_lines = ", ".join(map(str, lines[:20])) + (", ..." if len(lines) > 20 else "")
     fault = NotFiniteError(
         f"The loss is not finite (loss {loss:.4g} per token, gradient norm {norm:.4g}) at "
-        f"learning rate {learning_rate:.3g}, on the training pairs (lines) {first_lines}.",
+        f"learning rate {learning_rate:.3g}, on the training pairs (lines) {listed(lines, 20)}.",
         "Try a lower `training.learning_rate`, a longer warm-up or `training.clip_norm`.",
     )
     fault.done = batches[0].update

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from nmtgrid.analysis.alignment.pharaoh import read_gold, read_links
 from nmtgrid.analysis.latency import read_online_results
-from nmtgrid.analysis.systems import read_translations
+from nmtgrid.analysis.systems import read_system
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.analysis.tuning import read_tuning
 from nmtgrid.base.config import override
@@ -150,7 +150,7 @@ def single(folder: Path) -> dict[str, Reader]:
         "fairseq codes": _of_bytes([FASTBPE], lambda p: read_codes(p).segment(words)),
         "fairseq checkpoint": _of_bytes(checkpoints, _checkpoint),
         "traces": _of_json(lambda p: list(read_traces(p)), TRACE, TRACE, lines=True),
-        "translations": _of_json(read_translations, TRACE, lines=True),
+        "translations": _of_json(lambda path: read_system("a", path), TRACE, lines=True),
         "simuleval log": _of_json(lambda p: score(read_log(p)), INSTANCE, lines=True),
         "links": _of_bytes([LINKS], lambda p: read_links(p, SIZES)),
         "gold links": _of_bytes([LINKS, b"0-0\n2?1 1p1\n\n"], lambda p: read_gold(p, SIZES)),

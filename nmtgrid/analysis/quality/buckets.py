@@ -180,7 +180,7 @@ def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
             numbers.append(float(line))
         except ValueError:
             raise InputError(
-                f"`{line.strip()[:40]}` is no number.",
+                f"`{line.strip()[:40]}` is not a number.",
                 "Give one number per line; `nan` if there is none.",
                 path=path,
                 line=number,

@@ -40,6 +40,7 @@ from nmtgrid.metrics.ngrams import (
     sentence_bleus,
 )
 from nmtgrid.metrics.quality import SEED, MetricName, Scorer, ter_counts, tokenizer
+from nmtgrid.text.moses import unescape
 
 Measure = Literal["bleu", "sentence-bleu", "chrf"]
 TITLES: dict[str, str] = {
@@ -198,6 +199,31 @@ class Evaluation:
             or (expected <= _NO_CAPITALS and actual >= _CAPITALS)
         ]
 
+    def source_mismatches(self) -> list[str]:
+        """Return a warning for each system whose traces have another source in most lines.
+
+        It is compared with the given source, or else with the source of the first traces.
+        """
+        sources = {
+            system.name: [*map(_letters, system.source_lines)]
+            for system in self.systems
+            if system.source_lines is not None
+        }
+        if self.source_lines is not None:
+            first, expected = "the given source", [*map(_letters, self.source_lines)]
+        elif sources:
+            name, expected = next(iter(sources.items()))
+            first = f"that of `{name}`"
+        warnings = []
+        for name, lines in sources.items():
+            count = sum(line != other for line, other in zip(lines, expected, strict=True))
+            if 2 * count > len(lines):
+                warnings.append(
+                    f"The source of `{name}` differs from {first} in {count:,} of {len(lines):,} "
+                    "lines: are these translations of the same split of the same data?"
+                )
+        return warnings
+
     def describe_tokens(self) -> str:
         how = f"Tokens are those of sacreBLEU's tokeniser `{self.tokenize}`"
         if self.tokenize == "none":
@@ -224,6 +250,11 @@ def _capitals(lines: Sequence[str]) -> float:
     """Return the share of lines with a capital among those whose letters have case, or NaN."""
     cased = [line for line in lines if line.lower() != line.upper()]
     return sum(line != line.lower() for line in cased) / len(cased) if cased else math.nan
+
+
+def _letters(line: str) -> str:
+    """Return the letters and digits of a source line: they do not depend on the tokeniser."""
+    return "".join(filter(str.isalnum, unescape(line).lower()))
 
 
 def read_evaluation(

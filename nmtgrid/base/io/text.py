@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, cast
 
-from nmtgrid.base.errors import InputError, StorageError, nearest
+from nmtgrid.base.errors import InputError, StorageError, listed, nearest
 from nmtgrid.base.io.atomic import atomic_file, is_stream, reason
 
 # What reading a cut or altered archive raises.
@@ -315,16 +315,15 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
             f"`train.{language}`.",
             path=prefix or ".",
         )
-    shown = ", ".join(f"`{ending}`" for ending in others[:12])
     known = {p.name.partition(f".{language}")[0]
              for p in folder.iterdir() if f".{language}" in p.name}  # fmt: skip
     suggestion = nearest(name, known) or "Check the prefix."
     raise InputError(
-        f"there is no `{name}.{language}` (nor with .gz, .xz or .bz2).",
-        f"With this prefix there are: {shown}. Check `--source-lang` and `--target-lang`."
+        f"There is no file `{prefix}.{language}` (nor with .gz, .xz or .bz2).",
+        f"With this prefix there are: {listed([f'`{ending}`' for ending in others])}. Check "
+        "`--source-lang` and `--target-lang`."
         if others
         else f"No file there begins with `{name}.`. {suggestion}",
-        path=folder,
     )
 
 

@@ -24,6 +24,7 @@ from nmtgrid.cli.options import (
     check_rules,
     flag,
     option,
+    unusable,
     write_report,
 )
 
@@ -96,7 +97,7 @@ class EvaluationArguments(CommandArguments):
     lowercase: bool = flag("--lowercase", "Ignore case.")
 
     def evaluate(self, systems: Sequence[str]) -> Evaluation:
-        """Return systems, as NAME=FILE, against the references; warn where only one has case."""
+        """Return systems, as NAME=FILE, against the references; warn of what does not compare."""
         from nmtgrid.analysis.quality.evaluation import evaluate_split, read_evaluation
 
         how = self.tokenize, self.lowercase, self.corpus
@@ -110,6 +111,8 @@ class EvaluationArguments(CommandArguments):
                 f"{mismatch} To compare without regard to case, as `decode` does for a lower-cased "
                 "dataset, add `--lowercase` or give the dataset with `--data`."
             )
+        for mismatch in evaluation.source_mismatches():
+            console.warn(mismatch)
         return evaluation
 
 
@@ -141,17 +144,11 @@ class QualityArguments(ShownArguments, EvaluationArguments):
 def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None] = ()) -> None:
     """Raise ConfigError unless pictures and JSON can be written and replace no input."""
     outputs = {"--json": json}
-    if out is not None:
-        if is_file(out):
-            from nmtgrid.analysis.plotting.figure import check_suffix
+    if out is not None and is_file(out):
+        from nmtgrid.analysis.plotting.figure import check_suffix
 
-            check_suffix(out)
-        elif out.exists() and not out.is_dir():
-            raise ConfigError(
-                f"`--out {out}` is a file, not a folder.",
-                "Give a folder, or a file name that ends in .png or .svg.",
-            )
-        folder = out.parent if is_file(out) else out
+        check_suffix(out)
+        folder = out.parent
         above = next(parent for parent in (folder, *folder.parents) if parent.exists())
         if not above.is_dir() or not os.access(above, os.W_OK):
             raise ConfigError(
@@ -159,8 +156,10 @@ def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]
                 + ("no folder." if not above.is_dir() else "one that may only be read."),
                 "Choose another `--out`.",
             )
-        if is_file(out) and out.parent.is_dir():
+        if folder.is_dir():
             outputs["--out"] = out
+    elif faults := unusable("--out", out):
+        raise ConfigError(faults, "Figures may also be one file that ends in .png or .svg.")
     check_outputs(outputs, {f"FILE {path}": path for path in inputs if path is not None})
 
 

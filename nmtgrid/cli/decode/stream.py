@@ -82,11 +82,11 @@ def _setting(arguments: DecodeArguments) -> Setting:
         except ConfigError as error:
             faults.append(str(error))
     if arguments.threshold is not None:
-        if not 0 < arguments.threshold < 1:
-            faults.append(
-                f"`--threshold` must be above 0 and below 1, but is {arguments.threshold}."
-            )
         settings.append(Setting("threshold", arguments.threshold))
+        try:
+            settings[-1].check("--threshold")
+        except ConfigError as error:
+            faults += error.faults
     if faults:
         raise ConfigError(faults)
     return settings[0]
@@ -277,7 +277,7 @@ class _Run:
             self._exits += sum(exits)
             self._exited_tokens += len(exits)
         whole = line.stream
-        self._unknown.add([whole.source])
+        self._unknown.add([self._translator.pipeline.source_vocabulary.encode(whole.source)])
         self._written.append(whole.seconds)
         self._measured["token"].append((whole.token_delays(), len(whole.source)))
         self._measured["word"].append((whole.word_delays(), len(whole.word_sizes)))

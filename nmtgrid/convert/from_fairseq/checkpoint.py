@@ -135,7 +135,7 @@ def _resolve(name: str) -> Inert:
     if is_known and len(name) <= _MAX_NAME:
         return Inert(name)
     raise PickleFault(
-        f"it asks for `{name[:80]}`, which is no part of a model: such a file may be made to run "
+        f"it asks for `{name[:80]}`, which is not part of a model: such a file may be made to run "
         "code on whoever reads it. Nothing of it was run"
     )
 
@@ -210,7 +210,8 @@ class PickleReader:
             raise
         except (IndexError, KeyError, TypeError, ValueError, AttributeError) as fault:
             raise PickleFault(
-                f"what begins at byte {begin:,} is no pickle, or damaged at byte {self.position:,}"
+                f"what begins at byte {begin:,} is not a pickle, or is damaged at byte "
+                f"{self.position:,}"
             ) from fault
 
     def _spend(self, steps: int) -> None:
@@ -271,14 +272,14 @@ class PickleReader:
         if isinstance(target, list):
             target.extend(items)
         elif not isinstance(target, Inert):
-            raise PickleFault("it appends to what is no list")
+            raise PickleFault("it appends to something that is not a list")
 
     def _set_items(self, items: list[Any]) -> None:
         target = self._stack[-1]
         if isinstance(target, dict):
             target.update(_table(items))
         elif not isinstance(target, Inert):
-            raise PickleFault("it enters a value into what is no table")
+            raise PickleFault("it sets an item of something that is not a dictionary")
 
     def _remember(self, index: int) -> None:
         # A list, not a table, whose numbers could be made to have one hash.
@@ -290,14 +291,14 @@ class PickleReader:
     def _stack_global(self) -> None:
         name, module = self._stack.pop(), self._stack.pop()
         if not (isinstance(name, str) and isinstance(module, str)):
-            raise PickleFault("it has a name that is no text")
+            raise PickleFault("it has a name that is not text")
         # Cut before they are joined: two long texts could be joined a million times.
         self._stack.append(_resolve(f"{module[:_MAX_NAME]}.{name[:_MAX_NAME]}"))
 
     def _reduce(self) -> None:
         arguments, constructor = self._stack.pop(), self._stack.pop()
         if not (isinstance(constructor, Inert) and isinstance(arguments, tuple)):
-            raise PickleFault("it calls what is no function")
+            raise PickleFault("it calls something that is not a function")
         self._stack.append(self._construct(constructor, arguments))
 
     def _construct(self, constructor: Inert, arguments: tuple[Any, ...]) -> Any:
@@ -338,7 +339,7 @@ class PickleReader:
     def _persistent_id(self) -> None:
         entry = self._stack.pop()
         if not (isinstance(entry, tuple) and len(entry) in (5, 6) and entry[0] == "storage"):
-            raise PickleFault("it names something outside itself that is no storage of torch's")
+            raise PickleFault("it names something outside itself that is not a storage of torch")
         _, storage_type, key, _, count, *view = entry
         name = storage_type.name if isinstance(storage_type, Inert) else ""
         kind = name.rpartition(".")[2]
@@ -493,7 +494,7 @@ def _read(path: Path, data: mmap.mmap, stored: int) -> Checkpoint:
         raise PickleFault("it has no `model`: fairseq's checkpoints hold their weights there")
     views = {name: view for name, view in model.items() if isinstance(view, TensorView)}
     if len(views) < len(model):
-        raise PickleFault("its `model` holds something that is no tensor")
+        raise PickleFault("its `model` holds something that is not a tensor")
     for name, view in views.items():
         if not view.lies_in_storage():
             raise PickleFault(

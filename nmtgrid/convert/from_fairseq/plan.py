@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from nmtgrid.base.errors import ModelError
+from nmtgrid.base.errors import ModelError, listed
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, Inert, Namespace
 from nmtgrid.models.config_checks import LARGEST_DEPTH
 
@@ -115,7 +115,7 @@ class Options:
                 raise ValueError
             value = _value(ast.parse(text.strip(), mode="eval").body)
         except (SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
-            self.refuse(name, "this is no list of numbers that can be read.")
+            self.refuse(name, "this is not a readable list of numbers.")
             return []
         return list(value) if isinstance(value, (list, tuple)) else [value]
 
@@ -356,8 +356,5 @@ def convert_tensors(plan: Plan, checkpoint: Weights) -> dict[str, Tensor]:
 
 
 def _list_names(before: str, names: list[str], after: str) -> list[str]:
-    if not names:
-        return []
-    shown = ", ".join(f"`{name[:80]}`" for name in names[:5])
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return [f"{before} {shown}{more}, {after}"]
+    shown = listed([f"`{name[:80]}`" for name in names], 5)
+    return [f"{before} {shown}, {after}"] if names else []

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nmtgrid.base.errors import InputError
+from nmtgrid.base.errors import InputError, listed
 from nmtgrid.base.io.atomic import storage_error
 from nmtgrid.base.io.records import Count, Record, convert, parse_json
 from nmtgrid.base.io.text import check_file
@@ -103,9 +103,7 @@ def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
 
 def list_names(names: Sequence[str]) -> str:
     """Return the first of `names` for a message, and how many more there are."""
-    shown = ", ".join(f"`{name}`" for name in names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    return f"{shown} and {more:,} more" if more > 0 else shown
+    return listed([f"`{name}`" for name in names], _MOST_NAMED)
 
 
 def _read(path: Path) -> Any:

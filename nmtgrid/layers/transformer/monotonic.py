@@ -94,7 +94,7 @@ def _unsheared(sheared: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def lookback_attention(alpha: Tensor, energies: Tensor) -> Tensor:
-    """Return beta [..., T, S], the expected attention to all columns up to where a head stands.
+    """Return beta [..., T, S], the expected attention up to the position of a head.
 
     beta_{i,j} = sum over k >= j of alpha_{i,k} exp(e_{i,j}) / sum over l <= k of exp(e_{i,l})
     (Arivazhagan et al., 2019), for alpha and energies e [..., T, S]. Energies may be -inf only at

@@ -480,7 +480,7 @@ class TransformerSource(ExitModel):
     def _reread(
         self, state: TransformerState, source: Tensor, reads: Tensor | None
     ) -> TransformerState:
-        """Encode anew what rows have read where it is not what the memory holds, Eq. (4.16)."""
+        """Re-encode the source that rows have read unless the cache holds it, Eq. (4.16)."""
         if reads is None and state.reads is None and state.memory is not None:
             return state
         # Three cases: no limit now nor before; a stream's first memory; else the rows, and only

@@ -68,6 +68,7 @@ def test_outputs_that_cannot_be_are_told_first(
     assert f"{tmp_path / 'file'} is a file: name a folder" in said(tmp_path / "file" / "deep")
     assert "is a file: name a folder" in said(tmp_path / "file")
     assert "there is no folder" in said(tmp_path / "none" / "r.json")
+    assert "`--out exits` is a model directory: name another folder" in said(Path("exits"))
     assert unusable("--out", tmp_path / "new" / "deep") == []
     _read_only(monkeypatch, tmp_path)
     assert f"cannot be written: {tmp_path} may only be read" in said(tmp_path / "new" / "deep")

@@ -192,7 +192,7 @@ def test_numbers_a_line(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"3 lines, but .*reference has 4"):
         read_numbers(path, reference, 4)
     path.write_text("1\nhard\n")
-    with pytest.raises(InputError, match=r"difficulty:2: `hard` is no number"):
+    with pytest.raises(InputError, match=r"difficulty:2: `hard` is not a number"):
         read_numbers(path, reference, 2)
 
 

@@ -77,7 +77,7 @@ def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
     notes = [note.removeprefix(f"{path}:") for note in run.notes]
     assert notes == [
         "5: it is not JSON (invalid character at column 26).",
-        "6: it is no line of a training run.", "8: update 3 comes after update 20.",
+        "6: it is not a line of a training log.", "8: update 3 comes after update 20.",
         '9: `nll` must be a number, but is `"low"`.',
         "10: `minutes` must be at least 0, but is `-1`.",
         "13: it is not JSON (invalid character at column 6).",

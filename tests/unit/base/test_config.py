@@ -14,7 +14,7 @@ import pytest
 
 from nmtgrid.base import console
 from nmtgrid.base.config import check, describe, from_json, override, to_json
-from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.errors import ConfigError, listed, nearest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +74,14 @@ def test_all_faults_are_told_at_once_with_the_nearest_names() -> None:
     assert "`model.dropout`" in nearest("dropout", known)
     assert "`batches.max_tokens`" in nearest("training.max_tokens", known)
     assert "`training.shard`" in nearest("training.shart", known)
+
+
+def test_long_lists_say_how_many_names_they_leave_out() -> None:
+    assert listed([7, 8, 9], 3) == "7, 8, 9"
+    assert listed(range(1, 1237), 2, "; ") == "1; 2 and 1,234 more"
+    names = "abcdefghijklmnopq"
+    assert nearest("zzzz", names[:15]).endswith(", `o`.")
+    assert nearest("zzzz", names).endswith(", `o` and 2 more.")
 
 
 def test_values_are_checked_too() -> None:

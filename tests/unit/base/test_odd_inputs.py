@@ -135,7 +135,7 @@ def test_a_stream_that_is_no_text_ends(tmp_path: Path, kind: str, before: int) -
             count += 1
         assert kind == "latin1"
     except InputError as fault:
-        assert kind != "latin1" and "characters are no UTF-8" in str(fault)
+        assert kind != "latin1" and "characters are not valid UTF-8" in str(fault)
         assert count < before // 3 + 20_000
 
 

@@ -232,6 +232,30 @@ def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFi
             assert ("add `--lowercase` or give the dataset with `--data`" in message) == is_warned
 
 
+def test_traces_of_another_source_are_warned_of(
+    files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not of one tokenised otherwise, in other units, or with other words in two of five lines."""
+    lines = {
+        "joined": [["Ei@@", "n", "&quot;", "Ha@@", "us", "&quot;"]] * 5,
+        "marked": [["▁ein", '▁"', "ha", "us", '"']] * 3 + [["▁ein", "▁Baum"]] * 2,
+        "other": [["ein", "Haus"]] * 2 + [["ein", "Baum"]] * 3,
+    }
+    for name, sources in lines.items():
+        traces = [
+            Trace(number, source, [], "a", [-0.1], -0.1, -0.1).to_line()
+            for number, source in enumerate(sources, start=1)
+        ]
+        write(files / f"{name}.jsonl", traces)
+    write(files / "houses", ['Ein "Haus"'] * 5)
+    systems = [f"{name}.jsonl" for name in lines]
+    for options, first in (((), "that of `joined`"), (("-s", "houses"), "the given source")):
+        run(files, "compare", *systems, "one", "-r", "reference", *options)
+        message = " ".join(capsys.readouterr().err.split())
+        assert message.count("The source of") == 1
+        assert f"The source of `other` differs from {first} in 3 of 5 lines" in message
+
+
 @pytest.fixture(scope="module")
 def turkish(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A lower-cased dataset into Turkish, whose I is not the metrics' i."""
@@ -366,7 +390,7 @@ def test_sources_at_fault(
         (["--difficulty", "levels", "--by", "reference-length"], "has no effect"),
         (["--by", "source-length", "--by", "reference-length", "--edges", "1"], "give one `--by`"),
         (["--by", "sentence-bleu", "--metric", "bleu"], "leave out `--metric`"),
-        (["--difficulty", "source"], "source:1: `w x y z` is no number"),
+        (["--difficulty", "source"], "source:1: `w x y z` is not a number"),
         (["--difficulty", "few"], "few:3: it has 2 lines"),
     ],
 )

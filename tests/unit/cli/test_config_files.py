@@ -224,7 +224,7 @@ def test_what_is_no_text_is_refused(
 ) -> None:
     (tmp_path / "binary").write_bytes(b"a = 1\nb = '\xff\x00'\n")
     for path, words in (
-        (tmp_path / "binary", "binary:2: this is no text in UTF-8"),
+        (tmp_path / "binary", "binary:2: this is not UTF-8 text"),
         (tmp_path / "nothing", "No such file"),
         (tmp_path, "it is a folder, not a configuration. Name a file in TOML"),
         (tiny_model, f"`{tiny_model}/config.json` holds the settings"),

@@ -68,8 +68,8 @@ def test_all_commands_refuse_them(
 
 def test_numbers_out_of_range_are_named(refused: Callable[..., str], tmp_path: Path) -> None:
     message = refused("preprocess", "--toy", 0, "--toy-seed", -1, "--out", tmp_path / "data")
-    assert "`--toy`: must be at least 1, but is 0." in message
-    assert "`--toy-seed`: must be at least 0, but is -1." in message
+    assert "`--toy` must be at least 1, but is 0." in message
+    assert "`--toy-seed` must be at least 0, but is -1." in message
 
 
 @pytest.mark.parametrize("number", ["9" * 5000, "٣", "1_0"])

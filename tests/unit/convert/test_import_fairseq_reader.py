@@ -165,7 +165,7 @@ def test_an_archive_that_unpacks_to_more_is_refused(tmp_path: Path) -> None:
     [
         (lambda: {"a": torch.ones(1).expand(10**6, 10**6)}, "does not lie within"),
         (lambda: {f"a{n}": torch.ones(99).as_strided((9, 11), (1, n)) for n in range(1, 8)}, None),
-        (lambda: {"a": torch.ones(2), "b": "text"}, "no tensor"),
+        (lambda: {"a": torch.ones(2), "b": "text"}, "not a tensor"),
         (lambda: ["a"], "no `model`"),
         # A thousand names for one storage of 4 MB: the sum is compared with the file.
         (lambda: (lambda base: {f"a{n}": base[n:] for n in range(1000)})(torch.zeros(1_000_000)),

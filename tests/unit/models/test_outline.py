@@ -71,7 +71,7 @@ def test_what_is_no_model_directory_is_told_apart(tmp_path: Path) -> None:
     (dataset / "manifest.json").touch()
     for path, words in (
         (dataset, "is a dataset, not a model"),
-        (foreign, "is no model directory of nmtgrid"),
+        (foreign, "is not a model directory of nmtgrid"),
         (foreign / "config.json", "is a file, not a model directory"),
         (tmp_path / "none", "There is no model directory"),
     ):

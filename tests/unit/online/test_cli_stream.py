@@ -133,7 +133,7 @@ def test_lines_too_long_go_in_pieces(stream: Stream, tmp_path: Path) -> None:
 @pytest.mark.parametrize("device", ["/dev/zero", "/dev/urandom"])
 def test_endless_devices_end(stream: Stream, device: str) -> None:
     code, _ = stream(b"", device, "--k", "1")
-    assert code == 2 and "characters are no UTF-8" in stream.message  # type: ignore[attr-defined]
+    assert code == 2 and "characters are not valid UTF-8" in stream.message  # type: ignore[attr-defined]
 
 
 def test_long_words_and_lines_take_little() -> None:
@@ -166,7 +166,7 @@ def test_a_long_word_is_told(stream: Stream) -> None:
         (b"\n\n", 2, ""),
         (b"a b", 1, "standard input, line 1: the input ends without a line's end"),
         (b"a\nb \xc3", 2, "standard input, line 2: the input ends in the middle of a character"),
-        (b"a \xff b\nc\n", 2, "standard input, line 1: some bytes are no UTF-8"),
+        (b"a \xff b\nc\n", 2, "standard input, line 1: some bytes are not valid UTF-8"),
     ],
 )
 def test_streams_that_end_anyhow(stream: Stream, raw: bytes, lines: int, what: str) -> None:
@@ -181,7 +181,8 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
     assert stream(b"a\n", "--sample", *vain, "--k", "0", "--threshold", "1.5") == (2, "")
     message = stream.message  # type: ignore[attr-defined]
     assert all(f"`--{name}`" in message for name in ("sample", *settings, "k"))
-    assert "but two are given" in message and "`--threshold` must be above 0" in message
+    assert "but two are given" in message
+    assert "`--threshold`: `threshold` must be above 0 and below 1" in message
 
 
 @pytest.mark.parametrize(

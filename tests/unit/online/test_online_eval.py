@@ -338,16 +338,19 @@ def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> N
     message = refused(
         capsys, "--k", "0", "--thresholds", "1", "--oracle", "x", "--unit", "token",
         "--convention", "simuleval", "--published", "iwslt14-de-fr", "--beam", 0, "--exit", 1,
-        "--ensemble", "grid",
+        "--ensemble", "grid", "--simuleval", "data",
     )  # fmt: skip
     assert "Write " not in message, "no advice fits all of them"
     for part in (
-        "Name a model", "--data DATA", "every number must be at least 1", "less than 1",
+        "Name a model", "--data DATA", "every number must be at least 1",
+        "`--thresholds`: `threshold` must be above 0 and below 1",
         "`x` is not a number", "SimulEval's convention counts words", "add `--out DIR`",
         "no published curves", "`--beam` must be at least 1",
-        "cannot be combined with `--ensemble`",
+        "cannot be combined with `--ensemble`", "`--simuleval data` is a dataset",
     ):  # fmt: skip
         assert part in message
+    message = refused(capsys, "grid", "--data", "data", "--k", "1", "--out", "grid")
+    assert "`--out grid` is a model directory: name another folder for results." in message
 
 
 def test_what_models_and_data_cannot_do(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -316,7 +316,7 @@ def test_what_is_no_text_is_replaced_and_told_once_a_line() -> None:
     assert [text.partition(": ")[0] for text in warnings] == [
         "standard input, line 2", "standard input, line 3", "standard input, line 4",
     ]  # fmt: skip
-    assert "no UTF-8" in warnings[0] and "last word may not be whole" in warnings[2]
+    assert "not valid UTF-8" in warnings[0] and "last word may not be whole" in warnings[2]
 
 
 @pytest.mark.parametrize(
