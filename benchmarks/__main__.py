@@ -41,7 +41,7 @@ from benchmarks import (
     forms,
     kernels,
     machine,
-    peers_section,
+    peers,
     training_speed,
     twins,
     whole_run,
@@ -69,7 +69,7 @@ def parts(options: argparse.Namespace) -> dict[str, Part]:
         "whole": whole_run.measure,
         "attn2d": functools.partial(attn2d.measure, folder=options.attn2d),
         "peers": functools.partial(
-            peers_section.measure,
+            peers.measure_part,
             data=options.data,
             python=options.peers_python,
             folder=options.out.resolve() / "peers",

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 
 from benchmarks.shapes import GRIDS, cell_count, make_model, random_batch, settings_of, token_count
-from benchmarks.store import chapter, section
+from benchmarks.store import report, section
 from benchmarks.timing import Conditions, Row, Workload, facts
 from benchmarks.twins import Stepper, fused_loss
 from nmtgrid.data.batches import Batch
@@ -100,10 +99,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result = measure(options.rounds, quick=options.quick)
-    print(chapter("fill", result))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    report("fill", measure(options.rounds, quick=options.quick), options.out)
 
 
 if __name__ == "__main__":

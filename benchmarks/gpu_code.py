@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shapes import Lengths, settings_of, training_lengths
-from benchmarks.store import chapter, section
+from benchmarks.store import report, section
 from benchmarks.timing import Conditions, Row
 from benchmarks.whole_run import epoch_of
 
@@ -337,10 +336,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
-    result = measure(options.lengths)
-    print(chapter("gpu-code", result))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    report("gpu-code", measure(options.lengths), options.out)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import Row
+from nmtgrid.base.io.atomic import write_json
 
 Section = dict[str, Any]
 """What one part of the benchmarks found: `facts`, `notes` and `tables`, rows by title."""
@@ -31,8 +32,7 @@ class Store:
         sections = self.read()
         sections[key] = section
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(sections, indent=1, ensure_ascii=False)
-        (self.folder / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
+        write_json(self.folder / f"{self.name}.json", sections)
         (self.folder / f"{self.name}.md").write_text(page(sections), encoding="utf-8")
 
     def read(self) -> dict[str, Section]:
@@ -42,6 +42,13 @@ class Store:
         if path.exists():
             sections = json.loads(path.read_text(encoding="utf-8"))
         return sections
+
+
+def report(key: str, section: Section, out: Path | None) -> None:
+    """Print a section, and store it as JSON where a file is named."""
+    print(chapter(key, section))
+    if out is not None:
+        write_json(out, section)
 
 
 def page(sections: dict[str, Section]) -> str:

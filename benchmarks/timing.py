@@ -8,10 +8,10 @@ import datetime
 import multiprocessing
 import os
 import platform
-import re
 import resource
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -117,13 +117,17 @@ class Memory:
     def _held(self) -> float:
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated() / 2**20
-        process_status = Path("/proc/self/status")
-        if process_status.exists():
-            # Not `ru_maxrss`, which a new process has from the one that started it.
-            peak = re.search(r"VmHWM:\s+(\d+) kB", process_status.read_text())
-            if peak:
-                return int(peak[1]) / 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        # Not first `ru_maxrss`, which a new process has from the one that started it.
+        return peak_memory("self") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def peak_memory(process: int | str) -> float:
+    """Return the largest resident set of a process so far, in MiB; 0 where it is not known."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
 def counts_processor(device: torch.device) -> bool:
@@ -139,6 +143,22 @@ def apart(workload: Callable[..., Any], *arguments: Any) -> Any:
     fresh = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=fresh) as pool:
         return pool.submit(workload, *arguments).result()
+
+
+def spent_by(command: Sequence[str]) -> tuple[float, float]:
+    """Run a command; return its processor seconds and its largest resident set in MiB.
+
+    It has one thread, and what it prints is dropped. Exits where it fails.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def facts(device: str) -> Row:
