@@ -25,6 +25,7 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     Patch,
     add_legend,
+    colour,
     new_diagrams,
     shortened,
 )
@@ -241,7 +242,7 @@ def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
         path, names, (3.2, 3.1), "activation (mean ± deviation)", sharey=is_shared
     ) as (figure, panels):
         for index, (axes, profile) in enumerate(zip(panels, profiles, strict=True)):
-            _draw_profile(axes, profile, COLOURS[index % len(COLOURS)])
+            _draw_profile(axes, profile, colour(index))
             if not is_shared:
                 axes.set_ylim(_span(profile))
         legend = [Patch(facecolor=COLOURS[0], alpha=0.5, label="in colour: what layers pass on")]

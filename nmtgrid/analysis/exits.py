@@ -22,6 +22,7 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     Patch,
     add_legend,
+    colour,
     new_diagrams,
     new_picture,
     shortened,
@@ -171,11 +172,11 @@ class Histogram:
         return {"exits": list(self.rows), "edges": list(self.edges), "counts": cells}
 
 
-def length_edges(systems: Iterable[ExitTraces], most: int = 10) -> list[float]:
-    """Return borders of at most `most` classes of source lengths, as wide as each other."""
+def length_edges(systems: Iterable[ExitTraces]) -> list[float]:
+    """Return borders of at most 10 classes of source lengths, as wide as each other."""
     longest = max(int(system.source_lengths.max()) for system in systems)
     widths = (base * 10**power for power in range(7) for base in (1, 2, 5))
-    width = next(width for width in widths if longest < width * most)
+    width = next(width for width in widths if longest < 10 * width)
     return [float(border * width) for border in range(longest // width + 2)]
 
 
@@ -301,7 +302,7 @@ def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
     names, y_label = [system.system for system in systems], "tokens there (percent)"
     with new_diagrams(path, names, size, y_label, sharey=True) as (figure, panels):
         for index, (axes, system) in enumerate(zip(panels, systems, strict=True)):
-            tone = COLOURS[index % len(COLOURS)]
+            tone = colour(index)
             axes.set_title(f"{axes.get_title('left')}\naverage exit {system.average_exit:.2f}")
             for side, mask in ((-0.2, system.at_beginning), (0.2, system.near_end)):
                 shares = numpy.array(system.distribution(mask) or [0.0] * system.num_exits)

@@ -430,11 +430,8 @@ smoothing; the best validation is the one of the lowest loss. Scores of validati
 greedy search."""
 _CAPTIONS = {
     "loss": "Losses in training (faint) and on validation.",
-    "bleu": "Greedy BLEU on validation.",
     "cider": "Greedy CIDEr-D on validation, times 100.",
-    "learning-rate": "Learning rate.",
     "gradient-norm": "Norm of the gradient of all weights, before clipping.",
-    "gradient-ratio": "Gradient at the first over that at the last encoder layer.",
 }
 
 

@@ -40,7 +40,7 @@ class Dataset:
         self.path = path
         self.manifest = manifest
         self.pipeline = pipeline
-        self.pictures = PictureSource.of(manifest) if "source" in manifest else None
+        self.pictures = PictureSource.of(manifest)
         """The kind of the sources where they are pictures, None where they are text."""
         self._splits: dict[str, Split] = {}
 

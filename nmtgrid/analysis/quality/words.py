@@ -24,15 +24,13 @@ FREQUENCIES = (1, 2, 3, 4, 5, 10, 100, 1000)
 """Edges of compare-mt's buckets of words."""
 
 
-def word_accuracy(
-    evaluation: Evaluation, frequencies: dict[int, int] | None = None
-) -> dict[str, Any]:
+def word_accuracy(evaluation: Evaluation, frequencies: dict[int, int] | None) -> dict[str, Any]:
     """Return compare-mt's word accuracy by `frequencies` (of words by number) as JSON keys.
 
     A word of a sentence counts as right as often as hypothesis and reference both have it.
-    Without `frequencies` those in the references are meant; words that no reference has then have
-    no bucket. Each system has a precision, recall and F-measure in each bucket, as shares (None:
-    no words).
+    None stands for the frequencies in the references; words that no reference has then have no
+    bucket. Each system has a precision, recall and F-measure in each bucket, as shares (None: no
+    words).
     """
     names = labels([float(edge) for edge in FREQUENCIES], is_whole=True)
     names[0] = "0"
@@ -214,7 +212,7 @@ def _best(ngrams: list[dict[str, Any]], count: int, sign: int) -> list[dict[str,
     return order[:count]
 
 
-def examples(evaluation: Evaluation, system: int, count: int = 5) -> dict[str, Any]:
+def examples(evaluation: Evaluation, system: int, count: int) -> dict[str, Any]:
     """Return as JSON the lines in which the first system leads `system` most, and trails it most.
 
     Lines that are alike in references and both systems count once.

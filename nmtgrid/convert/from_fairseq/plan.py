@@ -89,10 +89,9 @@ class Options:
             if self.is_set(name):
                 self.refuse(name, why)
 
-    def must_be(self, name: str, values: Sequence[Any], why: str) -> None:
-        """Refuse the option unless it is one of `values` or left out."""
-        value = self.get(name)
-        if value is not None and value not in values:
+    def must_be(self, name: str, value: Any, why: str) -> None:
+        """Refuse the option unless it is `value` or left out."""
+        if self.get(name, value) != value:
             self.refuse(name, why)
 
     def must_agree(self, first: str, second: str, why: str) -> None:
@@ -131,7 +130,6 @@ def read_options(checkpoint: Checkpoint) -> Options:
     Raises ModelError where there are none that can be read.
     """
     args, table = (checkpoint.content.get(name) for name in ("args", "cfg"))
-    # Early versions keep an argparse namespace `args`, later ones a nested `cfg`.
     if isinstance(args, Namespace):
         return Options(args.values)
     if isinstance(table, Namespace):
