@@ -58,7 +58,8 @@ def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
     """Return the seconds of all programs on a dataset. Exits if two learn different merges."""
     text = directory.read(data)["text"]
     files = [str(data / f"text/train.{text[side]}") for side in ("source_lang", "target_lang")]
-    size = merges + _alphabet(files)
+    # `tokenizers` counts the types that there are before the first merge.
+    size = merges + len(_train_tokenizers(files, 1).get_vocab())
     seconds: dict[str, list[float]] = {}
     for _ in range(rounds):
         began = time.process_time()
@@ -103,12 +104,6 @@ def _train_tokenizers(files: list[str], size: int) -> Any:
     )
     tokenizer.train(files, trainer)
     return tokenizer
-
-
-def _alphabet(files: list[str]) -> int:
-    """Return the number of types that `tokenizers` has before the first merge."""
-    tokenizer = _train_tokenizers(files, 1)
-    return len(tokenizer.get_vocab())
 
 
 def _count(files: list[str]) -> Counter[str]:

@@ -11,8 +11,6 @@ in turn in one process.
 from __future__ import annotations
 
 import argparse
-import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -39,13 +37,6 @@ def lengths(fill: float, count: int, power: int) -> list[int]:
     return [max(1, int(size)) for size in np.rint(sizes ** (1.0 / power))]
 
 
-@contextlib.contextmanager
-def whole_rectangles() -> Iterator[None]:
-    """Return the context in which the grids of a batch are convolved together, padding and all."""
-    with mock.patch.object(grid_conv, "CALL_ELEMENTS", 2**62):
-        yield
-
-
 def measure_architecture(name: str, conditions: Conditions, rounds: int) -> list[Row]:
     """Return a row for each fill."""
     conditions.begin()
@@ -60,7 +51,9 @@ def measure_architecture(name: str, conditions: Conditions, rounds: int) -> list
         update = stepper.workload([batches[fill]])
         workloads[f"{fill} after"] = update
         if is_grid:
-            workloads[f"{fill} before"] = whole_rectangles()(update)
+            # The grids of a batch are convolved together, padding and all.
+            whole = mock.patch.object(grid_conv, "CALL_ELEMENTS", 2**62)
+            workloads[f"{fill} before"] = whole(update)
     seconds = conditions.clock(rounds).best(workloads)
     rows: list[Row] = []
     for fill, batch in batches.items():

@@ -167,30 +167,25 @@ def tile(clock: Clock, sentences: int, shape: dict[str, int]) -> Row:
     return {"case": case, "ms": seconds["forward"] * 1e3, "weight_ms": seconds["weight"] * 1e3}
 
 
-def rows_of(device: str, quick: bool) -> Iterator[Row]:
-    """Yield all rows for one device."""
-    clock = Clock(device, 2 if quick else 5)
-    large = device == "cuda"
-    sentences = 2 if quick else 284 if large else 16
-    count = 256 if quick else 65_536 if large else 4096
-    for name in DTYPES:
-        yield from convolution(clock, name, sentences)
-        for order in (torch.channels_last, torch.contiguous_format):
-            yield library_convolution(clock, name, sentences, order)
-        yield loss(clock, name, count)
-        yield residual(clock, name, count)
-        yield step(clock, name, 1)
-        yield step(clock, name, 512 if large else 16)
-    for height, width, warps in itertools.product((8, 16, 32), (32, 64), (2, 4, 8)):
-        if large:
-            shape = {"BLOCK_S": height, "BLOCK_D": width, "num_warps": warps}
-            yield tile(clock, sentences, shape)
-
-
 def list_rows(conditions: Conditions) -> list[Row]:
     """Return all rows."""
     conditions.begin()
-    return list(rows_of(conditions.device, conditions.quick))
+    quick, large = conditions.quick, conditions.device == "cuda"
+    clock = Clock(conditions.device, 2 if quick else 5)
+    rows: list[Row] = []
+    sentences = 2 if quick else 284 if large else 16
+    count = 256 if quick else 65_536 if large else 4096
+    for name in DTYPES:
+        rows += convolution(clock, name, sentences)
+        for order in (torch.channels_last, torch.contiguous_format):
+            rows.append(library_convolution(clock, name, sentences, order))
+        rows += [loss(clock, name, count), residual(clock, name, count)]
+        rows += [step(clock, name, 1), step(clock, name, 512 if large else 16)]
+    for height, width, warps in itertools.product((8, 16, 32), (32, 64), (2, 4, 8)):
+        if large:
+            shape = {"BLOCK_S": height, "BLOCK_D": width, "num_warps": warps}
+            rows.append(tile(clock, sentences, shape))
+    return rows
 
 
 def measure(conditions: Conditions) -> Section:

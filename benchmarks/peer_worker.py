@@ -36,16 +36,6 @@ class System(Protocol):
         ...
 
 
-class Until:
-    """Says when a span of processor time is over."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.process_time() + seconds
-
-    def __bool__(self) -> bool:
-        return time.process_time() < self._end
-
-
 def strip(tokens: list[str]) -> list[str]:
     """Return `tokens` up to the end symbol."""
     return tokens[: tokens.index(END)] if END in tokens else tokens

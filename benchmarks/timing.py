@@ -74,7 +74,9 @@ class Clock:
     def _now(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        return time.process_time() if counts_processor(self.device) else time.perf_counter()
+        # The processor's time of a single thread: other work on the machine matters little.
+        is_alone = self.device.type == "cpu" and torch.get_num_threads() == 1
+        return time.process_time() if is_alone else time.perf_counter()
 
     def best(self, workloads: dict[str, Workload]) -> dict[str, float]:
         """Return the shortest seconds of each workload; the first round does not count."""
@@ -128,14 +130,6 @@ def peak_memory(process: int | str) -> float:
     except OSError:
         return 0.0
     return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-
-
-def counts_processor(device: torch.device) -> bool:
-    """Return whether seconds are those of the processor: of one CPU thread, and of the clock else.
-
-    So what else goes on on the machine matters little.
-    """
-    return device.type == "cpu" and torch.get_num_threads() == 1
 
 
 def apart(workload: Callable[..., Any], *arguments: Any) -> Any:

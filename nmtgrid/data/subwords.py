@@ -389,14 +389,9 @@ def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:
     """Return the `largest` most frequent words with their counts, in the order of `counts`."""
     if len(counts) <= largest:
         return dict(counts)
-    floor = sorted(counts.values(), reverse=True)[largest - 1]
-    room = largest - sum(count > floor for count in counts.values())
-    frequent: dict[str, int] = {}
-    for word, count in counts.items():
-        if count > floor or (count == floor and room > 0):
-            room -= count == floor
-            frequent[word] = count
-    return frequent
+    # Of equally frequent words the first: the sort is stable.
+    frequent = set(sorted(counts, key=counts.__getitem__, reverse=True)[:largest])
+    return {word: count for word, count in counts.items() if word in frequent}
 
 
 def count_units(

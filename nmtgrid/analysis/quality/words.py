@@ -69,14 +69,6 @@ def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, in
     return {numbers[word]: count for word, count in counts.items() if word in numbers}
 
 
-def salience(first: NDArray[numpy.int32], second: NDArray[numpy.int32]) -> NDArray[numpy.float64]:
-    """Return compare-mt's salience of things counted in two systems, (a + 1) / (a + b + 2).
-
-    Above 1/2 is more often of the first system, below of the second.
-    """
-    return numpy.asarray((first + 1.0) / (first + 1.0 + second + 1.0))
-
-
 # Words of the longest n-gram.
 _MOST = 4
 
@@ -169,7 +161,8 @@ def differing(evaluation: Evaluation, count: int = 10) -> list[dict[str, Any]]:
         for pair, second in zip(candidates, ngrams.counts[1:], strict=True):
             # N-grams that both have right as often differ in nothing.
             kinds = numpy.flatnonzero(first != second)
-            scores = salience(first[kinds], second[kinds])
+            # compare-mt's salience: above 1/2 what the first system has right more often.
+            scores = (first[kinds] + 1.0) / (first[kinds] + 1.0 + second[kinds] + 1.0)
             for better, side in zip(pair, (scores, 1.0 - scores), strict=True):
                 for index in _greatest(side, count):
                     kind = int(kinds[index])

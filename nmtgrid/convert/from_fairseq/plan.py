@@ -346,13 +346,6 @@ def mismatched_shapes(
     return faults
 
 
-def convert_tensors(plan: Plan, checkpoint: Weights) -> dict[str, Tensor]:
-    return {
-        name: recipe.fn(*(checkpoint.load(source) for source in recipe.names))
-        for name, recipe in plan.recipes.items()
-    }
-
-
 def _list_names(before: str, names: list[str], after: str) -> list[str]:
     if not names:
         return []

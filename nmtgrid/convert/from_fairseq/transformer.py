@@ -288,7 +288,6 @@ def _norms(
     recipes: Recipes = {}
     for norm, name in pairs:
         old = f"{key}.layer_norms.{numbered.index(name)}"
-        # Old checkpoints number the norms of a block, new ones name them.
         is_old = f"{old}.weight" in checkpoint.views
         recipes |= linear(f"{prefix}.{norm}.norm", old if is_old else f"{key}.{name}_layer_norm")
     return recipes
