@@ -46,7 +46,7 @@ from benchmarks import (
     twins,
     whole_run,
 )
-from benchmarks.store import Section, Store, chapter
+from benchmarks.store import Section, Store, to_markdown
 from benchmarks.timing import Conditions
 from nmtgrid.models import zoo
 
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
             key = part if part in BOTH else f"{part}, {conditions.precision}"
             section = known[part](conditions)
             store.put(key, section)
-            print(chapter(key, section), flush=True)
+            print(to_markdown(key, section), flush=True)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.timing import Row, spent_by
+from benchmarks.timing import Row, measure_command
 from nmtgrid.base.io.atomic import write_json
 
 TOY_PAIRS = 20_000
@@ -55,7 +55,7 @@ def main() -> None:
         systems = _write(folder, options.pairs, options.systems)
         for name, command in _commands(folder, systems).items():
             began = time.monotonic()
-            cpu, mebibytes = spent_by([sys.executable, *command])
+            cpu, mebibytes = measure_command([sys.executable, *command])
             rows.append({
                 "command": name, "pairs": options.pairs, "systems": options.systems,
                 "mebibytes": mebibytes, "wall": time.monotonic() - began, "cpu": cpu,

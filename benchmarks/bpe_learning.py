@@ -23,7 +23,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timing import Row, facts, spent_by
+from benchmarks.timing import Row, facts, measure_command
 from nmtgrid.base.io.atomic import write_json
 from nmtgrid.data import directory
 from nmtgrid.text.bpe import Codes
@@ -70,9 +70,9 @@ def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
         seconds.setdefault("tokenizers", []).append(time.process_time() - ours)
         command = [sys.executable, "-m", "nmtgrid", "bpe", "learn", str(data), "--overwrite",
                    "--merges", str(merges)]  # fmt: skip
-        seconds.setdefault("command", []).append(spent_by(command)[0])
+        seconds.setdefault("command", []).append(measure_command(command)[0])
         program = [sys.executable, "-c", _PROGRAM, str(size), *files]
-        seconds.setdefault("program", []).append(spent_by(program)[0])
+        seconds.setdefault("program", []).append(measure_command(program)[0])
     theirs = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
     row: Row = {"text": data.name, "merges": len(codes), "tokenizers merges": len(theirs)}
     row |= {name: min(times) for name, times in seconds.items()}

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.store import Section, section
-from benchmarks.timing import Clock, Conditions, Row, Workload, apart, facts
+from benchmarks.timing import Clock, Conditions, Row, Workload, facts, run_in_process
 from nmtgrid.layers.kernels.dropout import residual_dropout
 from nmtgrid.layers.kernels.grid_conv import (
     grid_convolution,
@@ -190,7 +190,7 @@ def list_rows(conditions: Conditions) -> list[Row]:
 
 def measure(conditions: Conditions) -> Section:
     """Measure the kernels, in both precisions whatever the conditions."""
-    rows = apart(list_rows, conditions)
+    rows = run_in_process(list_rows, conditions)
     tiles = [row for row in rows if row["case"].startswith("tile")]
     tables = {"Kernels": [row for row in rows if row not in tiles]}
     if tiles:

@@ -41,7 +41,7 @@ def strip(tokens: list[str]) -> list[str]:
     return tokens[: tokens.index(END)] if END in tokens else tokens
 
 
-def obey(system: System, command: dict[str, Any]) -> dict[str, Any]:
+def execute(system: System, command: dict[str, Any]) -> dict[str, Any]:
     """Carry out `command` and return the figures; only the work itself is timed."""
     cpu, wall = time.process_time(), time.perf_counter()
     if command["do"] == "train":
@@ -75,7 +75,7 @@ def main() -> None:
     system: System = module.System(task)
     answer({"version": system.version})
     for line in sys.stdin:
-        answer(obey(system, json.loads(line)))
+        answer(execute(system, json.loads(line)))
     return None
 
 

@@ -27,7 +27,7 @@ import torch
 
 from benchmarks.peer_data import plain_weights, train_common, write_task
 from benchmarks.peer_nmtgrid import model_settings
-from benchmarks.store import Section, chapter, section
+from benchmarks.store import Section, section, to_markdown
 from benchmarks.timing import Conditions, facts
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.arrays import save_tensors
@@ -290,7 +290,7 @@ def main() -> None:
         minutes=options.minutes, rounds=options.rounds, seconds=options.seconds,
         only=options.only or (),
     )  # fmt: skip
-    print(chapter("peers", as_section(results)))
+    print(to_markdown("peers", as_section(results)))
     if options.out:
         write_json(options.out, results)
 

@@ -98,16 +98,16 @@ class Clock:
 class Memory:
     """The most memory that was held since this was made, in MiB.
 
-    On CUDA since the last `again`. On a CPU it is what the process grew by at its largest, so this
+    On CUDA since the last `reset`. On a CPU it is what the process grew by at its largest, so this
     is to be made before anything is, and later figures are never below earlier ones.
     """
 
     def __init__(self, device: str) -> None:
         self.device = device
         self._before = 0.0 if device == "cuda" else self._held()
-        self.again()
+        self.reset()
 
-    def again(self) -> None:
+    def reset(self) -> None:
         """Forget what was held before, where the device allows that."""
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -132,14 +132,14 @@ def peak_memory(process: int | str) -> float:
     return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def apart(workload: Callable[..., Any], *arguments: Any) -> Any:
+def run_in_process(workload: Callable[..., Any], *arguments: Any) -> Any:
     """Return workload(*arguments), a module's function, from a process of its own."""
     fresh = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=fresh) as pool:
         return pool.submit(workload, *arguments).result()
 
 
-def spent_by(command: Sequence[str]) -> tuple[float, float]:
+def measure_command(command: Sequence[str]) -> tuple[float, float]:
     """Run a command; return its processor seconds and its largest resident set in MiB.
 
     It has one thread, and what it prints is dropped. Exits where it fails.

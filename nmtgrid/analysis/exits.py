@@ -212,13 +212,12 @@ def _histogram(
     """Return the joint histogram; exits go to the nearest row, the higher one of two."""
     rows = [1 + step * row for row in range(round((system.num_exits - 1) / step) + 1)]
     # A hair's breadth, so that a mean such as 2.5 goes up whatever its last digit.
-    row = numpy.floor((exits - 1) / step + 0.5 + 1e-9).astype(int)
-    column = numpy.searchsorted(numpy.asarray(edges), values, side="right") - 1
-    # The last class holds its upper edge too: a confidence of 1.
-    column = numpy.clip(column, 0, len(edges) - 2)
-    counts = numpy.zeros((len(rows), len(edges) - 1), dtype=numpy.int64)
-    numpy.add.at(counts, (row, column), 1)
-    return Histogram(system.system, rows, edges, counts)
+    row = numpy.floor((exits - 1) / step + 0.5 + 1e-9)
+    # Rounding may leave a confidence above 1.
+    values = numpy.clip(values, edges[0], edges[-1])
+    bins = numpy.arange(len(rows) + 1), numpy.asarray(edges)
+    counts, _, _ = numpy.histogram2d(row, values, bins)
+    return Histogram(system.system, rows, edges, counts.astype(numpy.int64))
 
 
 def correlation(first: Floats | Counts, second: Floats | Counts) -> float | None:
