@@ -213,10 +213,9 @@ def _histogram(
     rows = [1 + step * row for row in range(round((system.num_exits - 1) / step) + 1)]
     # A hair's breadth, so that a mean such as 2.5 goes up whatever its last digit.
     row = numpy.floor((exits - 1) / step + 0.5 + 1e-9)
-    # Rounding may leave a confidence above 1.
-    values = numpy.clip(values, edges[0], edges[-1])
     bins = numpy.arange(len(rows) + 1), numpy.asarray(edges)
-    counts, _, _ = numpy.histogram2d(row, values, bins)
+    # Rounding may leave a confidence above 1.
+    counts, _, _ = numpy.histogram2d(row, numpy.clip(values, edges[0], edges[-1]), bins)
     return Histogram(system.system, rows, edges, counts.astype(numpy.int64))
 
 

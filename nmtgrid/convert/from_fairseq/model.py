@@ -1,6 +1,6 @@
 """Imports a checkpoint of fairseq: its options, weights, dictionaries and codes.
 
-`nmtgrid import` calls it.
+`nmtgrid import-fairseq` calls it.
 """
 
 from __future__ import annotations
