@@ -31,6 +31,7 @@ _FLOAT = re.compile(
     r"[+-]?(([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})(e[+-]?[0-9]{1,4})?|inf|nan)", re.IGNORECASE
 )
 _SHOWN = 60
+_MOST_NAMED = 5
 
 
 def whole_number(text: str) -> int:
@@ -73,6 +74,13 @@ def plural(number: int, noun: str) -> str:
     """Return `1 line`, `2 lines` or `2 processes`."""
     ending = "es" if noun.endswith("s") else "s"
     return f"{number:,} {noun}{'' if number == 1 else ending}"
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the first of `names` for a message, and how many more there are."""
+    shown = ", ".join(f"`{name}`" for name in names[:_MOST_NAMED])
+    more = len(names) - _MOST_NAMED
+    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 @dataclasses.dataclass(frozen=True)

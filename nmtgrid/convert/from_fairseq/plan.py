@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ModelError
+from nmtgrid.base.spans import list_names
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, Inert, Namespace
 from nmtgrid.models.config_checks import LARGEST_DEPTH
 
@@ -302,10 +303,12 @@ def unmatched_tensors(plan: Plan, checkpoint: Weights) -> list[str]:
     used = {name for recipe in plan.recipes.values() for name in recipe.names}
     unused = sorted(names - used - set(plan.copies))
     left = [name for name in unused if not name.endswith(plan.ignored)]
-    faults = _list_names(
-        "The checkpoint lacks", sorted(used - names), "for a model of these options."
-    )
-    faults += _list_names("The checkpoint has", left, f"which `{plan.arch}` has no place for.")
+    faults = []
+    if missing := [name[:80] for name in sorted(used - names)]:
+        faults.append(f"The checkpoint lacks {list_names(missing)}, for a model of these options.")
+    if left:
+        listed = list_names([name[:80] for name in left])
+        faults.append(f"The checkpoint has {listed}, which `{plan.arch}` has no place for.")
     # Options may claim tying where weights differ: one shared matrix would change the model.
     for copy, original in plan.copies.items():
         if copy in names and original in names:
@@ -344,11 +347,3 @@ def mismatched_shapes(
         if shape != expected:
             faults.append(f"{sources} give {shape}, but the options require {expected}.")
     return faults
-
-
-def _list_names(before: str, names: list[str], after: str) -> list[str]:
-    if not names:
-        return []
-    shown = ", ".join(f"`{name[:80]}`" for name in names[:5])
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
-    return [f"{before} {shown}{more}, {after}"]

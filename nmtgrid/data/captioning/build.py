@@ -19,9 +19,9 @@ from numpy.typing import NDArray
 from nmtgrid import __version__
 from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.spans import is_whole_number, whole_number
+from nmtgrid.base.spans import is_whole_number, list_names, whole_number
 from nmtgrid.data import directory
-from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, list_names, read_captions
+from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, read_captions
 from nmtgrid.data.captioning.dataset import (
     FOLDER,
     SOURCE_LANG,

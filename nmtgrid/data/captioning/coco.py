@@ -9,7 +9,7 @@ have pictures and captions apart, `{"images": [{"id"}], "annotations": [{"image_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -22,7 +22,6 @@ _LAYOUTS = (
     "Give Karpathy's `dataset_coco.json` (`images` with `split` and `sentences`) or COCO's own "
     "`captions_*.json` (`images` and `annotations`)."
 )
-_MOST_NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,13 +98,6 @@ def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
             raise _duplicate_error(path, picture.name)
         seen.add(picture.name)
     return splits
-
-
-def list_names(names: Sequence[str]) -> str:
-    """Return the first of `names` for a message, and how many more there are."""
-    shown = ", ".join(f"`{name}`" for name in names[:_MOST_NAMED])
-    more = len(names) - _MOST_NAMED
-    return f"{shown} and {more:,} more" if more > 0 else shown
 
 
 def _read(path: Path) -> Any:

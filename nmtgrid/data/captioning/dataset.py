@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nmtgrid.base.errors import DataError, InputError, StorageError
 from nmtgrid.base.io.arrays import ArrayFile, Entry, map_named, read_header
 from nmtgrid.base.io.records import convert, parse_json
-from nmtgrid.data.captioning.coco import list_names
+from nmtgrid.base.spans import list_names
 
 if TYPE_CHECKING:
     from torch import Tensor
