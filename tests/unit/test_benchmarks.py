@@ -187,7 +187,7 @@ def test_memory_is_that_of_a_process_alone() -> None:
     [(None, ""), (1234, "1,234"), (1234.6, "1,235"), (0.01234, "0.0123"), (3.14159, "3.14"),
      (True, "True"), ("a|b", "a\\|b")],
 )  # fmt: skip
-def test_shown(value: object, text: str) -> None:
+def test_format_value(value: object, text: str) -> None:
     assert format_value(value) == text
 
 
