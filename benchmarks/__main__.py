@@ -41,12 +41,12 @@ from benchmarks import (
     forms,
     kernels,
     machine,
-    peers_section,
+    peers,
     training_speed,
     twins,
     whole_run,
 )
-from benchmarks.store import Section, Store, chapter
+from benchmarks.store import Section, Store, to_markdown
 from benchmarks.timing import Conditions
 from nmtgrid.models import zoo
 
@@ -69,7 +69,7 @@ def parts(options: argparse.Namespace) -> dict[str, Part]:
         "whole": whole_run.measure,
         "attn2d": functools.partial(attn2d.measure, folder=options.attn2d),
         "peers": functools.partial(
-            peers_section.measure,
+            peers.measure_part,
             data=options.data,
             python=options.peers_python,
             folder=options.out.resolve() / "peers",
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> None:
             key = part if part in BOTH else f"{part}, {conditions.precision}"
             section = known[part](conditions)
             store.put(key, section)
-            print(chapter(key, section), flush=True)
+            print(to_markdown(key, section), flush=True)
 
 
 if __name__ == "__main__":

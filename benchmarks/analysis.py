@@ -16,12 +16,13 @@ import json
 import lzma
 import os
 import random
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import NamedTuple
+
+from benchmarks.timing import Row, measure_command
+from nmtgrid.base.io.atomic import write_json
 
 TOY_PAIRS = 20_000
 TOGETHER = """
@@ -41,32 +42,27 @@ for section in sections:
 """
 
 
-class Run(NamedTuple):
-    """What one command took."""
-
-    mebibytes: float
-    wall: float
-    cpu: float
-
-
 def main() -> None:
-    """Measure, and print a table."""
+    """Measure, print and store."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--pairs", type=int, default=100_000)
     parser.add_argument("--systems", type=int, default=3)
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    rows = []
-    print(f"{'command':<12}{'CPU s':>9}{'wall s':>9}{'MiB':>8}")
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
         systems = _write(folder, options.pairs, options.systems)
-        for command, run in _measure(folder, systems):
-            rows.append({"command": command, "pairs": options.pairs, "systems": options.systems,
-                         **run._asdict()})  # fmt: skip
-            print(f"{command:<12}{run.cpu:>9.1f}{run.wall:>9.1f}{run.mebibytes:>8.0f}", flush=True)
+        for name, command in _commands(folder, systems).items():
+            began = time.monotonic()
+            cpu, mebibytes = measure_command([sys.executable, *command])
+            rows.append({
+                "command": name, "pairs": options.pairs, "systems": options.systems,
+                "mebibytes": mebibytes, "wall": time.monotonic() - began, "cpu": cpu,
+            })  # fmt: skip
+            print(json.dumps(rows[-1]), flush=True)
     if options.out:
-        options.out.write_text(json.dumps(rows, indent=2) + "\n")
+        write_json(options.out, rows)
 
 
 def _write(folder: Path, pairs: int, systems: int) -> list[str]:
@@ -112,32 +108,18 @@ def _corpus() -> list[list[str]]:
     return sides
 
 
-def _measure(folder: Path, systems: list[str]) -> list[tuple[str, Run]]:
+def _commands(folder: Path, systems: list[str]) -> dict[str, list[str]]:
+    """Return the words of each command behind the interpreter."""
     reference, source = str(folder / "reference"), str(folder / "source")
     whole = ["-m", "nmtgrid", "analyze"]
     shared = [*systems, "-r", reference, "--out", str(folder / "pictures")]
     metrics = [part for name in ("bleu", "sentence-bleu", "chrf") for part in ("--metric", name)]
-    return [
-        ("buckets", _run([*whole, "buckets", *shared, "-s", source, *metrics])),
-        ("lengths", _run([*whole, "lengths", *shared])),
-        ("compare", _run([*whole, "compare", *shared, "-s", source])),
-        ("together", _run(["-c", TOGETHER, reference, source, *systems])),
-    ]
-
-
-def _run(arguments: list[str]) -> Run:
-    started = time.monotonic()
-    process = subprocess.Popen(
-        [sys.executable, *arguments],
-        stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(arguments)} failed")
-    cpu = usage.ru_utime + usage.ru_stime
-    return Run(usage.ru_maxrss / 1024, time.monotonic() - started, cpu)
+    return {
+        "buckets": [*whole, "buckets", *shared, "-s", source, *metrics],
+        "lengths": [*whole, "lengths", *shared],
+        "compare": [*whole, "compare", *shared, "-s", source],
+        "together": ["-c", TOGETHER, reference, source, *systems],
+    }
 
 
 if __name__ == "__main__":

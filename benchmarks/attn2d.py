@@ -1,9 +1,8 @@
 """Our Pervasive Attention beside the authors' own code, in turn in one process.
 
 The same model (N=14, 11x11, d=256, attention; theirs has biases in its depthwise convolutions and
-in the attention besides),
-the same batch, loss and optimiser; both in fp32 and under bf16 autocast, theirs being written for
-fp32 (or fp16 on a GPU).
+in the attention besides), the same batch, loss and optimiser; both in fp32 and under bf16 autocast,
+theirs being written for fp32 (or fp16 on a GPU).
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from benchmarks.shapes import (
     square_shapes,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Row, Workload, apart, facts
+from benchmarks.timing import Conditions, Row, Workload, facts, run_in_process
 from benchmarks.twins import SMOOTHING, Stepper, fused_loss
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
@@ -114,7 +113,7 @@ def measure(conditions: Conditions, folder: Path | None) -> Section:
     if folder is None:
         return section(machine, {}, ["No folder was named (--attn2d).", quoted])
     try:
-        rows, notes = apart(compare, conditions, folder.resolve())
+        rows, notes = run_in_process(compare, conditions, folder.resolve())
     except ImportError as fault:
         return section(machine, {}, [str(fault), quoted])
     return section(machine, {"Beside the authors' code": rows}, [*notes, quoted])

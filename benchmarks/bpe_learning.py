@@ -13,26 +13,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import datetime
 import importlib
 import io
 import json
 import os
-import platform
-import subprocess
 import sys
 import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks.timing import Row, facts, measure_command
+from nmtgrid.base.io.atomic import write_json
 from nmtgrid.data import directory
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.bpe_learning import learn
 
-Row = dict[str, Any]
-_HEADINGS = ("text", "merges", "nmtgrid", "tokenizers", "ratio", "command", "program", "ratio",
-             "subword-nmt", "shared with tokenizers")  # fmt: skip
 _PROGRAM = (
     "import sys; from benchmarks.bpe_learning import encode_with_tokenizers as run; "
     "run(int(sys.argv[1]), sys.argv[2:])"
@@ -50,19 +46,20 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["RAYON_NUM_THREADS"] = "1"
     rows: list[Row] = []
-    print(_line(_HEADINGS), flush=True)
     for data, merges in zip(options.data, options.merges, strict=True):
         rows.append(measure(data, merges, options.rounds, quick=options.quick))
-        print(_line(_cells(rows[-1])), flush=True)
+        print(json.dumps(rows[-1]), flush=True)
         if options.out:
-            _store(options.out, rows)
+            version = importlib.import_module("tokenizers").__version__
+            write_json(options.out, {**facts("cpu"), "tokenizers": version, "runs": rows})
 
 
 def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
     """Return the seconds of all programs on a dataset. Exits if two learn different merges."""
     text = directory.read(data)["text"]
     files = [str(data / f"text/train.{text[side]}") for side in ("source_lang", "target_lang")]
-    size = merges + _alphabet(files)
+    # `tokenizers` counts the types that there are before the first merge.
+    size = merges + len(_train_tokenizers(files, 1).get_vocab())
     seconds: dict[str, list[float]] = {}
     for _ in range(rounds):
         began = time.process_time()
@@ -71,13 +68,16 @@ def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
         tokenizer = _train_tokenizers(files, size)
         seconds.setdefault("nmtgrid", []).append(ours - began)
         seconds.setdefault("tokenizers", []).append(time.process_time() - ours)
-        command = [*_nmtgrid(data), "--overwrite", "--merges", str(merges)]
-        seconds.setdefault("command", []).append(_seconds(command))
+        command = [sys.executable, "-m", "nmtgrid", "bpe", "learn", str(data), "--overwrite",
+                   "--merges", str(merges)]  # fmt: skip
+        seconds.setdefault("command", []).append(measure_command(command)[0])
         program = [sys.executable, "-c", _PROGRAM, str(size), *files]
-        seconds.setdefault("program", []).append(_seconds(program))
+        seconds.setdefault("program", []).append(measure_command(program)[0])
     theirs = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
     row: Row = {"text": data.name, "merges": len(codes), "tokenizers merges": len(theirs)}
     row |= {name: min(times) for name, times in seconds.items()}
+    row["ratio"] = row["nmtgrid"] / row["tokenizers"]
+    row["ratio of commands"] = row["command"] / row["program"]
     row["shared with tokenizers"] = len(set(codes.merges) & set(theirs)) / len(codes)
     if Codes.load(data / "bpe.codes").merges != codes.merges:
         sys.exit(f"{data}: the command and the function learned different merges.")
@@ -95,10 +95,6 @@ def encode_with_tokenizers(size: int, files: list[str]) -> None:
         tokenizer.encode_batch(Path(file).read_text("utf-8").split("\n"))
 
 
-def _nmtgrid(data: Path) -> list[str]:
-    return [sys.executable, "-m", "nmtgrid", "bpe", "learn", str(data)]
-
-
 def _train_tokenizers(files: list[str], size: int) -> Any:
     package = importlib.import_module("tokenizers")
     tokenizer = package.Tokenizer(package.models.BPE(end_of_word_suffix="</w>"))
@@ -108,12 +104,6 @@ def _train_tokenizers(files: list[str], size: int) -> Any:
     )
     tokenizer.train(files, trainer)
     return tokenizer
-
-
-def _alphabet(files: list[str]) -> int:
-    """Return the number of types that `tokenizers` has before the first merge."""
-    tokenizer = _train_tokenizers(files, 1)
-    return len(tokenizer.get_vocab())
 
 
 def _count(files: list[str]) -> Counter[str]:
@@ -131,38 +121,6 @@ def _subword_nmt(files: list[str], merges: int) -> tuple[float, list[str]]:
         learn_bpe = importlib.import_module("subword_nmt.learn_bpe").learn_bpe
         learn_bpe(io.StringIO(words), written, merges, is_dict=True)
     return time.process_time() - began, written.getvalue().splitlines()[1:]
-
-
-def _seconds(command: list[str]) -> float:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        sys.exit(f"{' '.join(command)} failed")
-    return usage.ru_utime + usage.ru_stime
-
-
-def _cells(row: Row) -> list[str]:
-    slow = f"{row['subword-nmt']:.1f}" if "subword-nmt" in row else ""
-    return [
-        row["text"], f"{row['merges']:,}", f"{row['nmtgrid']:.2f}", f"{row['tokenizers']:.2f}",
-        f"{row['nmtgrid'] / row['tokenizers']:.2f}", f"{row['command']:.2f}",
-        f"{row['program']:.2f}", f"{row['command'] / row['program']:.2f}", slow,
-        f"{row['shared with tokenizers']:.1%}",
-    ]  # fmt: skip
-
-
-def _line(cells: Any) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _store(path: Path, rows: list[Row]) -> None:
-    facts = {
-        "machine": platform.machine(), "cores": os.cpu_count(), "load": os.getloadavg()[0],
-        "python": platform.python_version(), "date": datetime.date.today().isoformat(),
-        "tokenizers": importlib.import_module("tokenizers").__version__,
-    }  # fmt: skip
-    path.write_text(json.dumps({**facts, "runs": rows}, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ import torch
 
 from benchmarks.timing import Row, facts
 from nmtgrid.base.devices import find_device
+from nmtgrid.base.io.atomic import write_json
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import bleu
 from nmtgrid.models.directory import load_model
@@ -108,7 +109,7 @@ def main() -> None:
             for row in rows:
                 print(json.dumps(row), flush=True)
             if options.out:
-                options.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+                write_json(options.out, report)
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from benchmarks.shapes import (
     training_lengths,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Memory, Row, Workload, apart, facts
+from benchmarks.timing import Conditions, Memory, Row, Workload, facts, run_in_process
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.constraints import StaticConstraint
@@ -180,7 +180,7 @@ def measure_searches(name: str, conditions: Conditions) -> list[Row]:
         cases = {f"{count} x {size} x {size}": square}
         cases["true lengths"] = batches_of(lengths, beam, conditions)
         for case, batches in cases.items():
-            memory.again()
+            memory.reset()
             workload = decoding(model, batches, beam, conditions)
             workload()
             peak = memory.peak()
@@ -202,8 +202,8 @@ def measure_searches(name: str, conditions: Conditions) -> list[Row]:
 def measure(conditions: Conditions, names: Sequence[str]) -> Section:
     """Measure decoding with the architectures `names`."""
     _, origin = training_lengths(conditions.lengths)
-    steps = [row for name in names for row in apart(measure_steps, name, conditions)]
-    searches = [row for name in names for row in apart(measure_searches, name, conditions)]
+    steps = [row for name in names for row in run_in_process(measure_steps, name, conditions)]
+    searches = [row for name in names for row in run_in_process(measure_searches, name, conditions)]
     width = 8 if conditions.quick else 24
     tables = {f"Steps at S = {width}, after 12 rows": steps, "Searches": searches}
     return section(facts(conditions.device), tables, [origin])

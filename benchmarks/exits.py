@@ -24,6 +24,7 @@ from torch import Tensor
 
 from benchmarks.timing import Clock, Row, Workload, facts
 from nmtgrid.adaptive.halting import GivenExits
+from nmtgrid.base.io.atomic import write_json
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Halt, SearchPlan
@@ -129,10 +130,10 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     clock = Clock("cpu", options.runs)
     rows = [measure(clock, size, options.norm, options.exits) for size in options.sizes]
-    text = json.dumps({**facts("cpu"), "rows": rows}, indent=1)
-    print(text)
+    report = {**facts("cpu"), "rows": rows}
+    print(json.dumps(report, indent=1))
     if options.out:
-        options.out.write_text(text + "\n", encoding="utf-8")
+        write_json(options.out, report)
 
 
 if __name__ == "__main__":

@@ -11,9 +11,6 @@ in turn in one process.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,7 +19,7 @@ import numpy as np
 import torch
 
 from benchmarks.shapes import GRIDS, cell_count, make_model, random_batch, settings_of, token_count
-from benchmarks.store import chapter, section
+from benchmarks.store import report, section
 from benchmarks.timing import Conditions, Row, Workload, facts
 from benchmarks.twins import Stepper, fused_loss
 from nmtgrid.data.batches import Batch
@@ -40,13 +37,6 @@ def lengths(fill: float, count: int, power: int) -> list[int]:
     return [max(1, int(size)) for size in np.rint(sizes ** (1.0 / power))]
 
 
-@contextlib.contextmanager
-def whole_rectangles() -> Iterator[None]:
-    """Return the context in which the grids of a batch are convolved together, padding and all."""
-    with mock.patch.object(grid_conv, "CALL_ELEMENTS", 2**62):
-        yield
-
-
 def measure_architecture(name: str, conditions: Conditions, rounds: int) -> list[Row]:
     """Return a row for each fill."""
     conditions.begin()
@@ -61,7 +51,9 @@ def measure_architecture(name: str, conditions: Conditions, rounds: int) -> list
         update = stepper.workload([batches[fill]])
         workloads[f"{fill} after"] = update
         if is_grid:
-            workloads[f"{fill} before"] = whole_rectangles()(update)
+            # The grids of a batch are convolved together, padding and all.
+            whole = mock.patch.object(grid_conv, "CALL_ELEMENTS", 2**62)
+            workloads[f"{fill} before"] = whole(update)
     seconds = conditions.clock(rounds).best(workloads)
     rows: list[Row] = []
     for fill, batch in batches.items():
@@ -100,10 +92,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result = measure(options.rounds, quick=options.quick)
-    print(chapter("fill", result))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    report("fill", measure(options.rounds, quick=options.quick), options.out)
 
 
 if __name__ == "__main__":

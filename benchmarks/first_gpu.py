@@ -30,6 +30,7 @@ import torch
 from benchmarks import first_gpu_steps as steps
 from benchmarks.text_scale import children
 from benchmarks.timing import Conditions, facts
+from nmtgrid.base.io.atomic import make_folder, write_json
 
 STEPS = (
     steps.Step("environment", 2, steps.environment, "Triton works; a C compiler is there"),
@@ -53,6 +54,7 @@ def run(options: argparse.Namespace) -> int:
         sys.exit("torch finds no CUDA device on this machine: the first GPU has still to come.")
     conditions = Conditions(options.device, "bf16", quick=options.device == "cpu" or options.quick)
     path = options.out / "first-gpu.json"
+    make_folder(options.out)
     record = _read(path, conditions)
     deadline = time.monotonic() + 60 * options.minutes
     for step in STEPS:
@@ -64,10 +66,10 @@ def run(options: argparse.Namespace) -> int:
             print(f"{step.name}: not begun, {options.minutes:g} minutes are over", flush=True)
             continue
         record["steps"][step.name] = {"state": "cut off", "expected": step.expected}
-        _store(path, record)
+        write_json(path, record)
         result = run_step(step, conditions, options.out, min(left, 60 * step.minutes))
         record["steps"][step.name] = result
-        _store(path, record)
+        write_json(path, record)
         print(f"{step.name}: {result['state']} after {result['seconds']:.0f} s", flush=True)
     states = [record["steps"].get(step.name, {}).get("state") for step in STEPS]
     return int(any(state != "done" for state in states))
@@ -140,14 +142,6 @@ def _read(path: Path, conditions: Conditions) -> dict[str, Any]:
             f"{path} is of other conditions ({', '.join(changed)}): name another folder by --out."
         )
     return old
-
-
-def _store(path: Path, record: dict[str, Any]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    # Renamed when whole: whoever cuts this off finds the old record or the new one.
-    new = path.with_suffix(".new")
-    new.write_text(json.dumps(record, indent=1) + "\n")
-    new.replace(path)
 
 
 def _main() -> None:

@@ -34,6 +34,7 @@ from benchmarks.shapes import (
 )
 from benchmarks.timing import Conditions, Row
 from benchmarks.training_speed import make_updater, updating
+from nmtgrid.base.io.atomic import nan_to_none, write_json
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.layers.kernels.triton_support import has_triton
 from nmtgrid.search.api import SearchPlan
@@ -63,9 +64,7 @@ class Step:
 
 def keep(folder: Path, figures: Row) -> None:
     """Store the figures that a step has so far."""
-    new = folder / "figures.new"
-    new.write_text(json.dumps(figures, indent=1))
-    new.replace(folder / "figures.json")
+    write_json(folder / "figures.json", nan_to_none(figures))
 
 
 def environment(conditions: Conditions, folder: Path) -> None:
@@ -207,12 +206,16 @@ def run(words: list[str]) -> None:
     subprocess.run(words, check=True)
 
 
-def _toy_data(folder: Path, pairs: int) -> Path:
+def _training_options(conditions: Conditions, folder: Path, updates: int) -> list[object]:
+    """Return the words of a training of so many updates on a toy dataset, made if need be."""
     data = folder / "data"
     if not data.exists():
-        run(_command("preprocess", "--toy", pairs, "--out", data))
+        run(_command("preprocess", "--toy", 60 if conditions.quick else 4000, "--out", data))
         run(_command("bpe", "learn", data, "--merges", 100))
-    return data
+    small = ["--set", "model.depth=1", "--set", "model.size=8"] if conditions.quick else []
+    return ["train", data, "--arch", "pervasive", "--preset", "toy", "--device", conditions.device,
+            "--max-updates", updates, "--set", "training.log_updates=1",
+            "--set", "training.validate_bleu=false", *small]  # fmt: skip
 
 
 def _losses(model: Path) -> list[Any]:
@@ -227,12 +230,7 @@ def _losses(model: Path) -> list[Any]:
 def training(conditions: Conditions, folder: Path) -> None:
     """A training that is ended by a signal and resumed, beside one that was left alone."""
     updates = 4 if conditions.quick else 400
-    data = _toy_data(folder, 60 if conditions.quick else 4000)
-    common = ["train", data, "--arch", "pervasive", "--preset", "toy", "--device",
-              conditions.device, "--max-updates", updates, "--set", "training.log_updates=1",
-              "--set", "training.validate_bleu=false"]  # fmt: skip
-    if conditions.quick:
-        common += ["--set", "model.depth=1", "--set", "model.size=8"]
+    common = _training_options(conditions, folder, updates)
     figures: Row = {}
     alone, resumed = folder / "alone", folder / "resumed"
     for model in (alone, resumed):
@@ -317,31 +315,13 @@ def processes(conditions: Conditions, folder: Path) -> None:
         keep(folder, {"skipped": "there is one GPU alone"})
         return
     figures: Row = {}
-    data = _toy_data(folder, 60 if conditions.quick else 4000)
-    options = [
-        "train",
-        data,
-        "--arch",
-        "pervasive",
-        "--preset",
-        "toy",
-        "--precision",
-        "fp32",
-        "--device",
-        conditions.device,
-        "--max-updates",
-        4 if conditions.quick else 50,
-        "--set",
-        "training.log_updates=1",
-        "--set",
-        "training.validate_bleu=false",
-    ]
+    options = [*_training_options(conditions, folder, 4 if conditions.quick else 50),
+               "--precision", "fp32"]  # fmt: skip
     for name in ("dropout", "embedding_dropout", "output_dropout"):
         options += ["--set", f"model.{name}=0"]  # processes draw their own masks
     if conditions.quick:
         # Batches so small that there are several for each process.
-        options += ["--set", "model.depth=1", "--set", "model.size=8", "--set",
-                    "batches.max_tokens=100"]  # fmt: skip
+        options += ["--set", "batches.max_tokens=100"]
     losses: dict[str, dict[int, float]] = {}
     for name, more in (
         ("one", ("--set", "batches.accumulation=2")),

@@ -20,7 +20,7 @@ from benchmarks.shapes import (
     square_shapes,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Row, Workload, apart, facts
+from benchmarks.timing import Conditions, Row, Workload, facts, run_in_process
 from benchmarks.training_speed import make_updater, updating
 from nmtgrid.layers.grid.convolution import AllRows
 from nmtgrid.layers.kernels.dropout import residual_dropout
@@ -116,11 +116,11 @@ def compare_forms(conditions: Conditions) -> list[Row]:
 
 def profile(conditions: Conditions) -> Section:
     """Profile one update."""
-    rows = apart(profile_update, conditions)
+    rows = run_in_process(profile_update, conditions)
     return section(facts(conditions.device), {"Operators of an update": rows})
 
 
 def compiled(conditions: Conditions) -> Section:
     """Compare eager and compiled layers."""
-    rows = apart(compare_forms, conditions)
+    rows = run_in_process(compare_forms, conditions)
     return section(facts(conditions.device), {"A layer, forward and backward": rows})

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
 import os
 import re
 import subprocess
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.shapes import Lengths, settings_of, training_lengths
-from benchmarks.store import chapter, section
+from benchmarks.store import report, section
 from benchmarks.timing import Conditions, Row
 from benchmarks.whole_run import epoch_of
 
@@ -149,30 +148,26 @@ def _tile(tile: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
     )
 
 
-def compile_ahead(
-    function: Any,
-    types: dict[str, str],
-    constants: dict[str, Any],
-    options: dict[str, Any],
-    capability: int,
-) -> Compiled:
+def compile_ahead(kernel: Kernel, capability: int) -> Compiled:
     """Compile a kernel for a GPU that need not be there."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    signature = {**types, **dict.fromkeys(constants, "constexpr")}
+    signature = {**kernel.types, **dict.fromkeys(kernel.constants, "constexpr")}
     # As tensors of torch are: their addresses are multiples of 16, and so are elements of 256
     # features, which Triton looks at unless told not to.
     multiples = [
-        number for number, (name, kind) in enumerate(types.items())
+        number for number, (name, kind) in enumerate(kernel.types.items())
         if kind.startswith("*")
-        or (name == "count" and not function.params[number].do_not_specialize)
+        or (name == "count" and not kernel.function.params[number].do_not_specialize)
     ]  # fmt: skip
     attributes = {(number,): [["tt.divisibility", 16]] for number in multiples}
-    source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
-    target, options = GPUTarget("cuda", capability, 32), {"num_warps": 4, **options}
-    code = triton.compile(source, target=target, options=options)
+    source = ASTSource(
+        fn=kernel.function, signature=signature, constexprs=kernel.constants, attrs=attributes
+    )
+    target = GPUTarget("cuda", capability, 32)
+    code = triton.compile(source, target=target, options={"num_warps": 4, **kernel.options})
     with tempfile.NamedTemporaryFile(suffix=".cubin") as binary:
         binary.write(code.asm["cubin"])
         binary.flush()
@@ -285,9 +280,7 @@ def measure(lengths_file: Path | None) -> dict[str, Any]:
     compiled, rows = {}, []
     for kernel in kernels():
         for capability in CAPABILITIES:
-            code = compile_ahead(
-                kernel.function, kernel.types, kernel.constants, kernel.options, capability
-            )
+            code = compile_ahead(kernel, capability)
             compiled[kernel.name, capability] = code
             counts = sorted(code.instructions.items())
             loads = {name: number for name, number in counts if name.startswith("LD")}
@@ -337,10 +330,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     os.environ.setdefault("TRITON_CACHE_DIR", tempfile.mkdtemp())
-    result = measure(options.lengths)
-    print(chapter("gpu-code", result))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    report("gpu-code", measure(options.lengths), options.out)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ import torch
 
 from benchmarks.timing import Row, facts
 from nmtgrid.base.devices import find_device
+from nmtgrid.base.io.atomic import write_json
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.training.events import Event, Updated
 from nmtgrid.training.prepare import Request, prepare, resolve
@@ -106,7 +107,7 @@ def main() -> None:
         for row in rows:
             print(json.dumps(row), flush=True)
         if options.out:
-            options.out.write_text(json.dumps(table, indent=1) + "\n", encoding="utf-8")
+            write_json(options.out, table)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from benchmarks.store import Section, section
-from benchmarks.timing import Clock, Conditions, Row, Workload, apart, facts
+from benchmarks.timing import Clock, Conditions, Row, Workload, facts, run_in_process
 from nmtgrid.layers.kernels.dropout import residual_dropout
 from nmtgrid.layers.kernels.grid_conv import (
     grid_convolution,
@@ -167,35 +167,30 @@ def tile(clock: Clock, sentences: int, shape: dict[str, int]) -> Row:
     return {"case": case, "ms": seconds["forward"] * 1e3, "weight_ms": seconds["weight"] * 1e3}
 
 
-def rows_of(device: str, quick: bool) -> Iterator[Row]:
-    """Yield all rows for one device."""
-    clock = Clock(device, 2 if quick else 5)
-    large = device == "cuda"
-    sentences = 2 if quick else 284 if large else 16
-    count = 256 if quick else 65_536 if large else 4096
-    for name in DTYPES:
-        yield from convolution(clock, name, sentences)
-        for order in (torch.channels_last, torch.contiguous_format):
-            yield library_convolution(clock, name, sentences, order)
-        yield loss(clock, name, count)
-        yield residual(clock, name, count)
-        yield step(clock, name, 1)
-        yield step(clock, name, 512 if large else 16)
-    for height, width, warps in itertools.product((8, 16, 32), (32, 64), (2, 4, 8)):
-        if large:
-            shape = {"BLOCK_S": height, "BLOCK_D": width, "num_warps": warps}
-            yield tile(clock, sentences, shape)
-
-
 def list_rows(conditions: Conditions) -> list[Row]:
     """Return all rows."""
     conditions.begin()
-    return list(rows_of(conditions.device, conditions.quick))
+    quick, large = conditions.quick, conditions.device == "cuda"
+    clock = Clock(conditions.device, 2 if quick else 5)
+    rows: list[Row] = []
+    sentences = 2 if quick else 284 if large else 16
+    count = 256 if quick else 65_536 if large else 4096
+    for name in DTYPES:
+        rows += convolution(clock, name, sentences)
+        for order in (torch.channels_last, torch.contiguous_format):
+            rows.append(library_convolution(clock, name, sentences, order))
+        rows += [loss(clock, name, count), residual(clock, name, count)]
+        rows += [step(clock, name, 1), step(clock, name, 512 if large else 16)]
+    for height, width, warps in itertools.product((8, 16, 32), (32, 64), (2, 4, 8)):
+        if large:
+            shape = {"BLOCK_S": height, "BLOCK_D": width, "num_warps": warps}
+            rows.append(tile(clock, sentences, shape))
+    return rows
 
 
 def measure(conditions: Conditions) -> Section:
     """Measure the kernels, in both precisions whatever the conditions."""
-    rows = apart(list_rows, conditions)
+    rows = run_in_process(list_rows, conditions)
     tiles = [row for row in rows if row["case"].startswith("tile")]
     tables = {"Kernels": [row for row in rows if row not in tiles]}
     if tiles:

@@ -1,9 +1,9 @@
 """A plain twin of Pervasive Attention, written as one would first: the benchmarks' yardstick.
 
 Grids are [B, D, T, S] with padding; every cell concatenates both embeddings; the k x k filters are
-stored whole and masked; the softmax is taken over all positions, padding included; decoding runs
-the whole prefix again at every step. It computes the same function (a check in `pervasive.py`
-compares the two) for the residual-cumulative network with max-pooling.
+stored whole and masked; the softmax is taken over all positions, padding included. It computes
+the same function (`check_twins` in `twins.py` compares the two) for the residual-cumulative
+network with max-pooling.
 """
 
 from __future__ import annotations

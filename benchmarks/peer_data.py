@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from benchmarks.peer_nmtgrid import model_settings
+from nmtgrid.base.io.atomic import write_json
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.transformer.model import Transformer
@@ -50,7 +50,7 @@ def write_task(dataset: Dataset, folder: Path) -> dict[str, Any]:
     task["weights"] = str(folder / "weights.safetensors")
     task["model"] = str(folder / "model")
     task["ctranslate2"] = str(folder / "ctranslate2")
-    (folder / "task.json").write_text(json.dumps(task, indent=2) + "\n", encoding="utf-8")
+    write_json(folder / "task.json", task)
     return task
 
 

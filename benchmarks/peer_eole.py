@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -20,7 +21,7 @@ from eole.trainer import build_trainer
 from eole.utils.optimizers import Optimizer
 from safetensors.torch import load_file
 
-from benchmarks.peer_worker import END, Task, Until
+from benchmarks.peer_worker import END, Task
 
 _PARTS = {
     "attention.query": "self_attn.linear_query", "attention.key": "self_attn.linear_keys",
@@ -89,8 +90,8 @@ class System:
 
         def timed() -> Iterator[Any]:
             nonlocal count
-            until = Until(seconds)
-            while until:
+            end = time.process_time() + seconds
+            while time.process_time() < end:
                 yield next(self.batches)
                 count += 1
 

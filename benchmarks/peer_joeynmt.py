@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +15,7 @@ from joeynmt.prediction import predict, prepare
 from joeynmt.training import TrainManager
 from safetensors.torch import load_file
 
-from benchmarks.peer_worker import Task, Until
+from benchmarks.peer_worker import Task
 
 _PARTS = {
     "attention_norm": "{first}layer_norm", "source_attention_norm": "dec_layer_norm",
@@ -50,8 +51,8 @@ class Timed:
         self._running: Iterator[Any] = iter(())
 
     def __iter__(self) -> Iterator[Any]:
-        until = Until(self.seconds)
-        while until:
+        end = time.process_time() + self.seconds
+        while time.process_time() < end:
             batch = next(self._running, None)
             if batch is None:
                 self._running = iter(self.loader)

@@ -36,22 +36,12 @@ class System(Protocol):
         ...
 
 
-class Until:
-    """Says when a span of processor time is over."""
-
-    def __init__(self, seconds: float) -> None:
-        self._end = time.process_time() + seconds
-
-    def __bool__(self) -> bool:
-        return time.process_time() < self._end
-
-
 def strip(tokens: list[str]) -> list[str]:
     """Return `tokens` up to the end symbol."""
     return tokens[: tokens.index(END)] if END in tokens else tokens
 
 
-def obey(system: System, command: dict[str, Any]) -> dict[str, Any]:
+def execute(system: System, command: dict[str, Any]) -> dict[str, Any]:
     """Carry out `command` and return the figures; only the work itself is timed."""
     cpu, wall = time.process_time(), time.perf_counter()
     if command["do"] == "train":
@@ -85,7 +75,7 @@ def main() -> None:
     system: System = module.System(task)
     answer({"version": system.version})
     for line in sys.stdin:
-        answer(obey(system, json.loads(line)))
+        answer(execute(system, json.loads(line)))
     return None
 
 

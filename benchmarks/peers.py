@@ -27,9 +27,11 @@ import torch
 
 from benchmarks.peer_data import plain_weights, train_common, write_task
 from benchmarks.peer_nmtgrid import model_settings
-from benchmarks.timing import facts
+from benchmarks.store import Section, section, to_markdown
+from benchmarks.timing import Conditions, facts
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.arrays import save_tensors
+from nmtgrid.base.io.atomic import write_json
 from nmtgrid.convert import to_ctranslate2
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import LoadedModel, load_model
@@ -186,23 +188,18 @@ def summarise(workload: str, rows: dict[str, Any]) -> dict[str, Any]:
     return rows
 
 
-def show(results: dict[str, Any]) -> str:
-    """Return the table: tokens per second of processor, and in brackets our ratio."""
-    workloads = [name for name in results if name in commands(0)]
-    lines = [" " * 18 + "".join(f"{workload:>22}" for workload in workloads)]
-    for contestant in CONTESTANTS:
-        cells = []
-        for workload in workloads:
-            row = results[workload].get(contestant.name)
-            cells.append("" if row is None else f"{row['median']:,.0f} ({row['ours_to_it']:.2f}x)")
-        if any(cells):
-            lines.append(f"{contestant.name:18}" + "".join(f"{cell:>22}" for cell in cells))
-    for (workload, name), floor in FLOORS.items():
-        row = results.get(workload, {}).get(name)
-        if row is not None:
-            met = "met" if row["met"] else "BELOW ITS FLOOR"
-            lines.append(f"{workload} to {name}: {row['ours_to_it']:.2f}x, floor {floor}x: {met}")
-    return "\n".join(lines)
+def as_section(results: dict[str, Any]) -> Section:
+    """Return a table for each workload: tokens per second of processor, and our ratio to it."""
+    tables = {
+        f"{workload}, tokens per second of processor": [
+            {"system": name, "tokens/s": row["median"], "nmtgrid is so many times as fast":
+             row["ours_to_it"], "floor": row.get("floor")}
+            for name, row in results[workload].items()
+        ]
+        for workload in commands(0) if workload in results
+    }  # fmt: skip
+    versions = ", ".join(f"{name} {version}" for name, version in results["versions"].items())
+    return section(facts("cpu"), tables, [f"fp32 where nothing else is said. {versions}."])
 
 
 def prepare(data: Path, folder: Path, model: Path | None, minutes: float) -> dict[str, Any]:
@@ -243,7 +240,7 @@ def check_same(task: dict[str, Any], loaded: LoadedModel, dataset: Dataset) -> N
 
 def contest(
     data: Path, python: str, folder: Path, model: Path | None = None, *,
-    minutes: float = 30, rounds: int = 3, seconds: float = 12, only: Sequence[str] = (),
+    minutes: float, rounds: int, seconds: float, only: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Prepare, measure all in turn, and return the figures with what they depend on."""
     task = prepare(data.resolve(), folder, model and model.resolve(), minutes)
@@ -257,6 +254,16 @@ def contest(
     settings = {name: value for name, value in task.items() if isinstance(value, int | float)}
     about = {**facts("cpu"), "rounds": rounds, "versions": versions, "settings": settings}
     return {**about, **results}
+
+
+def measure_part(conditions: Conditions, data: Path | None, python: str, folder: Path) -> Section:
+    """Measure beside the toolkits that `python` holds, as a part of `python -m benchmarks`."""
+    if data is None:
+        return section(facts("cpu"), {}, ["No dataset was named (--data)."])
+    minutes, rounds, seconds = (0.2, 1, 2.0) if conditions.quick else (30.0, 3, 12.0)
+    return as_section(
+        contest(data, python, folder, minutes=minutes, rounds=rounds, seconds=seconds)
+    )
 
 
 def main() -> None:
@@ -283,9 +290,9 @@ def main() -> None:
         minutes=options.minutes, rounds=options.rounds, seconds=options.seconds,
         only=options.only or (),
     )  # fmt: skip
-    print(show(results))
+    print(to_markdown("peers", as_section(results)))
     if options.out:
-        options.out.write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
+        write_json(options.out, results)
 
 
 if __name__ == "__main__":

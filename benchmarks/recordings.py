@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ import torch
 
 from benchmarks.decoding_speed import EndsAt, cells_of, cut, spread_test_set
 from benchmarks.shapes import SOURCE_TYPES, Lengths, random_batch, training_lengths
-from benchmarks.store import chapter, section
+from benchmarks.store import report, section
 from benchmarks.timing import Row
 from nmtgrid.models import zoo
 from nmtgrid.search import cuda_graphs, engine
@@ -165,10 +164,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    result = measure(options.lengths)
-    print(chapter("recordings", result))
-    if options.out:
-        options.out.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n", "utf-8")
+    report("recordings", measure(options.lengths), options.out)
 
 
 if __name__ == "__main__":

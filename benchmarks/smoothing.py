@@ -9,7 +9,6 @@ else the machine does touches all alike; seconds of the processor, one thread, m
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import time
 from pathlib import Path
@@ -17,6 +16,9 @@ from pathlib import Path
 import numpy
 import torch
 
+from benchmarks.store import table
+from benchmarks.timing import Row
+from nmtgrid.base.io.atomic import write_json
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.training.prepare import Request, build_model, make_objective, resolve
@@ -44,7 +46,7 @@ LOSSES = {
 }  # fmt: skip
 
 
-def measure(data: Path, arch: str, preset: str, times: int = 8) -> list[dict[str, float | str]]:
+def measure(data: Path, arch: str, preset: str, times: int = 8) -> list[Row]:
     """Return what each loss takes, in seconds and beside maximum likelihood."""
     dataset, device = Dataset.open(data), torch.device("cpu")
     train = dataset.split("train")
@@ -86,11 +88,9 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(1)
     rows = measure(options.data, options.arch, options.preset)
-    print(f"{options.arch:<24}{'seconds':>9}{'ratio':>7}")
-    for row in rows:
-        print(f"{row['loss']:<24}{row['seconds']:>9.3f}{row['ratio']:>7.2f}")
+    print(table(rows))
     if options.out is not None:
-        options.out.write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+        write_json(options.out, rows)
 
 
 if __name__ == "__main__":

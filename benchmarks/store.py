@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.timing import Row
+from nmtgrid.base.io.atomic import write_json
 
 Section = dict[str, Any]
 """What one part of the benchmarks found: `facts`, `notes` and `tables`, rows by title."""
@@ -31,8 +32,7 @@ class Store:
         sections = self.read()
         sections[key] = section
         self.folder.mkdir(parents=True, exist_ok=True)
-        text = json.dumps(sections, indent=1, ensure_ascii=False)
-        (self.folder / f"{self.name}.json").write_text(text + "\n", encoding="utf-8")
+        write_json(self.folder / f"{self.name}.json", sections)
         (self.folder / f"{self.name}.md").write_text(page(sections), encoding="utf-8")
 
     def read(self) -> dict[str, Section]:
@@ -44,14 +44,21 @@ class Store:
         return sections
 
 
+def report(key: str, section: Section, out: Path | None) -> None:
+    """Print a section, and store it as JSON where a file is named."""
+    print(to_markdown(key, section))
+    if out is not None:
+        write_json(out, section)
+
+
 def page(sections: dict[str, Section]) -> str:
     """Return all sections as one page, in the order in which they were entered first."""
     parts = ["# Benchmarks\n", "Made by `python -m benchmarks`; README.md says how to read it.\n"]
-    parts += [chapter(key, section) for key, section in sections.items()]
+    parts += [to_markdown(key, section) for key, section in sections.items()]
     return "\n".join(parts)
 
 
-def chapter(key: str, section: Section) -> str:
+def to_markdown(key: str, section: Section) -> str:
     """Return one section as Markdown."""
     facts = ", ".join(f"{name} {value}" for name, value in section["facts"].items())
     parts = [f"## {key}\n", f"{facts}\n", *(f"{note}\n" for note in section["notes"])]
@@ -67,11 +74,11 @@ def table(rows: Sequence[Row]) -> str:
         all(isinstance(row.get(name, 0), int | float) for row in rows) for name in columns
     ]  # fmt: skip
     lines = [columns, ["---:" if right else "---" for right in numeric]]
-    lines += [[shown(row.get(name)) for name in columns] for row in rows]
+    lines += [[format_value(row.get(name)) for name in columns] for row in rows]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
-def shown(value: Any) -> str:
+def format_value(value: Any) -> str:
     """Return a value as it stands in a table: numbers with three digits that tell something."""
     if value is None:
         return ""

@@ -14,21 +14,20 @@ is the CPU time from after `import torch` to the end of the first update, by the
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+
+from benchmarks.store import table
+from benchmarks.timing import Row, facts, peak_memory
+from nmtgrid.base.io.atomic import write_json
 
 TOY_PAIRS = 20_000
-Row = dict[str, Any]
-_HEADINGS = ("command", "workers", "pairs", "CPU s", "wall s", "pairs/CPU s", "MiB", "MiB worker")
 _START = "import sys; from benchmarks.text_scale import start; start(sys.argv[1], sys.argv[2])"
 
 
@@ -44,16 +43,17 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     languages = tuple(options.languages) if options.text else ("qa", "qb")
+    corpus = f"text, {'-'.join(languages)}" if options.text else "the toy corpus"
     rows: list[Row] = []
-    print(_line(_HEADINGS), flush=True)
     for pairs in options.pairs:
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
             _repeat(_corpus(options.text, languages), languages, Path(folder), pairs)
             for row in _measure(Path(folder), languages, pairs, options.workers, options.merges):
                 rows.append(row)
-                print(_line(_cells(row)), flush=True)
+                print(json.dumps(row), flush=True)
                 if options.out:
-                    _store(options.out, rows, languages if options.text else None)
+                    write_json(options.out, {"corpus": corpus, **facts("cpu"), "runs": rows})
+                    options.out.with_suffix(".md").write_text(table(rows), encoding="utf-8")
 
 
 def start(data: str, folder: str) -> None:
@@ -73,7 +73,7 @@ def start(data: str, folder: str) -> None:
         if isinstance(event, Updated):
             break
     took = {"cpu": time.process_time() - before, "wall": time.monotonic() - wall}
-    print(json.dumps({**took, "mebibytes": _peak(os.getpid())}))
+    print(json.dumps({**took, "mebibytes": peak_memory("self")}))
 
 
 def _corpus(text: Path | None, languages: tuple[str, ...]) -> list[list[bytes]]:
@@ -132,8 +132,8 @@ def _run(name: str, command: list[str], pairs: float, workers: int) -> Row:
         done, status, usage = os.wait4(process.pid, os.WNOHANG)
         if done:
             break
-        first = max(first, _peak(process.pid))
-        worker = max([worker, *map(_peak, children(process.pid))])
+        first = max(first, peak_memory(process.pid))
+        worker = max([worker, *map(peak_memory, children(process.pid))])
         time.sleep(0.1)
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
@@ -144,15 +144,6 @@ def _run(name: str, command: list[str], pairs: float, workers: int) -> Row:
             "mebibytes": first, "worker_mebibytes": worker or None}  # fmt: skip
 
 
-def _peak(process: int) -> float:
-    """Return the largest resident set of a process so far, in MiB; 0 when it has gone."""
-    try:
-        lines = Path(f"/proc/{process}/status").read_text().splitlines()
-    except OSError:
-        return 0.0
-    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
-
-
 def children(process: int) -> list[int]:
     """Return the processes that a process has started and that run."""
     try:
@@ -160,31 +151,6 @@ def children(process: int) -> list[int]:
                 for child in (task / "children").read_text().split()]  # fmt: skip
     except OSError:
         return []
-
-
-def _cells(row: Row) -> list[str]:
-    rate, worker = row.get("pairs_per_cpu_second"), row["worker_mebibytes"]
-    return [
-        row["command"], str(row["workers"]), f"{row['pairs']:,.0f}", f"{row['cpu']:.1f}",
-        f"{row['wall']:.1f}", f"{rate:,.0f}" if rate else "", f"{row['mebibytes']:.0f}",
-        f"{worker:.0f}" if worker else "",
-    ]  # fmt: skip
-
-
-def _line(cells: Any) -> str:
-    return "| " + " | ".join(cells) + " |"
-
-
-def _store(path: Path, rows: list[Row], languages: tuple[str, ...] | None) -> None:
-    facts = {
-        "corpus": "the toy corpus" if languages is None else f"text, {'-'.join(languages)}",
-        "machine": platform.machine(), "cores": os.cpu_count(),
-        "load": os.getloadavg()[0], "python": platform.python_version(),
-        "date": datetime.date.today().isoformat(),
-    }  # fmt: skip
-    path.write_text(json.dumps({**facts, "runs": rows}, indent=2) + "\n", encoding="utf-8")
-    table = [_line(_HEADINGS), _line(["---"] * len(_HEADINGS)), *(_line(_cells(r)) for r in rows)]
-    path.with_suffix(".md").write_text("\n".join(table) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

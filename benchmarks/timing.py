@@ -8,10 +8,10 @@ import datetime
 import multiprocessing
 import os
 import platform
-import re
 import resource
+import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,7 +74,9 @@ class Clock:
     def _now(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        return time.process_time() if counts_processor(self.device) else time.perf_counter()
+        # The processor's time of a single thread: other work on the machine matters little.
+        is_alone = self.device.type == "cpu" and torch.get_num_threads() == 1
+        return time.process_time() if is_alone else time.perf_counter()
 
     def best(self, workloads: dict[str, Workload]) -> dict[str, float]:
         """Return the shortest seconds of each workload; the first round does not count."""
@@ -96,16 +98,16 @@ class Clock:
 class Memory:
     """The most memory that was held since this was made, in MiB.
 
-    On CUDA since the last `again`. On a CPU it is what the process grew by at its largest, so this
+    On CUDA since the last `reset`. On a CPU it is what the process grew by at its largest, so this
     is to be made before anything is, and later figures are never below earlier ones.
     """
 
     def __init__(self, device: str) -> None:
         self.device = device
         self._before = 0.0 if device == "cuda" else self._held()
-        self.again()
+        self.reset()
 
-    def again(self) -> None:
+    def reset(self) -> None:
         """Forget what was held before, where the device allows that."""
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
@@ -117,28 +119,40 @@ class Memory:
     def _held(self) -> float:
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated() / 2**20
-        process_status = Path("/proc/self/status")
-        if process_status.exists():
-            # Not `ru_maxrss`, which a new process has from the one that started it.
-            peak = re.search(r"VmHWM:\s+(\d+) kB", process_status.read_text())
-            if peak:
-                return int(peak[1]) / 2**10
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+        # Not first `ru_maxrss`, which a new process has from the one that started it.
+        return peak_memory("self") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
-def counts_processor(device: torch.device) -> bool:
-    """Return whether seconds are those of the processor: of one CPU thread, and of the clock else.
+def peak_memory(process: int | str) -> float:
+    """Return the largest resident set of a process so far, in MiB; 0 where it is not known."""
+    try:
+        lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    except OSError:
+        return 0.0
+    return sum(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
 
-    So what else goes on on the machine matters little.
-    """
-    return device.type == "cpu" and torch.get_num_threads() == 1
 
-
-def apart(workload: Callable[..., Any], *arguments: Any) -> Any:
+def run_in_process(workload: Callable[..., Any], *arguments: Any) -> Any:
     """Return workload(*arguments), a module's function, from a process of its own."""
     fresh = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=fresh) as pool:
         return pool.submit(workload, *arguments).result()
+
+
+def measure_command(command: Sequence[str]) -> tuple[float, float]:
+    """Run a command; return its processor seconds and its largest resident set in MiB.
+
+    It has one thread, and what it prints is dropped. Exits where it fails.
+    """
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    _, status, usage = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode:
+        raise SystemExit(f"{' '.join(command)} failed")
+    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
 def facts(device: str) -> Row:

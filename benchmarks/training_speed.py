@@ -25,7 +25,7 @@ from benchmarks.shapes import (
     useful_flops,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Memory, Row, Workload, apart, facts
+from benchmarks.timing import Conditions, Memory, Row, Workload, facts, run_in_process
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
@@ -69,7 +69,7 @@ def measure_one(name: str, conditions: Conditions) -> list[Row]:
     updater = make_updater(model, settings, conditions)
     rows = []
     for case, batches in cases.items():
-        memory.again()
+        memory.reset()
         workload = updating(updater, batches)
         workload()
         peak = memory.peak()
@@ -92,5 +92,5 @@ def measure_one(name: str, conditions: Conditions) -> list[Row]:
 def measure(conditions: Conditions, names: Sequence[str]) -> Section:
     """Measure updates of the architectures `names`."""
     _, origin = training_lengths(conditions.lengths)
-    rows = [row for name in names for row in apart(measure_one, name, conditions)]
+    rows = [row for name in names for row in run_in_process(measure_one, name, conditions)]
     return section(facts(conditions.device), {"Updates": rows}, [origin])

@@ -28,7 +28,7 @@ from benchmarks.shapes import (
     useful_flops,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Row, Workload, apart, facts
+from benchmarks.timing import Conditions, Row, Workload, facts, run_in_process
 from nmtgrid.base.config import override
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
@@ -148,7 +148,7 @@ def cases(settings: RunSettings, conditions: Conditions) -> dict[str, list[Batch
 
 def measure(conditions: Conditions) -> Section:
     """Measure updates beside the naive twin."""
-    rows, difference = apart(compare, conditions)
+    rows, difference = run_in_process(compare, conditions)
     _, origin = training_lengths(conditions.lengths)
     notes = [origin, f"Largest difference of the twins' logits in fp32: {difference:.1e}."]
     return section(facts(conditions.device), {"Updates beside the naive twin": rows}, notes)

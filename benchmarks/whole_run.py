@@ -37,7 +37,7 @@ from benchmarks.shapes import (
     valid_cells,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Row, apart, facts
+from benchmarks.timing import Conditions, Row, facts, run_in_process
 from benchmarks.training_speed import make_updater, updating
 
 
@@ -134,7 +134,7 @@ def measure(conditions: Conditions) -> Section:
     """Project both."""
     _, origin = training_lengths(conditions.lengths)
     tables = {
-        "A whole training": apart(measure_updates, conditions),
-        "The test set": apart(measure_translation, conditions),
+        "A whole training": run_in_process(measure_updates, conditions),
+        "The test set": run_in_process(measure_translation, conditions),
     }
     return section(facts(conditions.device), tables, [origin])

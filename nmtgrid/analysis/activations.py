@@ -25,6 +25,7 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     Patch,
     add_legend,
+    colour,
     new_diagrams,
     shortened,
 )
@@ -73,9 +74,11 @@ def select_points(
                 "Give names of its modules with `--point`.",
             )
         return points
-    parts = {part: ProbePoint(module, "inside") for part, module in model.named_modules() if part}
     # Points come first; a part that is one of them is measured as such.
-    known = {**points, **{part: parts[part] for part in parts if part not in points}}
+    known = dict(points)
+    for part, module in model.named_modules():
+        if part:
+            known.setdefault(part, ProbePoint(module, "inside"))
     unknown = [
         pattern for pattern in patterns if not any(fnmatchcase(point, pattern) for point in known)
     ]
@@ -169,6 +172,25 @@ class Profile:
     target_tokens: int
     points: Sequence[Activations]
 
+    @property
+    def parts(self) -> list[str]:
+        return list(dict.fromkeys(point.part for point in self.points))
+
+    def along(self, part: str, kind: str = "state") -> list[tuple[float, Activations]]:
+        """Return the points of a part and where they lie, in layers.
+
+        Several changes of one layer lie evenly between it and the layer before.
+        """
+        layers: dict[int, list[Activations]] = {}
+        for point in self.points:
+            if point.part == part and point.kind == kind and point.layer is not None:
+                layers.setdefault(point.layer, []).append(point)
+        return [
+            (layer - 1 + number / len(points), point)
+            for layer, points in layers.items()
+            for number, point in enumerate(points, 1)
+        ]
+
 
 def profile(
     name: str,
@@ -207,26 +229,6 @@ def profile(
     return Profile(name, model.architecture, len(indices), source_tokens, target_tokens, measured)
 
 
-def parts(profile: Profile) -> list[str]:
-    return list(dict.fromkeys(point.part for point in profile.points))
-
-
-def along(profile: Profile, part: str, kind: str = "state") -> list[tuple[float, Activations]]:
-    """Return the points of a part and where they lie, in layers.
-
-    Several changes of one layer lie evenly between it and the layer before.
-    """
-    layers: dict[int, list[Activations]] = {}
-    for point in profile.points:
-        if point.part == part and point.kind == kind and point.layer is not None:
-            layers.setdefault(point.layer, []).append(point)
-    return [
-        (layer - 1 + number / len(points), point)
-        for layer, points in layers.items()
-        for number, point in enumerate(points, 1)
-    ]
-
-
 # Models whose activations differ more than so in size have scales of their own.
 _UNLIKE = 6.0
 
@@ -241,7 +243,7 @@ def draw_profiles(profiles: Sequence[Profile], path: Path) -> None:
         path, names, (3.2, 3.1), "activation (mean ± deviation)", sharey=is_shared
     ) as (figure, panels):
         for index, (axes, profile) in enumerate(zip(panels, profiles, strict=True)):
-            _draw_profile(axes, profile, COLOURS[index % len(COLOURS)])
+            _draw_profile(axes, profile, colour(index))
             if not is_shared:
                 axes.set_ylim(_span(profile))
         legend = [Patch(facecolor=COLOURS[0], alpha=0.5, label="in colour: what layers pass on")]
@@ -266,14 +268,14 @@ def _axis(profile: Profile) -> tuple[dict[str, tuple[float, int]], _Singles, dic
     singles: _Singles = []
     ticks: dict[float, str] = {}
     by_part = {
-        part: [point for point in profile.points if point.part == part] for part in parts(profile)
+        part: [point for point in profile.points if point.part == part] for part in profile.parts
     }
     depths = {part: max(p.layer or 0 for p in points) for part, points in by_part.items()}
     # Single points and parts stand as far apart as their names need.
     step = max(1.0, sum(depths.values()) / 10)
     end = 0.0
     for part, points in by_part.items():
-        if len(along(profile, part)) + len(along(profile, part, "change")) > 1:
+        if len(profile.along(part)) + len(profile.along(part, "change")) > 1:
             depth = depths[part]
             every = next((n for n in (1, 2, 4, 5, 10, 20, 50) if depth / n <= 7), depth)
             lines[part] = end, depth
@@ -301,8 +303,8 @@ def _span(profile: Profile) -> tuple[float, float]:
 def _draw_profile(axes: Axes, profile: Profile, colour: str) -> None:
     lines, singles, ticks = _axis(profile)
     for part, (start, depth) in lines.items():
-        _draw_band(axes, along(profile, part, "change"), start, AXIS, (0, (3, 1.5)))
-        _draw_band(axes, along(profile, part), start, colour, "-")
+        _draw_band(axes, profile.along(part, "change"), start, AXIS, (0, (3, 1.5)))
+        _draw_band(axes, profile.along(part), start, colour, "-")
         axes.annotate(
             f"{shortened(part, 26)} layer", (start + depth / 2, 0.0), xytext=(0, -18),
             xycoords=axes.get_xaxis_transform(), textcoords="offset points", ha="center", va="top",
@@ -339,7 +341,7 @@ def _draw_band(
 def draw_depths(profiles: Sequence[Profile], path: Path) -> None:
     """Draw means and deviations of the states against depth, a line a model, into `path`."""
     panels = []
-    for part in dict.fromkeys(part for profile in profiles for part in parts(profile)):
+    for part in dict.fromkeys(part for profile in profiles for part in profile.parts):
         for field, title in (("mean", "mean"), ("deviation", "standard deviation")):
             lines = [
                 Line(
@@ -350,7 +352,7 @@ def draw_depths(profiles: Sequence[Profile], path: Path) -> None:
                     mark=True,
                 )
                 for style, profile in enumerate(profiles)
-                if len(points := along(profile, part)) > 1
+                if len(points := profile.along(part)) > 1
             ]
             panel = Panel(
                 f"{part}: {title}",
@@ -390,7 +392,7 @@ def activations_section(profiles: Sequence[Profile], split: str) -> Section:
             lambda path: draw_profiles(profiles, path),
         )
     ]
-    if any(len(along(profile, part)) > 1 for profile in profiles for part in parts(profile)):
+    if any(len(profile.along(part)) > 1 for profile in profiles for part in profile.parts):
         pictures.append(
             Picture(
                 "activations-depth",
@@ -441,7 +443,7 @@ def _tables(profiles: Sequence[Profile]) -> list[Table]:
 def _rows(profiles: Sequence[Profile], kind: str) -> list[list[str | None]]:
     columns = [{p.point: p for p in profile.points if p.kind == kind} for profile in profiles]
     points = {name: point for column in columns for name, point in column.items()}
-    order = list(dict.fromkeys(part for profile in profiles for part in parts(profile)))
+    order = list(dict.fromkeys(part for profile in profiles for part in profile.parts))
     # Sorting is stable: what has no number of a layer stays as it was.
     names = sorted(
         points, key=lambda name: (order.index(points[name].part), points[name].layer or 0)

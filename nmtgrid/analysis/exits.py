@@ -22,6 +22,7 @@ from nmtgrid.analysis.plotting.figure import (
     Axes,
     Patch,
     add_legend,
+    colour,
     new_diagrams,
     new_picture,
     shortened,
@@ -171,11 +172,11 @@ class Histogram:
         return {"exits": list(self.rows), "edges": list(self.edges), "counts": cells}
 
 
-def length_edges(systems: Iterable[ExitTraces], most: int = 10) -> list[float]:
-    """Return borders of at most `most` classes of source lengths, as wide as each other."""
+def length_edges(systems: Iterable[ExitTraces]) -> list[float]:
+    """Return borders of at most 10 classes of source lengths, as wide as each other."""
     longest = max(int(system.source_lengths.max()) for system in systems)
     widths = (base * 10**power for power in range(7) for base in (1, 2, 5))
-    width = next(width for width in widths if longest < width * most)
+    width = next(width for width in widths if longest < 10 * width)
     return [float(border * width) for border in range(longest // width + 2)]
 
 
@@ -211,13 +212,11 @@ def _histogram(
     """Return the joint histogram; exits go to the nearest row, the higher one of two."""
     rows = [1 + step * row for row in range(round((system.num_exits - 1) / step) + 1)]
     # A hair's breadth, so that a mean such as 2.5 goes up whatever its last digit.
-    row = numpy.floor((exits - 1) / step + 0.5 + 1e-9).astype(int)
-    column = numpy.searchsorted(numpy.asarray(edges), values, side="right") - 1
-    # The last class holds its upper edge too: a confidence of 1.
-    column = numpy.clip(column, 0, len(edges) - 2)
-    counts = numpy.zeros((len(rows), len(edges) - 1), dtype=numpy.int64)
-    numpy.add.at(counts, (row, column), 1)
-    return Histogram(system.system, rows, edges, counts)
+    row = numpy.floor((exits - 1) / step + 0.5 + 1e-9)
+    bins = numpy.arange(len(rows) + 1), numpy.asarray(edges)
+    # Rounding may leave a confidence above 1.
+    counts, _, _ = numpy.histogram2d(row, numpy.clip(values, edges[0], edges[-1]), bins)
+    return Histogram(system.system, rows, edges, counts.astype(numpy.int64))
 
 
 def correlation(first: Floats | Counts, second: Floats | Counts) -> float | None:
@@ -301,7 +300,7 @@ def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
     names, y_label = [system.system for system in systems], "tokens there (percent)"
     with new_diagrams(path, names, size, y_label, sharey=True) as (figure, panels):
         for index, (axes, system) in enumerate(zip(panels, systems, strict=True)):
-            tone = COLOURS[index % len(COLOURS)]
+            tone = colour(index)
             axes.set_title(f"{axes.get_title('left')}\naverage exit {system.average_exit:.2f}")
             for side, mask in ((-0.2, system.at_beginning), (0.2, system.near_end)):
                 shares = numpy.array(system.distribution(mask) or [0.0] * system.num_exits)

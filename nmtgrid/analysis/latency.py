@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
-from nmtgrid.analysis.section import Cell, Picture, Section, Table, read_result_file
+from nmtgrid.analysis.section import Cell, Parsed, Picture, Section, Table, read_result_file
 from nmtgrid.analysis.systems import corpus_title, shared_corpus
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import nan_to_none
@@ -185,10 +185,7 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
 
     Raises InputError for what is no result of an online evaluation, StorageError for no file.
     """
-    results = read_result_file(
-        path, lambda values: convert(values, _Results).results(),
-        content="results of an online evaluation", advice=_ADVICE,
-    )  # fmt: skip
+    results = _read(path, _Results.results)
     if name is None:
         return results
     systems = {result.system for result in results}
@@ -206,11 +203,15 @@ def read_areas(path: Path, name: str | None = None) -> list[CurveArea]:
 
     Early versions computed none. Raises as `read_online_results` does.
     """
-    rows = read_result_file(
-        path, lambda values: convert(values, _Results).areas,
+    rows = _read(path, lambda results: results.areas)
+    return [dataclasses.replace(row, system=name or row.system) for row in rows]
+
+
+def _read(path: Path, parse: Callable[[_Results], Parsed]) -> Parsed:
+    return read_result_file(
+        path, lambda values: parse(convert(values, _Results)),
         content="results of an online evaluation", advice=_ADVICE,
     )  # fmt: skip
-    return [dataclasses.replace(row, system=name or row.system) for row in rows]
 
 
 def latency_curves(

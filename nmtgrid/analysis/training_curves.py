@@ -1,6 +1,6 @@
 """Training curves read from logs: a table, and a figure for each kind of curve.
 
-A log is the `metrics.jsonl` of a model directory, a JSON object a line (`training.meters`). A
+A log is the `metrics.jsonl` of a model directory, a JSON object a line (`training.events`). A
 damaged line is left out and noted: a log of days should still be of use. `nmtgrid analyze curves`
 and the report show the section.
 """
@@ -430,11 +430,8 @@ smoothing; the best validation is the one of the lowest loss. Scores of validati
 greedy search."""
 _CAPTIONS = {
     "loss": "Losses in training (faint) and on validation.",
-    "bleu": "Greedy BLEU on validation.",
     "cider": "Greedy CIDEr-D on validation, times 100.",
-    "learning-rate": "Learning rate.",
     "gradient-norm": "Norm of the gradient of all weights, before clipping.",
-    "gradient-ratio": "Gradient at the first over that at the last encoder layer.",
 }
 
 

@@ -68,6 +68,12 @@ def to_json(config: Any) -> Any:
     return config
 
 
+def from_attributes(kind: type[Config], source: Any, **changed: Any) -> Config:
+    """Return a `kind` whose fields are the attributes of `source` of these names, or `changed`."""
+    names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+    return kind(**{n: changed[n] if n in changed else getattr(source, n) for n in names})
+
+
 def from_json(kind: type[Config], values: Mapping[str, Any], where: str = "") -> Config:
     """Return a `kind` made of `values`; missing keys take their defaults.
 

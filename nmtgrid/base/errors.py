@@ -80,3 +80,8 @@ def listed(items: Sequence[object], most: int = 10, between: str = ", ") -> str:
     shown = between.join(map(str, items[:most]))
     more = len(items) - most
     return f"{shown} and {more:,} more" if more > 0 else shown
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return the first 5 of `names` for a message, and how many more there are."""
+    return listed([f"`{name}`" for name in names], 5)

@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
+from nmtgrid.base.config import from_attributes
 from nmtgrid.cli.import_report import report_import
 from nmtgrid.cli.options import (
     GENERAL,
@@ -57,8 +58,7 @@ def command(arguments: ImportArguments) -> None:
     check_outputs({"--json": arguments.json})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
 
-    names = [field.name for field in dataclasses.fields(TextFiles)]
-    text = TextFiles(**{name: getattr(arguments, name) for name in names})
+    text = from_attributes(TextFiles, arguments)
     facts = import_checkpoint(arguments.checkpoint, text, arguments.out)
     rows = {"theirs": facts["theirs"], "ours": facts["arch"]}
     report_import(facts, rows, arguments.json)

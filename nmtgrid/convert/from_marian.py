@@ -143,9 +143,16 @@ class _Types:
             return rows.new_empty(len(self.rows), *rows.shape[1:])
         return rows[torch.tensor(self.rows)]
 
+    def output_bias(self, bias: Tensor) -> Tensor:
+        """Return `bias` [1, V] in the order of our types; `<s>` is never written."""
+        ours = self.reordered(bias[0])
+        if not ours.is_meta:
+            ours[BEGIN] = _NEVER
+        return ours
+
 
 def import_folder(
-    folder: Path, out: Path, source_lang: str | None = None, target_lang: str | None = None
+    folder: Path, out: Path, source_lang: str | None, target_lang: str | None
 ) -> dict[str, Any]:
     """Write the model in `folder` as a model directory `out`, which must not exist yet.
 
@@ -269,8 +276,6 @@ def _read_types(folder: Path, config: _Config, separate: bool) -> tuple[_Types, 
             f"{config.eos_token_id}.",
             "The two files may belong to different models.",
         )
-    if separate is False and source.vocabulary.types != target.vocabulary.types:
-        raise ModelError(f"{path} does not fit both sides of the model.")
     return source, target
 
 
@@ -313,13 +318,10 @@ def _types(path: Path, size: int, start: int | None) -> _Types:
 
 
 def _open_weights(path: Path) -> _Weights:
-    entries, _, _ = read_header(path)
-    tensors = load_tensors(path)
-    short = {name: name.removeprefix("model.") for name in entries}
     return _Weights(
         path,
-        {short[name]: entry for name, entry in entries.items()},
-        {short[name]: tensor for name, tensor in tensors.items()},
+        {name.removeprefix("model."): entry for name, entry in read_header(path)[0].items()},
+        {name.removeprefix("model."): tensor for name, tensor in load_tensors(path).items()},
     )
 
 
@@ -362,7 +364,7 @@ def _plan(config: _Config, weights: _Weights, sides: Sequence[_Types]) -> Plan:
     recipes: Recipes = {
         "source_embedding.weight": computed(source.reordered, embeddings["encoder"]),
         "target_embedding.weight": computed(target.reordered, embeddings["decoder"]),
-        "output_bias": computed(_output_bias(target), "final_logits_bias"),
+        "output_bias": computed(target.output_bias, "final_logits_bias"),
     }
     if is_shared:
         # One matrix, whose row of `<s>` only the target reads.
@@ -371,16 +373,6 @@ def _plan(config: _Config, weights: _Weights, sides: Sequence[_Types]) -> Plan:
         recipes["output_weight"] = computed(target.reordered, "lm_head.weight")
     plan.recipes = recipes | block_recipes(ours, inner, weights)
     return plan
-
-
-def _output_bias(types: _Types) -> Any:
-    def recipe(bias: Tensor) -> Tensor:
-        ours = types.reordered(bias[0])
-        if not ours.is_meta:
-            ours[BEGIN] = _NEVER
-        return ours
-
-    return recipe
 
 
 def _check_positions(config: _Config, weights: _Weights) -> None:

@@ -18,13 +18,12 @@ from nmtgrid.base.errors import DataError, StorageError, nearest
 from nmtgrid.base.io.arrays import map_named
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.data import directory
-from nmtgrid.data.batches import Batch, collate
+from nmtgrid.data.batches import Batch, collate, pad
 from nmtgrid.data.captioning.dataset import (
     FOLDER,
     Pictures,
     PictureSource,
     collate_pictures,
-    collate_references,
     no_text_error,
 )
 from nmtgrid.text.pipeline import FACTS, Pipeline
@@ -40,7 +39,7 @@ class Dataset:
         self.path = path
         self.manifest = manifest
         self.pipeline = pipeline
-        self.pictures = PictureSource.of(manifest) if "source" in manifest else None
+        self.pictures = PictureSource.of(manifest)
         """The kind of the sources where they are pictures, None where they are text."""
         self._splits: dict[str, Split] = {}
 
@@ -223,9 +222,12 @@ class PictureSplit(Split):
         # Collated with empty sources, which the features then replace.
         text = collate([[]] * len(pairs), list(map(self.target, pairs)), pairs)
         source, lengths = collate_pictures(list(map(self.features, pairs)))
-        references = [self.reference_ids(int(self._picture[pair])) for pair in pairs]
+        captions = [self.reference_ids(int(self._picture[pair])) for pair in pairs]
+        most = max(map(len, captions))
+        rows = [ids for own in captions for ids in (*own, *([[]] * (most - len(own))))]
+        references = pad(rows).view(len(pairs), most, -1)
         return dataclasses.replace(
-            text, source=source, source_lengths=lengths, references=collate_references(references)
+            text, source=source, source_lengths=lengths, references=references
         )
 
     def references(self) -> list[list[str]]:

@@ -231,8 +231,8 @@ class _Learner:
         codes = [self._codes[0], self._codes[-1]] if self._codes else [None, None]
         if plan.joint_vocabulary:
             # `tie=all` shares one embedding matrix, so both sides need the same ids.
-            units = [self._count_units(side, words[side], codes[side]) for side in (0, 1)]
-            source = target = self._vocabulary(merge_counts(*units))
+            units = [Counter(self._count_units(side, words[side], codes[side])) for side in (0, 1)]
+            source = target = self._vocabulary(units[0] + units[1])
         else:
             source, target = (
                 vocabulary or self._vocabulary(self._count_units(side, words[side], codes[side]))
@@ -313,9 +313,7 @@ class _Learner:
 
     def _learn_codes(self, counts: list[Counter[str]], facts: dict[str, Any]) -> list[Segmenter]:
         merges = self._plan.merges
-        texts: list[Mapping[str, int]] = [*counts]
-        if self._plan.is_joint:
-            texts = [merge_counts(*counts)]
+        texts = [counts[0] + counts[1]] if self._plan.is_joint else counts
         frequent = [most_frequent(words, MOST_LEARNED) for words in texts]
         facts["words_learned_from"] = [len(words) for words in frequent]
         facts["words_not_learned_from"] = [
@@ -387,23 +385,13 @@ class WordCounts:
             self.forgotten += len(rare)
 
 
-def merge_counts(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
-    """Return the sums of two counts."""
-    return Counter(first) + Counter(second)
-
-
 def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:
     """Return the `largest` most frequent words with their counts, in the order of `counts`."""
     if len(counts) <= largest:
         return dict(counts)
-    floor = sorted(counts.values(), reverse=True)[largest - 1]
-    room = largest - sum(count > floor for count in counts.values())
-    frequent: dict[str, int] = {}
-    for word, count in counts.items():
-        if count > floor or (count == floor and room > 0):
-            room -= count == floor
-            frequent[word] = count
-    return frequent
+    # Of equally frequent words the first: the sort is stable.
+    frequent = set(sorted(counts, key=counts.__getitem__, reverse=True)[:largest])
+    return {word: count for word, count in counts.items() if word in frequent}
 
 
 def count_units(

@@ -157,7 +157,7 @@ def ter_counts(
 
 
 class Scorer:
-    """Turns sums of a metric's counts (`sentence_counts`, `ter_counts`) into scores in percent."""
+    """Turns sums of a metric's counts (of `ngrams`, `ter_counts`) into scores in percent."""
 
     def __init__(self, name: MetricName, tokenize: str = "13a", lowercase: bool = False) -> None:
         self._metric = _counted(name, tokenize, lowercase)

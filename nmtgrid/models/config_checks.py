@@ -1,16 +1,13 @@
-"""What the architectures' configurations share: checks, plans of networks, the start token.
+"""What the architectures' configurations share: checks, the start token.
 
 Each check returns errors instead of raising the first one, so that a user sees all of them.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from nmtgrid.text.vocabulary import BEGIN, END
-
-Plan = TypeVar("Plan")
 
 LARGEST_KERNEL = 255
 LARGEST_DEPTH = 1000
@@ -69,10 +66,3 @@ def first_alias(first: FirstSymbol) -> tuple[int, int] | None:
     """
     # An alias instead of another token in the batches: data and search need not know the model.
     return (BEGIN, END) if first == "end" else None
-
-
-def plan_of(kind: type[Plan], config: Any, **changed: Any) -> Plan:
-    """Return the plan of a network: the settings of `config` under its names, but for `changed`."""
-    # Networks are used beside other parts of a model, so they do not see its config.
-    names = (field.name for field in dataclasses.fields(kind))  # type: ignore[arg-type]
-    return kind(**{n: changed[n] if n in changed else getattr(config, n) for n in names})

@@ -26,6 +26,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from nmtgrid.base.config import from_attributes
 from nmtgrid.base.io.atomic import with_line_checksum
 from nmtgrid.base.io.records import (
     Finite,
@@ -169,8 +170,7 @@ def read_traces(path: str | Path) -> Iterator[Trace]:
     for number, text in enumerate(read_lines(path), start=1):
         record = parse_record(text, _Line, path, number, name="a trace", advice=advice)
         # By name: msgspec leaves a default in the class, so `vars` may lack it.
-        names = (field.name for field in dataclasses.fields(Trace))
-        yield Trace(**{name: getattr(record, name) for name in names})
+        yield from_attributes(Trace, record)
 
 
 def rounded_exit_scores(scores: Tensor | None) -> list[list[float | None]] | None:

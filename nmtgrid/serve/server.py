@@ -83,7 +83,7 @@ class WordsRequest:
 class Service:
     """The operations behind the requests, without HTTP."""
 
-    def __init__(self, models: Models, limits: Limits, examples: Sequence[str] = ()) -> None:
+    def __init__(self, models: Models, limits: Limits, examples: Sequence[str]) -> None:
         self.models, self.limits, self.examples = models, limits, list(examples)
         self.worker = Worker(limits)
         self.streams = Streams(self.worker, limits)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -96,7 +96,7 @@ class Models:
         loaded = self._model(name)
         policy = request.policy or self.usual_policy(name)
         self._check_policy(policy, loaded)
-        setting = _one_setting(policy, [loaded.folder])
+        setting = _one_setting(policy, loaded.folder)
         translator = self._stream(loaded, setting, request)
         complete = dataclasses.replace(request, model=name, policy=policy)
         title = f"{setting.policy}, {setting.title}" if setting.is_short else setting.title
@@ -145,7 +145,7 @@ class Models:
 
     def _begin(self, text: str, loaded: LoadedModel) -> None:
         """Begin a stream and drop it. Raises NmtgridError where the model cannot."""
-        self._stream(loaded, _one_setting(text, [loaded.folder]), SystemRequest()).begin()
+        self._stream(loaded, _one_setting(text, loaded.folder), SystemRequest()).begin()
 
     def _stream(
         self, loaded: LoadedModel, setting: Setting, request: SystemRequest
@@ -199,11 +199,11 @@ class Models:
         }
 
 
-def _one_setting(text: str, folders: Iterable[Path]) -> Setting:
+def _one_setting(text: str, folder: Path) -> Setting:
     """Return a policy with one value for each setting. Raises ConfigError."""
     name = (text.split() or [""])[0]
     if name in KINDS and KINDS[name].make and text.split() == [name]:
         # A name alone is a sweep for `online-eval`; here it is the policy with its usual values.
         usual = policy_settings(name)[0]
         text = f"{name} {usual.name}={usual.default}"
-    return read_setting(expand([text], list(folders))[0][0])
+    return read_setting(expand([text], [folder])[0][0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -144,9 +145,9 @@ def alignments_section(
             f"alignments-line-{line}",
             f"Alignments of line {line}: source {unit}s along the top, target {unit}s down the "
             "side; darker is more. H is the mean entropy (nats), C the mean coverage of this line.",
-            lambda path, line=line: draw_maps(  # type: ignore[misc]
+            functools.partial(
+                draw_maps,
                 [heat(model.name, model.examples[line]) for model in models],
-                path,
                 title=f"Line {line}",
             ),
         )

@@ -240,7 +240,7 @@ def _intervals(
 
 def buckets_section(
     evaluation: Evaluation,
-    by: Sequence[Property] = ("reference-length", "length-ratio"),
+    by: Sequence[Property],
     measures: Sequence[Measure] | None = None,
     edges: Sequence[float] | None = None,
     difficulty: Sequence[float] | None = None,

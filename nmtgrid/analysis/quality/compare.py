@@ -90,7 +90,7 @@ def test_against_first(
 
 def comparison_section(
     evaluation: Evaluation,
-    options: ComparisonOptions | None = None,
+    options: ComparisonOptions,
     frequencies: dict[int, int] | None = None,
 ) -> Section:
     """Return the comparison, each system with the first.
@@ -98,7 +98,6 @@ def comparison_section(
     `frequencies` of words in training text, by number (`words.frequencies_in`), put words into
     buckets in place of those in the references. Raises ConfigError for a test too large.
     """
-    options = options or ComparisonOptions()
     metrics: tuple[MetricName, ...] = ("bleu", "chrf", *(("ter",) if options.ter else ()))
     scores = corpus_scores(evaluation, metrics)
     tests = [

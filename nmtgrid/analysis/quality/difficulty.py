@@ -57,7 +57,7 @@ def measure_difficulty(pairs: AlignedPairs) -> NDArray[numpy.float64]:
 def difficulty_section(
     pairs: AlignedPairs,
     lagging: NDArray[numpy.float64],
-    evaluation: Evaluation | None = None,
+    evaluation: Evaluation,
     edges: Sequence[float] | None = None,
     samples: int = RESAMPLES,
 ) -> Section:
@@ -99,7 +99,7 @@ def difficulty_section(
         "word, and never back; its average lagging AL (in source words, |y| the reference's "
         "length) is the difficulty. Words are what spaces separate. " + pairs.origin
     )
-    if evaluation is not None and evaluation.systems:
+    if evaluation.systems:
         scored = buckets_section(
             evaluation, ["difficulty"], edges=edges, difficulty=lagging.tolist(), samples=samples
         )
@@ -107,8 +107,8 @@ def difficulty_section(
         pictures += scored.pictures
         values |= scored.values
         text += f" {scored.text}"
-    corpus = "" if evaluation is None else evaluation.corpus
-    return Section("difficulty", "Difficulty of the pairs", text, tables, pictures, values, corpus)
+    title = "Difficulty of the pairs"
+    return Section("difficulty", title, text, tables, pictures, values, evaluation.corpus)
 
 
 def _picture(groups: Sequence[Group], shares: Sequence[float | None], without: int) -> Picture:

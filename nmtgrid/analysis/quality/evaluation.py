@@ -108,7 +108,7 @@ class Evaluation:
 
     @functools.cached_property
     def bleu(self) -> list[Counts]:
-        """Return `sentence_counts.bleu_counts` of each system."""
+        """Return `ngrams.bleu_counts` of each system."""
         return [bleu_counts(tokens, self.reference) for tokens in self.tokens]
 
     @functools.cached_property
@@ -118,7 +118,7 @@ class Evaluation:
 
     @functools.cached_property
     def chrf(self) -> list[Counts]:
-        """Return `sentence_counts.chrf_counts` of each system."""
+        """Return `ngrams.chrf_counts` of each system."""
         reference = chrf_characters(self.reference_lines, self.lowercase)
         return [
             chrf_counts(chrf_characters(system.lines, self.lowercase), reference)

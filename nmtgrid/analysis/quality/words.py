@@ -24,15 +24,13 @@ FREQUENCIES = (1, 2, 3, 4, 5, 10, 100, 1000)
 """Edges of compare-mt's buckets of words."""
 
 
-def word_accuracy(
-    evaluation: Evaluation, frequencies: dict[int, int] | None = None
-) -> dict[str, Any]:
+def word_accuracy(evaluation: Evaluation, frequencies: dict[int, int] | None) -> dict[str, Any]:
     """Return compare-mt's word accuracy by `frequencies` (of words by number) as JSON keys.
 
     A word of a sentence counts as right as often as hypothesis and reference both have it.
-    Without `frequencies` those in the references are meant; words that no reference has then have
-    no bucket. Each system has a precision, recall and F-measure in each bucket, as shares (None:
-    no words).
+    None stands for the frequencies in the references; words that no reference has then have no
+    bucket. Each system has a precision, recall and F-measure in each bucket, as shares (None: no
+    words).
     """
     names = labels([float(edge) for edge in FREQUENCIES], is_whole=True)
     names[0] = "0"
@@ -69,14 +67,6 @@ def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, in
     numbers = {word: number for number, word in enumerate(evaluation.vocabulary)}
     counts = Counter(word for line in lines for word in split(line))
     return {numbers[word]: count for word, count in counts.items() if word in numbers}
-
-
-def salience(first: NDArray[numpy.int32], second: NDArray[numpy.int32]) -> NDArray[numpy.float64]:
-    """Return compare-mt's salience of things counted in two systems, (a + 1) / (a + b + 2).
-
-    Above 1/2 is more often of the first system, below of the second.
-    """
-    return numpy.asarray((first + 1.0) / (first + 1.0 + second + 1.0))
 
 
 # Words of the longest n-gram.
@@ -171,7 +161,8 @@ def differing(evaluation: Evaluation, count: int = 10) -> list[dict[str, Any]]:
         for pair, second in zip(candidates, ngrams.counts[1:], strict=True):
             # N-grams that both have right as often differ in nothing.
             kinds = numpy.flatnonzero(first != second)
-            scores = salience(first[kinds], second[kinds])
+            # compare-mt's salience: above 1/2 what the first system has right more often.
+            scores = (first[kinds] + 1.0) / (first[kinds] + 1.0 + second[kinds] + 1.0)
             for better, side in zip(pair, (scores, 1.0 - scores), strict=True):
                 for index in _greatest(side, count):
                     kind = int(kinds[index])
@@ -214,7 +205,7 @@ def _best(ngrams: list[dict[str, Any]], count: int, sign: int) -> list[dict[str,
     return order[:count]
 
 
-def examples(evaluation: Evaluation, system: int, count: int = 5) -> dict[str, Any]:
+def examples(evaluation: Evaluation, system: int, count: int) -> dict[str, Any]:
     """Return as JSON the lines in which the first system leads `system` most, and trails it most.
 
     Lines that are alike in references and both systems count once.

@@ -12,6 +12,7 @@ import typer
 
 from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base import console
+from nmtgrid.base.config import from_attributes
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     CommandArguments,
@@ -79,15 +80,10 @@ def align(arguments: AlignArguments) -> None:
     from nmtgrid.analysis.alignment.aligner import AlignerSettings, link_pairs, read_words
     from nmtgrid.analysis.alignment.pharaoh import error_rate, read_gold, write_links
 
-    settings = AlignerSettings(
-        iterations=arguments.iterations,
-        null=arguments.null,
-        concentration=arguments.concentration,
-        heuristic=arguments.heuristic,
-    )
-    if arguments.tension is not None:
-        # A strength by hand stays as it is, whereas the default's is where learning begins.
-        settings = dataclasses.replace(settings, tension=arguments.tension, fixed=True)
+    # A strength by hand stays as it is, whereas the default's is where learning begins.
+    fixed = arguments.tension is not None
+    tension = arguments.tension if fixed else AlignerSettings.tension
+    settings = from_attributes(AlignerSettings, arguments, tension=tension, fixed=fixed)
     words = read_words(source, target)
     with aligning() as advance:
         pairs = link_pairs(words, None, arguments.train, settings, advance)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from nmtgrid.base import console
+from nmtgrid.base.config import from_attributes
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
@@ -190,8 +191,7 @@ def compare(arguments: CompareArguments) -> None:
     frequencies = None
     if arguments.train is not None:
         frequencies = frequencies_in(read_text(arguments.train), evaluation)
-    fields = [field.name for field in dataclasses.fields(ComparisonOptions)]
-    options = ComparisonOptions(**{name: getattr(arguments, name) for name in fields})
+    options = from_attributes(ComparisonOptions, arguments)
     section = comparison_section(evaluation, options, frequencies)
     arguments.show(section)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from nmtgrid import __version__
 from nmtgrid.base import console
+from nmtgrid.base.config import from_attributes
 from nmtgrid.base.io.atomic import split_label, write_text
 from nmtgrid.base.io.text import check_file
 from nmtgrid.cli.analyze.align import Train, aligning, trained
@@ -142,8 +143,7 @@ def report(arguments: ReportArguments) -> None:
             check_file(path)
     from nmtgrid.analysis.report import ReportInputs, page, sections
 
-    fields = [field.name for field in dataclasses.fields(ReportInputs)]
-    named = ReportInputs(**{name: getattr(arguments, name) for name in fields})
+    named = from_attributes(ReportInputs, arguments)
     evaluation = arguments.evaluate(arguments.systems) if arguments.systems else None
     with aligning() as advance:
         parts = list(sections(named, evaluation, advance))

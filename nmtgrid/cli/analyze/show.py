@@ -141,7 +141,7 @@ class QualityArguments(ShownArguments, EvaluationArguments):
         self.check(*inputs, self.reference, self.source, *others)
 
 
-def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None] = ()) -> None:
+def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]) -> None:
     """Raise ConfigError unless pictures and JSON can be written and replace no input."""
     outputs = {"--json": json}
     if out is not None and is_file(out):

@@ -1,6 +1,6 @@
 """Imports a checkpoint of fairseq: its options, weights, dictionaries and codes.
 
-`nmtgrid import` calls it.
+`nmtgrid import-fairseq` calls it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from nmtgrid.convert.from_fairseq.plan import (
     Options,
     Plan,
     Weights,
-    convert_tensors,
     mismatched_shapes,
     read_options,
     unmatched_tensors,
@@ -231,5 +230,8 @@ def build_model(plan: Plan, checkpoint: Weights, pipeline: Pipeline) -> Translat
             "Download or create it again: one tensor may be stored under many names.",
         )
     model = zoo.from_config(plan.arch, plan.config, *sizes)
-    model.load_state_dict(convert_tensors(plan, checkpoint))
+    model.load_state_dict({
+        name: recipe.fn(*map(checkpoint.load, recipe.names))
+        for name, recipe in plan.recipes.items()
+    })  # fmt: skip
     return model

@@ -48,18 +48,18 @@ def plan(options: Options, checkpoint: Checkpoint) -> Plan:
     """Return the plan of a Pervasive Attention model; faults are entered into the options'."""
     options.must_be_off(_OFF)
     for name in ("conv_stride", "source_dilation", "target_dilation"):
-        options.must_be(name, (1,), _PLAIN)
-    options.must_be("convnet", ("resnet",), "networks of this kind alone can be taken over.")
+        options.must_be(name, 1, _PLAIN)
+    options.must_be("convnet", "resnet", "networks of this kind alone can be taken over.")
     options.must_agree(
         "encoder_embed_dim", "decoder_embed_dim", "both sides' embeddings have one size."
     )
     embedded = options.count("decoder_embed_dim", 256)
     # The grid joins a source and a target embedding and divides the channels of the two.
     size = 2 * embedded // options.count("divide_channels", 2)
-    options.must_be("bottleneck", (size,), "both maps of a convolution have as many features.")
-    options.must_be("conv_groups", (size,), "filters are depthwise, one for each feature.")
+    options.must_be("bottleneck", size, "both maps of a convolution have as many features.")
+    options.must_be("conv_groups", size, "filters are depthwise, one for each feature.")
     if tying(options) != "none":
-        options.must_be("output_dim", (embedded,), "a tied classifier reads an embedding's size.")
+        options.must_be("output_dim", embedded, "a tied classifier reads an embedding's size.")
     kernel = options.count("kernel_size", 11)
     config = PervasiveConfig(
         depth=options.count("num_layers", 14),

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from nmtgrid.base.errors import ModelError, listed
+from nmtgrid.base.errors import ModelError, list_names
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, Inert, Namespace
 from nmtgrid.models.config_checks import LARGEST_DEPTH
 
@@ -89,10 +89,9 @@ class Options:
             if self.is_set(name):
                 self.refuse(name, why)
 
-    def must_be(self, name: str, values: Sequence[Any], why: str) -> None:
-        """Refuse the option unless it is one of `values` or left out."""
-        value = self.get(name)
-        if value is not None and value not in values:
+    def must_be(self, name: str, value: Any, why: str) -> None:
+        """Refuse the option unless it is `value` or left out."""
+        if self.get(name, value) != value:
             self.refuse(name, why)
 
     def must_agree(self, first: str, second: str, why: str) -> None:
@@ -131,7 +130,6 @@ def read_options(checkpoint: Checkpoint) -> Options:
     Raises ModelError where there are none that can be read.
     """
     args, table = (checkpoint.content.get(name) for name in ("args", "cfg"))
-    # Early versions keep an argparse namespace `args`, later ones a nested `cfg`.
     if isinstance(args, Namespace):
         return Options(args.values)
     if isinstance(table, Namespace):
@@ -304,10 +302,12 @@ def unmatched_tensors(plan: Plan, checkpoint: Weights) -> list[str]:
     used = {name for recipe in plan.recipes.values() for name in recipe.names}
     unused = sorted(names - used - set(plan.copies))
     left = [name for name in unused if not name.endswith(plan.ignored)]
-    faults = _list_names(
-        "The checkpoint lacks", sorted(used - names), "for a model of these options."
-    )
-    faults += _list_names("The checkpoint has", left, f"which `{plan.arch}` has no place for.")
+    faults = []
+    if missing := [name[:80] for name in sorted(used - names)]:
+        faults.append(f"The checkpoint lacks {list_names(missing)}, for a model of these options.")
+    if left:
+        listed = list_names([name[:80] for name in left])
+        faults.append(f"The checkpoint has {listed}, which `{plan.arch}` has no place for.")
     # Options may claim tying where weights differ: one shared matrix would change the model.
     for copy, original in plan.copies.items():
         if copy in names and original in names:
@@ -346,15 +346,3 @@ def mismatched_shapes(
         if shape != expected:
             faults.append(f"{sources} give {shape}, but the options require {expected}.")
     return faults
-
-
-def convert_tensors(plan: Plan, checkpoint: Weights) -> dict[str, Tensor]:
-    return {
-        name: recipe.fn(*(checkpoint.load(source) for source in recipe.names))
-        for name, recipe in plan.recipes.items()
-    }
-
-
-def _list_names(before: str, names: list[str], after: str) -> list[str]:
-    shown = listed([f"`{name[:80]}`" for name in names], 5)
-    return [f"{before} {shown}, {after}"] if names else []

@@ -52,7 +52,7 @@ def wait_k_plan(options: Options, checkpoint: Checkpoint) -> Plan:
     options.must_be_off({"gelu": "the feed-forward maps rectify (relu)."})
     options.must_be(
         "encoder_decoder_attention_heads",
-        (options.get("decoder_attention_heads"),),
+        options.get("decoder_attention_heads"),
         "all attention has as many heads (`model.heads`).",
     )
     return plan(options, checkpoint, unidirectional=True)
@@ -65,7 +65,7 @@ def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False)
     """
     options.must_be_off(_OFF)
     refuse_adaptive_softmax(options, checkpoint)
-    options.must_be("activation_fn", ("relu",), "the feed-forward maps rectify (relu).")
+    options.must_be("activation_fn", "relu", "the feed-forward maps rectify (relu).")
     for kind, why in (
         ("attention_heads", "both sides have as many heads (`model.heads`)."),
         ("normalize_before", "both sides have their norms in one place (`model.norm`)."),
@@ -76,7 +76,7 @@ def plan(options: Options, checkpoint: Checkpoint, unidirectional: bool = False)
     size = options.count("decoder_embed_dim", options.get("encoder_embed_dim"))
     source_size = options.count("encoder_embed_dim", size)
     for name in ("decoder_input_dim", "decoder_output_dim"):
-        options.must_be(name, (size,), "a decoder's embeddings, blocks and outputs have one size.")
+        options.must_be(name, size, "a decoder's embeddings, blocks and outputs have one size.")
     inner = [options.count(f"{side}_ffn_embed_dim", 1) for side in ("encoder", "decoder")]
     rate = options.rate("dropout", 0.0)
     config = TransformerConfig(
@@ -288,7 +288,6 @@ def _norms(
     recipes: Recipes = {}
     for norm, name in pairs:
         old = f"{key}.layer_norms.{numbered.index(name)}"
-        # Old checkpoints number the norms of a block, new ones name them.
         is_old = f"{old}.weight" in checkpoint.views
         recipes |= linear(f"{prefix}.{norm}.norm", old if is_old else f"{key}.{name}_layer_norm")
     return recipes

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 from nmtgrid import __version__
 from nmtgrid.base.config import check
-from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.errors import ConfigError, InputError, list_names
 from nmtgrid.base.spans import is_whole_number, whole_number
 from nmtgrid.data import directory
-from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, list_names, read_captions
+from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, read_captions
 from nmtgrid.data.captioning.dataset import (
     FOLDER,
     SOURCE_LANG,

@@ -9,11 +9,11 @@ have pictures and captions apart, `{"images": [{"id"}], "annotations": [{"image_
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from nmtgrid.base.errors import InputError, listed
+from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import storage_error
 from nmtgrid.base.io.records import Count, Record, convert, parse_json
 from nmtgrid.base.io.text import check_file
@@ -22,7 +22,6 @@ _LAYOUTS = (
     "Give Karpathy's `dataset_coco.json` (`images` with `split` and `sentences`) or COCO's own "
     "`captions_*.json` (`images` and `annotations`)."
 )
-_MOST_NAMED = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,11 +98,6 @@ def read_captions(path: Path) -> dict[str, list[CaptionedPicture]]:
             raise _duplicate_error(path, picture.name)
         seen.add(picture.name)
     return splits
-
-
-def list_names(names: Sequence[str]) -> str:
-    """Return the first of `names` for a message, and how many more there are."""
-    return listed([f"`{name}`" for name in names], _MOST_NAMED)
 
 
 def _read(path: Path) -> Any:

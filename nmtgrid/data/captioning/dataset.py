@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.base.errors import DataError, InputError, StorageError
+from nmtgrid.base.errors import DataError, InputError, StorageError, list_names
 from nmtgrid.base.io.arrays import ArrayFile, Entry, map_named, read_header
 from nmtgrid.base.io.records import convert, parse_json
-from nmtgrid.data.captioning.coco import list_names
-from nmtgrid.text.vocabulary import PAD
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -268,24 +266,9 @@ def collate_pictures(pictures: Sequence[NDArray[numpy.float32]]) -> tuple[Tensor
     """Return sources [B, S, F], zero on padding, and how many regions each has [B]."""
     import torch  # not at the top: `bpe learn` has no use for it
 
-    lengths = [len(features) for features in pictures]
-    source = torch.zeros(len(pictures), max(lengths), pictures[0].shape[1])
-    for row, features in enumerate(pictures):
-        source[row, : len(features)] = torch.from_numpy(numpy.ascontiguousarray(features))
-    return source, torch.tensor(lengths)
-
-
-def collate_references(references: Sequence[Sequence[Sequence[int]]]) -> Tensor:
-    """Return all references of each picture as ids [B, K, L], padded with `<pad>`."""
-    import torch  # not at the top: `bpe learn` has no use for it
-
-    most = max(map(len, references))
-    longest = max((len(tokens) for captions in references for tokens in captions), default=0)
-    ids = torch.full((len(references), most, longest), PAD)
-    for row, captions in enumerate(references):
-        for index, tokens in enumerate(captions):
-            ids[row, index, : len(tokens)] = torch.tensor(tokens, dtype=torch.long)
-    return ids
+    features = [torch.from_numpy(numpy.ascontiguousarray(picture)) for picture in pictures]
+    source = torch.nn.utils.rnn.pad_sequence(features, batch_first=True)
+    return source, torch.tensor(list(map(len, pictures)))
 
 
 def check_size(features: NDArray[numpy.float32], size: int) -> NDArray[numpy.float32]:

@@ -94,14 +94,15 @@ class ToySettings:
 
 
 # What differs from the defaults at difficulty 2 and 3.
-_NOUNS = {"nouns": (100, 160), "modifiers": (64, 100), "names": (12, 20), "prepositions": (5, 7)}
-_COMPOUNDS = {"compound": (25, 30), "triple_compound": (0, 15), "adverbs": (10, 16)}
-_ADJECTIVES = {"adjectives": (28, 48), "adjective": (25, 35), "second_adjective": (0, 20)}
-_VERBS = {"verbs": (36, 60), "separable": (50, 50), "modals": (3, 4), "modal": (18, 18)}
-_OBJECTS = {"transitive": (53, 53), "ditransitive": (12, 12)}
-_CLAUSES = {"complementizers": (4, 4), "open_clause": (15, 20), "subordinate": (40, 50)}
-_NESTING = {"nested": (25, 40), "depth": (2, 3), "room": (13, 15)}
-_HARDER = _NOUNS | _COMPOUNDS | _ADJECTIVES | _VERBS | _OBJECTS | _CLAUSES | _NESTING
+_HARDER = {
+    "nouns": (100, 160), "modifiers": (64, 100), "names": (12, 20), "prepositions": (5, 7),
+    "compound": (25, 30), "triple_compound": (0, 15), "adverbs": (10, 16),
+    "adjectives": (28, 48), "adjective": (25, 35), "second_adjective": (0, 20),
+    "verbs": (36, 60), "separable": (50, 50), "modals": (3, 4), "modal": (18, 18),
+    "transitive": (53, 53), "ditransitive": (12, 12),
+    "complementizers": (4, 4), "open_clause": (15, 20), "subordinate": (40, 50),
+    "nested": (25, 40), "depth": (2, 3), "room": (13, 15),
+}  # fmt: skip
 
 
 def settings_for(difficulty: int) -> ToySettings:

@@ -10,13 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.base.config import from_attributes
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import scaled_aggregator
 from nmtgrid.layers.grid.densenet import DenseConvolutionalNetwork, DensePlan
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import Report, Traits, numbered
-from nmtgrid.models.config_checks import plan_of
 from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.pervasive.densenet_config import (
     PervasiveDensenetConfig,
@@ -48,7 +48,7 @@ class PervasiveDensenet(GridModel):
             nn.init.xavier_uniform_(self.grid_map.weight)
             nn.init.zeros_(self.grid_map.bias)
         self.grid_norm = PositionNorm(config.input_size) if config.normalise_input else None
-        plan = plan_of(DensePlan, config)
+        plan = from_attributes(DensePlan, config)
         self.network: DenseConvolutionalNetwork = DenseConvolutionalNetwork(plan)
         self.aggregator = scaled_aggregator(config.aggregation, plan.output_size)
         pooled = self.aggregator.output_size

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, Literal
 
+from nmtgrid.base.config import from_attributes
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.grid.aggregation import Aggregation
 from nmtgrid.layers.grid.densenet import DensePlan, Gates, Normalisation
@@ -16,7 +17,6 @@ from nmtgrid.models.config_checks import (
     LARGEST_DEPTH,
     no_kernels,
     no_rates,
-    plan_of,
     too_large,
     too_small,
 )
@@ -98,7 +98,7 @@ def dense_cell_flops(config: PervasiveDensenetConfig) -> float:
 
     Live taps alone are counted; products count as two.
     """
-    plan, taps = plan_of(DensePlan, config), (config.kernel // 2 + 1) * config.kernel
+    plan, taps = from_attributes(DensePlan, config), (config.kernel // 2 + 1) * config.kernel
     # A gated linear unit needs twice the channels: of the convolution, or of both maps.
     middle = config.bottleneck * config.growth
     mapped = middle * (2 if config.gates == "both" else 1)

@@ -13,6 +13,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.base.config import from_attributes
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.grid.aggregation import LastCell, aggregator
@@ -22,7 +23,7 @@ from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits, numbered
-from nmtgrid.models.config_checks import first_alias, plan_of
+from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.pervasive.config import PervasiveConfig, cell_flops
 from nmtgrid.models.pervasive.grid_model import GridModel, output_map
@@ -54,7 +55,7 @@ class PervasiveGrid(nn.Module):
         self.grid_map = nn.Parameter(torch.empty(config.size, 2 * embedded))
         self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
         nn.init.xavier_uniform_(self.grid_map)
-        self.network = NETWORKS[config.skip](plan_of(NetworkPlan, config, depth=depth))
+        self.network = NETWORKS[config.skip](from_attributes(NetworkPlan, config, depth=depth))
 
     def _embedding(self, count: int, size: int) -> Embedding:
         return Embedding(

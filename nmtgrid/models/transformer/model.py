@@ -14,6 +14,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.base.config import from_attributes
 from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
@@ -31,7 +32,7 @@ from nmtgrid.layers.transformer.information import Information, InformationCache
 from nmtgrid.layers.transformer.monotonic import MonotonicCache, MonotonicHeads
 from nmtgrid.layers.transformer.transport import Transport, TransportCache, reading_path
 from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits, numbered
-from nmtgrid.models.config_checks import first_alias, plan_of
+from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.transformer.config import TransformerConfig
 from nmtgrid.models.transformer.exits import HaltingStep, TransformerExits
@@ -55,8 +56,8 @@ class Transformer(TransformerExits):
         super().__init__()
         self.config = config
         # The order of construction is that of the random draws and of the optimiser's parameters.
-        source_plan = plan_of(BlockPlan, config, size=config.source_size)
-        plan = plan_of(BlockPlan, config)
+        source_plan = from_attributes(BlockPlan, config, size=config.source_size)
+        plan = from_attributes(BlockPlan, config)
         self.source_embedding = self._embedding(source_vocab_size, config.source_size)
         self.target_embedding = self._embedding(
             target_vocab_size, config.size, first_alias(config.first_symbol)

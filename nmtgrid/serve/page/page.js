@@ -42,6 +42,11 @@ async function ask(method, path, body) {
   throw Object.assign(new Error(message), { status: response.status });
 }
 
+/** Close a stream, also while the page goes away. */
+function closeStream(stream) {
+  fetch(`streams/${stream}`, { method: "DELETE", keepalive: true }).catch(() => {});
+}
+
 /** Yield the lists of events of each part of an answer, as they arrive. */
 async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -610,7 +615,7 @@ class App {
     this.run += 1;
     this.fed = 0;
     this.isEndFed = this.isPumping = false;
-    if (this.stream) fetch(`streams/${this.stream}`, { method: "DELETE", keepalive: true }).catch(() => {});
+    if (this.stream) closeStream(this.stream);
     this.stream = null;
   }
 
@@ -656,10 +661,7 @@ class App {
   async open(run) {
     const systems = this.cards.map((card) => card.request());
     const answer = await (await ask("POST", "streams", { systems, idle: IDLE })).json();
-    if (run !== this.run) {
-      fetch(`streams/${answer.stream}`, { method: "DELETE", keepalive: true }).catch(() => {});
-      return;
-    }
+    if (run !== this.run) return closeStream(answer.stream);
     this.stream = this.latest = answer.stream;
     this.say("");
     answer.systems.forEach((system, index) => this.cards[index].clear(system.title));

@@ -17,9 +17,7 @@ from nmtgrid.analysis.activations import (
     Activations,
     Profile,
     activations_section,
-    along,
     draw_profiles,
-    parts,
     profile,
     select_points,
 )
@@ -151,7 +149,7 @@ def test_every_architecture_has_points(case: Case) -> None:
     profiled = profile("x", model, readable(Sentences(3), model))
     assert [point.point for point in profiled.points] == list(model.points())
     assert all(math.isfinite(point.deviation) and point.values for point in profiled.points)
-    assert any(len(along(profiled, part)) > 1 for part in parts(profiled))
+    assert any(len(profiled.along(part)) > 1 for part in profiled.parts)
 
 
 def test_parts_are_named_by_patterns() -> None:
@@ -186,8 +184,8 @@ def test_changes_lie_between_layers() -> None:
         )
     ]  # fmt: skip
     profiled = Profile("x", "y", 1, 1, 1, points)
-    assert [depth for depth, _ in along(profiled, "decoder", "change")] == [0.5, 1.0]
-    assert [depth for depth, _ in along(profiled, "decoder")] == [0.0, 1.0]
+    assert [depth for depth, _ in profiled.along("decoder", "change")] == [0.5, 1.0]
+    assert [depth for depth, _ in profiled.along("decoder")] == [0.0, 1.0]
 
 
 def test_pictures(tmp_path: Path) -> None:

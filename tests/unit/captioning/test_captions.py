@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.errors import ConfigError, DataError, InputError, StorageError
+from nmtgrid.base.errors import ConfigError, DataError, InputError, StorageError, list_names
 from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.data import directory as manifests
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.captioning.build import CaptionPlan, CaptionSources, preprocess_captions
-from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, list_names, read_captions
+from nmtgrid.data.captioning.coco import Caption, CaptionedPicture, read_captions
 from nmtgrid.data.captioning.dataset import (
     FeatureFiles,
     Pictures,

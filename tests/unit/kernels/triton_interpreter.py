@@ -41,9 +41,7 @@ def assembly(name: str, kind: str, capability: int) -> str:
     Raises AssertionError where it keeps anything in memory for want of registers.
     """
     (kernel,) = (kernel for kernel in kernels(kind) if kernel.name == name)
-    code = compile_ahead(
-        kernel.function, kernel.types, kernel.constants, kernel.options, capability
-    )
+    code = compile_ahead(kernel, capability)
     assert code.spilled == 0
     return code.ptx
 

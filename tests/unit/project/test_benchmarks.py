@@ -16,8 +16,8 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks import attn2d, decoding_speed, fill, recordings, shapes
 from benchmarks.forms import busiest
-from benchmarks.store import Store, section, shown, table
-from benchmarks.timing import Conditions, Memory, apart, facts
+from benchmarks.store import Store, format_value, section, table
+from benchmarks.timing import Conditions, Memory, facts, run_in_process
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
 from nmtgrid.models import zoo
@@ -179,7 +179,7 @@ def _grow(mebibytes: int) -> float:
 
 def test_memory_is_that_of_a_process_alone() -> None:
     before = torch.ones(2**26)  # 256 MiB here are none of another process
-    assert 60 < apart(_grow, 64) < 80 and len(before)
+    assert 60 < run_in_process(_grow, 64) < 80 and len(before)
 
 
 @pytest.mark.parametrize(
@@ -187,8 +187,8 @@ def test_memory_is_that_of_a_process_alone() -> None:
     [(None, ""), (1234, "1,234"), (1234.6, "1,235"), (0.01234, "0.0123"), (3.14159, "3.14"),
      (True, "True"), ("a|b", "a\\|b")],
 )  # fmt: skip
-def test_shown(value: object, text: str) -> None:
-    assert shown(value) == text
+def test_format_value(value: object, text: str) -> None:
+    assert format_value(value) == text
 
 
 def test_tables_and_what_is_stored(tmp_path: Path) -> None:

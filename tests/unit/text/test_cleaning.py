@@ -26,7 +26,7 @@ from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError
 from nmtgrid.base.io.text import open_writer, read_lines
 from nmtgrid.base.io.workers import chunks, map_ordered
-from nmtgrid.data.subwords import WordCounts, count_units, merge_counts, most_frequent
+from nmtgrid.data.subwords import WordCounts, count_units, most_frequent
 from nmtgrid.text import shards
 from nmtgrid.text.bpe import Codes, remove_bpe
 from nmtgrid.text.bpe_learning import learn
@@ -259,7 +259,6 @@ def test_word_counts() -> None:
     assert counts.forgotten == 3
     five = {"a": 1, "b": 3, "c": 2, "d": 2, "e": 2}
     assert most_frequent(five, 3) == {"b": 3, "c": 2, "d": 2} and most_frequent(five, 9) == five
-    assert merge_counts({"a": 1, "b": 1}, {"b": 1, "c": 5}) == {"a": 1, "b": 2, "c": 5}
     assert count_units({"abc": 3, "c": 2}, Codes(["a b"])) == {"ab@@": 3, "c": 5}
     assert count_units({"abc": 3}, None) == {"abc": 3}
 
