@@ -122,6 +122,12 @@ def _one_model(rows: Sequence[Row]) -> str:
     return text
 
 
+def _ladder(rows: Sequence[Row]) -> str:
+    names = {"base": "AdamW", "muon": "Muon", "bpe-dropout": "BPE-dropout", "r-drop": "R-Drop"}
+    steps = [f"{names[row['step']]} {mean_of(row['bleu']):.1f}" for row in rows]
+    return f"test BLEU, beam 5, each step on top of the one before: {', '.join(steps)}"
+
+
 def _smoothing(rows: Sequence[Row]) -> str:
     both, twice = find(rows, loss="both-bleu-batch"), find(rows, loss="twice")
     times = [mean_of(row["minutes_per_epoch"]) for row in (both, find(rows, loss="mle"))]
@@ -284,6 +290,11 @@ QUESTIONS = (
                 "tune-multi30k-hour-pervasive",
                 "Multi30k De-En, Pervasive Attention, 16 minutes",
                 _tuning,
+            ),
+            Answer(
+                "ingredients-pervasive-multi30k",
+                "Multi30k De-En, Pervasive Attention, 10 minutes",
+                _ladder,
             ),
         ),
     ),

@@ -152,6 +152,13 @@ def test_the_answer_of_several_seeds_is_their_mean_beside_an_ensemble() -> None:
     assert f"| {both} |" in text
 
 
+def test_the_answer_of_a_ladder_names_its_steps_in_order() -> None:
+    rows = [{"step": "base", "bleu": {"mean": 30.04}}, {"step": "r-drop", "bleu": {"mean": 31.06}}]
+    record = _record(experiment="ingredients-pervasive", small=False, rows=rows)
+    text = results_page.answer_table({"ingredients-pervasive-multi30k": record})
+    assert "each step on top of the one before: AdamW 30.0, R-Drop 31.1 |" in text
+
+
 def test_parts_and_cells_of_a_page() -> None:
     rows = [
         {"part of the page": "latency", "policy": "wait-k", "k": 3.0, "bleu": 1.0},
