@@ -85,7 +85,9 @@ def command(arguments: DemoArguments) -> None:
     try:
         _announce(arguments, server.url)
         # The signal that ends this wait must not meet a request that is being handed over.
-        threading.Event().wait()
+        # Another thread may receive it, which wakes no wait without an end.
+        while not threading.Event().wait(0.2):
+            pass
     except KeyboardInterrupt:
         console.say("Finishing the requests in progress.")
         if not server.end(arguments.time_limit):

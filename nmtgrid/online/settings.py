@@ -220,12 +220,13 @@ class Setting:
         policy: Agent | PrefixPolicy = kind(**swept, **options)
         return policy
 
-    def check(self, given_by: str) -> None:
-        """Raise ConfigError for invalid settings; each fault begins with what gives them."""
+    def faults(self, given_by: str) -> list[str]:
+        """Return what is invalid in these settings; each fault begins with what gives them."""
         try:
             self.make()
         except ConfigError as error:
-            raise ConfigError([f"`{given_by}`: {fault}" for fault in error.faults]) from error
+            return [f"`{given_by}`: {fault}" for fault in error.faults]
+        return []
 
 
 def _written(value: Any) -> str:
@@ -314,7 +315,9 @@ def read_policy(text: str) -> list[Setting]:
         for value in lists.get(sweep, [0.0]):  # a policy may have no settings
             options = tuple(zip(others, chosen, strict=True))
             setting = Setting(name, value, options, "" if name in KINDS else sweep)
-            setting.check(name)  # invalid settings are reported before anything is decoded
+            # Invalid settings are reported before anything is decoded.
+            if faults := setting.faults(name):
+                raise ConfigError(faults)
             settings.append(setting)
     return settings
 
@@ -444,7 +447,7 @@ def read_settings(
             elif policy == "threshold":
                 values = decimals(text, "--thresholds")
                 for value in values:
-                    Setting(policy, value).check("--thresholds")
+                    faults += Setting(policy, value).faults("--thresholds")
             else:
                 values = decimals(text, "--oracle", 0, such_as="0,1 or 0..2:0.5")
             settings += [Setting(policy, float(value)) for value in values]

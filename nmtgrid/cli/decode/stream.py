@@ -83,10 +83,7 @@ def _setting(arguments: DecodeArguments) -> Setting:
             faults.append(str(error))
     if arguments.threshold is not None:
         settings.append(Setting("threshold", arguments.threshold))
-        try:
-            settings[-1].check("--threshold")
-        except ConfigError as error:
-            faults += error.faults
+        faults += settings[-1].faults("--threshold")
     if faults:
         raise ConfigError(faults)
     return settings[0]
