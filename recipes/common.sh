@@ -24,11 +24,13 @@ PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 DRY_RUN=${DRY_RUN:-0}
 
 # How the recipe was called: the variables of the environment that it reads, but for those that say where and how
-# fast to work, its name, its arguments.
+# fast to work, its name, its arguments. Folders of the user are entered by the recipes that read them, as DATA=DIR.
 INVOKED=""
-for variable in $(compgen -e | grep -xF "$(cat "${BASH_SOURCE[@]}" | grep -oE '\$\{[A-Z][A-Z0-9_]*:?[-+]' | tr -d '${:+-')"); do
+READ="$(grep -ohE '\$\{[A-Z][A-Z0-9_]*:?[-+]' "${BASH_SOURCE[@]}" | tr -d '${:+-')"
+for variable in $(compgen -e | grep -xF "$READ"); do
     case "$variable" in
-    RUNS | JOBS | RESUME | RETRY | DRY_RUN | PYTHON | NMTGRID_* | OMP_* | SLURM_* | VIRTUAL_ENV | CONDA_PREFIX) continue ;;
+    DATA | TEACHER | HERE | RUNS | JOBS | RESUME | RETRY | DRY_RUN | PYTHON* | NMTGRID_* | OMP_* | SLURM_*) continue ;;
+    VIRTUAL_ENV | CONDA_PREFIX) continue ;;
     esac
     case "${!variable}" in
     "") ;;

@@ -242,7 +242,7 @@ QUESTIONS = (
             ),
             Answer(
                 "one-model-attention-118-multi30k",
-                "the same with self-attention, the preset (minutes of each model)",
+                "the same with self-attention, the preset, 118 minutes for each seed",
                 _one_model,
             ),
         ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import ipaddress
-import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -85,9 +85,9 @@ def command(arguments: DemoArguments) -> None:
     try:
         _announce(arguments, server.url)
         # The signal that ends this wait must not meet a request that is being handed over.
-        # Another thread may receive it, which wakes no wait without an end.
-        while not threading.Event().wait(0.2):
-            pass
+        # Another thread may receive it, which does not wake a wait without a time limit.
+        while True:
+            time.sleep(0.2)
     except KeyboardInterrupt:
         console.say("Finishing the requests in progress.")
         if not server.end(arguments.time_limit):

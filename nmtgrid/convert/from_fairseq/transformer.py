@@ -287,6 +287,7 @@ def _norms(
     numbered = _OLD_NORMS[key.partition(".")[0]]
     recipes: Recipes = {}
     for norm, name in pairs:
+        # Old checkpoints number the norms of a block, new ones name them.
         old = f"{key}.layer_norms.{numbered.index(name)}"
         is_old = f"{old}.weight" in checkpoint.views
         recipes |= linear(f"{prefix}.{norm}.norm", old if is_old else f"{key}.{name}_layer_norm")

@@ -237,6 +237,14 @@ def test_records_name_every_variable_that_changes_a_recipe(tmp_path: Path) -> No
     assert kept[kept.index("--command") + 1] == call
 
 
+def test_records_name_no_folder(tmp_path: Path) -> None:
+    chosen = {"DATA": "/my/data", "PYTHONPATH": "/my/code", "GRID": "training.learning_rate=1,2"}
+    ended = _bash(RECIPES / "tune.sh", "--dry-run", folder=tmp_path, **chosen)
+    kept = next(words for words in _commands(ended.stdout) if "--command" in words)
+    call = "DATA=DIR GRID=training.learning_rate=1,2 bash recipes/tune.sh"
+    assert kept[kept.index("--command") + 1] == call
+
+
 def test_the_command_for_all_names_every_experiment() -> None:
     ended = _bash(RECIPES / "small.sh", "--dry-run")
     assert ended.returncode == 0
