@@ -2,8 +2,8 @@
 
 python -m recipes.results keep EXPERIMENT --title TITLE --table FILE --command TEXT --out RECORD
         [--seeds "1 2"] [--picture PNG]
-    Save the rows of FILE as a record, with the command, the date, the machine and the versions;
-    a picture is copied beside it.
+    Save the rows of FILE as a record, with the command, the date, the machine, its speed and the
+    versions; a picture is copied beside it.
     FILE is JSON: a list of flat objects or {"rows": [...]}, or the output of `nmtgrid analyze
     latency`, `analyze curves`, `analyze activations` or `adaptive-tune` (`--json` or `--out`).
 python -m recipes.results adopt [--other-seeds] RECORD...
@@ -20,18 +20,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
-import platform
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-import nmtgrid
+from recipes.machine import machine, software, speed
 from recipes.seeds import Record, combine
 
 HERE = Path(__file__).resolve().parent
@@ -62,29 +57,10 @@ def keep(experiment: str, title: str, table: Path, command: str, seeds: str = "1
         "small": "SMALL=1" in command.split(),
         "date": datetime.date.today().isoformat(),
         "machine": machine(),
+        "speed": speed(),
         "software": software(),
         "rows": rows_of(table),
     }
-
-
-def machine() -> str:
-    """Return the GPUs, or the processor and its cores where there is none."""
-    if shutil.which("nvidia-smi"):
-        ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
-        names = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.split("\n")
-        if names[0]:
-            return f"{len(names) - 1} x {names[0]}"
-    name = platform.machine()
-    facts = Path("/proc/cpuinfo")
-    if facts.is_file() and (match := re.search(r"model name\s*: (.+)", facts.read_text())):
-        name = match[1]
-    return f"{name}, {os.cpu_count()} cores, no GPU"
-
-
-def software() -> str:
-    """Return the versions that a result rests on."""
-    torch, python = metadata.version("torch"), platform.python_version()
-    return f"nmtgrid {nmtgrid.__version__}, torch {torch}, Python {python}"
 
 
 def rows_of(path: Path) -> list[Row]:

@@ -47,7 +47,8 @@ INTRODUCTIONS = {
 # Results
 
 Every figure on this page comes from a record in `recipes/records`, which a recipe wrote; above its
-tables are the record's name, the command, date, machine and versions.
+tables are the record's name, the command, date, machine and versions. Minutes are comparable
+within a record; machines of the same name may be twice as fast as each other.
 `python -m recipes.results write` generates the page. Where a figure has been published, it stands
 below ours, marked *published*; unless the corpus, the model and the length of training agree, the
 two are not comparable.
@@ -457,7 +458,7 @@ def _record(record: Record, heading: str) -> str:
     blocks = [] if heading.endswith(title) else [f"**{title}**"]
     blocks.append(
         f"[`{name}`](records/{name}.json): `{record['command']}`; {record['date']}; "
-        f"{record['machine']}; {record['software']}."
+        f"{record['machine']}{_speed(record)}; {record['software']}."
     )
     if "picture" in record:
         blocks.append(f"![{title}](figures/{record['picture']})")
@@ -479,6 +480,13 @@ def _record(record: Record, heading: str) -> str:
     blocks += [f"Signatures: {names}."] if names else []
     blocks += record.get("notes", [])
     return "\n\n".join(blocks) + "\n"
+
+
+def _speed(record: Record) -> str:
+    """Return how fast a core of the record's machine is, where that was measured."""
+    speed = record.get("speed", {})
+    rates = [f"{rate} GFLOP/s in {precision}" for precision, rate in speed.items()]
+    return f" (one core: {', '.join(rates)})" if rates else ""
 
 
 def _missing(experiment: str, records: Mapping[str, Record], published: Mapping[str, Any]) -> str:

@@ -3,6 +3,8 @@
 Seeds of a table can be trained one after the other, each with a record of its own: `python -m
 recipes.results adopt --other-seeds` combines it with the record that is there. Means and sample
 deviations are those of all seeds together, computed from means, deviations and counts alone.
+Records whose command sets no UPDATES, so that time may limit the training, must be from machines of
+the same speed (recipes/machine.py).
 """
 
 from __future__ import annotations
@@ -14,12 +16,15 @@ from typing import Any
 Record = dict[str, Any]
 EACH_SEED = ("p_of_bleu", "of_each_seed", "p_of_each_seed")
 """Columns that list a value of each seed."""
+LIKE = 1.2
+"""Machines whose speeds differ by less than this factor count as alike."""
 
 
 def combine(first: Record, other: Record) -> Record:
     """Return a record over the seeds of both. Its picture is that of the first.
 
-    Raises SystemExit for two experiments, a seed in both, or other rows than in the first.
+    Raises SystemExit for two experiments, a seed in both, other rows than in the first, or
+    machines of unlike speed where the command sets no UPDATES.
     """
     name = first["experiment"]
     if name != other["experiment"]:
@@ -30,6 +35,8 @@ def combine(first: Record, other: Record) -> Record:
     if len(first["rows"]) != len(other["rows"]):
         counts = f"{len(first['rows'])} and {len(other['rows'])}"
         raise SystemExit(f"error: the records of {name} have {counts} rows.")
+    if "UPDATES=" not in first["command"]:
+        _same_speed(name, first.get("speed", {}), other.get("speed", {}))
     rows = [
         _row(f"row {number} of {name}", pair, [len(each) for each in seeds])
         for number, pair in enumerate(zip(first["rows"], other["rows"], strict=True), 1)
@@ -46,6 +53,18 @@ def combine(first: Record, other: Record) -> Record:
         | {"rows": rows}
         | ({"notes": notes} if notes else {})
     )
+
+
+def _same_speed(name: str, first: Mapping[str, float], other: Mapping[str, float]) -> None:
+    """Refuse to combine machines of unlike speed. Old records do not say how fast theirs was."""
+    for precision in sorted(first.keys() & other.keys()):
+        rates = first[precision], other[precision]
+        if max(rates) > LIKE * min(rates):
+            raise SystemExit(
+                f"error: the records of {name} are from machines of unlike speed: {rates[0]} and "
+                f"{rates[1]} GFLOP/s in {precision}. In the same minutes, the faster one trains "
+                "further."
+            )
 
 
 def seeds_of(record: Record) -> list[str]:

@@ -34,7 +34,7 @@ from nmtgrid.cli import app
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.training.checkpoint import FOLDER as CHECKPOINTS
 from nmtgrid.training.prepare import METRICS
-from recipes.results import machine, software
+from recipes.machine import machine, software
 from recipes.tune_plan import PlanError, Sweep, Training, parse
 from recipes.tune_table import Record, bits, described, ranked, report
 

@@ -76,6 +76,25 @@ def test_records_that_do_not_belong_together_are_refused(
         combine(_record("1"), _record("2", **changed))
 
 
+def test_machines_of_unlike_speed_are_not_combined() -> None:
+    fast, slow = {"fp32": 99, "bf16": 420}, {"fp32": 89, "bf16": 215}
+    with pytest.raises(SystemExit, match="420 and 215 GFLOP/s in bf16"):
+        combine(_record("1", speed=fast), _record("2", speed=slow))
+    other = _record("2", speed={"fp32": 92, "bf16": 200})
+    assert combine(_record("1", speed=slow), other)["seeds"] == "1 2"
+
+
+@pytest.mark.parametrize("speed", [{}, {"fp32": 99}])
+def test_machines_whose_speed_is_unknown_are_combined(speed: dict[str, int]) -> None:
+    other = _record("2", speed={"fp32": 89, "bf16": 1})
+    assert combine(_record("1", speed=speed), other)["seeds"] == "1 2"
+
+
+def test_updates_are_combined_whatever_the_machine() -> None:
+    first = _record("1", speed={"fp32": 99}, command="UPDATES=9 bash x")
+    assert combine(first, _record("2", speed={"fp32": 10}))["seeds"] == "1 2"
+
+
 def test_adopting_another_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(results, "RECORDS", tmp_path / "records")
     path = tmp_path / "table-3.7-toy.json"

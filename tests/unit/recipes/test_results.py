@@ -116,6 +116,8 @@ def test_real_runs_are_shown_by_question_beside_published_figures() -> None:
     assert "| dense | 34.45 † |" in text and "Signatures: `S|1`." in text
     assert text.count("Not shown") == 1 and "**" not in text
     assert "`bash x`; 2026-11-21; a machine; nmtgrid 0." in text
+    fast = results_page.results_page({"a": real | {"speed": {"fp32": 99, "bf16": 420}}}, {})
+    assert "a machine (one core: 99 GFLOP/s in fp32, 420 GFLOP/s in bf16); nmtgrid 0." in fast
     assert "yet: Table 5.2: Not shown ([small run](SMALL.md#table-52-not-shown))." in text
 
 
