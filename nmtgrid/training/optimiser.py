@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     # As `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, which takes matrices alone and
     # always iterates in bfloat16: without instructions for it a processor takes 15 times as long.
+    # Matrices of one shape are moved together, which gives the same numbers in fewer operations.
 
     def __init__(
         self,
@@ -58,40 +59,56 @@ class MuonAdamW(torch.optim.Optimizer):
             skips = self.found_inf.bool()
         moves = torch.where(skips, 0.0, 1.0)
         shrinks = torch.where(skips, 1.0, 1 - group["lr"] * group["weight_decay"])
-        for parameter in group["params"]:
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            state = self.state[parameter]
-            if not state:
-                state["momentum_buffer"] = torch.zeros_like(parameter)
-            # In its place the mean, which this leaves as it is.
-            gradient = torch.where(skips, state["momentum_buffer"], gradient)
-            mean = state["momentum_buffer"].lerp_(gradient, 1 - self.momentum)
+        for parameters in _of_one_shape(p for p in group["params"] if p.grad is not None):
+            means = [self._momentum(parameter) for parameter in parameters]
+            mean = torch.stack(means)
+            # In place of a gradient that is not finite the mean, which this leaves as it is.
+            gradient = torch.stack([p.grad for p in parameters if p.grad is not None])
+            gradient = torch.where(skips, mean, gradient)
+            mean.lerp_(gradient, 1 - self.momentum)
+            torch._foreach_copy_(means, mean.unbind())
             # Nesterov's momentum
-            change = orthogonalise(gradient.lerp(mean, self.momentum).flatten(1).to(self.dtype))
-            size = 0.2 * math.sqrt(max(change.shape))
-            parameter.mul_(shrinks)
-            parameter.add_(change.view_as(parameter).mul_(moves), alpha=-group["lr"] * size)
+            change = orthogonalise(gradient.lerp_(mean, self.momentum).flatten(2).to(self.dtype))
+            size = 0.2 * math.sqrt(max(change.shape[1:]))
+            change = change.view_as(mean).mul(moves)
+            torch._foreach_mul_(parameters, shrinks)
+            torch._foreach_add_(parameters, change.unbind(), alpha=-group["lr"] * size)
         self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
 
+    def _momentum(self, parameter: nn.Parameter) -> Tensor:
+        """Return the mean of a matrix's gradients, zero at first."""
+        state = self.state[parameter]
+        if not state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        mean: Tensor = state["momentum_buffer"]
+        return mean
 
-def orthogonalise(matrix: Tensor) -> Tensor:
-    """Return about U V^T for the matrix U S V^T, by five Newton-Schulz iterations.
+
+def _of_one_shape(parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+    """Return the parameters in groups of one shape, so that few operations move them all."""
+    groups: dict[torch.Size, list[nn.Parameter]] = {}
+    for parameter in parameters:
+        groups.setdefault(parameter.shape, []).append(parameter)
+    return groups.values()
+
+
+def orthogonalise(matrices: Tensor) -> Tensor:
+    """Return about U V^T for each matrix U S V^T [N, D', D], by five Newton-Schulz iterations.
 
     Singular values of 0.002 of the matrix's norm or more come out between 0.6 and 1.2, zeros stay
     zero (Jordan et al., 2024).
     """
     a, b, c = 3.4445, -4.7750, 2.0315
+    is_tall = matrices.shape[1] > matrices.shape[2]
     # The shorter side has the smaller products.
-    x = matrix.T if len(matrix) > matrix.shape[1] else matrix
-    # Their norm bounds all singular values by 1.
-    x = x / x.norm().clamp(min=1e-7)
+    x = matrices.mT if is_tall else matrices
+    # Their norms bound all singular values by 1.
+    x = x / torch.linalg.vector_norm(x, dim=(1, 2), keepdim=True).clamp(min=1e-7)
     for _ in range(5):
-        gram = x @ x.T
-        x = torch.addmm(x, torch.addmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
-    return x.T if len(matrix) > matrix.shape[1] else x
+        gram = x @ x.mT
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return x.mT if is_tall else x
 
 
 def make_optimiser(model: TranslationModel, settings: TrainingSettings) -> torch.optim.Optimizer:
