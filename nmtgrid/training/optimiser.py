@@ -76,7 +76,7 @@ class MuonAdamW(torch.optim.Optimizer):
         self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
 
-    def _momentum(self, parameter: nn.Parameter) -> Tensor:
+    def _momentum(self, parameter: Tensor) -> Tensor:
         """Return the mean of a matrix's gradients, zero at first."""
         state = self.state[parameter]
         if not state:
@@ -85,9 +85,9 @@ class MuonAdamW(torch.optim.Optimizer):
         return mean
 
 
-def _of_one_shape(parameters: Iterable[nn.Parameter]) -> Iterable[list[nn.Parameter]]:
+def _of_one_shape(parameters: Iterable[Tensor]) -> Iterable[list[Tensor]]:
     """Return the parameters in groups of one shape, so that few operations move them all."""
-    groups: dict[torch.Size, list[nn.Parameter]] = {}
+    groups: dict[torch.Size, list[Tensor]] = {}
     for parameter in parameters:
         groups.setdefault(parameter.shape, []).append(parameter)
     return groups.values()
