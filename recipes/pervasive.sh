@@ -27,10 +27,10 @@
 # TFLOP/s on a GPU, for each seed: one Pervasive Attention on IWSLT 8, table 3.4 35, 3.5 30, 3.7 9,
 # 3.8 9 (En-Vi), 37 (En-Ro), 2,000 (WMT'15), figure 3.8 some 150, a CoNLL model 1 to 2.
 # SEEDS="1 2 3" (means and deviations), BEAMS="1 5", UPDATES=N or MINUTES of processor time for each
-# model (0: as long as the preset says; multi30k 10, toy 3 minutes), RUNS=runs, SETS="--set ..." for every
-# model. SMALL=1: the toy corpus, 40 updates each, greedy, perplexities in two tables alone. A model is
-# trained once for all of them. Tables 3.4, 3.5 and 3.7 have the p-value of BLEU against their first row, of
-# each seed (paired bootstrap, 1,000 samples).
+# model (0: as long as the preset says; multi30k 10, toy 3 minutes), JOBS=1 models trained side by side,
+# RUNS=runs, SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates each, greedy,
+# perplexities in two tables alone. A model is trained once for all of them. Tables 3.4, 3.5 and 3.7 have
+# the p-value of BLEU against their first row, of each seed (paired bootstrap, 1,000 samples).
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -73,17 +73,19 @@ begin() {
     dataset "$ON" "$DATA" "$HERE/text"
 }
 
-# `train NAME ARCHITECTURE PRESET OPTION...`: train a model with each seed, unless it is there.
+# `train NAME ARCHITECTURE PRESET OPTION...`: train a model with each seed, unless it is there, JOBS at a time.
 train() {
     local seed
     for seed in $SEEDS; do
-        train_model "$HERE/$1-seed$seed" "$2" "$3" "$seed" "$UPDATES" "$MINUTES" "${@:4}"
+        beside "$HERE/$1-seed$seed.log" \
+            train_model "$HERE/$1-seed$seed" "$2" "$3" "$seed" "$UPDATES" "$MINUTES" "${@:4}"
     done
 }
 
 # `score NAME SPLIT...`: translate splits with each beam, unless that is done.
 score() {
     local seed model split beam
+    all_done
     for seed in $SEEDS; do
         model="$HERE/$1-seed$seed"
         for split in "${@:2}"; do
@@ -97,6 +99,7 @@ score() {
 # `force_all NAME`: force the references of the development set, for perplexity and alignments.
 force_all() {
     local seed model
+    all_done
     for seed in $SEEDS; do
         model="$HERE/$1-seed$seed"
         force "$model" valid --traces "$model/valid.traces.jsonl"
@@ -136,13 +139,13 @@ significance() {
 
 # `ablation EXPERIMENT TITLE VARIANT[=LABEL]...`: variants on the development set, against the first.
 ablation() {
-    local held name names=() models=()
-    for held in "${@:3}"; do
-        name="${held%%=*}"
-        variant "$name"
+    local row name names=() models=()
+    for row in "${@:3}"; do variant "${row%%=*}"; done
+    for row in "${@:3}"; do
+        name="${row%%=*}"
         score "pa-$name" valid
         if [ "$SMALL" != 1 ]; then force_all "pa-$name"; fi
-        models+=("${held#*=}=$HERE/pa-$name")
+        models+=("${row#*=}=$HERE/pa-$name")
         names+=("pa-$name")
     done
     significance "$1" valid "${names[@]}"
@@ -195,12 +198,12 @@ baselines() {
 forced() {
     local SEEDS="${SEEDS%% *}" name
     TRACES=()
+    for name in max gated-max attention; do variant "$name"; done
+    baselines
     for name in max gated-max attention; do
-        variant "$name"
         force_all "pa-$name"
         TRACES+=("$name=$HERE/pa-$name-seed$SEEDS/valid.traces.jsonl")
     done
-    baselines
     force_all bilstm
     force_all transformer
     TRACES+=("bilstm=$HERE/bilstm-seed$SEEDS/valid.traces.jsonl")
@@ -263,6 +266,10 @@ figure_3_8() {
             train "pa-k$kernel-n$depth" pervasive "$preset" --set model.aggregation=max \
                 --set "model.target_kernel=$kernel" --set "model.source_kernel=$kernel" \
                 --set "model.depth=$depth"
+        done
+    done
+    for kernel in $KERNELS; do
+        for depth in $DEPTHS; do
             score "pa-k$kernel-n$depth" valid
             if [ "$SMALL" != 1 ]; then force_all "pa-k$kernel-n$depth"; fi
             models+=("$kernel,$depth=$HERE/pa-k$kernel-n$depth")
