@@ -6,9 +6,10 @@ python -m recipes.results keep EXPERIMENT --title TITLE --table FILE --command T
     versions; a picture is copied beside it.
     FILE is JSON: a list of flat objects or {"rows": [...]}, or the output of `nmtgrid analyze
     latency`, `analyze curves`, `analyze activations` or `adaptive-tune` (`--json` or `--out`).
-python -m recipes.results adopt [--other-seeds] RECORD...
+python -m recipes.results adopt [--other-seeds] [--title TITLE] [--note TEXT] RECORD...
     Copy records into recipes/records, their pictures into recipes/figures, and write the pages;
-    or combine each with the record that is there, which other seeds made (recipes/seeds.py).
+    or combine each with the record that is there, which other seeds made (recipes/seeds.py). A
+    title or a note of one's own is stored in the records.
 python -m recipes.results write
     Write the pages (recipes/results_page.py) from recipes/records and recipes/published.json.
 python -m recipes.results check
@@ -132,10 +133,13 @@ def _flat(row: Mapping[str, Any]) -> Row:
     return flat
 
 
-def adopt(paths: Sequence[Path], other_seeds: bool = False) -> None:
+def adopt(
+    paths: Sequence[Path], other_seeds: bool = False, title: str = "", note: str = ""
+) -> None:
     """Copy records into the project, in the place of what is there of the same name.
 
-    With `other_seeds`, a record is combined with that one.
+    With `other_seeds`, a record is combined with that one. A title replaces that of the recipe, a
+    note is added.
     """
     for path in paths:
         record = read(path)
@@ -143,6 +147,10 @@ def adopt(paths: Sequence[Path], other_seeds: bool = False) -> None:
         target = RECORDS / f"{'small-' if record['small'] else ''}{path.name}"
         if other_seeds:
             record = combine(read(target), record)
+        if title:
+            record["title"] = title
+        if note:
+            record["notes"] = [*record.get("notes", []), note]
         picture = record.pop("picture", None)
         if picture and not record["small"]:
             record["picture"] = picture
@@ -278,6 +286,8 @@ def main() -> int:
     adopting = commands.add_parser("adopt", help="copy records into the project")
     adopting.add_argument("records", nargs="+", type=Path)
     adopting.add_argument("--other-seeds", action="store_true")
+    adopting.add_argument("--title", default="")
+    adopting.add_argument("--note", default="")
     commands.add_parser("write", help="write the pages")
     commands.add_parser("check", help="report whether the pages are current")
     options = parser.parse_args()
@@ -293,7 +303,7 @@ def main() -> int:
         _write(record, options.out)
         return 0
     if options.what == "adopt":
-        adopt(options.records, options.other_seeds)
+        adopt(options.records, options.other_seeds, options.title, options.note)
     from recipes import results_page  # which imports this module
 
     stale = results_page.stale()

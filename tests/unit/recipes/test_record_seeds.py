@@ -104,6 +104,9 @@ def test_adopting_another_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     record = results.read(tmp_path / "records" / path.name)
     assert record["seeds"] == "1 2"
     assert record["rows"][0]["bleu"]["mean"] == 40.75
+    results.adopt([path], title="Another title", note="Why")
+    record = results.read(tmp_path / "records" / path.name)
+    assert (record["seeds"], record["title"], record["notes"]) == ("2", "Another title", ["Why"])
 
 
 def test_all_pages_can_show_means_over_seeds() -> None:
