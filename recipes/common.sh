@@ -450,9 +450,10 @@ train_and_score() {
     record "one-model${LABEL:+-$LABEL}" "One model${LABEL:+, $LABEL}" "$MODEL-table.json"
 }
 
-# `record EXPERIMENT TITLE TABLE.json [PICTURE.png]`: keep what an experiment gave, for RESULTS.md.
+# `record EXPERIMENT TITLE TABLE.json [PICTURE.png]`: keep what an experiment gave, for RESULTS.md, with the
+# remark NOTE, if there is one.
 record() {
     run python "$PROJECT/recipes/results.py" keep "$1" --title "$2" --table "$3" \
         --command "$INVOKED" --seeds "${SEEDS:-${SEED:-1}}" \
-        --out "$RUNS/results/$1${ON:+-$ON}.json" ${4:+--picture "$4"}
+        --out "$RUNS/results/$1${ON:+-$ON}.json" ${4:+--picture "$4"} ${NOTE:+--note "$NOTE"}
 }

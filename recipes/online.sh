@@ -342,10 +342,30 @@ agent_and_wait_7() {
     evaluate tf-k7 --k "$K,inf"
 }
 
+# Set THRESHOLD of the agent to what lags as wait-7 does at k = 5, as nearly as can be; NOTE says so.
+operating_point() {
+    THRESHOLD=0.2 NOTE=""
+    if [ "$DRY_RUN" != 0 ]; then return; fi
+    read -r THRESHOLD NOTE < <(python - "$HERE/eval/"{"$NAME","tf-k7"}"-seed$SEED/results.json" <<'END'
+import json, sys
+
+agent, wait = (json.load(open(path))["settings"] for path in sys.argv[1:])
+other = next(row for row in wait if row["k"] == 5)
+for point in (*agent, other):
+    point["al"] = point["al"] or 0.0  # null where every translation is empty
+row = min(agent, key=lambda row: abs(row["al"] - other["al"]))
+points = (f"AL {point['al']:.2f}, test BLEU {point['bleu_tokenized']:.1f}" for point in (row, other))
+print(f"{row['threshold']:g} The agent at {row['threshold']:g}: {'. Wait-7 at k = 5: '.join(points)}.")
+END
+    )
+}
+
 figure_4_16() {
+    local THRESHOLD NOTE
     agent_and_wait_7
+    operating_point
     by_difficulty 4.16 "offline=$HERE/eval/pa-uni-inf-seed$SEED/k-inf.txt" \
-        "agent=$HERE/eval/$NAME-seed$SEED/threshold-0.2.txt" \
+        "agent=$HERE/eval/$NAME-seed$SEED/threshold-$THRESHOLD.txt" \
         "wait-7=$HERE/eval/tf-k7-seed$SEED/k-5.txt"
 }
 

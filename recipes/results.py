@@ -1,9 +1,9 @@
 """Records of what recipes measured, and the pages of results that are generated from them.
 
 python -m recipes.results keep EXPERIMENT --title TITLE --table FILE --command TEXT --out RECORD
-        [--seeds "1 2"] [--picture PNG]
+        [--seeds "1 2"] [--picture PNG] [--note TEXT]
     Save the rows of FILE as a record, with the command, the date, the machine, its speed and the
-    versions; a picture is copied beside it.
+    versions; a picture is copied beside it, a note is stored with them.
     FILE is JSON: a list of flat objects or {"rows": [...]}, or the output of `nmtgrid analyze
     latency`, `analyze curves`, `analyze activations` or `adaptive-tune` (`--json` or `--out`).
 python -m recipes.results adopt [--other-seeds] [--title TITLE] [--note TEXT] RECORD...
@@ -283,6 +283,7 @@ def main() -> int:
         keeping.add_argument(f"--{name}", type=Path, required=True)
     keeping.add_argument("--seeds", default="1")
     keeping.add_argument("--picture", type=Path)
+    keeping.add_argument("--note", default="")
     adopting = commands.add_parser("adopt", help="copy records into the project")
     adopting.add_argument("records", nargs="+", type=Path)
     adopting.add_argument("--other-seeds", action="store_true")
@@ -295,6 +296,8 @@ def main() -> int:
         record = keep(
             options.experiment, options.title, options.table, options.command, options.seeds
         )
+        if options.note:
+            record["notes"] = [options.note]
         if options.picture:
             picture = options.out.with_suffix(options.picture.suffix)
             record["picture"] = picture.name
