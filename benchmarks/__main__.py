@@ -41,11 +41,11 @@ from benchmarks import (
     forms,
     kernels,
     machine,
-    peers,
     training_speed,
     twins,
     whole_run,
 )
+from benchmarks.peers import comparison
 from benchmarks.store import Section, Store, to_markdown
 from benchmarks.timing import Conditions
 from nmtgrid.models import zoo
@@ -69,7 +69,7 @@ def parts(options: argparse.Namespace) -> dict[str, Part]:
         "whole": whole_run.measure,
         "attn2d": functools.partial(attn2d.measure, folder=options.attn2d),
         "peers": functools.partial(
-            peers.measure_part,
+            comparison.measure_part,
             data=options.data,
             python=options.peers_python,
             folder=options.out.resolve() / "peers",

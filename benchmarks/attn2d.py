@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from benchmarks.decoding_speed import stepping
-from benchmarks.peer_attn2d import Steps, build, loss
+from benchmarks.peers.attn2d import Steps, build, loss
 from benchmarks.shapes import (
     SOURCE_TYPES,
     TARGET_TYPES,

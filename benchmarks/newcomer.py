@@ -29,7 +29,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.results import machine, markdown, software
+from recipes.machine import machine, software
+from recipes.results import markdown
 from recipes.seeds import Record
 
 PROJECT = Path(__file__).resolve().parent.parent

@@ -104,6 +104,34 @@ def _scored(column: str, what: str) -> Callable[[Sequence[Row]], str]:
     return figures
 
 
+def _receptive_fields(rows: Sequence[Row]) -> str:
+    """Return BLEU of the models that see as many target tokens as others, then of the best one."""
+    fields = Counter(row["target_tokens_seen"] for row in rows)
+    shared = max(fields, key=lambda field: (fields[field], field))
+    alike = [row for row in rows if row["target_tokens_seen"] == shared]
+    best = max(rows, key=lambda row: mean_of(row["valid_beam1"]))
+    shown = (
+        f"k={row['kernel']}, N={row['depth']} {mean_of(row['valid_beam1']):.1f}"
+        for row in sorted(alike, key=lambda row: int(row["depth"]))
+    )
+    return (
+        f"validation BLEU, greedy, with a receptive field of {shared} target tokens: "
+        f"{', '.join(shown)}; the best of {len(rows)} is k={best['kernel']}, N={best['depth']} with "
+        f"{mean_of(best['valid_beam1']):.1f}"
+    )
+
+
+def _difficulties(rows: Sequence[Row]) -> str:
+    """Return how far the agent and wait-k are below the offline model, by difficulty."""
+    shown = (
+        f"{row['bucket']} {mean_of(row['agent']) - mean_of(row['offline']):+.1f} and "
+        f"{mean_of(row['wait-7']) - mean_of(row['offline']):+.1f}"
+        for row in rows
+        if row["sentences"] >= 30
+    )
+    return f"sentence BLEU beside offline, of the agent and of wait-7, by difficulty: {', '.join(shown)}"
+
+
 def _alignments(rows: Sequence[Row]) -> str:
     names = {"max": "max-pooling", "attention": "self-attention"}
     by_title = {title: find(rows, model=name) for name, title in names.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from benchmarks.peer_nmtgrid import model_settings
+from benchmarks.peers.nmtgrid import model_settings
 from nmtgrid.base.io.atomic import write_json
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset

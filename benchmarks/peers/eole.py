@@ -21,7 +21,7 @@ from eole.trainer import build_trainer
 from eole.utils.optimizers import Optimizer
 from safetensors.torch import load_file
 
-from benchmarks.peer_worker import END, Task
+from benchmarks.peers.worker import END, Task
 
 _PARTS = {
     "attention.query": "self_attn.linear_query", "attention.key": "self_attn.linear_keys",

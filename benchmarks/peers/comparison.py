@@ -25,8 +25,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.peer_data import plain_weights, train_common, write_task
-from benchmarks.peer_nmtgrid import model_settings
+from benchmarks.peers.data import plain_weights, train_common, write_task
+from benchmarks.peers.nmtgrid import model_settings
 from benchmarks.store import Section, section, to_markdown
 from benchmarks.timing import Conditions, facts
 from nmtgrid.base.errors import ConfigError
@@ -36,7 +36,7 @@ from nmtgrid.convert import to_ctranslate2
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import LoadedModel, load_model
 
-PROJECT = Path(__file__).resolve().parent.parent
+PROJECT = Path(__file__).resolve().parents[2]
 FLOORS = {
     ("train", "eole"): 1.0, ("train", "joeynmt"): 2.2,
     ("greedy", "eole"): 1.0, ("beam 5", "eole"): 1.4,
@@ -73,13 +73,13 @@ CONTESTANTS = (
 
 
 class Worker:
-    """A running `benchmarks.peer_worker`."""
+    """A running `benchmarks.peers.worker`."""
 
     def __init__(self, python: str, module: str, task: dict[str, Any], log: Path) -> None:
         one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         with log.open("w") as file:
             self._process = subprocess.Popen(
-                [python, "-m", "benchmarks.peer_worker", module], cwd=PROJECT, text=True,
+                [python, "-m", "benchmarks.peers.worker", module], cwd=PROJECT, text=True,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file,
                 env={**os.environ, **one_thread},
             )  # fmt: skip
@@ -268,7 +268,7 @@ def measure_part(conditions: Conditions, data: Path | None, python: str, folder:
 
 def main() -> None:
     """Measure, print and store."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.peers", description=__doc__)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--peers-python", default=sys.executable)
     parser.add_argument("--rounds", type=int, default=3)
@@ -293,7 +293,3 @@ def main() -> None:
     print(to_markdown("peers", as_section(results)))
     if options.out:
         write_json(options.out, results)
-
-
-if __name__ == "__main__":
-    main()

@@ -15,7 +15,7 @@ from joeynmt.prediction import predict, prepare
 from joeynmt.training import TrainManager
 from safetensors.torch import load_file
 
-from benchmarks.peer_worker import Task
+from benchmarks.peers.worker import Task
 
 _PARTS = {
     "attention_norm": "{first}layer_norm", "source_attention_norm": "dec_layer_norm",

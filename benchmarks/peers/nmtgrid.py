@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.peer_worker import Task
+from benchmarks.peers.worker import Task
 from nmtgrid import __version__
 from nmtgrid.base.devices import find_device, keep_memory
 from nmtgrid.data.batches import BatchPlan, DataCursor, collate

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import ctranslate2
 
-from benchmarks.peer_worker import Task
+from benchmarks.peers.worker import Task
 
 
 class System:

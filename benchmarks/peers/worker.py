@@ -1,6 +1,6 @@
 """One system in its own interpreter, told over a pipe, round by round, what to do.
 
-    python -m benchmarks.peer_worker NAME
+    python -m benchmarks.peers.worker NAME
 
 Reads one JSON object a line, first the task, then commands; answers each with one line. Needs
 nothing but the system itself, so that a peer may live in another environment.
@@ -20,12 +20,12 @@ END = "</s>"
 
 
 class System(Protocol):
-    """What a benchmarked system does; each `benchmarks.peer_NAME` has a class of this name."""
+    """What a benchmarked system does; each `benchmarks.peers.NAME` has a class of this name."""
 
     version: str
 
     def __init__(self, task: Task) -> None:
-        """Build the training and load the common weights; `task` is what peer_data wrote."""
+        """Build the training and load the common weights; `task` is what data.py wrote."""
 
     def train(self, seconds: float) -> tuple[int, int]:
         """Train for so much processor time; return target tokens (end symbols too) and updates."""
@@ -69,7 +69,7 @@ def main() -> None:
 
     task = json.loads(sys.stdin.readline())
     try:
-        module = importlib.import_module(f"benchmarks.peer_{sys.argv[1]}")
+        module = importlib.import_module(f"benchmarks.peers.{sys.argv[1]}")
     except ModuleNotFoundError as fault:
         return answer({"missing": str(fault.name)})
     system: System = module.System(task)
