@@ -117,7 +117,13 @@ _CONLL = (
 )
 
 # Half an hour of one core, as every architecture's `multi30k` has it.
-_SMALL = HALF_HOUR | model(size=192) | dropout_rates(0.25) | training(learning_rate=0.003)
+_SMALL = (
+    HALF_HOUR
+    | model(size=192)
+    | dropout_rates(0.25)
+    # The best of recipes/tune.sh (recipes/records/tune-multi30k-3-bilstm.json).
+    | training(optimiser="muon", learning_rate=0.006)
+)
 
 BILSTM = (
     toy(model(encoder_depth=1, decoder_depth=1, size=128) | dropout_rates(0.1), 0.005, 1000),
