@@ -116,8 +116,8 @@ def _receptive_fields(rows: Sequence[Row]) -> str:
     )
     return (
         f"validation BLEU, greedy, with a receptive field of {shared} target tokens: "
-        f"{', '.join(shown)}; the best of {len(rows)} is k={best['kernel']}, N={best['depth']} with "
-        f"{mean_of(best['valid_beam1']):.1f}"
+        f"{', '.join(shown)}; the best of {len(rows)} is k={best['kernel']}, N={best['depth']} "
+        f"with {mean_of(best['valid_beam1']):.1f}"
     )
 
 
@@ -129,7 +129,8 @@ def _difficulties(rows: Sequence[Row]) -> str:
         for row in rows
         if row["sentences"] >= 30
     )
-    return f"sentence BLEU beside offline, of the agent and of wait-7, by difficulty: {', '.join(shown)}"
+    what = "sentence BLEU minus that of the offline model, agent and wait-7, by difficulty"
+    return f"{what}: {', '.join(shown)}"
 
 
 def _alignments(rows: Sequence[Row]) -> str:
