@@ -122,14 +122,15 @@ def _receptive_fields(rows: Sequence[Row]) -> str:
 
 
 def _difficulties(rows: Sequence[Row]) -> str:
-    """Return how far the agent and wait-k are below the offline model, by difficulty."""
+    """Return what reading with an agent, or along wait-k, costs a model, by difficulty."""
     shown = (
         f"{row['bucket']} {mean_of(row['agent']) - mean_of(row['offline']):+.1f} and "
-        f"{mean_of(row['wait-7']) - mean_of(row['offline']):+.1f}"
+        f"{mean_of(row['offline-wait-k']) - mean_of(row['offline']):+.1f} "
+        f"({row['sentences']} sentences)"
         for row in rows
         if row["sentences"] >= 30
     )
-    what = "sentence BLEU minus that of the offline model, agent and wait-7, by difficulty"
+    what = "sentence BLEU minus that of reading everything first, agent and wait-k, by difficulty"
     return f"{what}: {', '.join(shown)}"
 
 

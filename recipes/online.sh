@@ -342,31 +342,35 @@ agent_and_wait_7() {
     evaluate tf-k7 --k "$K,inf"
 }
 
-# Set THRESHOLD of the agent to what lags as wait-7 does at k = 5, as nearly as can be; NOTE says so.
-operating_point() {
-    THRESHOLD=0.2 NOTE=""
+# Set THRESHOLD of the agent and WAIT, the k of wait-7, to the two whose lagging is nearest; NOTE tells them.
+operating_points() {
+    THRESHOLD=0.2 WAIT=5 NOTE=""
     if [ "$DRY_RUN" != 0 ]; then return; fi
-    read -r THRESHOLD NOTE < <(python - "$HERE/eval/"{"$NAME","tf-k7"}"-seed$SEED/results.json" <<'END'
-import json, sys
+    read -r THRESHOLD WAIT NOTE < <(python - "$HERE/eval/"{"$NAME","tf-k7"}"-seed$SEED/results.json" <<'END'
+import itertools, json, sys
 
 agent, wait = (json.load(open(path))["settings"] for path in sys.argv[1:])
-other = next(row for row in wait if row["k"] == 5)
-for point in (*agent, other):
-    point["al"] = point["al"] or 0.0  # null where every translation is empty
-row = min(agent, key=lambda row: abs(row["al"] - other["al"]))
-points = (f"AL {point['al']:.2f}, test BLEU {point['bleu_tokenized']:.1f}" for point in (row, other))
-print(f"{row['threshold']:g} The agent at {row['threshold']:g}: {'. Wait-7 at k = 5: '.join(points)}.")
+waits = (row for row in wait if row["k"])  # null: the whole source first
+# Average lagging is null where every translation is empty.
+pair = min(
+    itertools.product(agent, waits),
+    key=lambda pair: abs((pair[0]["al"] or 0) - (pair[1]["al"] or 0)),
+)
+points = (f"AL {row['al'] or 0:.2f}, test BLEU {row['bleu_tokenized']:.1f}" for row in pair)
+threshold, k = f"{pair[0]['threshold']:g}", f"{pair[1]['k']:g}"
+print(f"{threshold} {k} The agent at {threshold}: {f'. Wait-7 at k = {k}: '.join(points)}.")
 END
     )
 }
 
 figure_4_16() {
-    local THRESHOLD NOTE
+    local THRESHOLD WAIT NOTE
     agent_and_wait_7
-    operating_point
+    operating_points
     by_difficulty 4.16 "offline=$HERE/eval/pa-uni-inf-seed$SEED/k-inf.txt" \
         "agent=$HERE/eval/$NAME-seed$SEED/threshold-$THRESHOLD.txt" \
-        "wait-7=$HERE/eval/tf-k7-seed$SEED/k-5.txt"
+        "offline-wait-k=$HERE/eval/pa-uni-inf-seed$SEED/k-$WAIT.txt" \
+        "wait-7=$HERE/eval/tf-k7-seed$SEED/k-$WAIT.txt"
 }
 
 # `paths FIGURE THRESHOLD K`: where an agent and wait-k read and write.
