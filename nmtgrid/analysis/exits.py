@@ -100,8 +100,8 @@ def read_exits(
 ) -> list[ExitTraces]:
     """Return the exits of all systems; examples are `lines` (from 1), or the first `count`.
 
-    `warn` is called for traces of another source than that of the first. Raises InputError for files of different lengths (also of `others`), without exits, or without
-    such a line.
+    `warn` is called for traces of another source than that of the first. Raises InputError for
+    files of different lengths (also of `others`), without exits, or without such a line.
     """
     traces = {name: list(read_traces(path)) for name, path in files.items()}
     systems = [exits_of_traces(name, traces[name], files[name], lines, count) for name in files]
