@@ -67,9 +67,9 @@ _NO_MEMORY_TO_LOAD = (
 )
 _MEMORY_FULL = "error: The memory of this machine is full.\n       Use smaller batches or models.\n"
 _PAUSE = 10.0
-"""Seconds that a process which another one speaks for waits before it reports its own fault."""
+"""Seconds that a silent process of several waits before it reports an error itself."""
 _MOMENT = 0.05
-"""Seconds after which an interruption that came to nothing is made again."""
+"""Seconds before an interruption that Python dropped is raised again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

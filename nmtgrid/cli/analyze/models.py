@@ -62,7 +62,7 @@ def activations(arguments: ActivationsArguments) -> None:
 
 
 def probed_section(arguments: ActivationsArguments) -> Section:
-    """Return the activations of all models; every fault of the arguments is told before."""
+    """Return the activations of all models; faulty arguments are refused before the first run."""
     from nmtgrid.analysis.activations import activations_section, profile, select_points
     from nmtgrid.analysis.quality.evaluation import split_title
     from nmtgrid.analysis.systems import named_files
@@ -75,7 +75,7 @@ def probed_section(arguments: ActivationsArguments) -> Section:
     device = find_device(arguments.device)
     dataset = Dataset.open(arguments.data)
     pairs = dataset.split(arguments.split)
-    # A fault of the last model shall show before minutes are spent on the first.
+    # A fault of the last model should show before minutes are spent on the first.
     for name, path in named.items():
         loaded = load_model(path, None, arguments.weights)
         check_vocabularies(loaded, dataset)
