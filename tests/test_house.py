@@ -52,6 +52,18 @@ def test_help_loads_nothing_heavy(project: Path, arguments: list[str]) -> None:
     assert len(shown.splitlines()) > 1
 
 
+@pytest.mark.parametrize("name", ["lengths", "compare", "buckets"])
+def test_text_files_are_analysed_without_torch(project: Path, tmp_path: Path, name: str) -> None:
+    for file in ("ours", "reference"):
+        (tmp_path / file).write_text("a b c d\n")
+    code = (
+        "import sys; from nmtgrid.cli.app import main; code = main(sys.argv[1:]);"
+        "print(code, 'torch' in sys.modules)"
+    )
+    files = str(tmp_path / "ours"), "-r", str(tmp_path / "reference")
+    assert _python(project, code, "analyze", name, *files) == "0 False\n"
+
+
 def test_help_of_every_subcommand_loads_nothing_heavy(project: Path) -> None:
     code = (
         "import importlib, sys; from nmtgrid.cli import app\n"

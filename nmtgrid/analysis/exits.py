@@ -30,7 +30,7 @@ from nmtgrid.analysis.plotting.figure import (
     wrapped,
 )
 from nmtgrid.analysis.section import Picture, Section, Table, percent
-from nmtgrid.analysis.systems import check_lengths
+from nmtgrid.analysis.systems import check_lengths, joined_source, source_mismatches
 from nmtgrid.base.errors import InputError
 from nmtgrid.search.traces import Trace, read_traces
 
@@ -96,15 +96,18 @@ def read_exits(
     lines: Sequence[int] = (),
     count: int = 3,
     others: Mapping[Path, int] | None = None,
+    warn: Callable[[str], None] = lambda message: None,
 ) -> list[ExitTraces]:
     """Return the exits of all systems; examples are `lines` (from 1), or the first `count`.
 
-    Raises InputError for files of different lengths (also of `others`), without exits, or without
-    such a line.
+    `warn` is called for traces of another source than that of the first. Raises InputError for
+    files of different lengths (also of `others`), without exits, or without such a line.
     """
     traces = {name: list(read_traces(path)) for name, path in files.items()}
     systems = [exits_of_traces(name, traces[name], files[name], lines, count) for name in files]
     check_lengths({path: len(traces[name]) for name, path in files.items()} | dict(others or {}))
+    for mismatch in source_mismatches({n: [*map(joined_source, traces[n])] for n in files}):
+        warn(mismatch)
     return systems
 
 

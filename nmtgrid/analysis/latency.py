@@ -392,7 +392,7 @@ def _settings_table(
         [
             [
                 result.system,
-                result.setting.title,
+                result.setting.title.replace(" = ", "="),
                 result.bleu,
                 *map(row.get, _FIGURES),
             ]

@@ -20,6 +20,7 @@ from nmtgrid.analysis.alignment.pharaoh import Heuristic, Links, read_links
 from nmtgrid.analysis.alignment.soft_alignments import join_units, words_of_units
 from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths
 from nmtgrid.analysis.section import Picture, Section, Table, percent
+from nmtgrid.analysis.systems import read_text
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import mark_of
@@ -123,6 +124,22 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
                     line=line,
                 )
     return systems
+
+
+def read_references(path: Path, traced: Mapping[str, Sequence[Trace]]) -> list[str]:
+    """Return the references of all lines of the traces; there may be more.
+
+    Raises InputError for a file that ends before the last line of the traces.
+    """
+    references = read_text(path)
+    last = max((trace.line for traces in traced.values() for trace in traces), default=0)
+    if len(references) < last:
+        raise InputError(
+            f"it has {plural(len(references), 'line')}, but there are traces of line {last:,}.",
+            "Give the references of the text that the traces are of.",
+            path=path,
+        )
+    return references
 
 
 def as_paths(
@@ -325,7 +342,7 @@ def _rows(
             PathGrid(title, path.source, path.target, path.delays, links, path.shares, style)
         )
     caption = f"Line {line}"
-    if references is not None and line <= len(references):
+    if references is not None:
         caption += f", reference: {references[line - 1]}"
     return [
         GridRow("" if first else caption, grids[first : first + _ABREAST])

@@ -11,7 +11,8 @@ from nmtgrid.base.io.atomic import name_faults, split_label
 from nmtgrid.base.io.text import SUFFIXES, read_lines
 from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import joined_words, mark_of
-from nmtgrid.search.traces import read_traces
+from nmtgrid.search.traces import Trace, read_traces
+from nmtgrid.text.moses import unescape
 
 _KINDS = (*SUFFIXES[1:], ".txt", ".jsonl", ".traces")
 
@@ -97,7 +98,7 @@ def read_system(name: str, path: Path) -> SystemOutput:
                 line=line,
             )
         lines.append(trace.text)
-        source_lines.append(" ".join(joined_words(trace.source, mark_of(trace.source))))
+        source_lines.append(joined_source(trace))
     if not lines:
         raise InputError("it is empty.", "Give a file with one trace per sentence.", path=path)
     return SystemOutput(name, path, lines, source_lines)
@@ -121,6 +122,41 @@ def check_lengths(lengths: dict[Path, int]) -> None:
         path=other,
         line=min(length, count) + 1,
     )
+
+
+def source_mismatches(
+    sources: Mapping[str, Sequence[str]], expected: Sequence[str] | None = None
+) -> list[str]:
+    """Return a warning for each system whose traces have another source in most lines.
+
+    `sources` are its lines by system; they are compared with the `expected` ones, or else with
+    those of the first system.
+    """
+    letters = {name: [*map(_letters, lines)] for name, lines in sources.items()}
+    if expected is not None:
+        first, others = "the given source", [*map(_letters, expected)]
+    elif letters:
+        name, others = next(iter(letters.items()))
+        first = f"that of `{name}`"
+    warnings = []
+    for name, lines in letters.items():
+        count = sum(line != other for line, other in zip(lines, others, strict=True))
+        if 2 * count > len(lines):
+            warnings.append(
+                f"The source of `{name}` differs from {first} in {count:,} of {len(lines):,} "
+                "lines: are these translations of the same split of the same data?"
+            )
+    return warnings
+
+
+def _letters(line: str) -> str:
+    """Return the letters and digits of a source line: they do not depend on the tokeniser."""
+    return "".join(filter(str.isalnum, unescape(line).lower()))
+
+
+def joined_source(trace: Trace) -> str:
+    """Return the source of a trace as tokenised words between spaces."""
+    return " ".join(joined_words(trace.source, mark_of(trace.source)))
 
 
 def corpus_title(data: Path, languages: Sequence[str], split: str) -> str:

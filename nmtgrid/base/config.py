@@ -30,8 +30,8 @@ Thing = TypeVar("Thing")
 class Registry(Generic[Thing]):
     """Named objects; for an unknown name the error suggests the nearest one.
 
-    They come in the order of their names, whichever of them was entered first: that hangs on which
-    module was imported first.
+    Iteration is in the order of the names: the order of entry depends on which module was imported
+    first.
     """
 
     def __init__(self, kind: str, advice: str = "") -> None:

@@ -67,9 +67,9 @@ _NO_MEMORY_TO_LOAD = (
 )
 _MEMORY_FULL = "error: The memory of this machine is full.\n       Use smaller batches or models.\n"
 _PAUSE = 10.0
-"""Seconds that a process which another one speaks for waits before it reports its own fault."""
+"""Seconds that a silent process of several waits before it reports an error itself."""
 _MOMENT = 0.05
-"""Seconds after which an interruption that came to nothing is made again."""
+"""Seconds before an interruption that Python dropped is raised again."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -256,9 +256,7 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         cls=_InOrder,
         name=_PROGRAM,
         help="Neural machine translation, from raw parallel text to scored translations.",
-        epilog="`nmtgrid COMMAND --help` shows the options of a command, with examples. Anywhere "
-        "on the line, `--quiet` leaves only warnings, errors and what goes to standard output, "
-        "and `--debug` shows the traceback of an error.",
+        epilog="`nmtgrid COMMAND --help` shows the options of a command, with examples.",
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
@@ -288,12 +286,20 @@ def _root(
             f"repeated. `{_IMPORT}` names files too.",
         ),
     ] = None,
+    quiet: Annotated[
+        bool,
+        typer.Option(
+            "--quiet",
+            help="Print only warnings, errors and what goes to standard output. Anywhere on the "
+            "line.",
+        ),
+    ] = False,
     debug: Annotated[
         bool,
         typer.Option("--debug", help="Show the traceback of an error. Anywhere on the line."),
     ] = False,
 ) -> None:
-    """Hold the general options for `--help`; `main` takes the last two off the line."""
+    """Declare the general options for `--help`; `main` takes all but the first off the line."""
 
 
 def _run(words: list[str]) -> int:
@@ -345,8 +351,9 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
         hint = option_hint(words[0] if words else "", option)
         # What another toolkit means is a better guess than a similar spelling.
         message = f"No such option: {option}" if hint else fault.format_message()
-        # Some versions of Typer name the class of the fault.
-        console.error(message.replace("Value error, ", ""), f"{hint} {usage}".strip())
+        # Versions of Typer that check values with pydantic put its name of the fault before it.
+        message = message.replace(": Value error, ", ": ", 1)
+        console.error(message, f"{hint} {usage}".strip())
     elif isinstance(fault, OSError) and fault.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" {fault.filename} could not be written." if fault.filename else ""
         console.error(f"The disk is full.{where}", "Free some space and run the command again.")

@@ -161,7 +161,7 @@ def _faults(arguments: LearnArguments, method: str) -> list[str]:
                 faults.append(
                     f"`--{name}` applies to SentencePiece only: add `--method sentencepiece`."
                 )
-    elif arguments.merges is not None or arguments.codes:
+    elif arguments.model is None and (arguments.merges is not None or arguments.codes):
         option = "--codes" if arguments.codes else "--merges"
         faults.append(f"`{option}` applies to BPE only: leave it out, or `--method sentencepiece`.")
     return faults

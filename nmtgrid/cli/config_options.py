@@ -89,11 +89,12 @@ def with_options(
     barred: Collection[str],
     settings: Collection[str] | None,
 ) -> tuple[dict[str, Any], ConfigFile]:
-    """Return the arguments with those that `file` gives, and the file with what it has given.
+    """Return the arguments completed from `file`, and the file with what was taken from it.
 
-    `options` are those that it may give, by key; of them the fields `typed` stand on the command
-    line, and win. `barred` are keys of other options. `settings` are keys that stay in the file, as
-    do tables and unknown ones; None: there are no settings, and what is no option is a fault.
+    `options` are those that a file may set, by key; the fields `typed` were given on the command
+    line, which takes precedence. `barred` are the keys of all other options. `settings` are keys
+    that stay in the file, as do tables and unknown keys; None: the command has no settings, and an
+    unknown key is a fault.
     """
     if file.is_model and settings is None:
         raise InputError(

@@ -252,11 +252,7 @@ def _in_panels(
     kind: type[CommandArguments], panels: Mapping[str, str]
 ) -> tuple[list[inspect.Parameter], dict[str, Any]]:
     """Return the parameters of a command in the order of its help, and their hints for Typer."""
-    # Resolved against the module that declares the fields, whose annotations are strings.
-    known, hints = get_type_hints(kind, include_extras=True), dict[str, Any]()
-    for field in dataclasses.fields(kind):
-        hint = known[field.name]
-        hints[field.name] = Annotated[hint, field.metadata["typer"]] if field.metadata else hint
+    hints = _hints(kind)
     panel_of = {name: panel for panel, names in panels.items() for name in names.split()}
     if unknown := [name for name in panel_of if name not in hints]:
         raise ValueError(f"{kind.__name__} has no {', '.join(unknown)}")
@@ -278,6 +274,18 @@ def _in_panels(
         key=lambda each: (is_option[each.name], places.get(each.name, len(places))),
     )
     return parameters, hints
+
+
+def _hints(kind: type[CommandArguments]) -> dict[str, Any]:
+    """Return the type of each field, annotated with its option or argument for Typer."""
+    # Resolved against the module that declares the fields, whose annotations are strings.
+    hints = get_type_hints(kind, include_extras=True)
+    return {
+        field.name: Annotated[hints[field.name], field.metadata["typer"]]
+        if field.metadata
+        else hints[field.name]
+        for field in dataclasses.fields(kind)
+    }
 
 
 def _call_with_file(
@@ -390,17 +398,13 @@ def _with_numbers(
 
 def file_options(kind: type[CommandArguments]) -> dict[str, FileOption]:
     """Return the options that a file of `--config` may give, by key."""
-    hints, names, options = get_type_hints(kind, include_extras=True), option_names(kind), {}
+    hints, names, options = _hints(kind), option_names(kind), {}
     for field in dataclasses.fields(kind):
         if field.name in kind.not_in_file or field.default is REQUIRED:
             continue
-        hint = hints[field.name]
-        if field.metadata:
-            annotation, info = hint, field.metadata["typer"]
-        else:
-            annotation, info = get_args(hint)[0], hint.__metadata__[0]
+        annotation, info = get_args(hints[field.name])
         label = names[field.name].strip("`")
-        number, _ = _number_option(label, Annotated[annotation, info])
+        number, _ = _number_option(label, hints[field.name])
         key = _key(label) if label.startswith("--") else field.name
         options[key] = FileOption(
             field.name, label, annotation, info.help or "",
@@ -415,15 +419,15 @@ def _key(label: str) -> str:
 
 def option_names(kind: type[CommandArguments]) -> dict[str, str]:
     """Return what messages call each field: `--k` in backticks, arguments by their metavar."""
-    names, hints = {}, get_type_hints(kind, include_extras=True)
-    for field in dataclasses.fields(kind):
-        info = field.metadata["typer"] if field.metadata else hints[field.name].__metadata__[0]
+    names = {}
+    for field, hint in _hints(kind).items():
+        info = hint.__metadata__[0]
         if isinstance(info, ArgumentInfo):
-            names[field.name] = (info.metavar or field.name.upper()).partition("|")[0]
+            names[field] = (info.metavar or field.upper()).partition("|")[0]
         else:
             # Typer keeps the first name in an annotation as the default.
-            declared = info.default if isinstance(info.default, str) else f"--{field.name}"
-            names[field.name] = f"`{declared.partition('/')[0].replace('_', '-')}`"
+            declared = info.default if isinstance(info.default, str) else f"--{field}"
+            names[field] = f"`{declared.partition('/')[0].replace('_', '-')}`"
     return names
 
 

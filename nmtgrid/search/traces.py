@@ -22,9 +22,7 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.base.config import from_attributes
 from nmtgrid.base.io.atomic import with_line_checksum
@@ -38,7 +36,11 @@ from nmtgrid.base.io.records import (
     parse_record,
 )
 from nmtgrid.base.io.text import read_lines
-from nmtgrid.search.api import Translation
+
+if TYPE_CHECKING:  # analyses of traces and text do not wait for torch
+    from torch import Tensor
+
+    from nmtgrid.search.api import Translation
 
 _SHARE_DIGITS, _LOG_DIGITS, _SCORE_DIGITS = 4, 6, 6
 # Shares are sums, which bfloat16 rounds.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import ipaddress
 import json
 import select
@@ -172,10 +173,13 @@ class Server(ThreadingHTTPServer):
         try:
             super().__init__((host, port), Handler)
         except OSError as fault:
+            advice = "Name an address of this machine; 127.0.0.1 is open to this machine alone."
+            if fault.errno in (errno.EADDRINUSE, errno.EACCES):
+                advice = "Give another port, or 0 for any free one."
             raise ConfigError(
                 f"The server cannot listen on `--host {host} --port {port}`: "
                 f"{fault.strerror or fault}.",
-                "Another program may use the port: give another port, or 0 for any free one.",
+                advice,
             ) from fault
 
     def server_bind(self) -> None:

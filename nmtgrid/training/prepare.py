@@ -42,6 +42,7 @@ from nmtgrid.models.directory import (
     LengthPercentiles,
     TrainingLengths,
     load_weights,
+    read_run_settings,
     save_description,
     weights_file,
 )
@@ -686,14 +687,16 @@ def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
         raise ModelError(
             f"`--init`: there is no model directory {init}.", "Give a folder written by `train`."
         )
-    if not _same_vocabularies(Pipeline.load(init), dataset.pipeline):
-        raise DataError(
-            f"`--init`: the vocabularies of the model in {init} differ from those of "
-            f"{dataset.path}.",
-            "Run `nmtgrid bpe learn` with that model's `--codes` (or `--model`), `--vocab-source` "
-            "and `--vocab-target`.",
-        )
     try:
+        # Refuses a folder of another kind, such as a dataset, which has vocabularies too.
+        read_run_settings(init)
+        if not _same_vocabularies(Pipeline.load(init), dataset.pipeline):
+            raise DataError(
+                f"`--init`: the vocabularies of the model in {init} differ from those of "
+                f"{dataset.path}.",
+                "Run `nmtgrid bpe learn` with that model's `--codes` (or `--model`), "
+                "`--vocab-source` and `--vocab-target`.",
+            )
         load_weights(model, weights_file(init), begin=True)
     except ModelError as fault:
         raise ModelError(f"`--init`: {fault.problem}", fault.advice) from fault

@@ -103,12 +103,12 @@ class Buckets:
 
 
 def check_edges(edges: Sequence[float]) -> list[str]:
-    """Return what is wrong with edges: they must be numbers that rise."""
+    """Return what is wrong with bucket boundaries: they must be finite and rise."""
     if not all(map(math.isfinite, edges)):
-        return [f"Edges of buckets are numbers, but one is {next(e for e in edges if e - e)}."]
+        return [f"boundaries must be finite, but one is {next(e for e in edges if e - e)}."]
     for before, after in itertools.pairwise(edges):
         if after <= before:
-            return [f"Edges of buckets must rise, but {after:g} follows {before:g}."]
+            return [f"boundaries must rise, but {after:g} follows {before:g}."]
     return []
 
 

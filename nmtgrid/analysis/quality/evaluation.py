@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy
 from numpy.typing import NDArray
@@ -24,10 +24,10 @@ from nmtgrid.analysis.systems import (
     named_files,
     read_systems,
     read_text,
+    source_mismatches,
 )
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import is_stream
-from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics import bootstrap, ngrams
 from nmtgrid.metrics.ngrams import (
     Counts,
@@ -40,7 +40,9 @@ from nmtgrid.metrics.ngrams import (
     sentence_bleus,
 )
 from nmtgrid.metrics.quality import SEED, MetricName, Scorer, ter_counts, tokenizer
-from nmtgrid.text.moses import unescape
+
+if TYPE_CHECKING:
+    from nmtgrid.data.dataset import Dataset
 
 Measure = Literal["bleu", "sentence-bleu", "chrf"]
 TITLES: dict[str, str] = {
@@ -205,24 +207,11 @@ class Evaluation:
         It is compared with the given source, or else with the source of the first traces.
         """
         sources = {
-            system.name: [*map(_letters, system.source_lines)]
+            system.name: system.source_lines
             for system in self.systems
             if system.source_lines is not None
         }
-        if self.source_lines is not None:
-            first, expected = "the given source", [*map(_letters, self.source_lines)]
-        elif sources:
-            name, expected = next(iter(sources.items()))
-            first = f"that of `{name}`"
-        warnings = []
-        for name, lines in sources.items():
-            count = sum(line != other for line, other in zip(lines, expected, strict=True))
-            if 2 * count > len(lines):
-                warnings.append(
-                    f"The source of `{name}` differs from {first} in {count:,} of {len(lines):,} "
-                    "lines: are these translations of the same split of the same data?"
-                )
-        return warnings
+        return source_mismatches(sources, self.source_lines)
 
     def describe_tokens(self) -> str:
         how = f"Tokens are those of sacreBLEU's tokeniser `{self.tokenize}`"
@@ -250,11 +239,6 @@ def _capitals(lines: Sequence[str]) -> float:
     """Return the share of lines with a capital among those whose letters have case, or NaN."""
     cased = [line for line in lines if line.lower() != line.upper()]
     return sum(line != line.lower() for line in cased) / len(cased) if cased else math.nan
-
-
-def _letters(line: str) -> str:
-    """Return the letters and digits of a source line: they do not depend on the tokeniser."""
-    return "".join(filter(str.isalnum, unescape(line).lower()))
 
 
 def read_evaluation(
@@ -306,6 +290,9 @@ def evaluate_split(
     Raw text is compared as `nmtgrid decode` does it: in lower case if the dataset's text is. Raises
     ConfigError for a dataset of pictures, whose captions have several references.
     """
+    # Imported late: files are compared without waiting for torch.
+    from nmtgrid.data.dataset import Dataset
+
     dataset = Dataset.open(data)
     if dataset.pictures is not None:
         raise ConfigError(

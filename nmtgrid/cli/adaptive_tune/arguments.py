@@ -157,11 +157,12 @@ def check(arguments: AdaptiveTuneArguments) -> None:
     ]
     if not 0 <= arguments.seed <= LARGEST_SEED:
         faults.append(f"`--seed` must be from 0 to {LARGEST_SEED:,}, but is {arguments.seed}.")
+    outputs = {"--json": arguments.json}
     if arguments.out is not None and arguments.out.suffix == ".json":
-        faults += output_faults({"--out": arguments.out})
+        outputs["--out"] = arguments.out
     else:
         faults += unusable("--out", arguments.out)
     if arguments.guarantee is not None:
         faults += arguments.guarantee.faults()
-    faults += output_faults({"--json": arguments.json})
+    faults += output_faults(outputs)
     check_rules(arguments, RULES, faults)

@@ -192,7 +192,7 @@ class _Tuning:
         Raises ConfigError where there are too few sentences for any to be.
         """
         arguments = self.arguments
-        # The promise needs fresh sentences: candidates are chosen on one half, tested on the other.
+        # A guarantee needs fresh sentences: candidates are chosen on one half, tested on the other.
         usable = [sample for sample in self.samples[0] if sample.source]
         first, second = halves(usable, arguments.seed)
         # Refused before the slow part: with too few sentences no test can ever pass.
@@ -277,7 +277,7 @@ class _Tuning:
         return [measure(decoded, samples, self.loaded.pipeline) for decoded in done]
 
     def measure(self, fixed: Sequence[System], chosen: Sequence[Choice]) -> None:
-        """Decode the full stack, which is the first of `fixed`, its rivals and what was chosen.
+        """Decode the full stack (the first of `fixed`), its baselines and the chosen vectors.
 
         Enters all rows into the report, and the best of each budget as its points.
         """

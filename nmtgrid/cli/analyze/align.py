@@ -35,7 +35,7 @@ Heuristic = Annotated[
     HeuristicName, typer.Option("--heuristic", help="Symmetrisation of the two directions.")
 ]
 LEAST_PAIRS = 1000
-"""Below, the aligner has too little to learn from, and people are told."""
+"""With fewer, a warning says that the aligner has too little to learn from."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -128,7 +128,7 @@ def trained(train: tuple[Path, Path] | None) -> dict[str, Path | None]:
 
 
 def warn_of_little(learned_from: int) -> None:
-    """Tell people when the aligner had little to learn from."""
+    """Warn if the aligner had few pairs to learn from."""
     if learned_from < LEAST_PAIRS:
         console.warn(
             f"alignments were learned from only {learned_from:,} pairs: give more text with "

@@ -62,7 +62,7 @@ def activations(arguments: ActivationsArguments) -> None:
 
 
 def probed_section(arguments: ActivationsArguments) -> Section:
-    """Return the activations of all models; every fault of the arguments is told before."""
+    """Return the activations of all models; faulty arguments are refused before the first run."""
     from nmtgrid.analysis.activations import activations_section, profile, select_points
     from nmtgrid.analysis.quality.evaluation import split_title
     from nmtgrid.analysis.systems import named_files
@@ -75,7 +75,7 @@ def probed_section(arguments: ActivationsArguments) -> Section:
     device = find_device(arguments.device)
     dataset = Dataset.open(arguments.data)
     pairs = dataset.split(arguments.split)
-    # A fault of the last model shall show before minutes are spent on the first.
+    # A fault of the last model should show before minutes are spent on the first.
     for name, path in named.items():
         loaded = load_model(path, None, arguments.weights)
         check_vocabularies(loaded, dataset)
@@ -98,7 +98,7 @@ _NOTES_SHOWN = 5
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CurvesArguments(ShownArguments):
     models: list[str] = argument(
-        "Model directories, or their `metrics.jsonl`; LABEL=MODEL names one.", "MODEL..."
+        "Model directories, or their `metrics.jsonl`, side by side.", "[NAME=]MODEL"
     )
     against: Literal["minutes", "updates", "tokens"] = option("Horizontal axis.", default="minutes")
 
@@ -149,14 +149,16 @@ Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw", "ca-al", "ca
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LatencyArguments(ShownArguments):
     results: list[str] = argument(
-        "Folders of `online-eval --out`, or their `results.json`; NAME=RESULTS renames.", "RESULTS"
+        "Folders of `online-eval --out`, or their `results.json`.", "[NAME=]RESULTS"
     )
     metric: Metric = option(
         "Latency metric; `ca-`: computation-aware, from `online-eval --clock`, in words and "
         "SimulEval's convention.",
         default="al",
     )
-    unit: Literal["token", "word"] = option("Unit of latency.", default="token")
+    unit: Literal["token", "word"] | None = option(
+        "Unit of latency.  [default: token; word with `--convention simuleval`]"
+    )
     convention: Literal["thesis", "simuleval"] = option(
         "Length |y|, as in `online-eval`.", default="thesis"
     )
@@ -166,10 +168,13 @@ class LatencyArguments(ShownArguments):
     )
     title: str | None = option("Title of the figure.")
 
+    @property
+    def latency_unit(self) -> Literal["token", "word"]:
+        """What latency counts; SimulEval's convention knows words only."""
+        return self.unit or ("word" if self.convention == "simuleval" else "token")
+
 
 RULES = [
-    # The default unit is the token, so that the other value is the word.
-    Requires("convention", "unit", "SimulEval's convention counts words: add `--unit word`."),
     Excludes(
         "published",
         "metric convention",
@@ -192,9 +197,12 @@ RULES = [
 )
 def latency(arguments: LatencyArguments) -> None:
     """Compare online evaluations: BLEU against latency, one curve per system and policy."""
-    named = [split_label(text) for text in arguments.results]
+    named, unit = [split_label(text) for text in arguments.results], arguments.latency_unit
     arguments.check(*(path for _, path in named))
-    check_rules(arguments, RULES)
+    faults = []
+    if (arguments.unit, arguments.convention) == ("token", "simuleval"):
+        faults.append("SimulEval's convention counts words: leave out `--unit token`.")
+    check_rules(arguments, RULES, faults)
     from nmtgrid.analysis.latency import latency_section, read_areas, read_online_results
     from nmtgrid.online.published import warnings
 
@@ -204,12 +212,12 @@ def latency(arguments: LatencyArguments) -> None:
     ]
     if arguments.published is not None:
         evaluations = [result.evaluation for result in online_results]
-        for reason in warnings(arguments.published, evaluations, arguments.unit):
+        for reason in warnings(arguments.published, evaluations, unit):
             console.warn(f"`--published {arguments.published}`: {reason}")
     section = latency_section(
         online_results,
         arguments.metric,
-        arguments.unit,
+        unit,
         arguments.convention,
         arguments.published,
         arguments.title,

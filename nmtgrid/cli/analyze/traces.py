@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from nmtgrid.analysis.alignment.pharaoh import Links
     from nmtgrid.search.traces import Trace
 
-Lines = Annotated[
-    list[int] | None,
-    typer.Option(
-        "--line", metavar="N", help="Lines to plot, from 1; may be repeated.  [default: one]"
-    ),
-]
 Words = Annotated[
     bool, typer.Option("--words", help="Join BPE units to the words of tokenised text.")
 ]
@@ -44,7 +38,9 @@ Words = Annotated[
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AlignmentsArguments(ShownArguments):
     traces: list[str] = argument("Files of `decode --traces`, one per model.", "[NAME=]TRACES")
-    line: Lines = None
+    line: list[int] | None = option(
+        "Line to plot, from 1; may be repeated.  [default: the first with an alignment]", "N"
+    )
     words: Words = False
     pharaoh: Path | None = option(
         "Write links, `i-j` from 0 (several models: with their names as suffixes).", "FILE"
@@ -117,7 +113,7 @@ def alignments(arguments: AlignmentsArguments) -> None:
 class ExitsArguments(ShownArguments):
     systems: list[str] = argument("Files of `decode --exit ... --traces FILE`.", "[NAME=]TRACES")
     reference: Path | None = option(
-        "Source text shown with the examples.", "FILE", "--reference", "-r"
+        "References shown with the examples.", "FILE", "--reference", "-r"
     )
     line: list[int] | None = option("Example to plot, from 1; may be repeated.", "N")
     examples: int = option(
@@ -149,7 +145,8 @@ def exits(arguments: ExitsArguments) -> None:
         references = read_text(reference)
         # The traces must have as many lines.
         lengths = {reference: len(references)}
-    traces = read_exits(named_files(systems), lines, arguments.examples, lengths)
+    files = named_files(systems)
+    traces = read_exits(files, lines, arguments.examples, lengths, console.warn)
     arguments.show(exits_section(traces, references))
 
 
@@ -158,7 +155,9 @@ class PathsArguments(ShownArguments):
     traces: list[str] = argument(
         "Files of `decode --stream --traces`, one per system.", "[NAME=]TRACES"
     )
-    line: Lines = None
+    line: list[int] | None = option(
+        "Line to plot, from 1; may be repeated.  [default: three of middling length]", "N"
+    )
     words: Words = False
     alignments: list[str] | None = option(
         "Links of words of a system's translations, `i-j` from 0, one for each system.  "
@@ -169,7 +168,7 @@ class PathsArguments(ShownArguments):
     train: Train = None
     heuristic: Heuristic = "grow-diag-final-and"
     reference: Path | None = option(
-        "Source text shown above the paths.", "FILE", "--reference", "-r"
+        "References shown above the paths.", "FILE", "--reference", "-r"
     )
 
 
@@ -208,10 +207,10 @@ def paths(arguments: PathsArguments) -> None:
             "one file per system, in the same order or by name."
         )
     check_rules(arguments, PATHS_RULES, faults)
-    from nmtgrid.analysis.paths import as_paths, paths_section, read_traced
-    from nmtgrid.analysis.systems import read_text
+    from nmtgrid.analysis.paths import as_paths, paths_section, read_references, read_traced
 
     traced = read_traced(files)
+    references = None if reference is None else read_references(reference, traced)
     # Only the traces tell: some systems, and some policies, have no alignment.
     if arguments.attention and not any(
         trace.alignment is not None for traces in traced.values() for trace in traces
@@ -223,7 +222,6 @@ def paths(arguments: PathsArguments) -> None:
     links, origin = _links(traced, arguments)
     unit: Literal["word", "token"] = "word" if arguments.words else "token"
     written = as_paths(files, traced, links, unit)
-    references = None if reference is None else read_text(reference)
     section = paths_section(written, arguments.line or [], unit, origin, references)
     arguments.show(section)
 

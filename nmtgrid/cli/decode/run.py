@@ -397,9 +397,9 @@ def _write_translations(
     total: int | None,
     arguments: DecodeArguments,
 ) -> tuple[dict[str, Any], list[Translation]]:
-    """Translate and write; return counts and times, and of a split the translations.
+    """Translate and write; return counts and times, and the translations of a split.
 
-    `begin(align=.., advance=..)` is the translator's `stream` or `caption` of what is to be read.
+    `begin(align=.., advance=..)` is the translator's `translations` or `caption` of the input.
     """
     # Only the scores of a split need all translations at once; a pipe may never end.
     is_split = arguments.data is not None

@@ -33,10 +33,9 @@ def calibrated_settings(
     settings: Sequence[Setting],
     sentences: Sequence[Sentence],
 ) -> tuple[list[Setting], NmtgridError | None]:
-    """Return offline translation and the setting that is certified, if any is; enter both.
+    """Return offline translation and the certified setting, if any, and why it was not stored.
 
-    Beside it stands what prevented that the setting was kept: the evaluation goes on in any case.
-    Raises ConfigError where there are too few sentences.
+    The evaluation goes on in any case. Raises ConfigError if there are too few sentences.
     """
     # Settings that are offline are no candidates: nothing is lost, nothing gained.
     candidates = [setting for setting in settings if not setting.is_offline]
@@ -135,7 +134,7 @@ def _keep(
     setting: Setting,
     loss: float,
 ) -> NmtgridError | None:
-    """Keep the setting in the model's directory; return what prevented it."""
+    """Store the setting in the model directory; return the error if that fails."""
     assert system.calibrated is not None
     if setting.policy not in KINDS:
         console.say(

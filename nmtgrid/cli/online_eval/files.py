@@ -194,7 +194,7 @@ class Files:
             if draw_curve(self.arguments, self.arguments.out / NAME, curve):
                 drawn.append(curve)
             if rows:
-                draw_paths(rows, paths, title=f"READ/WRITE paths, {self.arguments.split}")
+                draw_paths(rows, paths, title=f"READ/WRITE paths, {self.arguments.evaluated_split}")
                 drawn.append(paths)
         return drawn
 

@@ -81,9 +81,9 @@ def score_log(
 
 
 def print_skipped(latencies: Mapping[str, Latency]) -> None:
-    """Tell people of sentences that have no latency; of each title where they are not as many.
+    """Print how many sentences have no latency, by title if the numbers differ.
 
-    Of several, those without any YAAL are not told of: a table shows it.
+    Of several titles, those without any YAAL are left out: the table shows it.
     """
     skipped = {title: latency.skipped for title, latency in latencies.items()}
     # Skipped sentences have no YAAL either and would otherwise be reported twice.

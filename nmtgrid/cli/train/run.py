@@ -109,12 +109,12 @@ def _test_scores(arguments: TrainArguments, folder: Path) -> dict[str, float]:
 def _test_split(arguments: TrainArguments) -> str | None:
     """Return the split to translate at the end, if any. Raises DataError if it is not there."""
     assert arguments.data is not None
-    if arguments.test_split == "none" or arguments.test_split is arguments.seeds is None:
+    if arguments.test_split == "none" or (arguments.test_split is None and arguments.seeds is None):
         return None
     dataset = Dataset.open(arguments.data)
     if arguments.test_split is not None:
         return dataset.split(arguments.test_split).name
-    return "test" if arguments.seeds is not None and "test" in dataset.names else None
+    return "test" if "test" in dataset.names else None
 
 
 def find_data(out: Path | None, seeds: Sequence[int] | None) -> Path:

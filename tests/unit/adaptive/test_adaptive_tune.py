@@ -248,6 +248,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("exits --data data --name a\u00a0b", "cannot be named"),
         ("exits --data data --baselines plain --baselines plain=plain", "Two systems"),
         ("exits --data data --only fixed --allow-loss 1", "`--only fixed`"),
+        ("exits --data data --out a.json --json a.json", "is also the file of `--json`"),
         ("exits --results . --no-keep --beam 2", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
     ],
 )

@@ -151,6 +151,26 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "15" in capsys.readouterr().err
 
 
+def test_traces_of_another_source_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Not of one in other subwords, or with another source in one of two lines."""
+    sources = {
+        "first": ("ein Haus", "ein Baum"),
+        "units": ("ein H@@ aus", "ein Bau@@ m"),
+        "half": ("ein Haus", "ein Dach"),
+        "other": ("zwei Hunde", "ein Dach"),
+    }
+    files = []
+    for name, lines in sources.items():
+        traces = [trace(n, "a", [1, 2], [0.5, 0.5], line) for n, line in enumerate(lines, 1)]
+        files.append(str(write(tmp_path / f"{name}.jsonl", traces)))
+    assert main(["analyze", "exits", *files]) == 0
+    message = " ".join(capsys.readouterr().err.split())
+    assert "The source of `other` differs from that of `first` in 2 of 2 lines" in message
+    assert message.count("The source of") == 1
+
+
 def test_what_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     good = write(tmp_path / "good.jsonl", ALL)
     plain = write(tmp_path / "plain.jsonl", [trace(1, "a", None, [0.5, 0.5])])

@@ -256,11 +256,21 @@ def test_the_command_draws_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
     lines = [re.findall(r"\w+", line) for line in capsys.readouterr().err.splitlines()]
     assert any([name for name in line if name in names] == names for line in lines)
     # All faults are reported together.
-    assert run(folder, "--convention", "simuleval", *published) == 2
+    assert run(folder, "--convention", "simuleval", "--unit", "token", *published) == 2
     message = capsys.readouterr().err
     assert all(
-        word in message for word in ("--unit word", "published curves have AL", "--out FILE")
+        word in message for word in ("--unit token", "published curves have AL", "--out FILE")
     )
+
+
+def test_simulevals_convention_counts_words(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `--unit`, as in `online-eval`; settings are named as in its table."""
+    folder, report = write(tmp_path / "a", ROWS), tmp_path / "r.json"
+    assert run(folder, "--convention", "simuleval", "--json", report) == 0
+    assert "k=" in capsys.readouterr().err
+    assert json.loads(report.read_text())["unit"] == "word"
 
 
 def test_two_systems_of_one_name_are_refused(tmp_path: Path, capsys: Any) -> None:

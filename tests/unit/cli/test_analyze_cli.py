@@ -102,7 +102,8 @@ def test_bad_input_of_align_and_difficulty(home: Path, refused: Callable[..., st
         (("difficulty", *texts, "--alignments", target), "is not a link"),
         (("difficulty", *texts, "--alignments", home / "gold", "--train", source, target),
          "`--train` has no effect"),
-        (("difficulty", *texts, "--edges", "3,1"), "must rise"),
+        (("difficulty", *texts, "--edges", "3,1"), "`--edges 3,1`: boundaries must rise, but"),
+        (("difficulty", *texts, "--edges", "1,inf"), "`--edges 1,inf`: boundaries must be finite"),
         (("difficulty", *texts, "--edges", "a"), "numbers separated"),
         (("difficulty", *texts, home / "short"), "lines"),
         (("difficulty", *texts, "--difficulty-out", home / "no" / "d"), "there is no folder"),
@@ -114,6 +115,7 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
     slow, fast = home / "slow.jsonl", home / "fast.jsonl"
     short = tmp_path / "short.jsonl"
     write(short, fast.read_text().split("\n")[:9])
+    write(tmp_path / "few", ["a"] * 9)
     for command, message in (
         ((slow, short), "short.jsonl: it has 9 lines"),
         ((slow, fast, "--alignments", home / "gold"), "There are 2 systems, but 1 files"),
@@ -122,6 +124,7 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
         ((slow, "--attention", "--alignments", home / "gold"), "exclude each other"),
         ((slow, "--line", "3"), "say where"),
         ((slow, "--line", "99", "--out", tmp_path), "no line 99"),
+        ((slow, "--reference", tmp_path / "few"), "few: it has 9 lines, but there are traces of"),
         ((slow, slow), "Two systems have the name `slow`"),
         ((home / "source",), "this is not a trace"),
     ):

@@ -480,13 +480,15 @@ REFUSED_AT_ONCE = {
     "no name": (["--arch", ""], "no architecture ``"),
     "json": (["--json", "{tmp}/none/x.json"], "there is no folder"),
     "init": (["--init", "{tmp}/none"], "no model directory"),
+    "init from a dataset": (["--init", "{data}"], "is a dataset, not a model directory"),
 }
 
 
 @pytest.mark.parametrize("name", REFUSED_AT_ONCE)
 def test_refused_at_once(data: Path, tmp_path: Path, messages: list[str], name: str) -> None:
     options, words = REFUSED_AT_ONCE[name]
-    arguments = [option.replace("{tmp}", str(tmp_path)) for option in options]
+    places = {"tmp": tmp_path, "data": data}
+    arguments = [option.format(**places) for option in options]
     assert train(data, "--out", tmp_path / "m", *ONE_UPDATE, *arguments) == 2
     assert words in messages[-1] and list(tmp_path.iterdir()) == []
 

@@ -41,6 +41,11 @@ def parse(words: list[str]) -> Any:
         return context.params
 
 
+def test_help_of_the_program_has_the_general_options() -> None:
+    options = {name for option in ROOT.params for name in option.opts}
+    assert {"--version", "--import", "--quiet", "--debug"} <= options
+
+
 @pytest.mark.parametrize("path", ALL, ids=" ".join)
 def test_help_has_panels_and_examples(path: tuple[str, ...]) -> None:
     command = ALL[path]

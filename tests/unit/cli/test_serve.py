@@ -537,6 +537,7 @@ REFUSED = [
     (["demo", "missing"], "missing"),
     (["demo", "grid", "--policy", "wait-k k=0"], "at least 1"),
     (["demo", "grid", "--host", "192.0.2.1", "--port", "0"], "cannot listen on"),
+    (["demo", "grid", "--host", "192.0.2.1", "--port", "0"], "Name an address of this machine"),
     (["demo", "grid", "--examples", "none.txt"], "none.txt"),
     (["demo", "grid", "--port", "70000"], "65535"),
 ]

@@ -244,7 +244,8 @@ def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:
     assert (out / "A-B/k-1.txt").is_file() and (logs / "blocks/k-1/instances.log").is_file()
     text = (out / "curve.svg").read_text()
     assert "A/B, wait-k" in text and "blocks, wait-k" in text
-    assert "Line 2, reference" in (out / "paths.svg").read_text()
+    paths = (out / "paths.svg").read_text()
+    assert "READ/WRITE paths, test" in paths and "Line 2, reference" in paths
 
 
 @pytest.mark.parametrize(

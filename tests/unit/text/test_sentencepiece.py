@@ -203,6 +203,12 @@ def test_bad_options(
     assert message in refused("bpe", "learn", str(data), *options)
 
 
+def test_merges_beside_a_model_are_one_fault(data: Path, refused: Callable[..., str]) -> None:
+    message = refused("bpe", "learn", str(data), "--model", "x", "--merges", "9")
+    assert "`--merges` has no effect with `--model`" in message
+    assert "applies to BPE only" not in message
+
+
 def test_text_without_spaces_is_noticed(tmp_path: Path, messages: list[str]) -> None:
     _dataset(tmp_path / "a", learn=("--merges", "9"))
     notes = [line for line in messages if "--method sentencepiece" in line]
