@@ -359,6 +359,13 @@ class TranslationModel(nn.Module):
         """Return [M, D]: the vector that predicts each site's token, given the true prefix."""
         raise NotImplementedError
 
+    def check_sites(self, sites: PredictionSites) -> None:
+        """Raise ConfigError for limited reads and early exits, in models that have neither."""
+        if sites.reads is not None:
+            raise self.refusal()
+        if sites.depth is not None:
+            raise self.no_exits()
+
     def make_classifier(
         self, types: int, size: int, *, own: bool, bias: bool, std: float | None = None
     ) -> None:
