@@ -65,7 +65,7 @@ class MuonAdamW(torch.optim.Optimizer):
             state = self.state[parameter]
             if not state:
                 state["momentum_buffer"] = torch.zeros_like(parameter)
-            # In its place the mean, which this leaves as it is.
+            # Instead the mean itself, which `lerp_` then leaves as it is.
             gradient = torch.where(skips, state["momentum_buffer"], gradient)
             mean = state["momentum_buffer"].lerp_(gradient, 1 - self.momentum)
             # Nesterov's momentum

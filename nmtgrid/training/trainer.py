@@ -283,7 +283,7 @@ class Trainer:
             self.close()
 
     def close(self) -> None:
-        """Release the folder: whoever waits for it may have it."""
+        """Release the lock of the folder."""
         if self.lock is not None:
             self.lock.release()
 
