@@ -384,10 +384,9 @@ class TranslationModel(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         """Return logits [M, V] for features [M, D]."""
-        # Under autocast features may be bf16; the kernel wants one type for all of its operands.
+        # Autocast converts the matrix, and keeps it for the next step of a search.
         classifier = self.classifier()
-        bias = None if classifier.bias is None else classifier.bias.to(features.dtype)
-        return linear(features, classifier.weight.to(features.dtype), bias)
+        return linear(features, classifier.weight, classifier.bias)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> Any:
         """Return the state before the first step, for source [R, S] and lengths [R]."""
