@@ -46,7 +46,7 @@ class BatchStatistics(nn.Module):
     """Standardise features [..., C] by the mean and variance of each over all input cells.
 
     While training the running statistics move by a tenth at each pass, the variance by its
-    unbiased estimate, which a single cell does not have. `still` leaves the running ones be.
+    unbiased estimate, which a single cell does not have. `still` freezes the running ones.
     """
 
     running_mean: Tensor
@@ -110,7 +110,7 @@ class BatchNorm(BatchStatistics):
 
 @contextlib.contextmanager
 def still_statistics(model: nn.Module) -> Iterator[None]:
-    """Let `model` leave its running statistics be: a forward pass is repeated."""
+    """Freeze the running statistics of `model` within the context: a forward pass is repeated."""
     modules = [module for module in model.modules() if isinstance(module, BatchStatistics)]
     before = [module.still for module in modules]
     for module in modules:

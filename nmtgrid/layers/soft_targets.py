@@ -58,7 +58,7 @@ class SoftTargets:
                 errors.scatter_add_(1, self.tokens, own * -scale)
         if distribution_share and self.distribution is not None:
             part = shares * distribution_share * scale
-            # The subtrahend is scaled, and so is the result, of which the mean is wanted.
+            # The shares are scaled for the subtraction; the mean is divided by the scale again.
             mean = mean + self.distribution.subtract_(errors, logits, self.tokens, part) / scale
         return mean
 

@@ -359,6 +359,13 @@ class TranslationModel(nn.Module):
         """Return [M, D]: the vector that predicts each site's token, given the true prefix."""
         raise NotImplementedError
 
+    def check_sites(self, sites: PredictionSites) -> None:
+        """Raise ConfigError for limited reads and early exits, in models that have neither."""
+        if sites.reads is not None:
+            raise self.refusal()
+        if sites.depth is not None:
+            raise self.no_exits()
+
     def make_classifier(
         self, types: int, size: int, *, own: bool, bias: bool, std: float | None = None
     ) -> None:
@@ -377,10 +384,9 @@ class TranslationModel(nn.Module):
 
     def classify(self, features: Tensor) -> Tensor:
         """Return logits [M, V] for features [M, D]."""
-        # Under autocast features may be bf16; the kernel wants one type for all of its operands.
+        # Autocast converts the matrix, and keeps it for the next step of a search.
         classifier = self.classifier()
-        bias = None if classifier.bias is None else classifier.bias.to(features.dtype)
-        return linear(features, classifier.weight.to(features.dtype), bias)
+        return linear(features, classifier.weight, classifier.bias)
 
     def begin(self, source: Tensor, source_lengths: Tensor) -> Any:
         """Return the state before the first step, for source [R, S] and lengths [R]."""

@@ -103,8 +103,7 @@ class BiLSTM(TranslationModel):
                 self.output_bias.zero_()
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        if sites.reads is not None or sites.depth is not None:
-            raise self.refusal()
+        self.check_sites(sites)
         outputs, _ = self._run(batch)
         cells = sites.position * outputs.shape[1] + sites.sentence  # time comes first
         return outputs.flatten(0, 1).index_select(0, cells)

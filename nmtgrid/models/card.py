@@ -135,8 +135,9 @@ def _usage(arch: str, source: str, target: str) -> list[str]:
 def _kept(path: Path) -> tuple[str, str]:
     """Return the licence line, and the user's text below the generated part."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
+        # What is not UTF-8 must not cost people all that they wrote.
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
         return _NO_LICENSE, "\n"
     licence = _LICENSE.search(text)
     _, mark, below = text.partition(_BELOW)

@@ -130,10 +130,7 @@ class ConvRNN(TranslationModel):
         nn.init.normal_(self.distance, std=0.5)
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        if sites.reads is not None:
-            raise self.refusal()
-        if sites.depth is not None:
-            raise NotImplementedError("this network has one exit; it serves no other site")
+        self.check_sites(sites)
         words, predicted, last = batch.encode_source(self._words)
         # Beyond the predicted length the last word is read again and again.
         positions = torch.arange(batch.target_input.shape[1], device=words.device)

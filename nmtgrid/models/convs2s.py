@@ -280,10 +280,7 @@ class ConvS2S(TranslationModel):
         self.make_classifier(target_vocab_size, config.classified, own=own, bias=bias, std=std)
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        if sites.reads is not None:
-            raise self.refusal()
-        if sites.depth is not None:
-            raise NotImplementedError("ConvS2S has one exit; it serves no other site")
+        self.check_sites(sites)
         top = self._decode(batch)
         cells = sites.sentence * top.shape[1] + sites.position
         mapped = self.decoder_leave(top.flatten(0, 1).index_select(0, cells))

@@ -165,7 +165,7 @@ class Checkpoints:
         """Return the folders of the saved states, oldest first."""
         if not self.folder.is_dir():
             return []
-        # Six digits sort as their numbers do; hidden names are states that are half made.
+        # Six digits sort as their numbers do; hidden names are incomplete states.
         return sorted(
             path
             for path in self.folder.iterdir()
@@ -224,7 +224,7 @@ class Checkpoints:
         counting = self._counting()
         for path in self.existing():
             if path not in counting:
-                # Removed at one stroke: under another name it is no state.
+                # Atomically: under another name it is no state.
                 with contextlib.suppress(OSError):
                     os.rename(path, path.with_name(f".{path.name}.part"))
         # Of older ones the weights are all that a mean needs.
@@ -232,7 +232,7 @@ class Checkpoints:
             for name in (_TENSORS, BEST, _FACTS):
                 with contextlib.suppress(OSError):
                     (path / name).unlink()
-        # Also what a killed run left half made or half removed.
+        # Also what a killed run had not completed or not removed.
         for leftover in self.folder.glob(".*.part"):
             remove_folder(leftover)
 

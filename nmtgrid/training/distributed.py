@@ -46,8 +46,8 @@ class Processes:
     def share(self, costs: Sequence[float]) -> list[int]:
         """Return which of the items with these `costs` this process takes (indices, rising).
 
-        The same for all: the dearest first, there and back over the ranks, so that none has much
-        more to do. Alone: all of them, in order.
+        Items are dealt by falling cost, back and forth over the ranks, which balances the sums of
+        all processes. A single process takes all items.
         """
         order = sorted(range(len(costs)), key=costs.__getitem__, reverse=True)
         turns = 2 * self.count
@@ -77,7 +77,7 @@ class Processes:
         """Sum the gradients of `parameters` over the processes; None stays where all have None."""
         if self.count == 1:
             return
-        # A layer that one process' batches do not reach has no gradient there, but a part in it.
+        # A layer that one process' batches do not reach has no gradient there, but takes part.
         has = self.sum(torch.tensor([p.grad is not None for p in parameters]))
         used = [p for p, count in zip(parameters, has.tolist(), strict=True) if count]
         # All processes must send as many numbers.
@@ -172,7 +172,7 @@ def local_device(name: str) -> str:
 
 @contextlib.contextmanager
 def process_group(processes: Processes, device: torch.device) -> Iterator[None]:
-    """Let the processes communicate inside."""
+    """Connect the processes within the context."""
     if processes.count == 1:
         yield
         return

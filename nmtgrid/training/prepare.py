@@ -584,7 +584,8 @@ def resegment(settings: RunSettings, dataset: Dataset) -> ResegmentedPairs | Non
     if not any(batches.bpe_dropout):
         return None
     if pipeline.facts.subwords != "bpe":
-        units = {"words": "words"}.get(pipeline.facts.subwords, "pieces of SentencePiece")
+        is_words = pipeline.facts.subwords == "words"
+        units = "words" if is_words else "pieces of SentencePiece"
         raise ConfigError(
             "`batches.source_bpe_dropout` and `target_bpe_dropout` skip merges of BPE, but the "
             f"units of {dataset.path} are {units}.",

@@ -253,7 +253,7 @@ class TrainingSettings(SettingsGroup):
     """Learning rate at the start of the warm-up."""
     final_learning_rate: float = 0.01
     """Learning rate at the end of a cosine schedule, as a fraction of `learning_rate`."""
-    decay_factor: Annotated[float, ABOVE_0] = 0.8
+    decay_factor: Annotated[float, INSIDE_0_1] = 0.8
     """With `plateau` and `step`: factor by which the learning rate is multiplied at each decay."""
     decay_patience: Annotated[int, ABOVE_0] = 3
     """With `plateau`: validations without improvement before a decay."""
@@ -323,8 +323,6 @@ class TrainingSettings(SettingsGroup):
                 "`training.final_learning_rate` is a fraction of `training.learning_rate`: it must "
                 f"be from 0 to 1, but is {self.final_learning_rate}."
             )
-        if self.decay_factor >= 1:
-            faults.append(f"`training.decay_factor` must be below 1, but is {self.decay_factor}.")
         if not (self.max_updates or self.max_minutes or self.max_epochs):
             faults.append(
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "

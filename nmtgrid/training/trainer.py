@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures
 import dataclasses
 import hashlib
+import math
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -282,7 +283,7 @@ class Trainer:
             self.close()
 
     def close(self) -> None:
-        """Release the folder: whoever waits for it may have it."""
+        """Release the lock of the folder."""
         if self.lock is not None:
             self.lock.release()
 
@@ -434,8 +435,9 @@ class Trainer:
         if due:
             self.rate.evaluated(loss)
             progress.waited += 1
-        if due and (progress.least_loss is None or loss < progress.least_loss):
-            progress.waited, progress.least_loss = 0, loss
+            # A loss that is not finite is no improvement, not even the first one.
+            if loss < (math.inf if progress.least_loss is None else progress.least_loss):
+                progress.waited, progress.least_loss = 0, loss
         # Saved after every validation: the best weights and the counters must not part.
         yield self._validated(outcome, start)
         yield self._save(outcome.best)

@@ -92,7 +92,7 @@ def check_tensor(name: str, value: Tensor, shape: Sequence[int], dtype: torch.dt
 def live_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the parameters, and the buffers that are saved, by name; shared ones once.
 
-    Not from the state dict: to make it, FSDP would part weights that are brought together.
+    Not from the state dict, for which FSDP would shard gathered weights again.
     """
     unsaved = {
         f"{prefix}.{name}" if prefix else name
@@ -105,12 +105,12 @@ def live_weights(model: nn.Module) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def swapped_weights(model: nn.Module, weights: Mapping[str, Tensor] | None) -> Iterator[None]:
-    """Let the model have `weights` (by name; None: its own) inside, and its own ones after."""
+    """Swap `weights` (by name; None: its own) into the model within the context."""
     if weights is None:
         yield
         return
     live = live_weights(model)
-    # `data`, so that the optimiser and the graph keep their hold on the parameters themselves.
+    # By `data`: for the optimiser and the graph the parameters stay the same tensors.
     own = {name: tensor.data for name, tensor in live.items()}
     try:
         for name, tensor in live.items():
@@ -134,11 +134,11 @@ class Weights:
         return self.objective.loss(self.model, batch)
 
     def gathered(self) -> contextlib.AbstractContextManager[None]:
-        """Let the model be used as it is inside, to validate."""
+        """Return a context in which the model can be validated."""
         return contextlib.nullcontext()
 
     def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return tensors like weights (moments, averages) as they are without processes."""
+        """Return whole tensors of those that are sharded as weights are (moments, averages)."""
         return dict(tensors)
 
     def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
@@ -168,10 +168,10 @@ class Weights:
 
 
 def disable_flattening(model: nn.Module) -> None:
-    """Have the weights of torch's recurrent layers stay where they are.
+    """Keep torch's recurrent layers from copying their weights into one buffer.
 
-    On a GPU such a layer moves new weights into one buffer of its own when it sees them first. Of
-    shards that are brought together it would see that buffer for ever after, not what was learnt.
+    On a GPU such a layer does so when it first sees new weights. With gathered shards it would read
+    that buffer ever after, and not what has been learnt since.
     """
     for part in model.modules():
         if isinstance(part, nn.RNNBase):
@@ -193,7 +193,7 @@ class ShardedWeights(Weights):
         super().__init__(model, objective)
         disable_flattening(model)
         mesh = init_device_mesh(device.type, (processes.count,))
-        # Together from the forward pass to the end of the backward pass: exits, grids and tied
+        # Gathered from the forward pass to the end of the backward pass: exits, grids and tied
         # matrices are used in any order.
         loss = _LossModule(model, objective)
         self._sharded: Any = fully_shard(loss, mesh=mesh, reshard_after_forward=False)
@@ -204,7 +204,7 @@ class ShardedWeights(Weights):
 
     @contextlib.contextmanager
     def gathered(self) -> Iterator[None]:
-        """Bring the weights together inside."""
+        """Gather the weights within the context."""
         self._sharded.unshard()
         try:
             yield
@@ -212,7 +212,7 @@ class ShardedWeights(Weights):
             self._sharded.reshard()
 
     def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole tensors, by name: all processes bring them together in that order."""
+        """Return the whole tensors; all processes gather them in the order of their names."""
         # Sorted: a dict's order may differ between processes, and they would wait for each other.
         return {name: _whole_tensor(tensors[name]) for name in sorted(tensors)}
 
@@ -243,7 +243,7 @@ class ShardedWeights(Weights):
 
 
 class _LossModule(nn.Module):
-    """The model with its loss as one forward pass, around which weights are brought together."""
+    """The model with its loss as one forward pass, around which weights are gathered."""
 
     def __init__(self, model: TranslationModel, objective: Objective) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ class LowPrecisionCopies:
 
     @contextlib.contextmanager
     def used(self) -> Iterator[None]:
-        """Let the layers have the copies inside, for a forward and a backward pass.
+        """Let the layers use the copies within the context, for a forward and a backward pass.
 
         The gradients are added to those of the weights, unless an error leaves the context.
         """
@@ -328,7 +328,7 @@ class LowPrecisionCopies:
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """Return this process' part of a tensor."""
+    """Return this process' shard of a tensor."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 

@@ -81,11 +81,11 @@ class FeedForward(nn.Module):
 class GridNetwork(nn.Module):
     """The 2N layers that alternate convolution and feed-forward; subclasses connect them.
 
-    What is here is the plain chain: layer n reads h_{n-1}, and the last h is the output.
+    What is here is the plain chain, h_n = s (h_{n-1} + F_n(h_{n-1})); the last h is the output.
     """
 
     residual_scale = 1.0
-    """Factor of h_{n-1} + F_n(h_{n-1})."""
+    """The factor s."""
 
     def __init__(self, plan: NetworkPlan) -> None:
         super().__init__()
@@ -97,17 +97,6 @@ class GridNetwork(nn.Module):
         # H^0 and each layer's state pass here, so that hooks can watch them (`points`).
         self.states = nn.ModuleList(nn.Identity() for _ in range(len(self.layers) + 1))
 
-    def connect(self, n: int, cells: Cells, before: Tensor, /) -> Tensor:
-        """Return h_n of layer `n` (from 0), given h_{n-1}."""
-        change = self.layers[n](before, cells)
-        return residual_dropout(
-            before, change, self.plan.dropout, self.residual_scale, self.training
-        )
-
-    def run_layer(self, n: int, cells: Cells, *inputs: Tensor) -> Tensor:
-        """Return `connect` of layer `n`, recomputed in the backward pass if the plan says so."""
-        return self.checkpointed(self.connect, n, cells, *inputs)
-
     def checkpointed(self, method: Callable[..., Output], *inputs: Any) -> Output:
         """Return `method(*inputs)`, recomputed in the backward pass if the plan says so."""
         # A method and not a closure, so that what is recomputed later cannot have picked up another
@@ -118,10 +107,35 @@ class GridNetwork(nn.Module):
         return method(*inputs)
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
+        return self.sums(features, cells, len(self.layers))[-1]
+
+    def sums(self, features: Tensor, cells: Cells, every: int) -> list[Tensor]:
+        """Return H^0 and h_n of every so many layers."""
         features = self.states[0](features)
+        branches: tuple[Tensor, ...] = (features, features)
+        terms = [features]
         for n, state in enumerate(self.states[1:]):
-            features = state(self.run_layer(n, cells, features))
-        return features
+            is_term = (n + 1) % every == 0
+            # The next layer and the next sum read it, and the caller.
+            count = 2 * (n + 1 < len(self.layers)) + is_term
+            if is_watched(state):
+                # As one tensor, of which a hook sees the whole gradient.
+                (features,) = self.checkpointed(self.branch, n, cells, 1, *branches[:2])
+                branches = (state(features),) * count
+            else:
+                branches = self.checkpointed(self.branch, n, cells, count, *branches[:2])
+            if is_term:
+                terms.append(branches[-1])
+        return terms
+
+    def branch(
+        self, n: int, cells: Cells, count: int, for_layer: Tensor, for_sum: Tensor, /
+    ) -> tuple[Tensor, ...]:
+        """Return h_n of layer `n` (from 0) for `count` readers, given h_{n-1} for two."""
+        change = self.layers[n](for_layer, cells)
+        return residual_branches(
+            for_sum, change, self.plan.dropout, self.residual_scale, self.training, count
+        )
 
     def stages(self) -> list[nn.Module]:
         """Return the parts whose outputs are H^0 and each layer's h_n, all of which are read."""
@@ -178,8 +192,17 @@ class ResidualNormNetwork(GridNetwork):
         return points
 
     def connect(self, n: int, cells: Cells, before: Tensor, /) -> Tensor:
-        normed: Tensor = self.norms[n](super().connect(n, cells, before))
+        """Return h_n of layer `n` (from 0), given h_{n-1}."""
+        change = self.layers[n](before, cells)
+        added = residual_dropout(before, change, self.plan.dropout, 1.0, self.training)
+        normed: Tensor = self.norms[n](added)
         return normed
+
+    def forward(self, features: Tensor, cells: Cells) -> Tensor:
+        features = self.states[0](features)
+        for n, state in enumerate(self.states[1:]):
+            features = state(self.checkpointed(self.connect, n, cells, features))
+        return features
 
 
 class ResidualCumulativeNetwork(GridNetwork):
@@ -192,33 +215,9 @@ class ResidualCumulativeNetwork(GridNetwork):
 
     residual_scale = 0.5**0.5
 
-    def branch(
-        self, n: int, cells: Cells, count: int, for_layer: Tensor, for_sum: Tensor, /
-    ) -> tuple[Tensor, ...]:
-        """Return h_n of layer `n` (from 0) for `count` readers, given h_{n-1} for two."""
-        change = self.layers[n](for_layer, cells)
-        return residual_branches(
-            for_sum, change, self.plan.dropout, self.residual_scale, self.training, count
-        )
-
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        every = 1 if self.plan.accumulate == "layers" else 2
-        features = self.states[0](features)
-        branches: tuple[Tensor, ...] = (features, features)
-        terms = [features]
-        for n, state in enumerate(self.states[1:]):
-            # "blocks": behind the feed-forward layer alone, which is every second one.
-            is_term = (n + 1) % every == 0
-            # The next layer and the next sum read it, and the sum of all.
-            count = 2 * (n + 1 < len(self.layers)) + is_term
-            if is_watched(state):
-                # As one tensor, of which a hook sees the whole gradient.
-                (features,) = self.checkpointed(self.branch, n, cells, 1, *branches[:2])
-                branches = (state(features),) * count
-            else:
-                branches = self.checkpointed(self.branch, n, cells, count, *branches[:2])
-            if is_term:
-                terms.append(branches[-1])
+        # "blocks": behind the feed-forward layer alone, which is every second one.
+        terms = self.sums(features, cells, 1 if self.plan.accumulate == "layers" else 2)
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
         return apply(_ScaledSum, len(terms) ** -power, *terms)
 
@@ -275,7 +274,7 @@ class ResidualGatedNetwork(GridNetwork):
         features = self.states[0](features)
         total = self.snapshot_gates[0] * widened(features)
         for n, state in enumerate(self.states[1:]):
-            change = self.run_layer(n, cells, features)
+            change = self.checkpointed(self.connect, n, cells, features)
             gate = self.forward_gates[n].to(features.dtype)
             total = total + self.snapshot_gates[n + 1] * change
             features = state(gate * (features + change))
@@ -353,7 +352,7 @@ class DenseNetwork(GridNetwork):
         parts = [self.states[0](features)]
         # All parts go in as inputs: a checkpoint saves these, not the concatenation.
         for n in range(len(self.layers)):
-            parts.append(self.run_layer(n, cells, *parts))
+            parts.append(self.checkpointed(self.connect, n, cells, *parts))
         compressed: Tensor = self.compress(torch.cat(parts, -1))
         return compressed
 

@@ -115,8 +115,9 @@ class GridState:
         None before the first row, in streams and where more than the caches grows.
         """
         # These are tensors that change their shape or start as None: no recording could hold them.
-        growing = (self.above, self.rows, self.considered)
-        if not isinstance(self.position, int) or not self.caches or growing != (None, None, None):
+        growing = self.above, self.rows, self.considered
+        grows = any(value is not None for value in growing)
+        if not isinstance(self.position, int) or not self.caches or grows:
             return None
         position.move(self.position)
         taken = take(dataclasses.replace(self, logits=None, reader=None), rows)

@@ -7,12 +7,12 @@ tanh(W [context, s]). Used by models/bilstm.py in teacher forcing.
 Shapes: T target and S source positions, B sentences, D features of a layer, O of the output.
 """
 
-# Only what hangs on the last output is computed in the loop: the embeddings' part of the gates
-# comes computed for all positions, and the source comes as keys and values through which the
-# projections of the query and of the context have been applied once, which is the same sum. The
-# backward loop leaves the gradients of its products behind, and weights, keys and values get theirs
-# from one product each over all positions. `bilstm` under training in benchmarks/results/
-# cpu-1-thread.md is with this form.
+# Only what depends on the last output is computed in the loop: the embeddings' part of the gates is
+# computed before for all positions, and to the source's keys and values the projections of the
+# query and of the context have been applied once, which gives the same sum. The backward loop
+# leaves the gradients of its products behind, and weights, keys and values get theirs from one
+# product each over all positions. `bilstm` under training in benchmarks/results/cpu-1-thread.md is
+# with this form.
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ forget, candidate, output.
 """
 
 # On a CPU torch runs an LSTM as many small operations, each with a node in the graph. Here the loop
-# computes only what hangs on the last state and leaves the gradients of its products behind, and
+# computes only what depends on the last state and leaves the gradients of its products behind, and
 # each weight gets its gradient from one product over all positions. `bilstm` and `convrnn` in
 # benchmarks/results/cpu-1-thread.md are trained and decoded so; CUDA has cuDNN for encoders.
 

@@ -7,8 +7,8 @@ Used by models/captioning/top_down.py.
 Shapes: T positions, B pictures, S regions, F features of a region, D of a state, H compared.
 """
 
-# Only what hangs on the last states is computed in the loop: the words' and the mean region's part
-# of the gates comes computed for all positions. The backward loop leaves the gradients of its
+# Only what depends on the last states is computed in the loop: the part of the gates from words and
+# mean regions is computed before for all positions. The backward loop leaves the gradients of its
 # products behind, and each weight gets its own from one product over all positions. No benchmark
 # times captioning; the form is that of recurrent/input_feeding.py, which `bilstm` in
 # benchmarks/results/cpu-1-thread.md justifies.

@@ -150,12 +150,8 @@ class SourceProjection(nn.Module):
         super().__init__()
         source_size = source_size or size
         self.heads, self.blocks = heads, blocks
-        self.weight = nn.Parameter(torch.empty(2 * blocks * size, source_size))
+        self.weight = _source_weight(2 * blocks, size, source_size)
         self.bias = nn.Parameter(torch.zeros(2 * blocks * size))
-        # The fan of one projection [d, d'], not of the fused one, decides the bound.
-        with torch.no_grad():
-            bound = math.sqrt(6.0 / (source_size + 3 * size))
-            self.weight.uniform_(-bound, bound)
 
     def forward(self, states: Tensor | Sequence[Tensor], mask: Tensor | None) -> SourceCache:
         """Return the cache of source states [B, S, D]: one for all blocks, or one for each."""
@@ -190,12 +186,8 @@ class SourceSelection(nn.Module):
         super().__init__()
         self.heads, self.blocks = heads, blocks
         self.query_maps = nn.ModuleList(inward_projection(size, 1) for _ in range(blocks))
-        self.key_weight = nn.Parameter(torch.empty(blocks * size, source_size))
+        self.key_weight = _source_weight(blocks, size, source_size)
         self.key_bias = nn.Parameter(torch.zeros(blocks * size))
-        # As the source's other projections are drawn (`SourceProjection`).
-        with torch.no_grad():
-            bound = math.sqrt(6.0 / (source_size + 3 * size))
-            self.key_weight.uniform_(-bound, bound)
 
     def with_keys(self, memory: SourceCache, states: Tensor | Sequence[Tensor]) -> SourceCache:
         """Return the cache with these keys behind those of the N blocks.
@@ -214,6 +206,13 @@ class SourceSelection(nn.Module):
     def queries(self, block: int, features: Tensor) -> Tensor:
         """Return [B, H, T, d] for the decoder states [B, T, D] of `block`."""
         return _in_heads(self.query_maps[block](features), self.heads)
+
+
+def _source_weight(parts: int, size: int, source_size: int) -> nn.Parameter:
+    """Return the fused weight of `parts` projections [d, d'] of source states."""
+    # The fan of one projection, not of the fused one, decides the bound.
+    bound = math.sqrt(6.0 / (source_size + 3 * size))
+    return nn.Parameter(torch.empty(parts * size, source_size).uniform_(-bound, bound))
 
 
 def _in_heads(features: Tensor, heads: int) -> Tensor:

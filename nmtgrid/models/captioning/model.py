@@ -88,13 +88,6 @@ class CaptionModel(TranslationModel):
         cells = sites.position * outputs.shape[1] + sites.sentence  # time comes first
         return outputs.flatten(0, 1).index_select(0, cells)
 
-    def check_sites(self, sites: PredictionSites) -> None:
-        """Raise ConfigError for limited reads and early exits."""
-        if sites.reads is not None:
-            raise self.refusal()
-        if sites.depth is not None:
-            raise self.no_exits()
-
     def embedded(self, batch: Batch) -> Tensor:
         vectors: Tensor = self.target_embedding(batch.target_input)
         return vectors.transpose(0, 1)

@@ -164,7 +164,7 @@ class GridModel(TranslationModel):
 
     def _check_sites(self, batch: Batch, sites: PredictionSites) -> None:
         if sites.depth is not None:
-            raise NotImplementedError("this grid has one exit; it serves no other site")
+            raise self.no_exits()
         if sites.reads is not None and not self.traits.prefix_safe:
             raise self.refusal()
         check_reads(batch, sites)

@@ -49,6 +49,15 @@ def test_what_people_wrote_is_kept(model: Path) -> None:
     assert "| test of toy (7) | bleu | 12.35 | 5 | best | `nrefs:1\\|tok:13a` |" in text
 
 
+def test_text_that_is_not_utf_8_is_kept_but_for_the_odd_bytes(model: Path) -> None:
+    path = model / CARD
+    notes = "license: mit\nM\xfcller wrote this.\n".encode("latin-1")
+    path.write_bytes(path.read_bytes().replace(b"license: unknown\n", b"") + notes)
+    update_card(model, score=_score(model, 12.345))
+    text = path.read_text()
+    assert text.startswith("---\nlicense: mit\n") and text.endswith("M\ufffdller wrote this.\n")
+
+
 def test_scores_replace_their_like_and_go_with_their_weights(model: Path) -> None:
     update_card(model, score=_score(model, 11.0))
     update_card(model, score=_score(model, 22.0, beam=1))

@@ -9,6 +9,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.grid.convolution import AllRows
 from nmtgrid.layers.kernels.layout import GridLayout
@@ -273,3 +274,13 @@ def test_activation_checkpointing_changes_no_gradient() -> None:
         gradients.append([p.grad for p in model.parameters() if p.grad is not None])
     for first, second in zip(*gradients, strict=True):
         torch.testing.assert_close(first, second)
+
+
+def test_sites_that_the_grid_does_not_serve_are_refused() -> None:
+    batch = collate([[4, 5]], [[5]])
+    sites = PredictionSites.offline(batch)
+    ones = torch.ones_like(sites.position)
+    with pytest.raises(ConfigError, match="both directions"):
+        tiny().features(batch, PredictionSites(sites.sentence, sites.position, ones))
+    with pytest.raises(ConfigError, match="has one exit"):
+        tiny().features(batch, PredictionSites(sites.sentence, sites.position, None, ones))

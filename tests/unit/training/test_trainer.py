@@ -184,6 +184,23 @@ def test_best_weights_are_those_of_the_best_evaluation(tmp_path: Path) -> None:
     assert not torch.equal(last["bias"], best["bias"])
 
 
+@pytest.mark.parametrize("first", [math.nan, math.inf])
+def test_a_first_validation_without_a_finite_loss_is_no_improvement(
+    tmp_path: Path, first: float
+) -> None:
+    """It is saved and resumed, and the next finite loss is the least one."""
+    options: dict[str, Any] = {"validate_updates": 1, "patience": 3}
+    training = trainer(tmp_path, validator=Scores(first), max_updates=1, **options)
+    *_, last = training.run()
+    assert isinstance(last, events.Finished) and last.best_nll is None
+    assert (training.progress.waited, training.progress.least_loss) == (1, None)
+    following = trainer(tmp_path, validator=Scores(2.0, 3.0), max_updates=3, **options)
+    assert following.resume() and following.progress.waited == 1
+    *_, last = following.run()
+    assert isinstance(last, events.Finished) and (last.best_nll, last.best_update) == (2.0, 2)
+    assert (following.progress.waited, following.progress.least_loss) == (1, 2.0)
+
+
 def test_patience_ends_the_run(tmp_path: Path) -> None:
     training = trainer(
         tmp_path, validator=Scores(3.0, 2.0, 2.0, 2.5, 1.0), max_updates=50, validate_updates=1,
