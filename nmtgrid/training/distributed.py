@@ -144,8 +144,9 @@ def processes_from_environment() -> Processes:
     missing = [name for name in names if name not in os.environ]
     try:
         processes = Processes(int(os.environ.get("RANK", "0")), int(count))
+        int(os.environ.get("LOCAL_RANK", "0"))
     except ValueError:
-        missing.append("a whole number for WORLD_SIZE and RANK")
+        missing.append("a whole number for WORLD_SIZE, RANK and LOCAL_RANK")
         processes = ALONE
     if missing or not 0 <= processes.rank < processes.count:
         raise ConfigError(

@@ -88,6 +88,10 @@ def test_alone_unless_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MASTER_ADDR", "localhost")
     with pytest.raises(ConfigError, match="a RANK below it"):
         processes_from_environment()
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "first")
+    with pytest.raises(ConfigError, match="a whole number for WORLD_SIZE, RANK and LOCAL_RANK"):
+        processes_from_environment()
 
 
 def test_who_is_silent_tells_of_a_fault_that_nobody_else_has(
