@@ -497,8 +497,12 @@ def test_too_many_connections(models: Models) -> None:
     assert server.end(10)
 
 
-def test_reads_of_a_line_in_pieces() -> None:
-    """What comes token by token is what the whole line's record says, end symbols left out."""
+@pytest.mark.parametrize("is_live", [True, False])
+def test_reads_of_a_line_in_pieces(is_live: bool) -> None:
+    """What comes token by token is what the whole line's record says, end symbols left out.
+
+    Also where the tokens are fetched only after the line's end.
+    """
     loaded = translator("pervasive")
     line = StreamTranslator(
         loaded.models, loaded.pipeline, WaitK(2), loaded.plan, limits=SourceLimits(3, 4), align=True
@@ -506,9 +510,9 @@ def test_reads_of_a_line_in_pieces() -> None:
     tokens = []
     for word in ["ab", "cd.", "e", "fgh.", "ab"]:
         line.read(word)
-        tokens += list(line.new_tokens())
+        tokens += line.new_tokens() if is_live else []
     line.end()
-    tokens += list(line.new_tokens())
+    tokens += line.new_tokens()
     whole = line.hypothesis()
     assert len(line.pieces) > 2 and [t.unit for t in tokens] == [*line.target, "</s>"]
     assert [t.reads for t in tokens[:-1]] == whole.reads[:-1]  # type: ignore[index]
