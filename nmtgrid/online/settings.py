@@ -120,7 +120,7 @@ KINDS: dict[str, PolicyKind] = {
 class Setting:
     """A policy and its settings; `value` is that of the swept one, `parameter` its name.
 
-    Of a policy of one's own `policy` is the name of its class. `options` are the other settings.
+    For a user-defined policy `policy` is the name of its class. `options` are the other settings.
     """
 
     policy: str
@@ -130,7 +130,7 @@ class Setting:
 
     @property
     def kind(self) -> PolicyKind | None:
-        """The named policy; None for one of one's own."""
+        """The named policy; None for a user-defined one."""
         return KINDS.get(self.policy)
 
     @property
@@ -317,6 +317,8 @@ def read_policy(text: str) -> list[Setting]:
 
 ALL = "all"
 _MAY_BE_INFINITE = ("k", "n", "mask")
+_COUNTING = ("wait-k", "local-agreement", "hold-n", "re-translation")
+"""Policies whose swept setting is a whole number, or infinite."""
 _COMMON = ("floor", "cap")
 """Settings that all policies have."""
 
@@ -395,8 +397,9 @@ def _default(policy: Any, name: str) -> Any:
 def _values(text: str, policy: str, key: str, hint: type) -> list[Any]:
     """Return the values of a setting of the type `hint`."""
     option, infinite = f"{policy} {key}", key in _MAY_BE_INFINITE
-    # Such settings are floats because of infinity; most must be whole, which the policy checks.
-    if hint is int or (infinite and "." not in text.replace("..", "")):
+    # A span such as 1..9 needs no step if its ends are whole.
+    is_whole = policy in _COUNTING or "." not in text.replace("..", "")
+    if hint is int or (infinite and is_whole):
         return list(whole_numbers(text, option, infinite=infinite))
     if hint is float:
         return list(decimals(text, option, infinite=infinite))
@@ -461,6 +464,8 @@ def _read_list(policy: str, text: str) -> list[Setting]:
     else:
         values = decimals(text, "--oracle", 0, such_as="0,1 or 0..2:0.5")
     settings = [Setting(policy, float(value)) for value in values]
-    if policy == "threshold" and (faults := [f for s in settings for f in s.faults("--thresholds")]):
-        raise ConfigError(faults)
+    if policy == "threshold":
+        faults = [fault for setting in settings for fault in setting.faults("--thresholds")]
+        if faults:
+            raise ConfigError(faults)
     return settings

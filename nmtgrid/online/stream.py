@@ -188,7 +188,7 @@ class TokenStream(WrittenTokens):
             self.tokens.append(int(token))
 
     def _predict(self) -> Tensor:
-        """Return the next token's log-probabilities [1, V], and have the states wait for it."""
+        """Return the next token's log-probabilities [1, V]; the states then wait for the token."""
         if self._agent.wants_proposals:
             proposed = self._propose()
             self._states = [model.accept(state) for model, state in self._pairs()]
