@@ -436,7 +436,7 @@ def read_settings(
     if k is None and thresholds is None and oracle is None and not policies:
         k = KINDS["wait-k"].values
     lists = {"wait-k": k, "threshold": thresholds, "oracle": oracle}
-    readers = [partial(_read_list, *item) for item in lists.items() if item[1] is not None]
+    readers = [partial(_read_list, name, text) for name, text in lists.items() if text is not None]
     readers += [partial(read_policy, text) for text in policies]
     settings: list[Setting] = []
     # All are read before anything is raised, so that one message names every fault.
