@@ -20,7 +20,7 @@ import pytest
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
 from nmtgrid.online.policies import WaitK
-from nmtgrid.online.stream import LineStream, StreamTranslator
+from nmtgrid.online.stream import LineStream, StreamTranslator, WrittenToken
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import read_traces
 from nmtgrid.serve.server import Server, Service, read_examples
@@ -507,7 +507,7 @@ def test_reads_of_a_line_in_pieces(is_live: bool) -> None:
     line = StreamTranslator(
         loaded.models, loaded.pipeline, WaitK(2), loaded.plan, limits=SourceLimits(3, 4), align=True
     ).begin()
-    tokens = []
+    tokens: list[WrittenToken] = []
     for word in ["ab", "cd.", "e", "fgh.", "ab"]:
         line.read(word)
         tokens += line.new_tokens() if is_live else []
