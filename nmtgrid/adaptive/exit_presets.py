@@ -54,7 +54,7 @@ class ExitSettings:
     checksum: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a name or thresholds that cannot be."""
+        """Raise ConfigError for an invalid name or invalid thresholds."""
         # `--exit` takes a number, a word or a name: a name must be none of the others.
         check_name(self.name, "Settings of early exit", [AUTO, VERIFIED])
         if self.mechanism in ("multinomial", "sequence") and self.thresholds:
@@ -112,31 +112,27 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
     ConfigError for what is not there or does not fit, and where stored settings were tuned on other
     weights; see `SettingsFile.check_weights`.
     """
-    model = loaded.model
-    with_exits(model)
+    model = with_exits(loaded.model)
     if choice.split()[:1] == [VERIFIED]:
         verified = verified_of(choice)
         check_verified(model, verified, SearchPlan())
         return verified
-    if not is_whole_number(choice) and choice != AUTO:
+    if choice == AUTO:
+        if model.traits.halting == "none":
+            raise ConfigError(
+                "This model has no exit predictor, so it cannot decide where to exit.",
+                "Give a fixed exit, tune thresholds (`nmtgrid adaptive-tune`), or fine-tune the "
+                "model with `--set model.halting=geometric --objective exits-halting`.",
+            )
+        return halt_by(model.traits.halting, (0.5,) * (model.traits.num_exits - 1))
+    if not is_whole_number(choice):
         stored = load_exit(loaded.folder, choice, model)
         EXIT_FILE.check_weights(stored, loaded, warn)
         return stored.halt()
-    halt: AnyHalt
-    halting = model.traits.halting
-    if choice != AUTO:
-        try:
-            halt = FixedExit(whole_number(choice))
-        except ValueError as fault:
-            raise ConfigError(f"`--exit`: {fault}") from fault
-    elif halting == "none":
-        raise ConfigError(
-            "This model has no exit predictor, so it cannot decide where to exit.",
-            "Give a fixed exit, tune thresholds (`nmtgrid adaptive-tune`), or fine-tune the model "
-            "with `--set model.halting=geometric --objective exits-halting`.",
-        )
-    else:
-        halt = halt_by(halting, (0.5,) * (model.traits.num_exits - 1))
+    try:
+        halt = FixedExit(whole_number(choice))
+    except ValueError as fault:
+        raise ConfigError(f"`--exit`: {fault}") from fault
     check_halt(halt, model)
     return halt
 

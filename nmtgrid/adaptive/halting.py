@@ -97,17 +97,15 @@ class GivenExits:
     def __init__(self, table: Tensor, keys: Tensor | None = None) -> None:
         """`keys` [B] are those of the table's rows (None: the search's keys are its rows)."""
         # Keys are sorted once, so that each step finds its rows by bisection.
-        self.table = table
-        self.order = None if keys is None else keys.argsort()
-        self.keys = None if self.order is None or keys is None else keys[self.order]
+        keys = torch.arange(len(table), device=table.device) if keys is None else keys
+        self.table, self.order = table, keys.argsort()
+        self.keys = keys[self.order]
 
     def exits(self, exit: int, step: int, keys: Tensor, scores: Tensor | None) -> Tensor:
         # A replayed hypothesis may grow beyond the recorded one: it then runs all blocks.
         if step >= self.table.shape[1]:
             return torch.zeros_like(keys, dtype=torch.bool)
-        rows = keys
-        if self.keys is not None and self.order is not None:
-            rows = self.order[torch.searchsorted(self.keys, keys)]
+        rows = self.order[torch.searchsorted(self.keys, keys)]
         return self.table[rows, step] <= exit
 
 

@@ -207,7 +207,7 @@ class Budgets:
     exits: int
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a width that cannot be."""
+        """Raise ConfigError for an invalid width."""
         if not 0 < self.width < math.inf:
             raise ConfigError(f"`--budget` must be a number above 0, but is {self.width:g}.")
 
@@ -275,8 +275,10 @@ def refills(
 
 def _add(rivals: list[Finalist], finalist: Finalist, most: int) -> None:
     """Add a vector unless there are enough, or one that does the same."""
+    if len(rivals) == most:
+        return
     results = [(other.average_exit, other.agreement) for other in rivals]
-    if len(rivals) < most and (finalist.average_exit, finalist.agreement) not in results:
+    if (finalist.average_exit, finalist.agreement) not in results:
         rivals.append(finalist)
 
 
@@ -333,7 +335,7 @@ class Choice:
 
 
 Objective = Literal["exits", "flops", "seconds"]
-"""What a way to decode costs."""
+"""How the cost of decoding is measured."""
 
 
 def cost(measured: Measured, objective: Objective) -> float:

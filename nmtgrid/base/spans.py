@@ -99,14 +99,15 @@ def decimals(
     option: str,
     least: float = -math.inf,
     *,
+    infinite: bool = False,
     such_as: str = "0.3,0.5 or 0.1..0.9:0.1",
 ) -> list[float]:
     """Return the numbers of a list such as `0.5`, `0,1`, or `0.1..0.9:0.1`, whose step is needed.
 
-    `such_as` are the lists that the advice gives. Raises ConfigError that names every fault, as
-    `whole_numbers` does.
+    `such_as` are the lists that the advice gives. `infinite` and what is raised: as in
+    `whole_numbers`.
     """
-    reader = _Reader(option, _DECIMAL, least, False, MOST_NUMBERS)
+    reader = _Reader(option, _DECIMAL, least, infinite, MOST_NUMBERS)
     return [float(value) for value in reader.read(text, f"Write {such_as}.")]
 
 

@@ -125,14 +125,9 @@ def read_sentences(
     for line, (source, raw, tokenized) in enumerate(first, start=1):
         if source_text == "words":
             # As in a stream: each raw word is tokenised and segmented before the next is known.
-            sizes = map(len, pipeline.source_words(source))
-            raw_words = [
-                part
-                for word, size in zip(source.split(), sizes, strict=True)
-                for part in limits.parts(word, size)
+            words = [
+                part for word in source.split() for part in limits.parts(word, pipeline.source)
             ]
-            of_words = pipeline.source_words(" ".join(raw_words))
-            words = list(zip(raw_words, of_words, strict=True))
         else:
             # Tokenised whole, as the training data was; its tokens then count as words.
             tokens = pipeline.source.moses.tokenize(source).split()
@@ -318,9 +313,7 @@ class OnlineDecoder:
         if isinstance(policy, PrefixPolicy):
             self._prefix_decoder(policy, [model])
             return
-        # A penalty on coverage needs the whole source; the plan's may be a default.
-        plan = dataclasses.replace(self.translator.plan, coverage_penalty=0.0)
-        engine.check([model], plan, agent=policy, halt=self.translator.halt)
+        engine.check([model], self.translator.plan, agent=policy, halt=self.translator.halt)
 
     def _prefix_decoder(
         self, policy: PrefixPolicy, models: Sequence[TranslationModel]
@@ -343,13 +336,15 @@ class OnlineDecoder:
         computed once for all its settings.
         """
         weights = [setting.value for setting in settings if setting.policy == "oracle"]
-        paths: dict[float, dict[int, list[int]]] = {}
+        paths_of: dict[float, dict[int, list[int]]] = {}
         for setting in settings:
-            # All lambdas at once: the costs of the grid do not depend on them. Not timed.
-            if setting.policy == "oracle" and not paths:
-                paths = self.oracle(sentences, weights)
+            paths: dict[int, list[int]] = {}
+            if setting.policy == "oracle":
+                # All lambdas at once: the costs of the grid do not depend on them. Not timed.
+                paths_of = paths_of or self.oracle(sentences, weights)
+                paths = paths_of[setting.value]
             started = time.perf_counter()
-            outcomes = self._decode(sentences, setting, paths.get(setting.value, {}), advance)
+            outcomes = self._decode(sentences, setting, paths, advance)
             yield Decoded(setting, outcomes, time.perf_counter() - started, self.is_timed)
 
     @torch.no_grad()
@@ -410,19 +405,19 @@ class OnlineDecoder:
     ) -> dict[tuple[int, int], PrefixTranslation]:
         translations: dict[tuple[int, int], PrefixTranslation] = {}
         translator = self.translator
+        agent: Agent | None = None
+        if policy is not None:
+            # A stream does not know how long its source will be, which limits what is written.
+            hides_end = engine.hides_source_end(translator.models)
+            agent = Bounded(policy, translator.plan, hides_end)
         for group in self._batches(pieces):
-            agent = policy
-            if policy is not None:
-                # A stream does not know how long its source will be, which limits what is written.
-                hides_end = any(model.traits.hides_source_end for model in translator.models)
-                agent = Bounded(policy, translator.plan, hides_end)
-            elif paths_of:
+            if paths_of:
                 along = [paths_of.get((piece.line, piece.piece), []) for piece in group]
                 lengths = torch.tensor([len(path) for path in along], device=translator.device)
                 paths = pad(along).to(translator.device)
                 agent = AlongPaths(paths, lengths, self.finish_reading)
             batch = self._batch(group)
-            with autocast(self.translator.device, self.translator.bf16):
+            with autocast(translator.device, translator.bf16):
                 nbest_lists = engine.search(
                     translator.models, batch.source, batch.source_lengths, translator.plan,
                     agent=agent, halt=translator.halt,
@@ -535,8 +530,8 @@ class ClockedDecoder(OnlineDecoder):
 
     def _streams(self, setting: Setting, models: Sequence[TranslationModel]) -> StreamTranslator:
         streams = StreamTranslator.of(self.translator, setting.make(self.finish_reading))
-        plan = dataclasses.replace(self.translator.plan, coverage_penalty=0.0)
-        return dataclasses.replace(streams, models=models, plan=plan)
+        # Prefixes are translated by the whole plan, as in batches.
+        return dataclasses.replace(streams, models=models, plan=self.translator.plan)
 
     def _stream(self, streams: StreamTranslator, sentence: Sentence) -> Outcome:
         if not sentence.source:

@@ -28,7 +28,7 @@ from nmtgrid.online.paths import area_sites, continue_paths, is_cell
 
 
 def refuse_oracle(model: TranslationModel) -> str:
-    """Return why the oracle cannot be had of this model; nothing where it can."""
+    """Return why the oracle cannot be computed with this model; an empty string if it can."""
     if model.traits.every_cell:
         return ""
     if not model.traits.prefix_safe:
@@ -194,7 +194,7 @@ def _by_rows(
 ) -> Tensor:
     """Return costs [T, B, S] with the columns from last to first, so that `cummin` looks ahead.
 
-    Rows beyond the target cost nothing, columns beyond the source can never be had.
+    Rows beyond the target cost nothing; columns beyond the source are never chosen.
     """
     # In float64: sums over long sentences decide between paths of nearly equal cost.
     size, columns = costs.shape[1:]

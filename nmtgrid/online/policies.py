@@ -1,6 +1,6 @@
-"""READ/WRITE policies: wait-k, given paths, the reader, and policies that inspect predictions.
+"""READ/WRITE policies: wait-k, fixed paths, the reader, and policies that inspect predictions.
 
-A policy implements `search.api.Agent`. Wait-k and given paths (chapter 4) know before a prediction
+A policy implements `search.api.Agent`. Wait-k and fixed paths (chapter 4) know before a prediction
 how much to read; `Threshold` uses the model's reader (section 4.4); `Confidence`, `Entropy`,
 `AlignAtt` and `EDAtt` inspect the prediction. A user-defined policy is a subclass of `Policy` with
 a method `decide`. This module also has the functions of reading probabilities rho that train the
@@ -22,8 +22,9 @@ from nmtgrid.online.paths import continue_paths, is_cell, wait_k
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
 from nmtgrid.text.vocabulary import END
-from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, POSITIVE, SettingsGroup
+from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, POSITIVE, Range, SettingsGroup
 
+_WHOLE_FROM_0 = Range("a whole number from 0 on", lambda value: value >= 0)
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
 
@@ -137,9 +138,9 @@ class Policy(Agent, SettingsGroup):
     A setting is a field of the dataclass; `faults` says what is wrong with the values.
     """
 
-    floor: int = 0
+    floor: Annotated[int, _WHOLE_FROM_0] = 0
     """Always reads at least as much as wait-k with this k (0: no minimum)."""
-    cap: int = 0
+    cap: Annotated[int, _WHOLE_FROM_0] = 0
     """Never reads more than wait-k with this k (0: no maximum)."""
     finish_reading: bool = False
     """The end symbol is written only after the whole source has been read (appendix C)."""
@@ -153,11 +154,6 @@ class Policy(Agent, SettingsGroup):
 
     def faults(self) -> list[str]:
         faults = super().faults()
-        faults += [
-            f"`{name}` must be a whole number from 0 on, but is {value}."
-            for name, value in (("floor", self.floor), ("cap", self.cap))
-            if value < 0
-        ]
         if 0 < self.cap < self.floor:
             faults.append(f"`cap` ({self.cap}) must not be below `floor` ({self.floor}).")
         return faults

@@ -36,14 +36,10 @@ class Conditions:
 
     def differences(self, others: Conditions) -> list[str]:
         """Return in which options these conditions differ from others, one phrase each."""
-        pairs = {
-            field.name: (getattr(self, field.name), getattr(others, field.name))
-            for field in dataclasses.fields(self)
-        }
         return [
             f"`--{name.replace('_', '-')}` is {_shown(here)}, not {_shown(there)}"
-            for name, (here, there) in pairs.items()
-            if here != there
+            for name, here in vars(self).items()
+            if here != (there := getattr(others, name))
         ]
 
 
@@ -67,7 +63,7 @@ class PolicyPreset:
     checksum: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for a name or a policy that cannot be."""
+        """Raise ConfigError for an invalid name or policy."""
         check_policy_name(self.name)
         # A model directory holds nothing that can run code, and no path to it.
         if self.policy.partition(" ")[0] not in KINDS:
@@ -114,9 +110,9 @@ def check_policy_name(name: str) -> None:
 def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], list[PolicyPreset]]:
     """Return the texts with stored names replaced by their policies, and the stored settings.
 
-    The names are those of the only one of the model directories in `folders`. Raises ConfigError
-    for a name that there is not, and for one with settings of its own; StorageError for a file
-    that is not what was written.
+    Stored names are those of the model directory in `folders`, of which there must be one. Raises
+    ConfigError for an unknown name, and for a stored one with further settings; StorageError for a
+    damaged file.
     """
     expanded, used = [], []
     for text in texts:

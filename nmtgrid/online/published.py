@@ -145,7 +145,7 @@ def mismatches(curve: Curve, evaluation: Evaluation, unit: Literal["token", "wor
 def warnings(
     data: str, evaluations: Iterable[Evaluation], unit: Literal["token", "word"]
 ) -> list[str]:
-    """Return what people must know of the curves on `data` laid under evaluations, each once."""
+    """Return how the evaluations differ from the curves on `data`, each difference once."""
     reasons = [
         reason
         for evaluation in evaluations

@@ -15,7 +15,8 @@ import re
 import typing
 from collections.abc import Sequence
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Literal, cast
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from nmtgrid.base.config import meanings
 from nmtgrid.base.errors import ConfigError, nearest
@@ -119,7 +120,7 @@ KINDS: dict[str, PolicyKind] = {
 class Setting:
     """A policy and its settings; `value` is that of the swept one, `parameter` its name.
 
-    Of a policy of one's own `policy` is the name of its class. `options` are the other settings.
+    For a user-defined policy `policy` is the name of its class. `options` are the other settings.
     """
 
     policy: str
@@ -129,7 +130,7 @@ class Setting:
 
     @property
     def kind(self) -> PolicyKind | None:
-        """The named policy; None for one of one's own."""
+        """The named policy; None for a user-defined one."""
         return KINDS.get(self.policy)
 
     @property
@@ -212,20 +213,20 @@ class Setting:
     def make(self, finish_reading: bool = False) -> Agent | PrefixPolicy:
         """Return the policy; the oracle is none. Raises ConfigError for invalid settings."""
         swept = {self.key: self.value} if self.key else {}
-        kind = policy_class(self.policy)
+        cls = policy_class(self.policy)
         options = dict(self.options)
         # Policies that translate prefixes always write the end symbol after the source's end.
-        if any(field.name == "finish_reading" for field in dataclasses.fields(kind)):
+        if any(field.name == "finish_reading" for field in dataclasses.fields(cls)):
             options["finish_reading"] = finish_reading
-        policy: Agent | PrefixPolicy = kind(**swept, **options)
+        policy: Agent | PrefixPolicy = cls(**swept, **options)
         return policy
 
-    def faults(self, given_by: str) -> list[str]:
-        """Return what is invalid in these settings; each fault begins with what gives them."""
+    def faults(self, option: str) -> list[str]:
+        """Return what is invalid in these settings of the option or policy called `option`."""
         try:
             self.make()
         except ConfigError as error:
-            return [f"`{given_by}`: {fault}" for fault in error.faults]
+            return [f"`{option}`: {fault}" for fault in error.faults]
         return []
 
 
@@ -240,12 +241,25 @@ def _written(value: Any) -> str:
 
 def policy_class(name: str) -> Any:
     """Return the class of a policy by its name. Raises ConfigError for an unknown name."""
-    if name not in KINDS:
-        return _own_class(name)
     from nmtgrid.online import policies, retranslation
 
-    module = retranslation if KINDS[name].translates_prefixes else policies
-    return getattr(module, KINDS[name].make)
+    if name in KINDS:
+        module = retranslation if KINDS[name].translates_prefixes else policies
+        return getattr(module, KINDS[name].make)
+    own = own_policies()
+    if name not in own:
+        raise ConfigError(
+            f"There is no reading policy `{shortened(name)}`.",
+            f"{nearest(name, [*KINDS, *own])} {ADVICE}",
+        )
+    base, policy = policies.Policy, own[name]
+    if policy.decide is base.decide and policy.next_reads is base.next_reads:
+        raise ConfigError(
+            f"The reading policy `{name}` has no method `decide`.",
+            "Add `decide(self, proposal)`, which returns a tensor [R] of bools: True where a row "
+            "writes.",
+        )
+    return policy
 
 
 def own_policies() -> dict[str, Any]:
@@ -253,25 +267,6 @@ def own_policies() -> dict[str, Any]:
     from nmtgrid.online.policies import Policy
 
     return own_definitions(lambda value: isinstance(value, type) and issubclass(value, Policy))
-
-
-def _own_class(name: str) -> Any:
-    own = own_policies()
-    if name not in own:
-        raise ConfigError(
-            f"There is no reading policy `{shortened(name)}`.",
-            f"{nearest(name, [*KINDS, *own])} {ADVICE}",
-        )
-    from nmtgrid.online.policies import Policy
-
-    chosen = own[name]
-    if chosen.decide is Policy.decide and chosen.next_reads is Policy.next_reads:
-        raise ConfigError(
-            f"The reading policy `{name}` has no method `decide`.",
-            "Add `decide(self, proposal)`, which returns a tensor [R] of bools: True where a row "
-            "writes.",
-        )
-    return chosen
 
 
 def read_policy(text: str) -> list[Setting]:
@@ -286,29 +281,27 @@ def read_policy(text: str) -> list[Setting]:
     name, changes = imported_name(words[0]), words[1:]
     if name == "oracle":
         raise ConfigError("Use `--oracle LIST` for the oracle.")
-    kind = policy_class(name)
-    fields = _settings_of(kind)
-    sweep = KINDS[name].sweep if name in KINDS else _first_own(kind)
+    policy = policy_class(name)
+    fields, sweep = _settings_of(policy), _swept(name, policy)
     faults: list[str] = []
     lists: dict[str, list[Any]] = {}
     for word in changes:
         key, equals, values = word.partition("=")
-        if key in fields and not equals:
-            faults.append(f"`{name} {key}` has no value: write `{key}=...`.")
-            continue
         if key not in fields:
             known = nearest(key, fields) or f"It has {', '.join(fields)}."
             faults.append(f"`{name}` has no setting `{shortened(key)}`. {known}".strip())
-            continue
-        try:
-            lists[key] = _values(values, f"{name} {key}", fields[key], key in _WHOLE)
-        except ConfigError as error:
-            faults += error.faults
+        elif not equals:
+            faults.append(f"`{name} {key}` has no value: write `{key}=...`.")
+        else:
+            try:
+                lists[key] = _values(values, name, key, fields[key])
+            except ConfigError as error:
+                faults += error.faults
     if faults:
         raise ConfigError(faults)
     if sweep and sweep not in lists:
-        usual = KINDS[name].values if name in KINDS else str(_default(kind, sweep))
-        lists[sweep] = _values(usual, f"{name} {sweep}", fields[sweep], sweep in _WHOLE)
+        usual = KINDS[name].values if name in KINDS else str(_default(policy, sweep))
+        lists[sweep] = _values(usual, name, sweep, fields[sweep])
     settings = []
     others = [key for key in lists if key != sweep]
     for chosen in itertools.product(*(lists[key] for key in others)):
@@ -323,8 +316,11 @@ def read_policy(text: str) -> list[Setting]:
 
 
 ALL = "all"
-_WHOLE = ("k", "n", "mask")
-"""Settings that are whole numbers or infinite."""
+_MAY_BE_INFINITE = ("k", "n", "mask")
+_COUNTING = ("wait-k", "local-agreement", "hold-n", "re-translation")
+"""Policies whose swept setting is a whole number, or infinite."""
+_COMMON = ("floor", "cap")
+"""Settings that all policies have."""
 
 
 def names_all(text: str | None) -> bool:
@@ -357,50 +353,56 @@ def policy_settings(name: str) -> list[PolicySetting]:
 
     Raises ConfigError as `policy_class` does.
     """
-    kind = policy_class(name)
-    texts = meanings(kind)
-    sweep = KINDS[name].sweep if name in KINDS else _first_own(kind)
-    fields = sorted(_settings_of(kind).items(), key=lambda field: field[0] != sweep)
+    policy = policy_class(name)
+    texts, sweep = meanings(policy), _swept(name, policy)
+    kinds = {bool: "switch", int: "whole", float: "number"}
     settings = []
-    for key, hint in fields:
-        default = _default(kind, key) if (key, name) != ("k", "wait-k") else 3
-        kinds = {bool: "switch", int: "whole", float: "number"}
-        shown = "whole" if key in _WHOLE else kinds.get(hint, "text")
+    for key, hint in sorted(_settings_of(policy).items(), key=lambda field: field[0] != sweep):
+        default = _default(policy, key) if (key, name) != ("k", "wait-k") else 3
+        is_whole = key in _MAY_BE_INFINITE and name in KINDS
+        shown: Any = "whole" if is_whole else kinds.get(hint, "text")
         text = texts.get(key, "")
-        settings.append(PolicySetting(key, cast(Any, shown), default, text, key in _WHOLE))
+        settings.append(PolicySetting(key, shown, default, text, key in _MAY_BE_INFINITE))
     return settings
 
 
-def _settings_of(kind: Any) -> dict[str, type]:
+def _settings_of(policy: Any) -> dict[str, type]:
     """Return the settings of a policy and their types, without `finish_reading`, an option."""
-    hints = typing.get_type_hints(kind)
-    names = [field.name for field in dataclasses.fields(kind) if field.name != "finish_reading"]
+    hints = typing.get_type_hints(policy)
+    names = [field.name for field in dataclasses.fields(policy) if field.name != "finish_reading"]
     # Its own before those that all have.
-    names.sort(key=lambda name: name in ("floor", "cap"))
+    names.sort(key=lambda name: name in _COMMON)
     return {name: hints[name] for name in names}
 
 
-def _first_own(kind: Any) -> str:
-    """Return the first setting of a user's policy that is a number and its own, or nothing."""
-    fields = _settings_of(kind)
-    return next(
-        (name for name, hint in fields.items()
-         if name not in ("floor", "cap") and hint in (int, float)), "",
-    )  # fmt: skip
+def _swept(name: str, policy: Any) -> str:
+    """Return the setting of a policy that is swept.
+
+    That of a user's policy is the first that is a number and its own, if there is one.
+    """
+    if name in KINDS:
+        return KINDS[name].sweep
+    fields = _settings_of(policy).items()
+    numbers = (key for key, hint in fields if key not in _COMMON and hint in (int, float))
+    return next(numbers, "")
 
 
-def _default(kind: Any, name: str) -> Any:
-    field = next(field for field in dataclasses.fields(kind) if field.name == name)
-    if field.default is dataclasses.MISSING:
+def _default(policy: Any, name: str) -> Any:
+    default = {field.name: field.default for field in dataclasses.fields(policy)}[name]
+    if default is dataclasses.MISSING:
         raise ConfigError(f"The policy's setting `{name}` has no default: give it a value.")
-    return field.default
+    return default
 
 
-def _values(text: str, option: str, hint: type, infinite: bool) -> list[Any]:
-    if hint is int or infinite:
+def _values(text: str, policy: str, key: str, hint: type) -> list[Any]:
+    """Return the values of a setting of the type `hint`."""
+    option, infinite = f"{policy} {key}", key in _MAY_BE_INFINITE
+    # A span such as 1..9 needs no step if its ends are whole.
+    is_whole = policy in _COUNTING or "." not in text.replace("..", "")
+    if hint is int or (infinite and is_whole):
         return list(whole_numbers(text, option, infinite=infinite))
     if hint is float:
-        return list(decimals(text, option))
+        return list(decimals(text, option, infinite=infinite))
     if hint is bool:
         if text not in ("true", "false"):
             raise ConfigError(f"`{option}` must be true or false, but is `{shortened(text)}`.")
@@ -433,34 +435,37 @@ def read_settings(
     """
     if k is None and thresholds is None and oracle is None and not policies:
         k = KINDS["wait-k"].values
-    texts = {"wait-k": k, "threshold": thresholds, "oracle": oracle}
+    lists = {"wait-k": k, "threshold": thresholds, "oracle": oracle}
+    readers = [partial(_read_list, name, text) for name, text in lists.items() if text is not None]
+    readers += [partial(read_policy, text) for text in policies]
     settings: list[Setting] = []
-    # All lists are read before anything is raised, so that one message names every fault.
+    # All are read before anything is raised, so that one message names every fault.
     faults: list[str] = []
     advice: list[str] = []
-    for policy, text in texts.items():
-        if text is None:
-            continue
+    for read in readers:
         try:
-            if policy == "wait-k":
-                values: Sequence[float] = whole_numbers(text, "--k", least=1, infinite=True)
-            elif policy == "threshold":
-                values = decimals(text, "--thresholds")
-                for value in values:
-                    faults += Setting(policy, value).faults("--thresholds")
-            else:
-                values = decimals(text, "--oracle", 0, such_as="0,1 or 0..2:0.5")
-            settings += [Setting(policy, float(value)) for value in values]
+            settings += read()
         except ConfigError as error:
             faults += error.faults
-            advice.append(error.advice)
-    for text in policies:
-        try:
-            settings += read_policy(text)
-        except ConfigError as error:
-            faults += error.faults
-            advice.append(error.advice)
+            advice += filter(None, [error.advice])
     if faults:
         raise ConfigError(faults, advice[0] if len(advice) == 1 else "")
     # The same point may come from two lists, as from `--k` and `--policies all`.
     return list(dict.fromkeys(settings))
+
+
+def _read_list(policy: str, text: str) -> list[Setting]:
+    """Return the settings of a list of numbers, that of `--k`, `--thresholds` or `--oracle`."""
+    values: Sequence[float]
+    if policy == "wait-k":
+        values = whole_numbers(text, "--k", least=1, infinite=True)
+    elif policy == "threshold":
+        values = decimals(text, "--thresholds")
+    else:
+        values = decimals(text, "--oracle", 0, such_as="0,1 or 0..2:0.5")
+    settings = [Setting(policy, float(value)) for value in values]
+    if policy == "threshold":
+        faults = [fault for setting in settings for fault in setting.faults("--thresholds")]
+        if faults:
+            raise ConfigError(faults)
+    return settings

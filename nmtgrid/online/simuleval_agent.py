@@ -71,14 +71,15 @@ def make_translator(arguments: Namespace) -> StreamTranslator:
     if sum(policy is not None for policy in policies) > 1:
         raise ConfigError("Give one of `--k`, `--threshold` and `--policy`.")
     # Imported late: `add_arguments` serves `--help`, which does not wait for torch.
+    from nmtgrid.online.settings import Setting
     from nmtgrid.online.stream import simultaneous
     from nmtgrid.search.translate import load
 
     policy: str | None = arguments.policy
     if arguments.k is not None:
-        policy = f"wait-k k={arguments.k:g}"
+        policy = Setting("wait-k", arguments.k).text
     elif arguments.threshold is not None:
-        policy = f"threshold threshold={arguments.threshold:.15g}"
+        policy = Setting("threshold", arguments.threshold).text
     model = load(
         arguments.model, device=arguments.device, weights=arguments.weights, warn=console.warn,
         imports=arguments.imports,

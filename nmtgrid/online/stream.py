@@ -77,7 +77,7 @@ class TokenStream(WrittenTokens):
         engine.check(models, dataclasses.replace(plan, coverage_penalty=0.0), align, agent, halt)
         super().__init__(plan)
         self._models = list(models)
-        self._end_is_hidden = any(model.traits.hides_source_end for model in models)
+        self._end_is_hidden = engine.hides_source_end(models)
         self._device, self._bf16 = torch.device(device), bf16
         # A batched search knows the source's length; `Bounded` makes both decide alike without it.
         self._agent = Bounded(agent, plan, self._end_is_hidden)
@@ -188,7 +188,7 @@ class TokenStream(WrittenTokens):
             self.tokens.append(int(token))
 
     def _predict(self) -> Tensor:
-        """Return the next token's log-probabilities [1, V], and have the states wait for it."""
+        """Return the next token's log-probabilities [1, V]; the states then wait for the token."""
         if self._agent.wants_proposals:
             proposed = self._propose()
             self._states = [model.accept(state) for model, state in self._pairs()]
@@ -254,7 +254,7 @@ class WrittenToken:
 
 
 class Stream:
-    """A piece of a raw line being translated: takes raw words, returns tokenised target words.
+    """A piece of a line being translated: takes words in units, returns tokenised target words.
 
     A target word is returned once it is final: with its last unit, or with the next one where only
     that shows that it has ended.
@@ -275,9 +275,8 @@ class Stream:
         """Whether the translation has ended; what still arrives is not read."""
         return self._stream.is_finished
 
-    def read(self, word: str) -> list[str]:
-        """Take a raw word; return the target words that have become final."""
-        units = self._pipeline.source_tokens(word)
+    def read(self, units: list[str]) -> list[str]:
+        """Take the units of a raw word; return the target words that have become final."""
         self.source += units
         self.word_sizes.append(len(units))
         return self._words(self._stream.read(self._pipeline.source_vocabulary.encode(units)))
@@ -420,8 +419,8 @@ class LineStream:
         if self._line_has_ended:
             raise ConfigError("The line has ended.", "Call `begin()` for another line.")
         began = time.perf_counter()
-        parts = self._translator.limits.parts(word, self._size(word))
-        words = [written for part in parts for written in self._read(part)]
+        parts = self._translator.limits.parts(word, self._translator.pipeline.source)
+        words = [written for part, units in parts for written in self._read(part, units)]
         self._take_times(began)
         return words
 
@@ -434,12 +433,9 @@ class LineStream:
             known += [self._worked + stamp - began for stamp in stamps[len(known) :]]
         self._worked += time.perf_counter() - began
 
-    def _size(self, word: str) -> int:
-        return len(self._translator.pipeline.source.tokens(word))
-
-    def _read(self, word: str) -> list[str]:
+    def _read(self, word: str, units: list[str]) -> list[str]:
         words: list[str] = []
-        size = self._size(word)
+        size = len(units)
         self._arrived += size
         if self._splitter.begins_piece(size) and not self._piece_has_ended:
             words += self._end_piece()
@@ -447,7 +443,7 @@ class LineStream:
         if self._piece_has_ended and size:
             self.pieces.append(self._translator.begin_piece())
             self._piece_has_ended = False
-        words += self.pieces[-1].read(word)
+        words += self.pieces[-1].read(units)
         if is_end:
             words += self._end_piece()
         return words
@@ -500,11 +496,12 @@ class LineStream:
             is_last = self._line_has_ended and number + 1 == len(self.pieces)
             stop = len(piece.written_at) - (piece.is_finished and not is_last)
             for position in range(count, stop):
-                token = piece.written(position)
-                reads, size = token.reads, len(piece.source)
+                token, size = piece.written(position), len(piece.source)
                 # As `hypothesis` does: a piece's end was known only with what came behind it.
-                ends = self._arrived + self._line_has_ended
-                self._latest = max(self._latest, before + reads if reads <= size else ends)
+                reads = before + token.reads
+                if token.reads > size:
+                    reads = self._arrived + 1 if is_last else self._seen[number]
+                self._latest = max(self._latest, reads)
                 alignment = token.alignment
                 if alignment is not None:
                     # An inner end symbol has no column in the line.

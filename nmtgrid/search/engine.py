@@ -66,30 +66,32 @@ def check(
             )
         else:
             check_verified(models[0], halt, plan)
-    for model in models if agent is not None else ():
-        if not model.traits.prefix_safe:
-            raise model.refusal()
-        if agent is not None and agent.wants_reading and not model.traits.reads:
-            raise model.no_reader()
-        if agent is not None and agent.wants_readiness not in ("none", model.traits.readiness):
-            raise model.no_mechanism(agent.wants_readiness)
-    if agent is not None and agent.wants_proposals and halt is not None:
-        raise ConfigError(
-            "A reading policy that looks at predictions runs all blocks for each of them: it does "
-            "not go with early exits.",
-            "Leave out `--exit`, or read by wait-k or by the model's reader.",
-        )
-    aligns = agent is not None and agent.wants_alignment
-    if align or aligns or plan.coverage_penalty > 0:
-        blind = sorted({m.architecture for m in models if not m.traits.aligns})
-        if blind:
-            need = "`search.coverage_penalty`"
-            if align or aligns:
-                need = "the output" if align else "the reading policy"
+    if agent is not None:
+        for model in models:
+            if not model.traits.prefix_safe:
+                raise model.refusal()
+            if agent.wants_reading and not model.traits.reads:
+                raise model.no_reader()
+            if agent.wants_readiness not in ("none", model.traits.readiness):
+                raise model.no_mechanism(agent.wants_readiness)
+        if agent.wants_proposals and halt is not None:
             raise ConfigError(
-                f"`{'`, `'.join(blind)}` yields no alignments, which {need} needs.",
-                "Leave out the option, or use a model that aligns.",
+                "A reading policy that looks at predictions runs all blocks for each of them: it "
+                "does not go with early exits.",
+                "Leave out `--exit`, or read by wait-k or by the model's reader.",
             )
+    needs = {
+        "the output": align,
+        "the reading policy": agent is not None and agent.wants_alignment,
+        "`search.coverage_penalty`": plan.coverage_penalty > 0,
+    }
+    need = next((name for name, is_needed in needs.items() if is_needed), "")
+    blind = sorted({model.architecture for model in models if not model.traits.aligns})
+    if need and blind:
+        raise ConfigError(
+            f"`{'`, `'.join(blind)}` yields no alignments, which {need} needs.",
+            "Leave out the option, or use a model that aligns.",
+        )
     # Probabilities of different vocabularies cannot be averaged.
     sizes = [model.classifier().weight.shape[0] for model in models]
     if len(set(sizes)) > 1:
@@ -175,9 +177,18 @@ def _rules(
     constraints: Sequence[Constraint],
     is_text: bool,
 ) -> Rules:
-    # Not shown where the source ends, a model cannot know when to end either (appendix C).
-    hidden = any(model.traits.hides_source_end for model in models)
-    return Rules.of(plan, lengths, constraints, end_is_hidden=hidden, of_pictures=not is_text)
+    return Rules.of(
+        plan, lengths, constraints,
+        end_is_hidden=hides_source_end(models), of_pictures=not is_text,
+    )  # fmt: skip
+
+
+def hides_source_end(models: Sequence[TranslationModel]) -> bool:
+    """Return whether a model is not shown where the source ends, nor knows when to end itself.
+
+    Appendix C.
+    """
+    return any(model.traits.hides_source_end for model in models)
 
 
 def _nothing_to_write() -> ModelError:

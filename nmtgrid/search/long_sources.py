@@ -20,6 +20,7 @@ from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.models.directory import TrainingLengths
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.pipeline import Side
 from nmtgrid.text.sentences import ends_sentence, sentence_ends
 
 _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "：", "。", "！", "？"])
@@ -58,12 +59,14 @@ class SourceLimits:
         whole = min(lengths.p99 for lengths in known)
         return cls(max(1, whole), max(1, trained), trained)
 
-    def parts(self, word: str, size: int) -> list[str]:
-        """Return a raw word of `size` units, or of one too long for a piece parts, as words."""
-        if size <= self.piece:
-            return [word]
+    def parts(self, word: str, side: Side) -> list[tuple[str, list[str]]]:
+        """Return a raw word and its units; of a word too long for a piece, its parts and theirs."""
+        units = side.tokens(word)
+        if len(units) <= self.piece:
+            return [(word, units)]
         # No character makes several units, but for some marks.
-        return [word[n : n + self.piece] for n in range(0, len(word), self.piece)]
+        parts = (word[n : n + self.piece] for n in range(0, len(word), self.piece))
+        return [(part, side.tokens(part)) for part in parts]
 
 
 def split(

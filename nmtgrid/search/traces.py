@@ -101,7 +101,7 @@ class Trace:
     def to_line(self) -> str:
         """Return the record as one line of JSON, numbers rounded."""
         # Rounded, since digits that no reader uses are most of the file.
-        values = dataclasses.asdict(self)
+        values = dict(vars(self))
         values["log_probabilities"] = [round(v, _LOG_DIGITS) for v in self.log_probabilities]
         values["log_probability"] = round(self.log_probability, _LOG_DIGITS)
         values["score"] = round(self.score, _LOG_DIGITS)

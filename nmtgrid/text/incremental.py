@@ -36,10 +36,10 @@ _QUOTATION_MARKS = re.compile("(?:['\"`„“]|&apos;|&quot;)+")
 def stream_words(path: str | Path, warn: Callable[[str], None]) -> Iterator[str | None]:
     """Yield each word as soon as the white space behind it is read, and None at each line's end.
 
-    Bytes are read as they arrive. What is not UTF-8, and NUL, becomes U+FFFD; `warn` is called
-    once for each such line, and when the input ends in the middle of a word or a character. Raises
-    InputError for a file that cannot be read, a damaged archive, and for what is no text: too many
-    such characters, an endless word or line.
+    Bytes are read as they arrive. What is not UTF-8, and NUL, becomes U+FFFD; `warn` is called at
+    the first such line, at the end with the number of such lines, and when the input ends in the
+    middle of a word or a character. Raises InputError for a file that cannot be read, a damaged
+    archive, and for what is no text: too many such characters, an endless word or line.
     """
     splitter = _WordSplitter("standard input" if str(path) == STANDARD else str(path), warn)
     with open_text(path) as file:
@@ -65,7 +65,8 @@ class _WordSplitter:
         self._word = ""
         # Of the line, and of what came last.
         self._line_length = self._characters = self._damaged = 0
-        self._line_is_open = self._has_warned = False
+        self._line_is_open = self._line_is_damaged = False
+        self._damaged_lines = 0
         self._is_first = True
 
     def feed(self, raw: bytes) -> Iterator[str | None]:
@@ -81,28 +82,38 @@ class _WordSplitter:
             yield None
             self.line += 1
             self._line_length = 0
-            self._has_warned = False
+            self._line_is_damaged = False
         # Half a character opens a line too.
         self._line_is_open = not lines or bool(rest or self._decoder.getstate()[0])
         yield from self._split(rest, line_ends=False)
 
     def end(self) -> Iterator[str | None]:
         """Yield the last word and line end of a stream that ended without one."""
+        if self._damaged_lines > 1:
+            self._warn(f"{self._name}: {self._damaged_lines:,} lines are not valid UTF-8.")
         if not self._line_is_open:
             return
         rest = self._decoder.decode(b"", final=True)
-        self._has_warned = False
         if rest:
-            self._warn_once("the input ends in the middle of a character, which becomes U+FFFD")
+            self._warn_of_line("the input ends in the middle of a character, which becomes U+FFFD.")
         elif self._word:
-            self._warn_once("the input ends without a line's end: its last word may not be whole")
+            self._warn_of_line(
+                "the input ends without a line's end: its last word may not be whole."
+            )
+        self._line_is_damaged = True  # what `rest` holds is reported already
         yield from self._split(rest, line_ends=True)
         yield None
 
     def _split(self, text: str, *, line_ends: bool) -> list[str]:
         text, count = _NO_TEXT.subn(_REPLACEMENT, text)
-        if count:
-            self._warn_once("some bytes are not valid UTF-8; each becomes U+FFFD")
+        if count and not self._line_is_damaged:
+            self._line_is_damaged = True
+            self._damaged_lines += 1
+            if self._damaged_lines == 1:
+                self._warn_of_line(
+                    "some bytes are not valid UTF-8; each becomes U+FFFD. If the text is UTF-16 or "
+                    "Latin-1, convert it to UTF-8. No further line is reported."
+                )
         self._check(len(text), count)
         text = self._word + text
         words, self._word = text.split(), ""
@@ -136,10 +147,8 @@ class _WordSplitter:
             self._characters //= 2
             self._damaged //= 2
 
-    def _warn_once(self, message: str) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            self._warn(f"{self._name}, line {self.line}: {message}.")
+    def _warn_of_line(self, message: str) -> None:
+        self._warn(f"{self._name}, line {self.line}: {message}")
 
 
 class IncrementalDetokenizer:

@@ -1,6 +1,6 @@
 """The objective `divergence`: a reader learns how much the rest of the source would change.
 
-If the prediction given the source read so far equals that given the whole source, there is no need
+If the prediction from the source read so far equals that from the whole source, there is no need
 to wait (DaP-SiMT, Zhao et al., EMNLP 2023; PsFuture, Zhao et al., EMNLP 2024, without training). On
 a grid this label is exact and available at every cell: the last column of a row has read the whole
 source.
@@ -20,12 +20,17 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, read_share
+from nmtgrid.online.objectives.dynamic import (
+    agent_paths,
+    along,
+    cell_loss,
+    check_grid,
+    read_share,
+)
 from nmtgrid.online.oracle import cell_costs, grid_cells
 from nmtgrid.online.paths import area_sites, is_cell, is_right_of, wait_k
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
 
 
@@ -90,8 +95,8 @@ class Divergence(BaseObjective[DivergenceSettings]):
             area = is_right_of(wait_k(settings.k, lengths[0], size), *lengths, columns)
             # In the order of the sites: those are the cells' `nonzero()`.
             is_written = area[cells]
-            write_loss, _ = SiteTargets.at(batch, sites)[is_written].cross_entropy(
-                features[is_written], model.classifier(), label_smoothing=settings.label_smoothing
+            write_loss = cell_loss(
+                model, batch, sites, features, is_written, settings.label_smoothing
             )
             extra["write_cells"] = is_written.sum()
         else:

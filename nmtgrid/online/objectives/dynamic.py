@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.oracle import (
     ReadingCost,
     binary_search_paths,
@@ -134,8 +134,8 @@ class Dynamic(BaseObjective[DynamicSettings]):
                 area = (reads == paths[..., None]) & batch.is_target[..., None]
             # In the order of the sites: those are the cells' `nonzero()`.
             is_written = area[cells]
-            write_loss, _ = SiteTargets.at(batch, sites)[is_written].cross_entropy(
-                features[is_written], model.classifier(), label_smoothing=settings.label_smoothing
+            write_loss = cell_loss(
+                model, batch, sites, features, is_written, settings.label_smoothing
             )
             total = total + settings.alpha * write_loss
             extra["write_cells"] = is_written.sum()
@@ -181,6 +181,26 @@ def check_grid(model: TranslationModel, objective: str, *, needs_reader: bool) -
         )
     if needs_reader and not model.traits.reads:
         raise model.no_reader()
+
+
+def cell_loss(
+    model: TranslationModel,
+    batch: Batch,
+    sites: PredictionSites,
+    features: Tensor,
+    counts: Tensor,
+    label_smoothing: float,
+    weights: Tensor | None = None,
+) -> Tensor:
+    """Return the cross-entropy at the sites where `counts` [M], for the features [M, D] of all.
+
+    `weights` [M] are those of all sites too (None: ones).
+    """
+    loss, _ = SiteTargets.at(batch, sites)[counts].cross_entropy(
+        features[counts], model.classifier(), None if weights is None else weights[counts],
+        label_smoothing,
+    )  # fmt: skip
+    return loss
 
 
 def agent_paths(logits: Tensor, batch: Batch, threshold: float) -> Tensor:

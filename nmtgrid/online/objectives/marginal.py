@@ -19,12 +19,17 @@ from torch.nn.functional import logsigmoid, pad
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.objectives.dynamic import agent_paths, along, check_grid, read_share
+from nmtgrid.online.objectives.dynamic import (
+    agent_paths,
+    along,
+    cell_loss,
+    check_grid,
+    read_share,
+)
 from nmtgrid.online.oracle import cell_costs, delay_penalty, grid_cells, path_costs
 from nmtgrid.online.paths import area_sites, is_cell
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import FROM_0, INSIDE_0_1, SmoothedSettings
 
 
@@ -160,8 +165,8 @@ class Marginal(BaseObjective[MarginalSettings]):
             # In the order of the sites, of which those that no path writes at need no classifier.
             shares = weights[cells].float()
             counts = shares > _NO_SHARE
-            write_loss, _ = SiteTargets.at(batch, sites)[counts].cross_entropy(
-                features[counts], model.classifier(), shares[counts], settings.label_smoothing
+            write_loss = cell_loss(
+                model, batch, sites, features, counts, settings.label_smoothing, shares
             )
             expected = (posteriors * costs).sum()
             if settings.alpha != 1:

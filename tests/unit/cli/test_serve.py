@@ -20,7 +20,7 @@ import pytest
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
 from nmtgrid.online.policies import WaitK
-from nmtgrid.online.stream import LineStream, StreamTranslator
+from nmtgrid.online.stream import LineStream, StreamTranslator, WrittenToken
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import read_traces
 from nmtgrid.serve.server import Server, Service, read_examples
@@ -497,18 +497,22 @@ def test_too_many_connections(models: Models) -> None:
     assert server.end(10)
 
 
-def test_reads_of_a_line_in_pieces() -> None:
-    """What comes token by token is what the whole line's record says, end symbols left out."""
+@pytest.mark.parametrize("is_live", [True, False])
+def test_reads_of_a_line_in_pieces(is_live: bool) -> None:
+    """What comes token by token is what the whole line's record says, end symbols left out.
+
+    Also where the tokens are fetched only after the line's end.
+    """
     loaded = translator("pervasive")
     line = StreamTranslator(
         loaded.models, loaded.pipeline, WaitK(2), loaded.plan, limits=SourceLimits(3, 4), align=True
     ).begin()
-    tokens = []
+    tokens: list[WrittenToken] = []
     for word in ["ab", "cd.", "e", "fgh.", "ab"]:
         line.read(word)
-        tokens += list(line.new_tokens())
+        tokens += line.new_tokens() if is_live else []
     line.end()
-    tokens += list(line.new_tokens())
+    tokens += line.new_tokens()
     whole = line.hypothesis()
     assert len(line.pieces) > 2 and [t.unit for t in tokens] == [*line.target, "</s>"]
     assert [t.reads for t in tokens[:-1]] == whole.reads[:-1]  # type: ignore[index]

@@ -49,6 +49,18 @@ def test_the_clock_changes_no_translation() -> None:
     assert sum(done) == len(settings) * len(pairs)
 
 
+def test_prefixes_are_searched_as_in_batches() -> None:
+    """The plan's coverage penalty chooses among the hypotheses of a beam."""
+    online, pairs = translator("pervasive").with_search(beam=4), sentences()[:5]
+    settings = read_settings(None, None, None, ["local-agreement n=1"])
+    (plain,) = OnlineDecoder(online).run(pairs, settings)
+    covering = online.with_search(coverage_penalty=5.0)
+    (batched,) = OnlineDecoder(covering).run(pairs, settings)
+    (alone,) = ClockedDecoder(covering).run(pairs, settings)
+    units = [[outcome.units for outcome in each.outcomes] for each in (plain, batched, alone)]
+    assert units[0] != units[1] == units[2]
+
+
 def test_what_no_stream_can_follow() -> None:
     def faults(settings: list[Setting], beam: int = 1, **changes: Any) -> list[str]:
         online = translator("pervasive", **changes)

@@ -245,7 +245,7 @@ def test_the_k_of_training_is_the_default(tmp_path: Path) -> None:
     loaded, path = translator("pervasive"), tmp_path / "wait-2"
     settings = {"objective_name": "wait-k", "objective": {"k": 2}}
     save_model(path, loaded.models[0], loaded.pipeline, settings)
-    for arguments, k in ([], 2), (["--k", "4"], 4):
+    for arguments, k in ([], 2), (["--k", "4"], 4), (["--k", "1234567"], 1234567):
         agent = make_translator(_arguments("--model", path, *arguments)).agent
         assert agent == WaitK(k)
 

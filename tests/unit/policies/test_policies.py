@@ -12,9 +12,25 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.base.own_code import import_files
 from nmtgrid.online.evaluate import OnlineDecoder
-from nmtgrid.online.policies import AlignAtt, Confidence, EDAtt, Entropy, Policy, Threshold, WaitK
+from nmtgrid.online.policies import (
+    AlignAtt,
+    Confidence,
+    EDAtt,
+    Entropy,
+    Policy,
+    Threshold,
+    WaitInfo,
+    WaitK,
+)
 from nmtgrid.online.policy_presets import expand
-from nmtgrid.online.settings import KINDS, Setting, named_policies, read_policy, read_settings
+from nmtgrid.online.settings import (
+    KINDS,
+    Setting,
+    named_policies,
+    policy_settings,
+    read_policy,
+    read_settings,
+)
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.api import Agent, Proposal
 from nmtgrid.text.vocabulary import END
@@ -202,6 +218,14 @@ class Probable(Policy):
         return proposal.log_probabilities.exp().amax(1)
 
 
+@dataclasses.dataclass(frozen=True)
+class Ahead(Policy):
+    k: float = 2.5
+
+    def decide(self, proposal):
+        return proposal.reads >= self.k
+
+
 class Other:
     pass
 """
@@ -227,6 +251,18 @@ def test_a_policy_of_ones_own(own: Path) -> None:
     (even,) = read_policy("Even")
     assert (even.title, even.slug, even.is_offline) == ("Even", "Even", False)
     assert even.values() == {"policy": "Even", "parameter": "", "value": 0.0}
+
+
+def test_settings_that_may_be_infinite_need_not_be_whole(own: Path) -> None:
+    """Those of named policies mostly must."""
+    assert [setting.value for setting in read_policy("Ahead")] == [2.5]
+    assert [setting.value for setting in read_policy("Ahead k=0.5..1.5:0.5")] == [0.5, 1.0, 1.5]
+    assert [setting.value for setting in read_policy("Ahead k=1..2,inf")] == [1, 2, math.inf]
+    assert policy_settings("Ahead")[0].kind == "number"
+    assert read_policy("wait-info k=2.5,inf")[0].make() == WaitInfo(2.5)
+    for text in "wait-k k=1.5", "hold-n n=1.5":
+        with pytest.raises(ConfigError, match=r"`1.5` is not a whole number"):
+            read_policy(text)
 
 
 def test_the_file_may_stand_before_the_name(tmp_path: Path) -> None:

@@ -309,13 +309,24 @@ def test_however_it_is_cut_the_words_are_those_of_the_lines(line: str, sizes: li
         assert arrived == expected
 
 
-def test_what_is_no_text_is_replaced_and_told_once_a_line() -> None:
+def test_what_is_no_text_is_replaced_and_reported_once() -> None:
     words, warnings = _words([b"gut\nso \xff\xfe \xc3\n", b"\0x\n", b"\xc3", b"\xbc"])
     assert words == ["gut", None, "so", "\ufffd\ufffd", "\ufffd", None, "\ufffdx", None, "ü", None]
     assert [text.partition(": ")[0] for text in warnings] == [
-        "standard input, line 2", "standard input, line 3", "standard input, line 4",
+        "standard input, line 2", "standard input", "standard input, line 4",
     ]  # fmt: skip
-    assert "not valid UTF-8" in warnings[0] and "last word may not be whole" in warnings[2]
+    assert "some bytes are not valid UTF-8" in warnings[0] and "convert it" in warnings[0]
+    assert warnings[1] == "standard input: 2 lines are not valid UTF-8."
+    assert "last word may not be whole" in warnings[2]
+
+
+def test_utf_16_is_reported_once() -> None:
+    words, warnings = _words(["la lo\n".encode("utf-16-le")] * 50)
+    assert words.count(None) == 51  # a NUL follows the last line feed
+    assert [text.partition(":")[0] for text in warnings] == [
+        "standard input, line 1", "standard input", "standard input, line 51",
+    ]  # fmt: skip
+    assert warnings[1] == "standard input: 51 lines are not valid UTF-8."
 
 
 @pytest.mark.parametrize(
