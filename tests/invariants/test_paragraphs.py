@@ -136,7 +136,8 @@ def test_the_oracle_translates_the_same_pieces(
         lengths.append(sizes.tolist())
         return engine.search(models, source, sizes, *more, **options)
 
-    monkeypatch.setattr("nmtgrid.online.evaluate.engine", SimpleNamespace(search=search))
+    spy = SimpleNamespace(search=search, hides_source_end=engine.hides_source_end)
+    monkeypatch.setattr("nmtgrid.online.evaluate.engine", spy)
     for decoded in decoder.run(sentences, settings):
         seen = sorted(itertools.chain(*lengths))
         assert seen == sorted(
