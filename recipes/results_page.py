@@ -237,6 +237,11 @@ QUESTIONS = (
             Answer("zoo-multi30k", "Multi30k De-En, equal processor time", _zoo),
             Answer("table-3.7-multi30k", "Multi30k De-En, 13 minutes of one core each", _four),
             Answer(
+                "one-model-depth-2-multi30k",
+                "Pervasive Attention of two blocks in place of five, the same 13 minutes",
+                _one_model,
+            ),
+            Answer(
                 "one-model-muon-004-multi30k",
                 "Multi30k De-En, Pervasive Attention, gated maxima, 118 minutes of one core",
                 _one_model,
