@@ -22,6 +22,7 @@ import nmtgrid
 
 ROWS, INPUTS, OUTPUTS = 4096, 256, 1024
 ROUNDS = 20
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def machine() -> str:
@@ -46,9 +47,6 @@ def speed() -> dict[str, int]:
         return {name: round(_product(kind)) for name, kind in PRECISIONS.items()}
     finally:
         torch.set_num_threads(threads)
-
-
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def _product(dtype: torch.dtype) -> float:
