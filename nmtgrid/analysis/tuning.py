@@ -18,7 +18,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.io.records import Count, NonNegative, Percent, Record, Small, convert
 
-Kind = Literal["adaptive", "fixed", "baseline", "uniform"]
+Kind = Literal["adaptive", "fixed", "verified", "baseline", "uniform"]
 _ADVICE = "Name the file, or the folder, that `nmtgrid adaptive-tune --out` wrote."
 _MEGA = 1e6
 # What tunings must have alike to stand in one picture, and how it is called.
@@ -31,7 +31,8 @@ _SETTINGS = {
 }
 # What is not adaptive, and how its curve is called.
 _REFERENCES: Mapping[Kind, str] = {
-    "fixed": "fixed exits, 1 to N",
+    "fixed": "fixed exits",
+    "verified": "verified exits",
     "uniform": "random exits",
     "baseline": "decoders trained separately",
 }
@@ -137,6 +138,7 @@ class _Results(Record, kw_only=True):
     full: _Row
     points: list[_Row]
     fixed: list[_Row]
+    verified: Sequence[_Row] = ()
     baselines: list[_Row]
     uniform: _Row | None
     beam: Small | None = None
@@ -159,6 +161,7 @@ def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningRe
     rows: dict[Kind, list[tuple[_Row, str]]] = {
         "adaptive": [(row, f"{row.budget:g}") for row in report.points],
         "fixed": [(row, str(row.exit)) for row in report.fixed],
+        "verified": [(row, str(row.exit)) for row in report.verified],
         "baseline": [(row, str(row.depth or "")) for row in report.baselines],
         "uniform": [(report.uniform, "")] if report.uniform else [],
     }
@@ -212,7 +215,7 @@ def exit_curves(results: Sequence[TuningResult], *, seconds: bool) -> list[Trade
     """
     return [
         TradeoffCurve(
-            _REFERENCES.get(kind, name),
+            name,
             [
                 CurvePoint(
                     (
@@ -245,7 +248,7 @@ def _groups(results: Sequence[TuningResult]) -> list[tuple[str, Kind, Sequence[O
         groups.append((name, "adaptive", ordered))
     for kind in _REFERENCES:
         points = next((result.groups[kind] for result in results if result.groups[kind]), [])
-        groups.append((kind, kind, points))
+        groups.append((_REFERENCES[kind], kind, points))
     return [group for group in groups if group[2]]
 
 

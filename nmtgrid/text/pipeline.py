@@ -135,14 +135,6 @@ class Pipeline:
         """Return the units of a raw source line; [] for an empty line."""
         return self.source.tokens(raw_line)
 
-    def source_words(self, raw_line: str) -> list[list[str]]:
-        """Return the units of each raw word of a source line, tokenised without its context.
-
-        A stream knows no more of a word when it arrives. Where the tokeniser looks at the words
-        around, such as after an abbreviation, the units can differ from those of the line.
-        """
-        return [self.source_tokens(word) for word in raw_line.split()]
-
     def encode_source(self, raw_line: str) -> list[int]:
         """Return the ids of a raw source line, without special symbols; [] for an empty line."""
         return self.source_vocabulary.encode(self.source.tokens(raw_line))

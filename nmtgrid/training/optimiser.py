@@ -57,7 +57,8 @@ class MuonAdamW(torch.optim.Optimizer):
         group, skips = self.param_groups[0], torch.tensor(False)
         if self.found_inf is not None:
             skips = self.found_inf.bool()
-        moves = torch.where(skips, 0.0, 1.0)
+        # Of one dimension, so that products have its type: torch's fast kernels add like to like.
+        moves = torch.where(skips, 0.0, 1.0).view(1)
         shrinks = torch.where(skips, 1.0, 1 - group["lr"] * group["weight_decay"])
         for parameters in _of_one_shape(p for p in group["params"] if p.grad is not None):
             means = [self._momentum(parameter) for parameter in parameters]
@@ -70,7 +71,7 @@ class MuonAdamW(torch.optim.Optimizer):
             # Nesterov's momentum
             change = orthogonalise(gradient.lerp_(mean, self.momentum).flatten(2).to(self.dtype))
             size = 0.2 * math.sqrt(max(change.shape[1:]))
-            change = change.view_as(mean).mul(moves)
+            change = change.view_as(mean) * moves
             torch._foreach_mul_(parameters, shrinks)
             torch._foreach_add_(parameters, change.unbind(), alpha=-group["lr"] * size)
         self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]

@@ -233,7 +233,7 @@ def _draw_heat(figure: Figure, axes: Axes, panel: HeatPanel) -> None:
 # How it is decided when to read, or when to exit; other kinds take markers in turn.
 _MARKERS = {
     "wait-k": "o", "threshold": "s", "dynamic": "s", "oracle": "^", "fixed": "o", "baseline": "s",
-    "uniform": "x",
+    "uniform": "x", "verified": "D",
 }  # fmt: skip
 _CYCLE = ("o", "^", "s", "D", "v", "P", "X", "<", "p", "*", ">", "d", "h")
 _OURS = (*(colour for colour in COLOURS if colour != "#555555"), "#8c564b")

@@ -266,7 +266,7 @@ def _evaluate(
         _finish(arguments, systems, files, complete=False)
         done, count = sum(len(system.done) for system in systems), len(systems) * len(settings)
         where = f"; {arguments.out} holds them" if arguments.out and done else ""
-        console.say(f"Interrupted after {done} of {plural(count, 'setting')}{where}.")
+        console.say(f"{done} of {plural(count, 'setting')} done{where}.")
         raise
     _finish(arguments, systems, files, complete=True)
 

@@ -96,10 +96,13 @@ def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> 
     """Write the settings of a run, or print its plan."""
     from nmtgrid.cli.objectives import objectives
     from nmtgrid.cli.train.plan import print_plan, write_config
+    from nmtgrid.cli.train.run import find_test_split
     from nmtgrid.training.prepare import resolve
 
     settings = resolve(request, objectives, resumed)
     if arguments.dump_config is not None:
         write_config(arguments.dump_config, settings, arguments)
     else:
+        if arguments.data is not None:
+            find_test_split(arguments)  # what training would refuse
         write_report(arguments.json, print_plan(settings, arguments))

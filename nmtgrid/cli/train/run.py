@@ -61,7 +61,7 @@ def run_all(
     out, resume = arguments.out, arguments.resume
     assert out is not None
     check_shared_folder(out, processes)
-    _test_split(arguments)  # no unknown name should come out after hours of training
+    find_test_split(arguments)  # no unknown name should come out after hours of training
     if seeds is None:
         code, report = _train(arguments, request, out, device, processes, resume=resume)
         if processes.is_first and not code:
@@ -96,7 +96,7 @@ def _test_scores(arguments: TrainArguments, folder: Path) -> dict[str, float]:
     Their keys begin with `test_`; there are none where no split is asked for.
     """
     assert arguments.data is not None
-    split = _test_split(arguments)
+    split = find_test_split(arguments)
     if split is None:
         return {}
     decoding = DecodeArguments(
@@ -106,7 +106,7 @@ def _test_scores(arguments: TrainArguments, folder: Path) -> dict[str, float]:
     return {f"test_{name}": report[name] for name in _TEST_SCORES if name in report}
 
 
-def _test_split(arguments: TrainArguments) -> str | None:
+def find_test_split(arguments: TrainArguments) -> str | None:
     """Return the split to translate at the end, if any. Raises DataError if it is not there."""
     assert arguments.data is not None
     if arguments.test_split == "none" or (arguments.test_split is None and arguments.seeds is None):

@@ -233,7 +233,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
     named = [f"--results=ours={tmp_path / name}" for name in ("one", "two")]
     assert main(["adaptive-tune", *named, "--out", str(picture), "--json", str(file)]) == 0
     rows = report(file)["rows"]
-    assert [row["label"] for row in rows if row["system"] == "fixed"] == ["1", "2", "3"]
+    assert [row["label"] for row in rows if row["system"] == "fixed exits"] == ["1", "2", "3"]
     assert sum(row["system"] == "ours" for row in rows) >= 1
     assert picture.read_text().count("<!-- ours") == 1
 

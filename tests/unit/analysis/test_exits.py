@@ -248,7 +248,8 @@ def results(points: list[dict[str, Any]], test_split: str | None = "test") -> di
     return {
         "name": "ours", "split": "valid", "test_split": test_split, "sentences": 10,
         "test_sentences": 20, "points": points, "full": row(30, 2, 4.0),
-        "fixed": [row(20, 1, exit=1), row(30, 2, 4.0, exit=2)], "uniform": row(22, 1.5),
+        "fixed": [row(20, 1, exit=1), row(30, 2, 4.0, exit=2)],
+        "verified": [row(30, 2.3, 2.0, exit=1)], "uniform": row(22, 1.5),
         "baselines": [row(21, 1, name="b", flops_per_token=None) | {"depth": 1}],
     }  # fmt: skip
 
@@ -256,11 +257,18 @@ def results(points: list[dict[str, Any]], test_split: str | None = "test") -> di
 def test_points_are_those_of_the_test_split(tmp_path: Path) -> None:
     points = [row(28, 1.4, 3.0, budget=1.5), row(29, 1.8, budget=2.0)]
     drawn = exit_curves([parse_tuning(results(points))], seconds=True)
-    assert [curve.kind for curve in drawn] == ["adaptive", "fixed", "uniform", "baseline"]
+    assert [curve.kind for curve in drawn] == [
+        "adaptive", "fixed", "verified", "uniform", "baseline",
+    ]  # fmt: skip
     assert drawn[0].points[0] == CurvePoint((1.4, 2.8, 3.0), 27, "1.5")
-    assert drawn[1].points[1].label == "2" and drawn[3].points[0].bleu == 20
-    # As `adaptive-tune` writes it.
+    assert drawn[1].points[1].label == "2" and drawn[4].points[0].bleu == 20
+    assert drawn[2].points == [CurvePoint((2.3, 4.6, 2.0), 29, "1")]
+    section = tuning_section([parse_tuning(results(points))])
+    names = {row["system"] for row in section.values["rows"]}
+    assert {"verified exits", "random exits"} < names
+    # As `adaptive-tune` writes it, and once wrote it.
     alone = results(points, None) | {"test_sentences": None}
+    del alone["verified"]
     assert parse_tuning(alone).sentences == alone["sentences"]
     plain = exit_curves([parse_tuning(alone)], seconds=False)
     assert plain[0].points[0] == CurvePoint((1.4, 2.8, 75.0), 28, "1.5")

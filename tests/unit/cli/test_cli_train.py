@@ -235,8 +235,9 @@ def test_several_seeds_are_summed_up(data: Path, tmp_path: Path, messages: list[
     decoded = ["decode", f"{out}/seed-2", "--data", data, "--json", report]
     assert main(list(map(str, decoded))) == 0
     assert json.loads(report.read_text())["chrf"] == chrf[1]
-    assert train(data, "--out", out, *options, "--test-split", "tset", "--overwrite") == 2
-    assert "no split `tset`" in messages[-1]
+    for mode in (("--out", out, "--overwrite"), ("--dry-run",)):
+        assert train(data, *mode, *options, "--test-split", "tset") == 2
+        assert "no split `tset`" in messages[-1]
     losses = [run["valid_loss"] for run in values["seeds"]]
     assert [run["seed"] for run in values["seeds"]] == [1, 2] and losses[0] != losses[1]
     loss = values["valid_loss"]

@@ -57,7 +57,7 @@ def translator(arch: str, batch_tokens: int = 4000, **settings: Any) -> Translat
 def sentence(line: int, source: str, target: str) -> Sentence:
     """Return a sentence of raw words."""
     text = pipeline()
-    words = text.source_words(source)
+    words = [text.source_tokens(word) for word in source.split()]
     units = [unit for word in words for unit in word]
     return Sentence(
         line, source.split(), [len(word) for word in words], units,

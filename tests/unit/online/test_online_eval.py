@@ -329,7 +329,7 @@ def test_an_interruption_keeps_what_is_done(
     command = ("grid", "--data", "data", "--sentences", 3, "--k", "1,3", "--out", out)
     assert online(*command) == INTERRUPTED
     shown = capsys.readouterr().err
-    assert "Interrupted after 1 of 2 settings" in shown and "k=1" in shown
+    assert "1 of 2 settings done" in shown and "k=1" in shown
     values = report(out / "results.json")
     assert values["complete"] is False and len(values["settings"]) == 1
     assert (out / "curve.png").is_file() and (out / "k-1.txt").is_file()
