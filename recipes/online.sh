@@ -346,20 +346,9 @@ agent_and_wait_7() {
 operating_points() {
     THRESHOLD=0.2 WAIT=5 NOTE=""
     if [ "$DRY_RUN" != 0 ]; then return; fi
-    read -r THRESHOLD WAIT NOTE < <(python - "$HERE/eval/"{"$NAME","tf-k7"}"-seed$SEED/results.json" <<'END'
-import itertools, json, sys
-
-agent, wait = (json.load(open(path))["settings"] for path in sys.argv[1:])
-waits = (row for row in wait if row["k"])  # null: the whole source first
-# Average lagging is null where every translation is empty.
-pair = min(
-    itertools.product(agent, waits),
-    key=lambda pair: abs((pair[0]["al"] or 0) - (pair[1]["al"] or 0)),
-)
-points = (f"AL {row['al'] or 0:.2f}, test BLEU {row['bleu_tokenized']:.1f}" for row in pair)
-threshold, k = f"{pair[0]['threshold']:g}", f"{pair[1]['k']:g}"
-print(f"{threshold} {k} The agent at {threshold}: {f'. Wait-7 at k = {k}: '.join(points)}.")
-END
+    read -r THRESHOLD WAIT NOTE < <(
+        python "$PROJECT/recipes/nearest_points.py" \
+            "$HERE/eval/"{"$NAME","tf-k7"}"-seed$SEED/results.json"
     )
 }
 

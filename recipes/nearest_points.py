@@ -1,0 +1,49 @@
+"""Which threshold of a trained policy and which k of wait-k lag alike, for figure 4.16.
+
+python recipes/nearest_points.py AGENT WAIT-K
+    Prints the threshold, the k and a sentence on both; AGENT and WAIT-K are the `results.json` that
+    `nmtgrid online-eval --out` wrote.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = Mapping[str, Any]
+
+
+def nearest(agent: Sequence[Row], waits: Sequence[Row]) -> tuple[Row, Row]:
+    """Return the settings whose average lagging differs least; `waits` with a k alone count."""
+    pairs = itertools.product(agent, (row for row in waits if row["k"]))
+    return min(pairs, key=lambda pair: abs(_lagging(pair[0]) - _lagging(pair[1])))
+
+
+def _lagging(row: Row) -> float:
+    # Null where every translation is empty.
+    return float(row["al"] or 0)
+
+
+def _describe(row: Row) -> str:
+    return f"AL {_lagging(row):.2f}, test BLEU {row['bleu_tokenized']:.1f}"
+
+
+def main(files: Sequence[str]) -> None:
+    """Print the settings of two result files."""
+    agent, waits = (
+        json.loads(Path(file).read_text(encoding="utf-8"))["settings"] for file in files
+    )
+    ours, theirs = nearest(agent, waits)
+    threshold, k = f"{ours['threshold']:g}", f"{theirs['k']:g}"
+    print(
+        f"{threshold} {k} The agent at {threshold}: {_describe(ours)}. "
+        f"Wait-7 at k = {k}: {_describe(theirs)}."
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

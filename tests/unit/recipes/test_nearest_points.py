@@ -1,0 +1,31 @@
+"""The operating points of figure 4.16."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from recipes.nearest_points import main
+
+
+def test_the_least_difference_of_lagging(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    agent = [
+        {"threshold": 0.2, "al": 3.0, "bleu_tokenized": 30.04},
+        {"threshold": 0.5, "al": None, "bleu_tokenized": 0.0},
+    ]
+    waits = [
+        {"k": 1, "al": 1.0, "bleu_tokenized": 20.0},
+        {"k": 3, "al": 3.4, "bleu_tokenized": 28.0},
+        {"k": None, "al": 3.0, "bleu_tokenized": 31.0},
+    ]
+    for name, settings in (("agent", agent), ("waits", waits)):
+        (tmp_path / name).write_text(json.dumps({"settings": settings}))
+    main([f"{tmp_path}/agent", f"{tmp_path}/waits"])
+    threshold, k, *words = capsys.readouterr().out.split(maxsplit=2)
+    # Reading everything first is no wait-k, and empty translations lag by nothing.
+    assert (threshold, k) == ("0.2", "3")
+    assert words == [
+        "The agent at 0.2: AL 3.00, test BLEU 30.0. Wait-7 at k = 3: AL 3.40, test BLEU 28.0.\n"
+    ]
