@@ -242,13 +242,18 @@ QUESTIONS = (
                 _one_model,
             ),
             Answer(
+                "one-model-depth-2-wide-multi30k",
+                "two blocks of 192 units, 45 minutes of one core (a slow one) for each seed",
+                _one_model,
+            ),
+            Answer(
                 "one-model-muon-004-multi30k",
                 "Multi30k De-En, Pervasive Attention, gated maxima, 118 minutes of one core",
                 _one_model,
             ),
             Answer(
                 "one-model-attention-118-multi30k",
-                "the same with self-attention, the preset, 118 minutes for each seed",
+                "the same with self-attention, the preset `multi30k-hour`, 118 minutes for each seed",
                 _one_model,
             ),
         ),
