@@ -253,7 +253,7 @@ QUESTIONS = (
             ),
             Answer(
                 "one-model-attention-118-multi30k",
-                "the same with self-attention, the preset `multi30k-hour`, 118 minutes for each seed",
+                "the same with self-attention (the preset `multi30k-hour`), 118 minutes each",
                 _one_model,
             ),
         ),

@@ -67,7 +67,7 @@ def _drive(session: Session, words: list[str]) -> Instance:
 
 def _batched(loaded: Translator, lines: list[str], agent: Agent) -> list[tuple[str, list[int]]]:
     """Return words and delays in raw source words, from one batched search."""
-    units = [loaded.pipeline.source_words(line) for line in lines]
+    units = [[loaded.pipeline.source_tokens(word) for word in line.split()] for line in lines]
     sources = [
         loaded.pipeline.source_vocabulary.encode(unit for word in words for unit in word)
         for words in units
