@@ -39,6 +39,11 @@ def pipeline() -> Pipeline:
     )
 
 
+def units_of_words(text: Pipeline, line: str) -> list[list[str]]:
+    """Return the units of each raw word of a source line, tokenised alone, as a stream does."""
+    return [text.source_tokens(word) for word in line.split()]
+
+
 def translator(arch: str, batch_tokens: int = 4000, **settings: Any) -> Translator:
     """Return a translator with drawn weights, greedy, that writes up to 4 + 1.5 |x| units."""
     torch.manual_seed(3)
@@ -57,7 +62,7 @@ def translator(arch: str, batch_tokens: int = 4000, **settings: Any) -> Translat
 def sentence(line: int, source: str, target: str) -> Sentence:
     """Return a sentence of raw words."""
     text = pipeline()
-    words = [text.source_tokens(word) for word in source.split()]
+    words = units_of_words(text, source)
     units = [unit for word in words for unit in word]
     return Sentence(
         line, source.split(), [len(word) for word in words], units,

@@ -33,7 +33,7 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import Agent
 from nmtgrid.search.translate import Translator, load
 from nmtgrid.text.moses import Moses
-from tests.unit.helpers.tiny_online import LETTERS, translator
+from tests.unit.helpers.tiny_online import LETTERS, translator, units_of_words
 
 PROGRAM = os.environ.get("NMTGRID_SIMULEVAL", "")
 needs_simuleval = pytest.mark.skipif(not PROGRAM, reason="NMTGRID_SIMULEVAL names no interpreter")
@@ -67,7 +67,7 @@ def _drive(session: Session, words: list[str]) -> Instance:
 
 def _batched(loaded: Translator, lines: list[str], agent: Agent) -> list[tuple[str, list[int]]]:
     """Return words and delays in raw source words, from one batched search."""
-    units = [[loaded.pipeline.source_tokens(word) for word in line.split()] for line in lines]
+    units = [units_of_words(loaded.pipeline, line) for line in lines]
     sources = [
         loaded.pipeline.source_vocabulary.encode(unit for word in words for unit in word)
         for words in units

@@ -16,7 +16,7 @@ from nmtgrid.text.bpe import Codes
 from nmtgrid.text.moses import is_invisible
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import END, Vocabulary
-from tests.unit.helpers.tiny_online import translator
+from tests.unit.helpers.tiny_online import translator, units_of_words
 
 CODES = Codes(["H u", "n d</w>"])
 TYPES = Vocabulary(["a"])
@@ -31,8 +31,7 @@ def _text(**facts: object) -> Pipeline:
 
 def test_each_word_alone() -> None:
     """By itself an abbreviation ends a line, so its full stop is split off."""
-    words = ["Hr.", "Hund", "geht's", "5.000,50", "usw."]
-    result = [_text().source_tokens(word) for word in words]
+    result = units_of_words(_text(), "Hr. Hund geht's 5.000,50 usw.")
     assert result == [
         ["H@@", "r", "."], ["Hu@@", "nd"], ["g@@", "e@@", "h@@", "t", "&@@", "a@@", "p@@", "o@@",
         "s@@", ";", "s"], ["5@@", ".@@", "0@@", "0@@", "0@@", ",@@", "5@@", "0"],
@@ -44,15 +43,15 @@ def test_each_word_alone() -> None:
 def test_a_line_is_its_words(line: str) -> None:
     for facts in ({}, {"lowercase": True}, {"tokenize": "none"}):
         pipeline = _text(**facts)
-        words = [pipeline.source_tokens(word) for word in line.split()]
+        words = units_of_words(pipeline, line)
         # A word of zero-width characters alone has no units; within a tokenised line it stays.
         if facts.get("tokenize") == "none" and not any(map(is_invisible, line.split())):
             assert [unit for word in words for unit in word] == pipeline.source_tokens(line)
 
 
 def test_words_and_joiners() -> None:
-    assert _text().source_tokens(" \u2028 ") == []
-    assert _text().source_tokens("\x01") == []
+    assert units_of_words(_text(), " \u2028 ") == []
+    assert units_of_words(_text(), "\x01 a") == [[], ["a"]]
     assert _text().target_joiner == "@@"
     plain = Pipeline(TextFacts("de", "en", subwords="words"), TYPES, TYPES)
     assert plain.target_joiner == ""
