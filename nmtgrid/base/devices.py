@@ -38,6 +38,40 @@ def free_memory() -> None:
             ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
+class HeapTrimmer:
+    """Gives freed memory back where the process has grown by holes in its heap (Linux alone).
+
+    For the next update the system has to write zeros into all those pages again, so a training
+    that gave memory back at fixed intervals would be slower.
+    """
+
+    def __init__(self) -> None:
+        self._limit = 0
+
+    def trim(self) -> bool:
+        """Call `free_memory` if the process has grown by half since the first call after that."""
+        size = resident_bytes()
+        if self._limit and size > self._limit:
+            free_memory()
+            self._limit = 0
+            return True
+        # Half of a small process is soon reached, and not worth a second pass.
+        self._limit = self._limit or max(size * 3 // 2, size + _LEAST_GROWTH)
+        return False
+
+
+_LEAST_GROWTH = 2**28
+
+
+def resident_bytes() -> int:
+    """Return the bytes of memory that this process occupies, 0 where the system does not tell."""
+    try:
+        pages = Path("/proc/self/statm").read_text().split()[1]
+        return int(pages) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
 def keep_memory() -> None:
     """Let the C library keep what is freed, until `free_memory` (glibc only; else nothing).
 

@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.devices import free_memory, random_states, restore_random_states
+from nmtgrid.base.devices import HeapTrimmer, random_states, restore_random_states
 from nmtgrid.base.errors import DataError, ModelError, TrainingError
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.base.io.records import convert
@@ -60,9 +60,9 @@ from nmtgrid.training.weights import RunningAverage, ShardedWeights, Weights
 
 _OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"
 _HASHED_AT_ONCE = 1 << 20
-_GIVE_BACK_EVERY = 20
-"""Updates after which freed memory goes back to the system: batches of ever-changing shapes leave
-holes in the heap, gigabytes within an hour."""
+_TRIM_EVERY = 20
+"""Updates after which a CPU's memory is looked at: batches of ever-changing shapes leave holes in
+the heap, gigabytes within an hour."""
 
 
 def plan_batches(
@@ -172,6 +172,7 @@ class Trainer:
         self.selection = Selection(self.weights, validator, self.average)
         self.progress = Progress()
         self.meter = Meter.empty()
+        self._heap = HeapTrimmer()
         # A checksum tells these pairs, in this order, from others.
         digest = hashlib.sha256()
         for lengths in (train.source_lengths, train.target_lengths):
@@ -393,8 +394,8 @@ class Trainer:
         self.meter.seconds += self.stopwatch.now() - start
         for result in results:
             yield from self._count(result)
-        if self.device.type == "cpu" and progress.update % _GIVE_BACK_EVERY == 0:
-            free_memory()
+        if self.device.type == "cpu" and progress.update % _TRIM_EVERY == 0:
+            self._heap.trim()
         if is_logged:
             meter, self.meter = self.meter, Meter.empty()
             minutes = self.stopwatch.minutes

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.layout import GridLayout, gather_cells, scatter_cells
-from nmtgrid.layers.kernels.linear import apply, product
+from nmtgrid.layers.kernels.linear import apply, close_where_zero, product
 
 
 def live_dense_taps(weight: Tensor) -> Tensor:
@@ -205,9 +205,7 @@ class _Projection(torch.autograd.Function):
         # Written over in place: this is the widest tensor of the layer.
         of_weight = product(gradient.t(), rectified.t())
         of_rectified = product(gradient, weight.t())
-        torch.ops.aten.threshold_backward.grad_input(
-            of_rectified, rectified, 0, grad_input=of_rectified
-        )
+        close_where_zero(of_rectified, rectified)
         zeros, ones = torch.zeros_like(scale), torch.ones_like(scale)
         # One pass for the gradients of scale, shift and input: batch norm of known moments, which
         # the CUDA kernel takes as those of a batch too.

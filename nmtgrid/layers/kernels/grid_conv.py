@@ -10,6 +10,7 @@ torch's own; grid_conv_triton.py is the form for GPUs.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.grad import conv2d_weight
 
-from nmtgrid.layers.kernels.layout import GridLayout, scatter_cells
+from nmtgrid.layers.kernels.layout import GridLayout, Run, collect_cells, scatter_cells
 from nmtgrid.layers.kernels.linear import apply
 from nmtgrid.layers.kernels.triton_support import has_triton
 
@@ -42,11 +43,13 @@ class CpuGridConvolution(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, taps)
         ctx.layout, ctx.reach = layout, (left, right)
-        result = torch.empty_like(x, memory_format=torch.contiguous_format)
+        result: Tensor | None = None
         with torch.autocast("cpu", enabled=False):
             for group in _groups(layout, x.shape[1]):
                 grid = _spread(x, layout, group, above=taps.shape[0] - 1, left=left, right=right)
-                _collect(_convolve(grid, taps.to(x.dtype), left, right), layout, group, result)
+                grid = _convolve(grid, taps.to(x.dtype), left, right)
+                result = _collect(grid, layout, group, result)
+        assert result is not None
         return result
 
     @staticmethod
@@ -57,7 +60,7 @@ class CpuGridConvolution(torch.autograd.Function):
         above, gradient = taps.shape[0] - 1, gradient.to(x.dtype)
         # The transpose of a causal convolution looks down and to the other side.
         reversed_taps = taps.to(x.dtype).flip(0, 1)
-        of_x = torch.empty_like(gradient, memory_format=torch.contiguous_format)
+        of_x: Tensor | None = None
         wide = torch.promote_types(x.dtype, torch.float32)
         of_taps = torch.zeros(taps.shape, dtype=wide)
         with torch.autocast("cpu", enabled=False):
@@ -65,48 +68,39 @@ class CpuGridConvolution(torch.autograd.Function):
                 below = _spread(gradient, layout, group, below=above, left=right, right=left)
                 if ctx.needs_input_grad[0]:
                     of_grid = _convolve(below, reversed_taps, right, left)
-                    _collect(of_grid, layout, group, of_x)
+                    of_x = _collect(of_grid, layout, group, of_x)
                 # The padded grid is made again: kept, it would double the memory of ragged batches.
                 if ctx.needs_input_grad[1]:
                     grid = _spread(x, layout, group, above=above, left=left, right=right)
-                    columns = max(layout.shapes[sentence][1] for sentence in group)
+                    columns = max(run.columns for run in group)
                     of_taps += _weight_gradient(grid, below[:, :, :columns], taps, left, right)
         needs = ctx.needs_input_grad
         return (
-            of_x if needs[0] else None, of_taps.to(taps.dtype) if needs[1] else None,
+            of_x, of_taps.to(taps.dtype) if needs[1] else None,
             None, None, None,
         )  # fmt: skip
 
 
-def _groups(layout: GridLayout, size: int) -> list[list[int]]:
+def _groups(layout: GridLayout, size: int) -> list[Sequence[Run]]:
     """Return sentences of similar shapes, whose grids of `size` features are convolved together."""
-    order = sorted(range(layout.batch_size), key=layout.shapes.__getitem__)
-    groups: list[list[int]] = []
-    height = width = 0
-    for sentence in order:
-        rows, columns = layout.shapes[sentence]
-        tall, wide = max(height, rows), max(width, columns)
-        count = len(groups[-1]) if groups else 0
+    groups: list[list[Run]] = []
+    count = height = width = 0
+    for run in sorted(layout.runs, key=lambda run: (run.rows, run.columns)):
+        tall, wide = max(height, run.rows), max(width, run.columns)
         # Padding that only sharing a rectangle needs.
-        padding = (count + 1) * tall * wide - count * height * width - rows * columns
-        if count and padding * size <= CALL_ELEMENTS:
-            groups[-1].append(sentence)
-            height, width = tall, wide
+        padding = (count + run.sentences) * tall * wide
+        padding -= count * height * width + run.sentences * run.rows * run.columns
+        if groups and padding * size <= CALL_ELEMENTS:
+            groups[-1].append(run)
+            count, height, width = count + run.sentences, tall, wide
         else:
-            groups.append([sentence])
-            height, width = rows, columns
-    # All together stay as they lie.
-    return groups if len(groups) > 1 else [list(range(layout.batch_size))]
-
-
-def _blocks(x: Tensor, layout: GridLayout, group: list[int]) -> list[Tensor]:
-    """Return the cells [T_b, S_b, D] of some sentences of flat cells x [M, D]."""
-    parts = x.split([height * width for height, width in layout.shapes])
-    return [parts[sentence].view(*layout.shapes[sentence], -1) for sentence in group]
+            groups.append([run])
+            count, height, width = run.sentences, run.rows, run.columns
+    return [*groups] if len(groups) > 1 else [layout.runs]
 
 
 def _spread(
-    x: Tensor, layout: GridLayout, group: list[int], *, above: int = 0, below: int = 0,
+    x: Tensor, layout: GridLayout, group: Sequence[Run], *, above: int = 0, below: int = 0,
     left: int = 0, right: int = 0,
 ) -> Tensor:  # fmt: skip
     """Write flat cells of some sentences into grids with empty margins.
@@ -116,20 +110,22 @@ def _spread(
     # Padding inside the convolution spares a copy of the grid that is wider than the input.
     if left == right:
         left = right = 0
-    if len(group) == layout.batch_size:
-        return scatter_cells(x, layout, margins=(above, below, left, right))
-    blocks = _blocks(x, layout, group)
-    rows, columns = (max(block.shape[side] for block in blocks) for side in (0, 1))
-    grid = x.new_zeros(len(blocks), above + rows + below, left + columns + right, x.shape[1])
-    for inner, block in zip(grid[:, above:, left:], blocks, strict=True):
-        inner[: block.shape[0], : block.shape[1]].copy_(block)
-    return grid
+    return scatter_cells(x, layout, (above, below, left, right), group)
 
 
-def _collect(grid: Tensor, layout: GridLayout, group: list[int], result: Tensor) -> None:
-    """Write the valid cells of grids [B', T', S', D] of some sentences into flat cells [M, D]."""
-    for inner, block in zip(grid, _blocks(result, layout, group), strict=True):
-        block.copy_(inner[: block.shape[0], : block.shape[1]])
+def _collect(
+    grid: Tensor, layout: GridLayout, group: Sequence[Run], result: Tensor | None
+) -> Tensor:
+    """Write the valid cells of grids [B', T', S', D] of some sentences into flat cells [M, D].
+
+    Return these, made with the first group; where all cells are valid, the grids as they lie.
+    """
+    if layout.is_full:
+        return grid.reshape(layout.cell_count, grid.shape[3])
+    if result is None:
+        result = grid.new_empty(layout.cell_count, grid.shape[3])
+    collect_cells(grid, group, result)
+    return result
 
 
 def _convolve(grid: Tensor, taps: Tensor, left: int, right: int) -> Tensor:

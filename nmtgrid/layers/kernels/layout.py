@@ -8,14 +8,31 @@ nothing for padding, and a full batch (all sentences equally long) is a free vie
 from __future__ import annotations
 
 import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nmtgrid.base.rows import values_of
 from nmtgrid.layers.kernels.linear import apply
+
+
+class Run(NamedTuple):
+    """Sentences of one shape that follow each other, whose flat cells are a full grid."""
+
+    offset: int
+    """Their first row of a flat tensor [M, D]."""
+    sentences: int
+    rows: int
+    columns: int
+
+    def of(self, x: Tensor) -> Tensor:
+        """Return the view [sentences, rows, columns, D] of their cells in flat cells x [M, D]."""
+        size = self.sentences * self.rows * self.columns
+        return x.narrow(0, self.offset, size).view(self.sentences, self.rows, self.columns, -1)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,6 +87,15 @@ class GridLayout:
     def is_full(self) -> bool:
         """True when there is no padding, so that flat and padded forms share memory."""
         return self.cell_count == self.batch_size * self.target_size * self.source_size
+
+    @cached_property
+    def runs(self) -> tuple[Run, ...]:
+        """The runs of sentences of one shape, in order."""
+        runs, offset = [], 0
+        for (rows, columns), group in itertools.groupby(self.shapes):
+            runs.append(Run(offset, len(list(group)), rows, columns))
+            offset += runs[-1].sentences * rows * columns
+        return tuple(runs)
 
     @cached_property
     def sentence(self) -> Tensor:
@@ -127,36 +153,63 @@ class GridLayout:
 
 
 def scatter_cells(
-    x: Tensor, layout: GridLayout, margins: tuple[int, int, int, int] = (0, 0, 0, 0)
+    x: Tensor,
+    layout: GridLayout,
+    margins: tuple[int, int, int, int] = (0, 0, 0, 0),
+    runs: Sequence[Run] | None = None,
 ) -> Tensor:
     """Write flat cells x [M, D] into new grids, zero elsewhere, without gradient.
 
     margins: rows above and below, columns left and right of the T x S cells that stay empty, as
-    a convolution needs them. Returns [B, above + T + below, left + S + right, D].
+    a convolution needs them; runs: only these (on a CPU), T and S being the largest among them.
+    Returns [B, above + T + below, left + S + right, D].
     """
     above, below, left, right = margins
-    rows, columns = layout.target_size, layout.source_size
-    shape = (layout.batch_size, above + rows + below, left + columns + right, x.shape[1])
-    grid = x.new_zeros(shape)
-    inner = grid[:, above : above + rows, left : left + columns]
-    if layout.is_full:
-        inner.copy_(x.view(inner.shape))
-    elif x.device.type == "cpu":
-        # Whole blocks copy four times faster than an index_copy_ row by row.
-        parts = x.split([height * width for height, width in layout.shapes])
-        for block, part, (height, width) in zip(inner, parts, layout.shapes, strict=True):
-            block[:height, :width].copy_(part.view(height, width, -1))
-    else:
+    if runs is None and x.device.type != "cpu" and not layout.is_full:
+        rows, columns = layout.target_size, layout.source_size
+        shape = (layout.batch_size, above + rows + below, left + columns + right, x.shape[1])
+        grid = x.new_zeros(shape)
         row = layout.target_position + above + layout.sentence * shape[1]
         cell = row * shape[2] + layout.source_position + left
         grid.view(-1, shape[3]).index_copy_(0, cell, x)
+        return grid
+    runs = layout.runs if runs is None else runs
+    rows, columns = max(run.rows for run in runs), max(run.columns for run in runs)
+    count = sum(run.sentences for run in runs)
+    shape = (count, above + rows + below, left + columns + right, x.shape[1])
+    if len(runs) == 1 and not (left or right):
+        # Zeros everywhere would be one more pass over memory.
+        grid = x.new_empty(shape)
+        grid[:, :above].zero_()
+        grid[:, above + rows :].zero_()
+    else:
+        grid = x.new_zeros(shape)
+    # Whole blocks copy four times faster than an index_copy_ row by row.
+    for block, run in _of_runs(grid[:, above:, left:], runs):
+        block.copy_(run.of(x))
     return grid
+
+
+def _of_runs(grid: Tensor, runs: Sequence[Run]) -> Iterator[tuple[Tensor, Run]]:
+    """Yield the valid cells [count, rows, columns, D] of each run in grids [B, T', S', D]."""
+    for part, run in zip(grid.split([run.sentences for run in runs]), runs, strict=True):
+        yield part[:, : run.rows, : run.columns], run
+
+
+def collect_cells(grid: Tensor, runs: Sequence[Run], result: Tensor) -> None:
+    """Write the valid cells of grids [B', T', S', D] of some runs into flat cells [M, D]."""
+    for block, run in _of_runs(grid, runs):
+        run.of(result).copy_(block)
 
 
 def gather_cells(grid: Tensor, layout: GridLayout) -> Tensor:
     """Collect the valid cells [M, D] of a grid [B, T, S, D], without gradient: see `pack`."""
     if layout.is_full:
         return grid.reshape(layout.cell_count, grid.shape[-1])
+    if grid.device.type == "cpu":
+        flat = grid.new_empty(layout.cell_count, grid.shape[-1])
+        collect_cells(grid, layout.runs, flat)
+        return flat
     return grid.reshape(-1, grid.shape[-1]).index_select(0, layout.cells)
 
 

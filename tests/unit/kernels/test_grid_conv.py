@@ -89,17 +89,35 @@ def test_equals_the_definition(form: Form, source_causal: bool) -> None:
 @pytest.mark.parametrize(
     ("size", "groups"),
     [
-        # 2 x 3 and 3 x 3 together need 3 cells of padding, and with 4 x 6 2 x (24 - 9) more.
-        (10_000, [[1, 3], [0], [2]]),
-        (1000, [[1, 3, 0], [2]]),
-        (1, [[0, 1, 2, 3]]),
+        # 2 x 3 and 3 x 3 together need 3 cells of padding, and with 2 of 4 x 6 2 x (24 - 9) more.
+        (10_000, [[(2, 3), (3, 3)], [(4, 6)], [(20, 20)]]),
+        (1000, [[(2, 3), (3, 3), (4, 6)], [(20, 20)]]),
+        (1, [[(4, 6), (2, 3), (20, 20), (3, 3)]]),
     ],
 )
-def test_similar_sentences_are_convolved_together(size: int, groups: list[list[int]]) -> None:
-    layout = _layout([4, 2, 20, 3], [6, 3, 20, 3])
-    assert grid_conv._groups(layout, size) == groups
+def test_similar_sentences_are_convolved_together(
+    size: int, groups: list[list[tuple[int, int]]]
+) -> None:
+    layout = _layout([4, 4, 2, 20, 3], [6, 6, 3, 20, 3])
+    found = grid_conv._groups(layout, size)
+    assert [[(run.rows, run.columns) for run in group] for group in found] == groups
+    assert sorted(run for group in found for run in group) == list(layout.runs)
     whole = _layout([4, 4], [6, 6])
-    assert grid_conv._groups(whole, size) == [[0, 1]]
+    assert grid_conv._groups(whole, size) == [whole.runs]
+
+
+def test_sentences_of_one_shape_are_not_copied_out_of_the_convolution(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copies: list[Tensor] = []
+    monkeypatch.setattr(
+        grid_conv, "collect_cells", lambda grid, runs, result: copies.append(result)
+    )
+    x, weight = torch.randn(24, 8), torch.randn(3, 3, 8)
+    grid_convolution(x, weight, _layout([3, 3], [4, 4]))
+    assert not copies
+    grid_convolution(x, weight, _layout([3, 4], [4, 3]))
+    assert len(copies) == 1 and copies[0].shape == (24, 8)
 
 
 def _distance(actual: Tensor, right: Tensor) -> float:

@@ -8,7 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.kernels.linear import LinearReLU, Projection, feed_forward, linear_relu
+from nmtgrid.layers.kernels.linear import (
+    LinearReLU,
+    Projection,
+    close_where_zero,
+    feed_forward,
+    linear_relu,
+)
 from tests.unit.kernels.triton_interpreter import run_interpreted
 
 # Flat cells, one cell, a long thin row, a decoding step of two rows.
@@ -41,6 +47,18 @@ def test_equals_the_plain_form(
         assert mine.dtype == dtype
         size = float(theirs.detach().abs().max()) + 1.0
         torch.testing.assert_close(mine.double(), theirs, rtol=tolerance, atol=tolerance * size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_closed_rectifiers_pass_no_gradient(dtype: torch.dtype) -> None:
+    outputs = torch.tensor([0.0, -0.0, 1e-38, 0.5, 3e38], dtype=dtype)
+    gradients = torch.tensor([1.0, -0.0, 1e-38, -3.3e38, float("inf"), float("nan")], dtype=dtype)
+    pairs = torch.cartesian_prod(outputs, gradients)
+    rectified, gradient = pairs[:, 0].contiguous(), pairs[:, 1].contiguous()
+    right = torch.ops.aten.threshold_backward(gradient, rectified, 0)
+    close_where_zero(gradient, rectified)
+    assert torch.equal(gradient.nan_to_num(7.0), right.nan_to_num(7.0))
+    assert torch.equal(gradient.isnan(), right.isnan())
 
 
 def test_on_a_cpu_it_is_the_map_and_the_rectifier() -> None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from nmtgrid.layers.kernels.layout import GridLayout, scatter_cells
+from nmtgrid.layers.kernels.layout import GridLayout, collect_cells, scatter_cells
 
 
 def _layout(targets: list[int], sources: list[int]) -> GridLayout:
@@ -36,6 +36,26 @@ def test_margins_stay_empty() -> None:
     grid = scatter_cells(torch.ones(4, 1), layout, margins=(2, 1, 1, 0))[..., 0]
     assert grid.shape == (2, 2 + 2 + 1, 1 + 2)
     assert grid.nonzero().tolist() == [[0, 2, 1], [0, 3, 1], [1, 2, 1], [1, 2, 2]]
+
+
+def test_runs_of_one_shape() -> None:
+    layout = _layout([2, 2, 1, 2], [3, 3, 4, 3])
+    assert layout.runs == ((0, 2, 2, 3), (12, 1, 1, 4), (16, 1, 2, 3))
+    x = torch.arange(22.0)[:, None]
+    first, second, third = layout.runs
+    assert first.of(x)[1, 1, 0].item() == 9
+    assert second.of(x)[..., 0].tolist() == [[[12, 13, 14, 15]]]
+    assert third.of(x).data_ptr() == x[16:].data_ptr()
+    # Some runs alone, in an order of their own.
+    grid = scatter_cells(x, layout, (1, 0, 0, 0), [third, first])[..., 0]
+    assert grid.tolist() == [
+        [[0, 0, 0], [16, 17, 18], [19, 20, 21]],
+        [[0, 0, 0], [0, 1, 2], [3, 4, 5]],
+        [[0, 0, 0], [6, 7, 8], [9, 10, 11]],
+    ]
+    collected = torch.zeros(22, 1)
+    collect_cells(grid[:, 1:, :, None], [third, first], collected)
+    assert collected[:, 0].tolist() == [*range(12), 0, 0, 0, 0, *range(16, 22)]
 
 
 SHAPES = [([3, 1, 4], [5, 2, 1]), ([1], [1]), ([2, 2], [3, 3]), ([1, 9], [7, 1])]

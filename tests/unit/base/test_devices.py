@@ -1,0 +1,49 @@
+"""Memory of this process: when what is freed goes back to the system."""
+
+import sys
+
+import pytest
+
+from nmtgrid.base import devices
+from nmtgrid.base.devices import HeapTrimmer, resident_bytes
+
+MEGABYTE = 2**20
+
+
+def _trims(monkeypatch: pytest.MonkeyPatch, sizes: list[int], left: int) -> list[bool]:
+    """Return what the calls of a trimmer return for a process of these sizes in megabytes.
+
+    Trimming leaves so many megabytes, until the next of the sizes.
+    """
+    trimmed: list[int] = []
+    monkeypatch.setattr(devices, "free_memory", lambda: trimmed.append(left))
+    trimmer, results = HeapTrimmer(), []
+    for size in sizes:
+        monkeypatch.setattr(devices, "resident_bytes", lambda size=size: size * MEGABYTE)
+        results.append(trimmer.trim())
+    assert len(trimmed) == sum(results)
+    return results
+
+
+def test_memory_goes_back_once_a_process_has_grown_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(_trims(monkeypatch, [1000, 1500, 900, 1499, 1500], 400))
+    # What a trimming leaves is not the measure, but what the updates after it take.
+    grown = _trims(monkeypatch, [1000, 1501, 1000, 1400, 1502, 1200, 1700, 1801], 400)
+    assert grown == [False, True, False, False, True, False, False, True]
+
+
+def test_small_processes_may_grow_by_more_than_half(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _trims(monkeypatch, [100, 200, 356, 357], 50) == [False, False, False, True]
+
+
+def test_systems_that_do_not_tell_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(_trims(monkeypatch, [0, 0, 0], 0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux says how much memory a process takes")
+def test_memory_of_this_process() -> None:
+    before = resident_bytes()
+    held = bytearray(64 * MEGABYTE)
+    held[::4096] = b"x" * len(held[::4096])
+    assert resident_bytes() - before > 48 * MEGABYTE
+    assert before > 10 * MEGABYTE
