@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from recipes.results import Row, areas_of, find, gain_of, markdown, mean_of
+from recipes.results import Row, areas_of, find, gain_of, markdown, mean_of, signed
 from recipes.seeds import Record, seeds_of
 
 INTRODUCTION = """\
@@ -168,7 +168,7 @@ def _perplexities(rows: Sequence[Row]) -> str:
 def _gains(areas: Mapping[str, Row]) -> list[str]:
     """Return the mean gain in BLEU at equal latency, by each metric, with its p-value."""
     return [
-        f"{mean_of(row['difference']):+.1f} at equal {latency} (p = {row['p_of_each_seed']})"
+        f"{signed(row['difference'])} at equal {latency} (p = {row['p_of_each_seed']})"
         for latency, row in areas.items()
     ]
 
@@ -212,9 +212,7 @@ def _lazy(rows: Sequence[Row]) -> str:
 def _dynamic(rows: Sequence[Row]) -> str:
     own, start = (areas_of(rows, "dynamic-0.5", curve) for curve in ("agent", None))
     same = ", ".join(_gains(own))
-    other = ", ".join(
-        f"{mean_of(row['difference']):+.1f} by {latency}" for latency, row in start.items()
-    )
+    other = ", ".join(f"{signed(row['difference'])} by {latency}" for latency, row in start.items())
     return (
         f"mean BLEU above wait-k of the same weights {same}; above wait-k of the model that the "
         f"agent started from {other}"

@@ -227,8 +227,13 @@ def mean_of(value: Any) -> float:
 
 def gain_of(row: Row) -> str:
     """Return how far a row's loss lies above maximum likelihood, in BLEU."""
-    gain = row["above_mle"]
-    return f"{gain['mean']:+.1f} ± {gain['standard_deviation']:.1f}"
+    return signed(row["above_mle"])
+
+
+def signed(value: Any) -> str:
+    """Return a difference with its sign, and its deviation where there are several seeds."""
+    deviation = value.get("standard_deviation") if isinstance(value, Mapping) else None
+    return f"{mean_of(value):+.1f}" + ("" if deviation is None else f" ± {deviation:.1f}")
 
 
 def columns(rows: Sequence[Row]) -> list[str]:

@@ -30,6 +30,7 @@ from recipes.results import (
     mean_of,
     read,
     shown,
+    signed,
     table_of,
 )
 from recipes.seeds import Record
@@ -150,8 +151,8 @@ def _policies(rows: Sequence[Row]) -> str:
     def area(system: str, curve: str | None = None) -> str:
         """Return the areas of an untrained policy, or of a system beside the one it starts from."""
         areas = areas_of(rows, system, curve)
-        by_al, by_dal = (mean_of(areas[latency]["difference"]) for latency in ("AL", "DAL"))
-        return f"{by_al:+.1f} ({by_dal:+.1f})"
+        by_al, by_dal = (signed(areas[latency]["difference"]) for latency in ("AL", "DAL"))
+        return f"{by_al} ({by_dal})"
 
     systems = {row["system"] for row in rows}
     base = "pervasive" if "pervasive" in systems else "transformer"

@@ -208,3 +208,9 @@ def test_figures_of_a_claim_are_those_of_its_record() -> None:
     assert "seq-hamming-all +1.5 ± 0.5, seq-hamming-batch -2.0 ± 0.5" in text
     assert "twice +0.2 ± 0.5" in text
     assert "1 in part, 1 not reproduced, 1 no difference seen" in text
+
+
+def test_differences_have_their_sign_and_the_deviation_of_several_seeds() -> None:
+    assert results.signed(1.26) == "+1.3"
+    assert results.signed({"mean": -0.04, "standard_deviation": None}) == "-0.0"
+    assert results.signed({"mean": -0.36, "standard_deviation": 0.2499}) == "-0.4 ± 0.2"
