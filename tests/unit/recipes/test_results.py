@@ -134,12 +134,16 @@ def test_small_runs_and_published_figures_have_pages_of_their_own() -> None:
 def test_short_answers_are_computed_from_records() -> None:
     text = results_page.answer_table({})
     assert text.count("no record of a real run yet") == len(results_page.QUESTIONS)
-    systems = [{"system": "A", "beam5": 30.04}, {"system": "B", "beam5": 31.26}]
+    systems = [
+        {"system": "A", "beam5": 30.044, "parameters": 1_260_000},
+        {"system": "bilstm", "beam5": 31.256, "parameters": 4e6},
+    ]
     zoo = _record(experiment="zoo", small=False, rows=systems)
     exits = _record(experiment="table-5.2", small=False, rows=[{"bleu": 1.0}])
     plan = _record(experiment="table-E.2", small=False, rows=[{"parameters": 3, "beam": 5}])
     text = results_page.answer_table({"zoo-multi30k": zoo, "x": exits, "y": plan}, "PAGE.md")
-    assert "test BLEU, beam 5: B 31.3, A 30.0 |" in text
+    both = "Bi-LSTM 31.26 (4.0M parameters), A 30.04 (1.3M parameters)"
+    assert f"test BLEU, beam 5: {both} |" in text
     assert "](PAGE.md#do-early-exits-pay) |  | 1 record, see the tables |" in text
     assert "](PAGE.md#what-does-loss-smoothing-give) |  | no record" in text
 
