@@ -48,7 +48,7 @@ def scores(
         for name, model in named.items()
     ]
     if compared is not None:
-        tests = [_p_values(Path(f"{compared}-seed{seed}.compare.json")) for seed in seeds]
+        tests = [p_values(Path(f"{compared}-seed{seed}.compare.json")) for seed in seeds]
         for row, model in zip(rows[1:], [*named.values()][1:], strict=True):
             row["p_of_bleu"] = ", ".join(f"{test[Path(model).name]:.3f}" for test in tests)
     return rows
@@ -61,7 +61,7 @@ def ensemble(path: Path) -> Row:
     return {"model": "ensemble", f"{split}_{beam}": spread([scores["bleu_tokenized"]])}
 
 
-def _p_values(path: Path) -> dict[str, float]:
+def p_values(path: Path) -> dict[str, float]:
     """Return the p-value of BLEU against the first system, of each of the others."""
     metrics = (metric for test in _read(path)["tests"] for metric in test["metrics"])
     systems = next(m["systems"] for m in metrics if m["metric"] == "bleu")

@@ -7,7 +7,8 @@
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
 #   bash recipes/zoo.sh --dry-run          only prints the commands
 #
-# The publications have no such comparison. Device hours: half an hour of one core for each system.
+# The publications have no such comparison. The paired bootstrap says whether each system differs from
+# Pervasive Attention, or the first one of them, by more than chance. Device hours: half an hour of one core for each system.
 # MINUTES=30 of processor time (TOY_MINUTES=3) or UPDATES=N, SEED=1, RUNS=runs (output folder). A
 # system that has been trained already is not trained again. OMP_NUM_THREADS=1 keeps each on one core, so as
 # many may run side by side as there are cores: JOBS=2. SMALL=1: the toy corpus, 40 updates, tiny models.
@@ -23,11 +24,11 @@ SEED="${SEED:-1}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 # name:architecture:preset
-MULTI30K="bilstm:bilstm:multi30k convs2s:convs2s:multi30k transformer:transformer:multi30k
-transparent:transformer:multi30k-transparent pervasive:pervasive:multi30k
+MULTI30K="pervasive:pervasive:multi30k bilstm:bilstm:multi30k convs2s:convs2s:multi30k
+transformer:transformer:multi30k transparent:transformer:multi30k-transparent
 pervasive-densenet:pervasive-densenet:multi30k convrnn:convrnn:multi30k"
-TOY_SYSTEMS="bilstm:bilstm:toy convs2s:convs2s:toy transformer:transformer:toy
-transparent:transformer:toy-transparent pervasive:pervasive:toy
+TOY_SYSTEMS="pervasive:pervasive:toy bilstm:bilstm:toy convs2s:convs2s:toy
+transformer:transformer:toy transparent:transformer:toy-transparent
 pervasive-densenet:pervasive-densenet:toy convrnn:convrnn:toy"
 
 environment
@@ -55,13 +56,21 @@ one() {
 
 wanted() { [ -z "${SYSTEMS:-}" ] || [[ " $SYSTEMS " == *" $1 "* ]]; }
 
-models=()
+models=() translations=()
 for system in $EVERY; do
     IFS=: read -r name arch preset <<<"$system"
     wanted "$name" || continue
     models+=("$HERE/$name-seed$SEED")
+    translations+=("$name=$HERE/$name-seed$SEED/test-beam5.txt")
     beside "$HERE/$name-seed$SEED.log" one "$name" "$arch" "$preset"
 done
 all_done
-run python "$PROJECT/recipes/zoo_table.py" "${models[@]}" --out "$HERE/table"
+# Each system beside the first one, by the paired bootstrap.
+compare=()
+if [ ${#models[@]} -gt 1 ]; then
+    compare=(--compare "$HERE/compare.json")
+    run nmtgrid analyze compare "${translations[@]}" --data "$DATA" --split test --bootstrap 1000 \
+        --json "$HERE/compare.json"
+fi
+run python "$PROJECT/recipes/zoo_table.py" "${models[@]}" "${compare[@]}" --out "$HERE/table"
 record zoo "Every architecture with the same processor time" "$HERE/table.json"

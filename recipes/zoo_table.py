@@ -1,9 +1,10 @@
 """The table of recipes/zoo.sh: one row for each trained system, as Markdown and JSON.
 
-python recipes/zoo_table.py MODEL... --out PREFIX    writes PREFIX.md and PREFIX.json
+python recipes/zoo_table.py MODEL... [--compare FILE] --out PREFIX   writes PREFIX.md, PREFIX.json
 
 A MODEL is a directory that holds what the recipe left: `config.json`, `metrics.jsonl`, `done.json`
-(train's report), `test-beam1.json`, `test-beam5.json` and `test-forced.json` (decode's).
+(train's report), `test-beam1.json`, `test-beam5.json` and `test-forced.json` (decode's). FILE is
+what `analyze compare` found: whether each system differs from the first one by more than chance.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.training_curves import read_run
+from recipes.pervasive_table import p_values
 from recipes.results import write_table
 
 
@@ -52,9 +54,14 @@ def main() -> None:
     """Write the table of the models on the command line."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("models", nargs="+", type=Path)
+    parser.add_argument("--compare", type=Path)
     parser.add_argument("--out", required=True, type=Path)
     arguments = parser.parse_args()
     rows = sorted(map(row, arguments.models), key=lambda system: -system["beam5"])
+    tests = p_values(arguments.compare) if arguments.compare else {}
+    for system in rows:
+        if system["system"] in tests:
+            system["p_of_bleu"] = round(tests[system["system"]], 3)
     write_table(rows, str(arguments.out))
 
 
