@@ -43,7 +43,7 @@ def test_systems_that_do_not_tell_are_left_alone(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says how much memory a process takes")
 def test_memory_of_this_process() -> None:
     before = resident_bytes()
-    held = bytearray(64 * MEGABYTE)
-    held[::4096] = b"x" * len(held[::4096])
+    block = bytearray(64 * MEGABYTE)
+    block[::4096] = b"x" * len(block[::4096])
     assert resident_bytes() - before > 48 * MEGABYTE
     assert before > 10 * MEGABYTE

@@ -99,9 +99,9 @@ def test_similar_sentences_are_convolved_together(
     size: int, groups: list[list[tuple[int, int]]]
 ) -> None:
     layout = _layout([4, 4, 2, 20, 3], [6, 6, 3, 20, 3])
-    found = grid_conv._groups(layout, size)
-    assert [[(run.rows, run.columns) for run in group] for group in found] == groups
-    assert sorted(run for group in found for run in group) == list(layout.runs)
+    chosen = grid_conv._groups(layout, size)
+    assert [[(run.rows, run.columns) for run in group] for group in chosen] == groups
+    assert sorted(run for group in chosen for run in group) == list(layout.runs)
     whole = _layout([4, 4], [6, 6])
     assert grid_conv._groups(whole, size) == [whole.runs]
 
