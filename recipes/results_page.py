@@ -97,6 +97,9 @@ class Question:
     answers: tuple[Answer, ...] = ()
 
 
+SIGNIFICANT = 0.05
+
+
 def _architectures(rows: Sequence[Row]) -> str:
     """Return BLEU of each architecture, the best first, with its parameters."""
     titles = {
@@ -107,9 +110,22 @@ def _architectures(rows: Sequence[Row]) -> str:
         (str(row.get("model", row.get("system"))), row.get("test_beam5", row.get("beam5")), row)
         for row in rows
     ]
-    return "test BLEU, beam 5: " + ", ".join(
+    systems.sort(key=lambda system: -mean_of(system[1]))
+    text = "test BLEU, beam 5: " + ", ".join(
         f"{titles.get(name, name)} {shown(bleu)} ({row['parameters'] / 1e6:.1f}M parameters)"
-        for name, bleu, row in sorted(systems, key=lambda system: -mean_of(system[1]))
+        for name, bleu, row in systems
+    )
+    # Against the first system of the experiment, with each seed.
+    tested = [(name, row["p_of_bleu"]) for name, _, row in systems if "p_of_bleu" in row]
+    if not tested:
+        return text
+    differing = [
+        titles.get(name, name)
+        for name, values in tested
+        if max(float(p) for p in str(values).split(",")) < SIGNIFICANT
+    ]
+    return f"{text}; significantly different from Pervasive Attention: " + (
+        ", ".join(differing) or "none"
     )
 
 
