@@ -197,7 +197,7 @@ OWN = """
 import math
 
 
-def late(delays, source_length, target_length):
+def tardiness(delays, source_length, target_length):
     return 1
 
 
@@ -228,13 +228,14 @@ number = 3
 def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
     path = tmp_path / "own.py"
     path.write_text(OWN, encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"no latency metric `late`.*--import FILE"):
-        read_metrics(["late"])
+    # A name of its own: what any test imports is known to all that run after it in the process.
+    with pytest.raises(ConfigError, match=r"no latency metric `tardiness`.*--import FILE"):
+        read_metrics(["tardiness"])
     import_files([path])
-    (late,) = read_metrics(["late"]).values()
-    assert late([1.0], 1, 1) == 1
+    (tardiness,) = read_metrics(["tardiness"]).values()
+    assert tardiness([1.0], 1, 1) == 1
     for text, message in (
-        ("lat", "no latency metric `lat`.*`late`"),
+        ("tardines", "no latency metric `tardines`.*`tardiness`"),
         ("number", "no latency metric `number`"),
         ("broken", r"`broken` failed at a trial.*ZeroDivisionError: .*\. It is called as"),
         ("words", "failed at a trial.*ValueError"),
@@ -243,9 +244,9 @@ def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
         ("al", "two latency metrics `al`"),
     ):
         with pytest.raises(ConfigError, match=f"(?s){message}") as caught:
-            read_metrics(["late", text, "late"])
+            read_metrics(["tardiness", text, "tardiness"])
         assert len(caught.value.faults) == 2
-        assert "`late` is given twice" in caught.value.faults[1]
+        assert "`tardiness` is given twice" in caught.value.faults[1]
     broken = {"broken": lambda delays, source, target: 1 / (source - 4)}
     with pytest.raises(ConfigError, match="`broken` failed at sentence 2: ZeroDivisionError"):
         latency([[1], [1]], [3, 4], own=broken)
