@@ -61,7 +61,7 @@ def main() -> None:
     tests = p_values(arguments.compare) if arguments.compare else {}
     for system in rows:
         if system["system"] in tests:
-            system["p_of_bleu"] = round(tests[system["system"]], 3)
+            system["p_of_bleu"] = f"{tests[system['system']]:.3f}"
     write_table(rows, str(arguments.out))
 
 
