@@ -115,7 +115,7 @@ def _architectures(rows: Sequence[Row]) -> str:
         f"{titles.get(name, name)} {shown(bleu)} ({row['parameters'] / 1e6:.1f}M parameters)"
         for name, bleu, row in systems
     )
-    # Against the first system of the experiment, with each seed.
+    # With each seed, against the system that has no such value.
     tested = [(name, row["p_of_bleu"]) for name, _, row in systems if "p_of_bleu" in row]
     if not tested:
         return text
@@ -124,7 +124,8 @@ def _architectures(rows: Sequence[Row]) -> str:
         for name, values in tested
         if max(float(p) for p in str(values).split(",")) < SIGNIFICANT
     ]
-    return f"{text}; significantly different from Pervasive Attention: " + (
+    baseline = next(name for name, _, row in systems if "p_of_bleu" not in row)
+    return f"{text}; significantly different from {titles.get(baseline, baseline)}: " + (
         ", ".join(differing) or "none"
     )
 

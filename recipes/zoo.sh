@@ -7,8 +7,8 @@
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
 #   bash recipes/zoo.sh --dry-run          only prints the commands
 #
-# The publications have no such comparison. The paired bootstrap says whether each system differs from
-# Pervasive Attention, or the first one of them, by more than chance. Device hours: half an hour of one core for each system.
+# The publications have no such comparison. The paired bootstrap says whether each system differs by more than
+# chance from Pervasive Attention or, without that, from the first one. Device hours: half an hour of one core for each system.
 # MINUTES=30 of processor time (TOY_MINUTES=3) or UPDATES=N, SEED=1, RUNS=runs (output folder). A
 # system that has been trained already is not trained again. OMP_NUM_THREADS=1 keeps each on one core, so as
 # many may run side by side as there are cores: JOBS=2. SMALL=1: the toy corpus, 40 updates, tiny models.

@@ -49,7 +49,10 @@ class HeapTrimmer:
         self._limit = 0
 
     def trim(self) -> bool:
-        """Call `free_memory` if the process has grown by half since the first call after that."""
+        """Call `free_memory` if the process has grown by half; return whether it has.
+
+        Since the first call, or the first one after memory was given back.
+        """
         size = resident_bytes()
         if self._limit and size > self._limit:
             free_memory()

@@ -81,7 +81,7 @@ class CpuGridConvolution(torch.autograd.Function):
         )  # fmt: skip
 
 
-def _groups(layout: GridLayout, size: int) -> list[Sequence[Run]]:
+def _groups(layout: GridLayout, size: int) -> Sequence[Sequence[Run]]:
     """Return sentences of similar shapes, whose grids of `size` features are convolved together."""
     groups: list[list[Run]] = []
     count = height = width = 0
@@ -96,7 +96,8 @@ def _groups(layout: GridLayout, size: int) -> list[Sequence[Run]]:
         else:
             groups.append([run])
             count, height, width = run.sentences, run.rows, run.columns
-    return [*groups] if len(groups) > 1 else [layout.runs]
+    # All together stay as they lie.
+    return groups if len(groups) > 1 else [layout.runs]
 
 
 def _spread(

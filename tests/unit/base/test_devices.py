@@ -10,13 +10,10 @@ from nmtgrid.base.devices import HeapTrimmer, resident_bytes
 MEGABYTE = 2**20
 
 
-def _trims(monkeypatch: pytest.MonkeyPatch, sizes: list[int], left: int) -> list[bool]:
-    """Return what the calls of a trimmer return for a process of these sizes in megabytes.
-
-    Trimming leaves so many megabytes, until the next of the sizes.
-    """
-    trimmed: list[int] = []
-    monkeypatch.setattr(devices, "free_memory", lambda: trimmed.append(left))
+def _trims(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> list[bool]:
+    """Return what the calls of a trimmer return for a process of these sizes in megabytes."""
+    trimmed: list[None] = []
+    monkeypatch.setattr(devices, "free_memory", lambda: trimmed.append(None))
     trimmer, results = HeapTrimmer(), []
     for size in sizes:
         monkeypatch.setattr(devices, "resident_bytes", lambda size=size: size * MEGABYTE)
@@ -26,18 +23,18 @@ def _trims(monkeypatch: pytest.MonkeyPatch, sizes: list[int], left: int) -> list
 
 
 def test_memory_goes_back_once_a_process_has_grown_by_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not any(_trims(monkeypatch, [1000, 1500, 900, 1499, 1500], 400))
+    assert not any(_trims(monkeypatch, [1000, 1500, 900, 1499, 1500]))
     # What a trimming leaves is not the measure, but what the updates after it take.
-    grown = _trims(monkeypatch, [1000, 1501, 1000, 1400, 1502, 1200, 1700, 1801], 400)
+    grown = _trims(monkeypatch, [1000, 1501, 1000, 1400, 1502, 1200, 1700, 1801])
     assert grown == [False, True, False, False, True, False, False, True]
 
 
 def test_small_processes_may_grow_by_more_than_half(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _trims(monkeypatch, [100, 200, 356, 357], 50) == [False, False, False, True]
+    assert _trims(monkeypatch, [100, 200, 356, 357]) == [False, False, False, True]
 
 
 def test_systems_that_do_not_tell_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not any(_trims(monkeypatch, [0, 0, 0], 0))
+    assert not any(_trims(monkeypatch, [0, 0, 0]))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux says how much memory a process takes")

@@ -148,10 +148,10 @@ def test_short_answers_are_computed_from_records() -> None:
     assert "](PAGE.md#what-does-loss-smoothing-give) |  | no record" in text
     systems[0]["p_of_bleu"] = 0.051
     text = results_page.answer_table({"zoo-multi30k": zoo})
-    assert f"{both}; significantly different from Pervasive Attention: none |" in text
+    assert f"{both}; significantly different from Bi-LSTM: none |" in text
     systems[0]["p_of_bleu"] = "0.049, 0.001"
     text = results_page.answer_table({"zoo-multi30k": zoo})
-    assert f"{both}; significantly different from Pervasive Attention: A |" in text
+    assert f"{both}; significantly different from Bi-LSTM: A |" in text
 
 
 def test_the_answer_of_several_seeds_is_their_mean_beside_an_ensemble() -> None:
