@@ -2,46 +2,46 @@
 # Trains every architecture for the same processor time and compares them in one table.
 #
 #   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core for each system
-#   TOY=1 bash recipes/zoo.sh              the embedded toy corpus, each with its toy preset
+#   ON=iwslt14-de-en MINUTES=120 bash recipes/zoo.sh     IWSLT'14 De-En, with small models
+#   ON=toy MINUTES=3 bash recipes/zoo.sh   the embedded toy corpus, each with its toy preset
 #   SYSTEMS="bilstm transformer" bash recipes/zoo.sh     some of them
-#   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
+#   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz], for IWSLT'14
+#                                          DIR/iwslt14.de-en (see iwslt14-de-en.sh)
 #   bash recipes/zoo.sh --dry-run          only prints the commands
 #
 # The publications have no such comparison. The paired bootstrap says whether each system differs by more than
 # chance from Pervasive Attention or, without that, from the first one. Device hours: half an hour of one core for each system.
-# MINUTES=30 of processor time (TOY_MINUTES=3) or UPDATES=N, SEED=1, RUNS=runs (output folder). A
-# system that has been trained already is not trained again. OMP_NUM_THREADS=1 keeps each on one core, so as
-# many may run side by side as there are cores: JOBS=2. SMALL=1: the toy corpus, 40 updates, tiny models.
+# MINUTES=30 of processor time or UPDATES=N, SEED=1, RUNS=runs (output folder). A system that has been trained
+# already is not trained again; RESUME=1 resumes an interrupted one. SETS="--set ..." beside the presets. OMP_NUM_THREADS=1 keeps each on one core,
+# so as many may run side by side as there are cores: JOBS=2. SMALL=1: the toy corpus, 40 updates, tiny models.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
-if [ "$SMALL" = 1 ]; then TOY=1; fi
+if [ "$SMALL" = 1 ]; then ON=toy; fi
+ON="${ON:-multi30k}"
 MINUTES="${MINUTES:-30}"
 UPDATES="${UPDATES:-0}"
 SEED="${SEED:-1}"
+read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 # name:architecture:preset
-MULTI30K="pervasive:pervasive:multi30k bilstm:bilstm:multi30k convs2s:convs2s:multi30k
-transformer:transformer:multi30k transparent:transformer:multi30k-transparent
-pervasive-densenet:pervasive-densenet:multi30k convrnn:convrnn:multi30k"
-TOY_SYSTEMS="pervasive:pervasive:toy bilstm:bilstm:toy convs2s:convs2s:toy
-transformer:transformer:toy transparent:transformer:toy-transparent
-pervasive-densenet:pervasive-densenet:toy convrnn:convrnn:toy"
+EVERY="pervasive:pervasive:$ON bilstm:bilstm:$ON convs2s:convs2s:$ON transformer:transformer:$ON
+transparent:transformer:$ON-transparent pervasive-densenet:pervasive-densenet:$ON convrnn:convrnn:$ON"
+HERE="$RUNS/zoo-$ON"
+case "$ON" in
+toy) ;;
+multi30k) HERE="$RUNS/zoo" ;;
+iwslt14-de-en)
+    EVERY=""
+    for name in pervasive bilstm convs2s transformer; do EVERY+="$name:$name:$ON-small "; done
+    ;;
+*) fail "there is no comparison on $ON: ON=multi30k, iwslt14-de-en or toy" ;;
+esac
 
 environment
-if [ "${TOY:-0}" = 1 ]; then
-    ON=toy
-    HERE="$RUNS/zoo-toy"
-    MINUTES="${TOY_MINUTES:-3}"
-    EVERY="$TOY_SYSTEMS"
-else
-    ON=multi30k
-    HERE="$RUNS/zoo"
-    EVERY="$MULTI30K"
-fi
 DATA="$HERE/data"
 dataset "$ON" "$DATA" "$HERE/text"
 

@@ -16,6 +16,7 @@ from nmtgrid.models.presets import (
     search,
     toy,
     training,
+    two_hours,
 )
 
 LARGEST_DEPTH = 100
@@ -128,6 +129,7 @@ _SMALL = (
 BILSTM = (
     toy(model(encoder_depth=1, decoder_depth=1, size=128) | dropout_rates(0.1), 0.005, 1000),
     Preset("multi30k", "Multi30k De-En, thirty minutes of one CPU core", _SMALL),
+    two_hours(_SMALL),
     Preset(
         "iwslt14-de-en",
         "table 3.7: two layers, d=256, trained as in table 3.3",

@@ -24,6 +24,7 @@ from nmtgrid.models.presets import (
     search,
     toy,
     training,
+    two_hours,
 )
 
 MOST_POSITIONS = 65536
@@ -153,6 +154,7 @@ CONVS2S = (
         1500,
     ),
     Preset("multi30k", "Multi30k De-En, thirty minutes of one CPU core", _SMALL),
+    two_hours(_SMALL),
     Preset(
         "iwslt14-de-en",
         "table 3.7: 16+16 layers, kernels of 3, dropout 0.3, trained as in Gehring et al. (2017)",

@@ -64,6 +64,17 @@ HALF_HOUR = (
 """Half an hour of one CPU core, the same for every architecture (recipes/zoo.sh)."""
 
 
+def two_hours(settings: dict[str, Any]) -> Preset:
+    """Return the preset of two hours of one CPU core on IWSLT'14, from those of `multi30k`."""
+    return Preset(
+        "iwslt14-de-en-small",
+        "IWSLT'14 De-En, two hours of one core: the model of `multi30k`",
+        settings
+        | training(clock="processor", max_minutes=120.0, validate_minutes=24.0)
+        | batches(max_length=75),
+    )
+
+
 def toy(settings: dict[str, Any], learning_rate: float, max_updates: int, **limits: int) -> Preset:
     """Return the toy preset of a model of these settings; `limits` are those of batches."""
     return Preset(

@@ -30,6 +30,7 @@ from nmtgrid.models.presets import (
     search,
     toy,
     training,
+    two_hours,
 )
 
 
@@ -209,11 +210,7 @@ PERVASIVE = (
     ),
     Preset("multi30k", "Multi30k De-En, half an hour of one core: N=5, d=96, 7x7", _SMALL),
     Preset("multi30k-hour", "Multi30k De-En, an hour on two CPU cores: N=8, d=128, 5x5", _HOUR),
-    Preset(
-        "iwslt14-de-en-small",
-        "IWSLT'14 De-En on two CPU cores: the multi30k-hour model; set --max-minutes",
-        _HOUR | model(target_kernel=7, source_kernel=7) | dropout_rates(0.1),
-    ),
+    two_hours(_SMALL | model(size=128, feed_forward_size=256) | dropout_rates(0.1)),
     Preset(
         "iwslt14-de-en",
         "table 3.7: N=14, 11x11, residual-cumulative, attention, as in the published checkpoint",

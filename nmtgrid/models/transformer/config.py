@@ -25,6 +25,7 @@ from nmtgrid.models.presets import (
     search,
     toy,
     training,
+    two_hours,
 )
 
 Encoder = Literal["bidirectional", "unidirectional", "window"]
@@ -300,6 +301,7 @@ TRANSFORMER = (
         "Multi30k De-En, half an hour of one core: d=128, 4+4 blocks",
         _CORE | _MUON | _dropped(0.3),
     ),
+    two_hours(_CORE | _MUON | _dropped(0.3)),
     # Three times as deep an encoder at a slightly lower rate, and the same depth without its help.
     Preset(
         "multi30k-transparent",
