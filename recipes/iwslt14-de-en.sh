@@ -11,8 +11,8 @@
 # MINUTES=60 training time (0: as the preset says), SEEDS=1 (of several, such as "1 2", also the ensemble;
 # JOBS=2 trains two side by side), RUNS=runs (output folder), PRESET=iwslt14-de-en. The preset is the
 # publication's model, meant for a GPU (34.67 with beam 5; 50,000 updates, an estimated 8 hours at 20 TFLOP/s):
-# two CPU cores take hours for an epoch of it. PRESET=iwslt14-de-en-small is a small model that learns something
-# within an hour there. SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
+# two CPU cores take hours for an epoch of it. PRESET=iwslt14-de-en-small is a small model for two hours
+# of one core. SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
 # ARCH=pervasive, SETS="--set ..." beside the preset, LABEL=word for the folder and the record of such a run;
 # RESUME=1 resumes an interrupted run.
 set -euo pipefail

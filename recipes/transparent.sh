@@ -3,7 +3,7 @@
 # norms of the gradient between the layers with their ratio, first to last encoder layer.
 #
 #   bash recipes/transparent.sh            Multi30k De-En, 30 minutes of one core for each model
-#   TOY=1 bash recipes/transparent.sh      the embedded toy corpus
+#   ON=toy bash recipes/transparent.sh     the embedded toy corpus
 #   DEPTHS="12 20" bash recipes/transparent.sh           encoders of 12 and of 20 layers
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
 #   bash recipes/transparent.sh --dry-run  only prints the commands
@@ -12,7 +12,7 @@
 # with transparent attention 27.52, 27.79, 28.04 and 27.96. Those take the presets
 # wmt14-en-de-transparent-6 to -20 and a corpus of yours. Device hours: the poster gives none; estimate from
 # the operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: 16 to 28 for a model.
-# MINUTES=30 (TOY: 5) of processor time or UPDATES=N, SEED=1, WATCH=20 updates between two measurements,
+# MINUTES=30 (toy: 5) of processor time or UPDATES=N, SEED=1, WATCH=20 updates between two measurements,
 # RUNS=runs (output folder), SETS="--set ..." for both kinds. OMP_NUM_THREADS=1 keeps each on one
 # core; JOBS=2 trains two side by side. SMALL=1: the toy corpus, 40 updates, encoders of DEPTHS=4. A model
 # that has been trained already is not trained again.
@@ -21,7 +21,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
-if [ "$SMALL" = 1 ]; then TOY=1 DEPTHS="${DEPTHS:-4}"; fi
+if [ "$SMALL" = 1 ]; then ON=toy DEPTHS="${DEPTHS:-4}"; fi
+ON="${ON:-multi30k}"
 DEPTHS="${DEPTHS:-12}"
 UPDATES="${UPDATES:-0}"
 SEED="${SEED:-1}"
@@ -29,18 +30,13 @@ WATCH="${WATCH:-20}"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
+case "$ON" in
+toy) HERE="$RUNS/transparent-toy" MINUTES="${MINUTES:-5}" PRESET=toy ;;
+multi30k) HERE="$RUNS/transparent" MINUTES="${MINUTES:-30}" PRESET=multi30k-deep ;;
+*) fail "there is no corpus $ON here: multi30k toy" ;;
+esac
+
 environment
-if [ "${TOY:-0}" = 1 ]; then
-    ON=toy
-    HERE="$RUNS/transparent-toy"
-    MINUTES="${MINUTES:-5}"
-    PRESET=toy
-else
-    ON=multi30k
-    HERE="$RUNS/transparent"
-    MINUTES="${MINUTES:-30}"
-    PRESET=multi30k-deep
-fi
 DATA="$HERE/data"
 dataset "$ON" "$DATA" "$HERE/text"
 

@@ -9,11 +9,13 @@
 #                                          DIR/iwslt14.de-en (see iwslt14-de-en.sh)
 #   bash recipes/zoo.sh --dry-run          only prints the commands
 #
-# The publications have no such comparison. The paired bootstrap says whether each system differs by more than
-# chance from Pervasive Attention or, without that, from the first one. Device hours: half an hour of one core for each system.
-# MINUTES=30 of processor time or UPDATES=N, SEED=1, RUNS=runs (output folder). A system that has been trained
-# already is not trained again; RESUME=1 resumes an interrupted one. SETS="--set ..." beside the presets. OMP_NUM_THREADS=1 keeps each on one core,
-# so as many may run side by side as there are cores: JOBS=2. SMALL=1: the toy corpus, 40 updates, tiny models.
+# The publications have no such comparison. The paired bootstrap says whether each system differs by more
+# than chance from Pervasive Attention or, without that, from the first one; a picture shows the losses over
+# time, a second table BLEU by length. Device hours: half an hour of one core for each system.
+# MINUTES=30 of processor time or UPDATES=N, SEED=1, RUNS=runs (output folder), SETS="--set ..." beside the
+# presets. A system that has been trained already is not trained again; RESUME=1 resumes an interrupted one.
+# OMP_NUM_THREADS=1 keeps each on one core, so as many may run side by side as there are cores: JOBS=2.
+# SMALL=1: the toy corpus, 40 updates, tiny models.
 set -euo pipefail
 [ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -38,7 +40,7 @@ iwslt14-de-en)
     EVERY=""
     for name in pervasive bilstm convs2s transformer; do EVERY+="$name:$name:$ON-small "; done
     ;;
-*) fail "there is no comparison on $ON: ON=multi30k, iwslt14-de-en or toy" ;;
+*) fail "there is no corpus $ON here: multi30k iwslt14-de-en toy" ;;
 esac
 
 environment
@@ -56,11 +58,12 @@ one() {
 
 wanted() { [ -z "${SYSTEMS:-}" ] || [[ " $SYSTEMS " == *" $1 "* ]]; }
 
-models=() translations=()
+models=() runs=() translations=()
 for system in $EVERY; do
     IFS=: read -r name arch preset <<<"$system"
     wanted "$name" || continue
     models+=("$HERE/$name-seed$SEED")
+    runs+=("$name=$HERE/$name-seed$SEED")
     translations+=("$name=$HERE/$name-seed$SEED/test-beam5.txt")
     beside "$HERE/$name-seed$SEED.log" one "$name" "$arch" "$preset"
 done
@@ -72,5 +75,10 @@ if [ ${#models[@]} -gt 1 ]; then
     run nmtgrid analyze compare "${translations[@]}" --data "$DATA" --split test --bootstrap 1000 \
         --json "$HERE/compare.json"
 fi
+run nmtgrid analyze curves "${runs[@]}" --out "$HERE/curves.png"
 run python "$PROJECT/recipes/zoo_table.py" "${models[@]}" "${compare[@]}" --out "$HERE/table"
-record zoo "Every architecture with the same processor time" "$HERE/table.json"
+record zoo "Every architecture with the same processor time" "$HERE/table.json" "$HERE/curves.png"
+run nmtgrid analyze buckets "${translations[@]}" --data "$DATA" --split test --bootstrap 0 \
+    --out "$HERE/lengths" --json "$HERE/buckets.json"
+run python "$PROJECT/recipes/pervasive_table.py" buckets "$ON=$HERE/buckets.json" --out "$HERE/lengths"
+record zoo-lengths "The same systems by length and length ratio" "$HERE/lengths.json"

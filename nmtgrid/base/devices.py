@@ -41,8 +41,8 @@ def free_memory() -> None:
 class HeapTrimmer:
     """Gives freed memory back where the process has grown by holes in its heap (Linux alone).
 
-    For the next update the system has to write zeros into all those pages again, so a training
-    that gave memory back at fixed intervals would be slower.
+    For the next update or search the system has to write zeros into all those pages again, so
+    that giving memory back at fixed intervals would cost time.
     """
 
     def __init__(self) -> None:

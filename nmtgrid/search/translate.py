@@ -24,7 +24,7 @@ from torch import Tensor
 
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
-from nmtgrid.base.devices import autocast, find_device, free_memory, keep_memory
+from nmtgrid.base.devices import HeapTrimmer, autocast, find_device, keep_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.base.own_code import import_files
 from nmtgrid.base.spans import plural
@@ -53,8 +53,6 @@ from nmtgrid.text.vocabulary import END, UNKNOWN
 
 _PICTURE_WINDOW = 256
 """Pictures in memory at once; they are sorted by regions among themselves."""
-_FREE_EVERY = 64
-"""Batches after which freed memory is given back to the system."""
 _LONGEST_PREFIX = 1024
 """Units of a forced prefix, each of which is a step of the search, whatever the limit of length."""
 _MOST_PIECES = 1 << 16
@@ -229,6 +227,7 @@ class Translator:
         check_precision(precision, self.device, halt)
         if self.device.type == "cpu":
             keep_memory()  # the steps of a search free and ask for much of it
+        self._heap = HeapTrimmer()
         self.speedups: dict[str, float] = {}
         """How many times faster than in fp32 a search was with each precision, if measured."""
         if precision == "auto":
@@ -425,10 +424,8 @@ class Translator:
         share_of_piece = {line.number: 1 / len(line.ends) for line in lines if line.ends}
         results: dict[tuple[int, int], list[Hypothesis]] = {}
         batches = self._batches([len(ids) for _, ids, _ in pieces])
-        for count, indices in enumerate(batches, start=1):
-            # Searches of ever-changing sizes leave holes in the heap.
-            if count % _FREE_EVERY == 0:
-                free_memory()
+        for indices in batches:
+            self._heap.trim()
             names, sources, prefixes = zip(*(pieces[index] for index in indices), strict=True)
             source = pad([[*ids, END] for ids in sources])
             lengths = torch.tensor([len(ids) + 1 for ids in sources])
