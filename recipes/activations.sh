@@ -19,7 +19,6 @@
 # 40 updates, two blocks. Existing models are not retrained, and with ON=multi30k those of `pervasive.sh
 # table-3.4` are used (without the measured gradients).
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

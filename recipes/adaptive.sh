@@ -35,7 +35,6 @@
 # toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing results
 # are kept.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 5.6 5.9
 

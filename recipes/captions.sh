@@ -39,7 +39,6 @@
 # For the ResNet baseline of the table save the last convolutional layer of a ResNet instead, pooled
 # to 10 x 10: [100, 2048] for each picture.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 source "$PROJECT/recipes/losses.sh"
 no_arguments "$@"

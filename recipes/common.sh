@@ -12,16 +12,21 @@
 # Without NMTGRID_VENV a virtual or conda environment that is active already is used; packages that it
 # lacks are installed into it.
 
-# A recipe's head says what it does and what it can be told.
-case "${1:-}" in
--h | --help)
-    sed -n '2,/^[^#]/{/^#SBATCH/!s/^# \{0,1\}//p}' "$0"
-    exit
-    ;;
-esac
+# A recipe's head says what it does and what it can be told. `--dry-run` may stand anywhere.
+DRY_RUN=${DRY_RUN:-0}
+for argument in "$@"; do
+    shift
+    case "$argument" in
+    -h | --help)
+        sed -n '2,/^[^#]/{/^#SBATCH/!s/^# \{0,1\}//p}' "$0"
+        exit
+        ;;
+    --dry-run) DRY_RUN=1 ;;
+    *) set -- "$@" "$argument" ;;
+    esac
+done
 
 PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
-DRY_RUN=${DRY_RUN:-0}
 
 # How the recipe was called: the variables of the environment that it reads, but for those that say where and how
 # fast to work, its name, its arguments. Folders of the user are entered by the recipes that read them, as DATA=DIR.
@@ -139,33 +144,32 @@ Fetch it in another way and put it at $2, or set NMTGRID_DATA to a folder that h
     fi
 }
 
-# Set TEXT to a folder with Multi30k's {train,valid,test}.{de,en}: that of NMTGRID_DATA, or $1, into
-# which the public files are downloaded.
+# `multi30k_text SOURCE TARGET FOLDER`: set TEXT to a folder with Multi30k's {train,valid,test} in both
+# languages (cs, de, en, fr): that of NMTGRID_DATA, or FOLDER, into which the public files are downloaded.
 multi30k_text() {
     local language address=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
-    if [ -n "${NMTGRID_DATA:-}" ]; then
-        TEXT="$NMTGRID_DATA/multi30k"
-        [ -d "$TEXT" ] || [ "$DRY_RUN" = 1 ] || fail "NMTGRID_DATA has no folder multi30k: $TEXT"
-        read_own
-        return
-    fi
-    TEXT="$1"
-    for language in de en; do
+    for language in "$1" "$2"; do
+        [[ " cs de en fr " == *" $language "* ]] || fail "Multi30k has no language $language: cs de en fr"
+    done
+    [ "$1" != "$2" ] || fail "source and target are both $1"
+    if own_text multi30k; then return; fi
+    TEXT="$3"
+    for language in "$1" "$2"; do
         fetch "$address/train.$language.gz" "$TEXT/train.$language.gz"
         fetch "$address/val.$language.gz" "$TEXT/valid.$language.gz"
         fetch "$address/test_2016_flickr.$language.gz" "$TEXT/test.$language.gz"
     done
 }
 
-# Make the dataset $1 of Multi30k De-En, lower-cased, 8,000 joint merges, unless it is there;
-# texts that are downloaded go to $2. No pair is filtered out.
+# Make the dataset $3 of Multi30k from language $1 to language $2, lower-cased, 8,000 joint merges, unless
+# it is there; texts that are downloaded go to $4. No pair is filtered out.
 multi30k_dataset() {
-    multi30k_text "$2"
-    if [ -e "$1/bpe.codes" ]; then return; fi
-    run nmtgrid preprocess --source-lang de --target-lang en --lowercase --max-ratio 9 \
+    multi30k_text "$1" "$2" "$4"
+    if [ -e "$3/bpe.codes" ]; then return; fi
+    run nmtgrid preprocess --source-lang "$1" --target-lang "$2" --lowercase --max-ratio 9 \
         --overwrite --workers 0 \
-        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$1"
-    run nmtgrid bpe learn "$1" --merges 8000 --joint
+        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$3"
+    run nmtgrid bpe learn "$3" --merges 8000 --joint
 }
 
 # Make the dataset $1 of PAIRS (10,000) pairs of the embedded toy corpus, unless it is there.
@@ -292,21 +296,26 @@ newstest2014, from https://www.statmt.org/wmt14/translation-task.html"
     run nmtgrid bpe learn "$1" --merges 40000 --joint-vocabulary
 }
 
-# Make the dataset $2 of the corpus $1, unless it is there; texts that are downloaded go to $3.
+# Make the dataset $2 of the corpus $1, unless it is there, and set SOURCE and TARGET to its languages;
+# texts that are downloaded go to $3.
 dataset() {
+    case "$1" in
+    toy*) SOURCE=qa TARGET=qb ;;
+    multi30k) SOURCE=de TARGET=en ;;
+    *) SOURCE="${1: -5:2}" TARGET="${1: -2}" ;;
+    esac
     case "$1" in
     toy) toy_dataset "$2" ;;
     toy-joint) toy_joint_dataset "$2" ;;
     toy-words) toy_words_dataset "$2" ;;
-    multi30k) multi30k_dataset "$2" "$3" ;;
-    iwslt14-de-en) iwslt14_dataset de en "$2" "$3" ;;
-    iwslt14-en-de) iwslt14_dataset en de "$2" "$3" ;;
-    iwslt15-en-vi) iwslt15_dataset en vi "$2" "$3" ;;
-    iwslt15-vi-en) iwslt15_dataset vi en "$2" "$3" ;;
+    multi30k | multi30k-??-??) multi30k_dataset "$SOURCE" "$TARGET" "$2" "$3" ;;
+    iwslt14-de-en | iwslt14-en-de) iwslt14_dataset "$SOURCE" "$TARGET" "$2" "$3" ;;
+    iwslt15-en-vi | iwslt15-vi-en) iwslt15_dataset "$SOURCE" "$TARGET" "$2" "$3" ;;
     wmt16-en-ro) wmt16_dataset "$2" ;;
     wmt15-de-en) wmt15_dataset "$2" ;;
     wmt14-en-fr) wmt14_dataset "$2" ;;
-    *) fail "there is no corpus $1: toy toy-joint toy-words multi30k iwslt14-de-en iwslt14-en-de \
+    *) fail "there is no corpus $1: toy toy-joint toy-words multi30k multi30k-en-de (or others of cs de \
+en fr) iwslt14-de-en iwslt14-en-de \
 iwslt15-en-vi iwslt15-vi-en wmt16-en-ro wmt15-de-en wmt14-en-fr" ;;
     esac
 }
@@ -316,6 +325,7 @@ preset_of() {
     case "$1" in
     iwslt14-*) say iwslt14-de-en ;;
     iwslt15-*) say iwslt15-en-vi ;;
+    multi30k-*) say multi30k ;;
     toy-*) say toy ;;
     *) say "$1" ;;
     esac

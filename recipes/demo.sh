@@ -14,7 +14,6 @@
 #
 # Afterwards `nmtgrid demo runs/demo/pervasive runs/demo/transformer` shows them.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

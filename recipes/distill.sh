@@ -18,7 +18,6 @@
 # an interrupted run continues after the last translated file. SMALL=1: tiny models of
 # 40 updates, on the toy corpus.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

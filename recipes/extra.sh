@@ -16,7 +16,6 @@
 # PRESET=multi30k, BEAM=5, SEEDS=1, SETS="--set ..." for all, RUNS=runs. A trained model is not trained
 # again; RESUME=1 resumes one that was interrupted. SMALL=1: two toy corpora.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
@@ -41,7 +40,7 @@ alone() {
     multi30k)
         must_own tatoeba.de-en "tatoeba.de-en/train.{de,en}: https://www.manythings.org/anki/"
         EXTRA="$TEXT/train"
-        multi30k_dataset "$ALONE" "$HERE/text"
+        multi30k_dataset de en "$ALONE" "$HERE/text"
         PLAIN="$TEXT" READ=(--source-lang de --target-lang en --lowercase --max-ratio 9) MERGES=8000
         ;;
     toy)

@@ -14,7 +14,6 @@
 # COUNTS="400 1000" sentences to choose on, RUNS=runs (output folder), SETS="--set ..." for the model.
 # SMALL=1: 40 updates, 200 sentences. An existing model is not retrained.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

@@ -18,7 +18,6 @@
 # for all, RUNS=runs. Existing models are not retrained. SMALL=1: the toy corpus,
 # two steps of 40 updates.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

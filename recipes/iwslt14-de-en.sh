@@ -16,7 +16,6 @@
 # ARCH=pervasive, SETS="--set ..." beside the preset, LABEL=word for the folder and the record of such a run;
 # RESUME=1 resumes an interrupted run.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

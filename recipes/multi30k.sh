@@ -12,7 +12,6 @@
 # is filtered out.
 # SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

@@ -19,9 +19,9 @@
 #   bash recipes/online.sh C.1 C.2         finish reading; markers of the source (appendix C)
 #   bash recipes/online.sh --dry-run ...   only prints the commands
 #
-# Data: ON=multi30k, or toy, toy-words (words as units, so that the delay that each word needs is
-# known exactly), iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en, wmt15-de-en; downloaded, or from
-# NMTGRID_DATA=DIR (WMT always; see common.sh).
+# Data: ON=multi30k, multi30k-en-de (or others of cs, de, en, fr), toy, toy-words (words as units, so that the
+# delay that each word needs is known exactly), iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en,
+# wmt15-de-en; downloaded, or from NMTGRID_DATA=DIR (WMT always; see common.sh).
 # Device hours: the thesis gives none. Estimates from the operations that `train --dry-run` counts, at 20
 # TFLOP/s on a GPU: IWSLT'14, table 4.2 16, figures 4.9 4, 4.10 90, 4.11 33, 4.12 40, 4.14 45, C.1 and C.2
 # 6; figure 4.13 800.
@@ -38,7 +38,6 @@
 # Existing results are kept. Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean
 # difference in BLEU at equal latency, with a paired bootstrap (`nmtgrid online-eval --baseline`).
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 4.12 4.14
 
@@ -68,9 +67,9 @@ declare -A TITLES=(
 
 environment
 case "$ON" in
-toy*) MINUTES="${MINUTES:-3}" SOURCE=qa TARGET=qb ;;
-multi30k) MINUTES="${MINUTES:-10}" SOURCE=de TARGET=en ;;
-*) MINUTES="${MINUTES:-0}" SOURCE="${ON: -5:2}" TARGET="${ON: -2}" ;;
+toy*) MINUTES="${MINUTES:-3}" ;;
+multi30k*) MINUTES="${MINUTES:-10}" ;;
+*) MINUTES="${MINUTES:-0}" ;;
 esac
 START_MINUTES="${START_MINUTES:-0}"
 TUNE_MINUTES="${TUNE_MINUTES:-$(awk -v whole="$MINUTES" 'BEGIN { print whole / 2 }')}"

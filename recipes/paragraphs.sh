@@ -11,7 +11,6 @@
 # SENTENCES=6 in a line, RUNS=runs (output folder). SMALL=1: tiny models of 40 updates, on the toy
 # corpus without NMTGRID_DATA.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

@@ -21,8 +21,8 @@
 #   bash recipes/pervasive.sh --dry-run ...    only prints the commands
 #
 # Data: ON=iwslt14-de-en or iwslt14-en-de; table 3.8 iwslt15-en-vi, iwslt15-vi-en, wmt16-en-ro and
-# wmt15-de-en; also multi30k, toy; several of them one after the other. IWSLT and Multi30k are
-# downloaded, or read from NMTGRID_DATA, where the WMT texts must be (see common.sh).
+# wmt15-de-en; also multi30k, multi30k-en-de (or others of cs, de, en, fr), toy; several of them one after the
+# other. IWSLT and Multi30k are downloaded, or read from NMTGRID_DATA, where the WMT texts must be (see common.sh).
 # Device hours: the texts give none. Estimates from the operations that `train --dry-run` counts, at 20
 # TFLOP/s on a GPU, for each seed: one Pervasive Attention on IWSLT 8, table 3.4 35, 3.5 30, 3.7 9,
 # 3.8 9 (En-Vi), 37 (En-Ro), 2,000 (WMT'15), figure 3.8 some 150, a CoNLL model 1 to 2.
@@ -32,7 +32,6 @@
 # perplexities in two tables alone. A model is trained once for all of them. Tables 3.4, 3.5 and 3.7 have
 # the p-value of BLEU against their first row, of each seed (paired bootstrap, 1,000 samples).
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- table-3.7
 
@@ -66,9 +65,9 @@ begin() {
     DATA="$HERE/data"
     PRESET="$(preset_of "$ON")"
     case "$ON" in
-    toy) MINUTES="${GIVEN_MINUTES:-3}" SOURCE=qa TARGET=qb ;;
-    multi30k) MINUTES="${GIVEN_MINUTES:-10}" SOURCE=de TARGET=en ;;
-    *) MINUTES="${GIVEN_MINUTES:-0}" SOURCE="${ON: -5:2}" TARGET="${ON: -2}" ;;
+    toy) MINUTES="${GIVEN_MINUTES:-3}" ;;
+    multi30k*) MINUTES="${GIVEN_MINUTES:-10}" ;;
+    *) MINUTES="${GIVEN_MINUTES:-0}" ;;
     esac
     dataset "$ON" "$DATA" "$HERE/text"
 }

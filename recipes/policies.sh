@@ -4,6 +4,7 @@
 #
 #   bash recipes/policies.sh               the toy corpus in words, where the delay that each word needs is known
 #   ON=multi30k bash recipes/policies.sh   Multi30k De-En, downloaded or from NMTGRID_DATA=DIR
+#   ON=multi30k-en-de bash recipes/policies.sh     between other languages of it (cs, de, en, fr)
 #   bash recipes/policies.sh --dry-run     only prints the commands
 #
 # Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
@@ -23,7 +24,6 @@
 # RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the name of such a record.
 # SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

@@ -9,7 +9,6 @@
 # SMALL=1: 1,000 pairs and 40 updates of a tiny model, only to show that it runs. Running it again
 # replaces its earlier results.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

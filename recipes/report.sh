@@ -12,7 +12,6 @@
 # tenth, or one on Multi30k, of one core. SMALL=1: the toy corpus, 40 updates, tiny models. A system that
 # has been trained already is not trained again.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
@@ -25,16 +24,11 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 environment
 case "$ON" in
-toy)
-    MINUTES="${MINUTES:-1.5}" SOURCE=qa TARGET=qb
-    toy_dataset "$DATA"
-    ;;
-multi30k)
-    MINUTES="${MINUTES:-15}" SOURCE=de TARGET=en
-    multi30k_dataset "$DATA" "$HERE/text"
-    ;;
+toy) MINUTES="${MINUTES:-1.5}" ;;
+multi30k) MINUTES="${MINUTES:-15}" ;;
 *) fail "there is no corpus $ON here: toy multi30k" ;;
 esac
+dataset "$ON" "$DATA" "$HERE/text"
 
 # `train NAME ARCHITECTURE PRESET OPTION...`: train a system, unless it is there.
 train() {

@@ -28,7 +28,6 @@
 # that `train --dry-run` counts, 7 on each of 128. Expected: 43.62 BLEU with all six blocks (table 5.6).
 # SMALL=1: 40 updates of a tiny model on the toy corpus by two processes of this machine, without SLURM.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 # SLURM runs a copy of this file: the project is where the job was sent from, unless it says.
 HOME_OF_RECIPES="${NMTGRID_PROJECT:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/recipes"
 source "$HOME_OF_RECIPES/common.sh"

@@ -12,7 +12,6 @@
 # any failed.
 set -euo pipefail
 SMALL=0
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 # A recipe a line, with its experiments; - stands for a recipe that is one. Long ones first.

@@ -21,7 +21,6 @@
 # corpus, 40 updates, four losses. Existing results are kept.
 # Captions, table E.1: recipes/captions.sh, with the same LOSSES.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 source "$PROJECT/recipes/losses.sh"
 no_arguments "$@"

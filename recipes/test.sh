@@ -10,7 +10,6 @@
 # Makes its own environment in .venv unless one is active (see recipes/common.sh).
 # NMTGRID_DATA=DIR also runs the tests on real data; JOBS=N sets the number of test processes.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 environment test

@@ -17,7 +17,6 @@
 # core; JOBS=2 trains two side by side. SMALL=1: the toy corpus, 40 updates, encoders of DEPTHS=4. A model
 # that has been trained already is not trained again.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

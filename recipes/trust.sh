@@ -14,7 +14,6 @@
 # on no others). RUNS=runs (output folder).
 # SMALL=1: a few cases of each.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

@@ -32,7 +32,6 @@
 # side, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy
 # corpus, four settings, two rungs, at most 40 updates.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 

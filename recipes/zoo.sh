@@ -3,6 +3,7 @@
 #
 #   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core for each system
 #   ON=iwslt14-de-en MINUTES=120 bash recipes/zoo.sh     IWSLT'14 De-En, with small models
+#   ON=multi30k-en-de bash recipes/zoo.sh  Multi30k between other languages (cs, de, en, fr)
 #   ON=toy MINUTES=3 bash recipes/zoo.sh   the embedded toy corpus, each with its toy preset
 #   SYSTEMS="bilstm transformer" bash recipes/zoo.sh     some of them
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz], for IWSLT'14
@@ -17,7 +18,6 @@
 # OMP_NUM_THREADS=1 keeps each on one core, so as many may run side by side as there are cores: JOBS=2.
 # SMALL=1: the toy corpus, 40 updates, tiny models.
 set -euo pipefail
-[ "${1:-}" = "--dry-run" ] && { DRY_RUN=1; shift; }
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
@@ -30,17 +30,20 @@ read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 # name:architecture:preset
-EVERY="pervasive:pervasive:$ON bilstm:bilstm:$ON convs2s:convs2s:$ON transformer:transformer:$ON
-transparent:transformer:$ON-transparent pervasive-densenet:pervasive-densenet:$ON convrnn:convrnn:$ON"
+PRESET="$(preset_of "$ON")"
+EVERY="pervasive:pervasive:$PRESET bilstm:bilstm:$PRESET convs2s:convs2s:$PRESET
+transformer:transformer:$PRESET transparent:transformer:$PRESET-transparent
+pervasive-densenet:pervasive-densenet:$PRESET convrnn:convrnn:$PRESET"
 HERE="$RUNS/zoo-$ON"
 case "$ON" in
-toy) ;;
+toy | multi30k-??-??) ;;
 multi30k) HERE="$RUNS/zoo" ;;
-iwslt14-de-en)
+iwslt14-*)
     EVERY=""
-    for name in pervasive bilstm convs2s transformer; do EVERY+="$name:$name:$ON-small "; done
+    for name in pervasive bilstm convs2s transformer; do EVERY+="$name:$name:$PRESET-small "; done
     ;;
-*) fail "there is no corpus $ON here: multi30k iwslt14-de-en toy" ;;
+*) fail "there is no corpus $ON here: multi30k multi30k-en-de (or others of cs de en fr) iwslt14-de-en \
+iwslt14-en-de toy" ;;
 esac
 
 environment

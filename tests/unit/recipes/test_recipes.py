@@ -68,7 +68,9 @@ PUBLISHED = [
 ]
 CORPORA = {
     "pervasive": ["iwslt14-en-de"],
-    "online": ["iwslt14-de-en", "iwslt15-vi-en", "wmt15-de-en"],
+    "online": ["iwslt14-de-en", "iwslt15-vi-en", "wmt15-de-en", "multi30k-en-de"],
+    "policies": ["multi30k-en-cs"],
+    "zoo": ["iwslt14-de-en", "multi30k-fr-en"],
     "adaptive": ["iwslt14-de-en", "wmt14-en-fr"],
     "smoothing": ["iwslt14-de-en", "wmt14-en-fr"],
     "captions": ["mscoco"],
@@ -263,6 +265,34 @@ def test_help_is_the_head_and_does_nothing(name: str, tmp_path: Path) -> None:
     first, *more = (line[2:] for line in lines if not line.startswith("#SBATCH"))
     assert ended.stdout.startswith(f"{first}\n{more[0]}") and f"recipes/{name}.sh" in ended.stdout
     assert "set -euo" not in ended.stdout and not list(tmp_path.iterdir())
+
+
+def test_options_may_come_after_what_is_chosen(tmp_path: Path) -> None:
+    first, last = (
+        _bash(RECIPES / "pervasive.sh", *words, folder=tmp_path).stdout
+        for words in (
+            ["--dry-run", "table-3.4", "table-3.5"],
+            ["table-3.4", "table-3.5", "--dry-run"],
+        )
+    )
+    assert first == last and "$ nmtgrid train" in first
+    helped = _bash(RECIPES / "pervasive.sh", "table-3.4", "--help", folder=tmp_path)
+    assert helped.returncode == 0 and "--dry-run" in helped.stdout and "$ " not in helped.stdout
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("corpus", "fault"),
+    [
+        ("multi30k-en-vi", "Multi30k has no language vi: cs de en fr"),
+        ("multi30k-de-de", "source and target are both de"),
+        ("multi30k-german", "there is no corpus multi30k-german"),
+    ],
+)
+def test_wrong_languages_are_refused(corpus: str, fault: str, tmp_path: Path) -> None:
+    for name in ("zoo", "policies"):
+        ended = _bash(RECIPES / f"{name}.sh", "--dry-run", folder=tmp_path, ON=corpus)
+        assert ended.returncode == 2 and fault in ended.stderr
 
 
 @pytest.mark.parametrize("name", ["quickstart", "zoo", "smoothing"])
