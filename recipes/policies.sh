@@ -15,12 +15,12 @@
 # the model, trained as long: monotonic heads (`mma`) and those that learn how much tokens tell (`itst`,
 # `wait-info`). The table has BLEU and latencies of each setting, means and deviations over the seeds, and
 # the area between each curve and wait-k's; another one the processor time of each policy beside wait-k's
-# (ROUNDS=7 in turn).
+# (ROUNDS=7 in turn; 0: without it).
 # Device hours: 0.4 (toy), 3.5 (Multi30k), of one CPU core, for each seed.
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
 # of it), READER_RATE=0.001, their learning rate: with that of the preset, the translation model gets worse.
 # ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", READERS="marginal marginal-area
-# marginal-fixed dynamic divergence", K=1..9, THRESHOLDS=0.1..0.9:0.2,
+# marginal-fixed dynamic divergence" (none: policies without training alone), K=1..9, THRESHOLDS=0.1..0.9:0.2,
 # RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the name of such a record.
 # SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
 set -euo pipefail
@@ -96,6 +96,7 @@ for seed in $SEEDS; do
         fi
         [ "$arch" = pervasive ] || continue
         for name in ${READERS:-marginal marginal-area marginal-fixed dynamic divergence}; do
+            [ "$name" != none ] || continue
             if [ "$name" = divergence ]; then
                 reader divergence "$seed" divergence --set objective.alpha=0
                 results+=("$HERE/eval/divergence-seed$seed")
@@ -121,6 +122,7 @@ record "policies${LABEL:+-$LABEL}" "Reading policies${LABEL:+, $LABEL}" "$HERE/t
 read -r first _ <<<"$SEEDS"
 TIMED=("wait-k k=1,3,5,7,9" confidence entropy alignatt edatt "confidence floor=2 cap=8")
 if [ "$SMALL" = 1 ]; then ROUNDS="${ROUNDS:-1}"; fi
+if [ "${ROUNDS:-7}" = 0 ]; then exit; fi
 for arch in ${ARCHS:-pervasive transformer}; do
     run python "$PROJECT/recipes/policies_speed.py" "$HERE/$arch-seed$first" --data "$DATA" \
         "${TIMED[@]/#/--policy=}" --rounds "${ROUNDS:-7}" --out "$HERE/speed-$arch"

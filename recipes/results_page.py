@@ -179,10 +179,10 @@ def _policies(rows: Sequence[Row]) -> str:
     }  # fmt: skip
     untrained = {"edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence"}
     trained = [f"{title} {area(name)}" for name, title in titles.items() if name in systems]
-    return (
-        "mean BLEU above wait-k, without a trained reader, at equal AL (DAL): trained "
-        f"{', '.join(trained)}; untrained "
-        + ", ".join(f"{title} {area(base, curve)}" for curve, title in untrained.items())
+    parts = [f"trained {', '.join(trained)}"] if trained else []
+    shares = ", ".join(f"{title} {area(base, curve)}" for curve, title in untrained.items())
+    return "mean BLEU above wait-k, without a trained reader, at equal AL (DAL): " + "; ".join(
+        [*parts, f"untrained {shares}"]
     )
 
 
@@ -253,6 +253,11 @@ QUESTIONS = (
         (
             Answer("zoo-multi30k", "Multi30k De-En, 30 minutes of one core each", _architectures),
             Answer(
+                "zoo-iwslt14-de-en",
+                "IWSLT'14 De-En (45,623 pairs), 110 minutes of one core each",
+                _architectures,
+            ),
+            Answer(
                 "table-3.7-multi30k", "Multi30k De-En, 13 minutes of one core each", _architectures
             ),
             Answer(
@@ -282,6 +287,7 @@ QUESTIONS = (
         ("table-4", "figure-4", "figure-C", "policies", "guarantee"),
         (
             Answer("policies-multi30k", "Multi30k De-En, Pervasive Attention", _policies),
+            Answer("policies-multi30k-en-de", "Multi30k En-De, Pervasive Attention", _policies),
             Answer("policies-transformer-multi30k", "Multi30k De-En, Transformer", _policies),
             Answer("policies-toy-words", "toy corpus, Pervasive Attention", _policies),
             Answer("guarantee-toy-words", "toy corpus, `--allow-loss`, 90 %", _guarantee),
