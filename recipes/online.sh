@@ -33,8 +33,8 @@
 # 4.9 ("1 7 inf" of 4.10, "1 3" of C.1 and C.2), ENCODERS="bi uni window7 window3" of 4.9, K=1,3,5,7,9,
 # THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7
 # pa-area" initialisations of agents, SEEDS=1 (4.2 and 4.9 to 4.13 have means and deviations over them, pictures the
-# first), RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, fewer of
-# each list.
+# first), PRESET=iwslt14-de-en-small (another than that of the corpus), RUNS=runs (output folder), SETS="--set ..." for
+# every model. SMALL=1: the toy corpus, 40 updates, fewer of each list.
 # Existing results are kept. Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean
 # difference in BLEU at equal latency, with a paired bootstrap (`nmtgrid online-eval --baseline`).
 set -euo pipefail
@@ -74,7 +74,7 @@ esac
 START_MINUTES="${START_MINUTES:-0}"
 TUNE_MINUTES="${TUNE_MINUTES:-$(awk -v whole="$MINUTES" 'BEGIN { print whole / 2 }')}"
 dataset "$ON" "$DATA" "$HERE/text"
-PRESET="$(preset_of "$ON")"
+PRESET="${PRESET:-$(preset_of "$ON")}"
 PUBLISHED=()
 case "$ON" in iwslt1* | wmt15-de-en) PUBLISHED=(--published "$ON") ;; esac
 

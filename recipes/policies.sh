@@ -5,6 +5,7 @@
 #   bash recipes/policies.sh               the toy corpus in words, where the delay that each word needs is known
 #   ON=multi30k bash recipes/policies.sh   Multi30k De-En, downloaded or from NMTGRID_DATA=DIR
 #   ON=multi30k-en-de bash recipes/policies.sh     between other languages of it (cs, de, en, fr)
+#   ON=iwslt14-de-en PRESET=iwslt14-de-en-small bash recipes/policies.sh     IWSLT'14 with small models
 #   bash recipes/policies.sh --dry-run     only prints the commands
 #
 # Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
@@ -47,7 +48,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 environment
 dataset "$ON" "$DATA" "$HERE/text"
-PRESET="$(preset_of "$ON")"
+PRESET="${PRESET:-$(preset_of "$ON")}"
 GRID=(--set model.source_causal=true --set model.aggregation=max)
 
 # `evaluate NAME SEED OPTION...`: translate the test set, unless that is done.
