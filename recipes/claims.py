@@ -92,13 +92,15 @@ def _sizes(rows: Sequence[Row]) -> str:
     return ", ".join(f"{row['model']} {row['parameters'] / 1e6:.1f}M" for row in rows)
 
 
-def _scored(column: str, what: str) -> Callable[[Sequence[Row]], str]:
-    """Return what lists BLEU of each row, with the p-value against the first one."""
+def _scored(column: str, what: str, name: str = "model") -> Callable[[Sequence[Row]], str]:
+    """Return what lists BLEU of each row, the one first that the p-values of others are against."""
 
     def figures(rows: Sequence[Row]) -> str:
-        shown = [f"{rows[0]['model']} {mean_of(rows[0][column]):.1f}"]
-        for row in rows[1:]:
-            shown.append(f"{row['model']} {mean_of(row[column]):.1f} (p = {row['p_of_bleu']})")
+        shown = [
+            f"{row[name]} {mean_of(row[column]):.1f}"
+            + (f" (p = {row['p_of_bleu']})" if "p_of_bleu" in row else "")
+            for row in sorted(rows, key=lambda row: "p_of_bleu" in row)
+        ]
         return f"{what} {', '.join(shown)}"
 
     return figures
