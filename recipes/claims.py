@@ -148,7 +148,8 @@ def _alignments(rows: Sequence[Row]) -> str:
 
 def _lengths(rows: Sequence[Row]) -> str:
     shown = (
-        f"{row['bucket']} words {mean_of(row['pa']):.1f} against {mean_of(row['transformer']):.1f}"
+        f"{row['bucket']} words {mean_of(row['pervasive']):.1f} against "
+        f"{mean_of(row['transformer']):.1f} ({row['sentences']:,} sentences)"
         for row in rows
         if row["by"] == "reference-length" and row["sentences"] >= 30
     )

@@ -190,8 +190,9 @@ def buckets(named: Mapping[str, str]) -> list[Row]:
     return [
         {"by": section["by"], "bucket": bucket["bucket"], "sentences": section["sentences"][index]}
         | {system["system"]: system[_score(section["by"])][index] for system in section["systems"]}
-        for path in named.values()
-        for section in _read(Path(path))["buckets"]
+        | {"signature_bleu": values["signature_bleu"]}
+        for values in (_read(Path(path)) for path in named.values())
+        for section in values["buckets"]
         for index, bucket in enumerate(section["buckets"])
     ]
 

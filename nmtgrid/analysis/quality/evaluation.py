@@ -281,14 +281,15 @@ def evaluate_split(
     systems: Sequence[str],
     data: Path,
     split: str = "test",
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     lowercase: bool = False,
     corpus: str | None = None,
 ) -> Evaluation:
     """Return the evaluation of systems, as NAME=FILE, on a split of the dataset in `data`.
 
-    Raw text is compared as `nmtgrid decode` does it: in lower case if the dataset's text is. Raises
-    ConfigError for a dataset of pictures, whose captions have several references.
+    Raw text is compared as `nmtgrid decode` does it: in lower case if the dataset's text is.
+    `tokenize` None means 13a, and none where the text was tokenised before `nmtgrid preprocess`.
+    Raises ConfigError for a dataset of pictures, whose captions have several references.
     """
     # Imported late: files are compared without waiting for torch.
     from nmtgrid.data.dataset import Dataset
@@ -300,7 +301,12 @@ def evaluate_split(
             "Give one reference for each with `--reference FILE`.",
         )
     pairs, moses = dataset.split(split), dataset.pipeline.target.moses
-    references, languages = pairs.raw_target(), dataset.pipeline.facts.languages
+    facts = dataset.pipeline.facts
+    references, languages = pairs.raw_target(), facts.languages
+    if tokenize is None:
+        # Units of BPE and words are parts of what stands between spaces; other text may be raw.
+        was_tokenized = facts.tokenize == "none" and facts.subwords != "sentencepiece"
+        tokenize = "none" if was_tokenized else "13a"
     if moses.lowercase:
         # In some languages not as the metrics do it.
         references = list(map(moses.lower, references))

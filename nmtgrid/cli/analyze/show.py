@@ -89,10 +89,9 @@ class EvaluationArguments(CommandArguments):
     )
     split: str | None = option("Split of DATA.  [default: test]", "NAME")
     corpus: str | None = CORPUS
-    tokenize: Literal["13a", "none", "intl", "char", "zh"] = option(
+    tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = option(
         "Tokeniser of BLEU and of word counts (sacreBLEU's names); `none`: text is tokenised "
-        "already.",
-        default="13a",
+        "already.  [default: 13a; none for DATA of text that was tokenised before]"
     )
     lowercase: bool = flag("--lowercase", "Ignore case.")
 
@@ -100,12 +99,16 @@ class EvaluationArguments(CommandArguments):
         """Return systems, as NAME=FILE, against the references; warn of what does not compare."""
         from nmtgrid.analysis.quality.evaluation import evaluate_split, read_evaluation
 
-        how = self.tokenize, self.lowercase, self.corpus
+        how = self.lowercase, self.corpus
         if self.reference is not None:
-            evaluation = read_evaluation(systems, self.reference, self.source, *how)
+            evaluation = read_evaluation(
+                systems, self.reference, self.source, self.tokenize or "13a", *how
+            )
         else:
             assert self.data is not None  # by EVALUATION_RULES
-            evaluation = evaluate_split(systems, self.data, self.split or "test", *how)
+            evaluation = evaluate_split(
+                systems, self.data, self.split or "test", self.tokenize, *how
+            )
         for mismatch in evaluation.case_mismatches():
             console.warn(
                 f"{mismatch} To compare without regard to case, as `decode` does for a lower-cased "

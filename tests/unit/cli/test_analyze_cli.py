@@ -321,6 +321,35 @@ def test_scores_on_a_dataset_are_those_of_decode(
     assert "test.tr:4: it has 8 lines, but" in message and "short has 3" in message
 
 
+def test_tokenised_datasets_are_scored_as_they_are(tmp_path: Path) -> None:
+    """13a would split an escape such as `&apos;` into three words."""
+    for lang, words in (("de", "ich weiß es nicht ,"), ("en", "i don &apos;t know ,")):
+        lines = [f"{words} {n}" for n in range(20)]
+        for split in ("train", "valid", "test"):
+            write(tmp_path / f"{split}.{lang}", lines)
+    data, text, report = (tmp_path / name for name in ("data", "out", "report.json"))
+    files = [f"--{split}={tmp_path / split}" for split in ("train", "valid", "test")]
+    languages = ["--source-lang", "de", "--target-lang", "en"]
+    plan = ["preprocess", *languages, "--tokenize", "none", *files, "--out", str(data)]
+    assert main(plan) == 0
+    assert main(["bpe", "learn", str(data), "--words", "--min-count", "1"]) == 0
+    lines = [f"i do n &apos;t know , {n}" for n in range(20)]
+    write(text, lines)
+    split, moses = Dataset.open(data).split("test"), Dataset.open(data).pipeline.target.moses
+    translations = [Translation(n, [], [], [line], line, []) for n, line in enumerate(lines)]
+    expected = decode_scores(translations, split, moses, with_ter=False)
+    measured = {}
+    for tokenize in ([], ["--tokenize", "13a"]):
+        command = ["analyze", "compare", str(text), "--data", str(data), "--json", str(report)]
+        assert main([*command, *tokenize]) == 0
+        scores = json.loads(report.read_text())["scores"]
+        (system,) = scores["systems"]
+        measured[scores["signature_bleu"]] = system["bleu"]
+    names = (expected["signature_bleu_tokenized"], expected["signature_bleu"])
+    assert measured == dict(zip(names, (expected["bleu_tokenized"], expected["bleu"]), strict=True))
+    assert "tok:none" in names[0] and "tok:13a" in names[1]
+
+
 def test_a_dataset_has_source_and_words_too(turkish: Path, tmp_path: Path) -> None:
     text, report, pictures = tmp_path / "out", tmp_path / "r.json", tmp_path / "p"
     write(text, [f"iki ışık {n}, ırmak dedi" for n in range(8)])
