@@ -335,9 +335,11 @@ def test_tokenised_datasets_are_scored_as_they_are(tmp_path: Path) -> None:
     assert main(["bpe", "learn", str(data), "--words", "--min-count", "1"]) == 0
     lines = [f"i do n &apos;t know , {n}" for n in range(20)]
     write(text, lines)
-    split, moses = Dataset.open(data).split("test"), Dataset.open(data).pipeline.target.moses
+    dataset = Dataset.open(data)
     translations = [Translation(n, [], [], [line], line, []) for n, line in enumerate(lines)]
-    expected = decode_scores(translations, split, moses, with_ter=False)
+    expected = decode_scores(
+        translations, dataset.split("test"), dataset.pipeline.target.moses, with_ter=False
+    )
     measured = {}
     for tokenize in ([], ["--tokenize", "13a"]):
         command = ["analyze", "compare", str(text), "--data", str(data), "--json", str(report)]
