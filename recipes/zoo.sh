@@ -2,9 +2,9 @@
 # Trains every architecture for the same processor time and compares them in one table.
 #
 #   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core for each system
-#   ON=iwslt14-de-en MINUTES=120 bash recipes/zoo.sh     IWSLT'14 De-En, with small models
+#   ON=iwslt14-de-en bash recipes/zoo.sh   IWSLT'14 De-En, with small models, two hours for each
 #   ON=multi30k-en-de bash recipes/zoo.sh  Multi30k between other languages (cs, de, en, fr)
-#   ON=toy MINUTES=3 bash recipes/zoo.sh   the embedded toy corpus, each with its toy preset
+#   ON=toy bash recipes/zoo.sh             the embedded toy corpus, each with its toy preset
 #   SYSTEMS="bilstm transformer" bash recipes/zoo.sh     some of them
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz], for IWSLT'14
 #                                          DIR/iwslt14.de-en (see iwslt14-de-en.sh)
@@ -13,8 +13,9 @@
 # The publications have no such comparison. The paired bootstrap says whether each system differs by more
 # than chance from Pervasive Attention or, without that, from the first one; a picture shows the losses over
 # time, a second table BLEU by length. Device hours: half an hour of one core for each system.
-# MINUTES=30 of processor time or UPDATES=N, SEED=1, RUNS=runs (output folder), SETS="--set ..." beside the
-# presets. A system that has been trained already is not trained again; RESUME=1 resumes an interrupted one.
+# MINUTES=30 of processor time (toy 3, IWSLT'14 120) or UPDATES=N, SEED=1, RUNS=runs (output folder),
+# SETS="--set ..." beside the presets. A system that has been trained already is not trained again;
+# RESUME=1 resumes an interrupted one.
 # OMP_NUM_THREADS=1 keeps each on one core, so as many may run side by side as there are cores: JOBS=2.
 # SMALL=1: the toy corpus, 40 updates, tiny models.
 set -euo pipefail
@@ -23,7 +24,6 @@ no_arguments "$@"
 
 if [ "$SMALL" = 1 ]; then ON=toy; fi
 ON="${ON:-multi30k}"
-MINUTES="${MINUTES:-30}"
 UPDATES="${UPDATES:-0}"
 SEED="${SEED:-1}"
 read -r -a SETS <<<"${SETS:-}"
@@ -36,15 +36,17 @@ transformer:transformer:$PRESET transparent:transformer:$PRESET-transparent
 pervasive-densenet:pervasive-densenet:$PRESET convrnn:convrnn:$PRESET"
 HERE="$RUNS/zoo-$ON"
 case "$ON" in
-toy | multi30k-??-??) ;;
+toy) MINUTES="${MINUTES:-3}" ;;
+multi30k-??-??) ;;
 multi30k) HERE="$RUNS/zoo" ;;
 iwslt14-*)
-    EVERY=""
+    EVERY="" MINUTES="${MINUTES:-120}"
     for name in pervasive bilstm convs2s transformer; do EVERY+="$name:$name:$PRESET-small "; done
     ;;
 *) fail "there is no corpus $ON here: multi30k multi30k-en-de (or others of cs de en fr) iwslt14-de-en \
 iwslt14-en-de toy" ;;
 esac
+MINUTES="${MINUTES:-30}"
 
 environment
 DATA="$HERE/data"

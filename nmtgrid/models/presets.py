@@ -65,10 +65,10 @@ HALF_HOUR = (
 
 
 def two_hours(settings: dict[str, Any]) -> Preset:
-    """Return the preset of two hours of one CPU core on IWSLT'14, from those of `multi30k`."""
+    """Return the preset of two hours of one CPU core on IWSLT'14, for a small model."""
     return Preset(
         "iwslt14-de-en-small",
-        "IWSLT'14 De-En, two hours of one core: the model of `multi30k`",
+        "IWSLT'14 De-En, two hours of one CPU core",
         settings
         | training(clock="processor", max_minutes=120.0, validate_minutes=24.0)
         | batches(max_length=75),

@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from nmtgrid.base.config import check as check_config
-from nmtgrid.base.devices import autocast, free_memory
+from nmtgrid.base.devices import HeapTrimmer, autocast
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import cut_by_length, pad
 from nmtgrid.metrics.erasure import common_prefix, erased_tokens, final_delays
@@ -329,6 +329,7 @@ class PrefixDecoder:
         self.plan = dataclasses.replace(plan, nbest=1)
         self._device, self._bf16 = torch.device(device), bf16
         self._halt, self._batch_tokens, self._align = halt, batch_tokens, align
+        self._heap = HeapTrimmer()
 
     def decode(self, sources: Sequence[Sequence[int]]) -> list[PrefixTranslation]:
         """Return what the policy writes for each source, given as ids without the end symbol.
@@ -340,8 +341,7 @@ class PrefixDecoder:
         else:
             assert isinstance(self.policy, Retranslation)
             results = self._revise(self.policy, sources)
-        # Searches of ever-changing sizes leave holes in the heap.
-        free_memory()
+        self._heap.trim()
         return results
 
     def _commit(

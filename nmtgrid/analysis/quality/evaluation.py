@@ -40,6 +40,7 @@ from nmtgrid.metrics.ngrams import (
     sentence_bleus,
 )
 from nmtgrid.metrics.quality import SEED, MetricName, Scorer, ter_counts, tokenizer
+from nmtgrid.text.scripts import bleu_tokenizer
 
 if TYPE_CHECKING:
     from nmtgrid.data.dataset import Dataset
@@ -288,7 +289,8 @@ def evaluate_split(
     """Return the evaluation of systems, as NAME=FILE, on a split of the dataset in `data`.
 
     Raw text is compared as `nmtgrid decode` does it: in lower case if the dataset's text is.
-    `tokenize` None means 13a, and none where the text was tokenised before `nmtgrid preprocess`.
+    `tokenize` None means 13a, none where the text was tokenised before `nmtgrid preprocess`, and
+    characters where the references have no spaces between words.
     Raises ConfigError for a dataset of pictures, whose captions have several references.
     """
     # Imported late: files are compared without waiting for torch.
@@ -306,7 +308,8 @@ def evaluate_split(
     if tokenize is None:
         # Units of BPE and words are parts of what stands between spaces; other text may be raw.
         was_tokenized = facts.tokenize == "none" and facts.subwords != "sentencepiece"
-        tokenize = "none" if was_tokenized else "13a"
+        default = "none" if was_tokenized else "13a"
+        tokenize = bleu_tokenizer(facts.target_lang, references, default)
     if moses.lowercase:
         # In some languages not as the metrics do it.
         references = list(map(moses.lower, references))

@@ -91,7 +91,8 @@ class EvaluationArguments(CommandArguments):
     corpus: str | None = CORPUS
     tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = option(
         "Tokeniser of BLEU and of word counts (sacreBLEU's names); `none`: text is tokenised "
-        "already.  [default: 13a; none for DATA of text that was tokenised before]"
+        "already.  [default: 13a; for DATA none if its text was tokenised before, and characters "
+        "if it has no spaces]"
     )
     lowercase: bool = flag("--lowercase", "Ignore case.")
 

@@ -276,7 +276,7 @@ _CORE = (
     | training(learning_rate=0.005, warmup_fraction=0.08)
 )
 # The best of recipes/tune.sh for this model (recipes/records/tune-multi30k-3-transformer.json).
-_MUON = training(optimiser="muon", learning_rate=0.006)
+_TUNED = _CORE | training(optimiser="muon", learning_rate=0.006) | _dropped(0.3)
 _TOY = toy(
     model(encoder_depth=2, decoder_depth=2, size=128, feed_forward_size=256, heads=4), 0.003, 1200
 )
@@ -299,9 +299,9 @@ TRANSFORMER = (
     Preset(
         "multi30k",
         "Multi30k De-En, half an hour of one core: d=128, 4+4 blocks",
-        _CORE | _MUON | _dropped(0.3),
+        _TUNED,
     ),
-    two_hours(_CORE | _MUON | _dropped(0.3)),
+    two_hours(_TUNED),
     # Three times as deep an encoder at a slightly lower rate, and the same depth without its help.
     Preset(
         "multi30k-transparent",
@@ -316,7 +316,7 @@ TRANSFORMER = (
     Preset(
         "multi30k-exits",
         "the multi30k preset with six decoder blocks, each with an exit",
-        _CORE | _MUON | _dropped(0.3) | model(decoder_depth=6, exits="tied"),
+        _TUNED | model(decoder_depth=6, exits="tied"),
     ),
     Preset(
         "iwslt14-de-en",

@@ -352,6 +352,26 @@ def test_tokenised_datasets_are_scored_as_they_are(tmp_path: Path) -> None:
     assert "tok:none" in names[0] and "tok:13a" in names[1]
 
 
+@pytest.mark.parametrize("form", ["moses", "none"])
+def test_text_without_spaces_is_scored_as_decode_does(form: str, tmp_path: Path) -> None:
+    sides = {"en": [f"a cat number {n}" for n in range(8)],
+             "zh": [f"这是第{n}只猫在家里" for n in range(8)]}  # fmt: skip
+    files = []
+    for split in ("train", "valid", "test"):
+        for language, lines in sides.items():
+            write(tmp_path / f"{split}.{language}", lines)
+        files += [f"--{split}", str(tmp_path / split)]
+    data, text, report = (tmp_path / name for name in ("data", "out", "report.json"))
+    plan = ["preprocess", "--source-lang", "en", "--target-lang", "zh", "--tokenize", form]
+    assert main([*plan, "--max-ratio", "9", *files, "--out", str(data)]) == 0
+    assert main(["bpe", "learn", str(data), "--merges", "10"]) == 0
+    write(text, [f"这是第{n}只狗在家里" for n in range(8)])
+    command = ["analyze", "compare", str(text), "--data", str(data), "--json", str(report)]
+    assert main(command) == 0
+    scores = json.loads(report.read_text())["scores"]
+    assert "tok:zh" in scores["signature_bleu"] and scores["systems"][0]["bleu"] > 0
+
+
 def test_a_dataset_has_source_and_words_too(turkish: Path, tmp_path: Path) -> None:
     text, report, pictures = tmp_path / "out", tmp_path / "r.json", tmp_path / "p"
     write(text, [f"iki ışık {n}, ırmak dedi" for n in range(8)])
