@@ -13,7 +13,7 @@ from typing import Any
 from mkdocs.structure.files import File, Files
 
 PROJECT = Path(__file__).resolve().parent.parent
-RESULTS = ("RESULTS", "SMALL", "PUBLISHED")
+RESULTS = ("RESULTS", "CLAIMS", "SMALL", "PUBLISHED")
 MAIN = ("nmtgrid.search.translate", "nmtgrid.online.stream", "nmtgrid.online.policies")
 """Modules at the top of the API reference."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\(\.\./([^)#]*)(#[^)]*)?\)")
@@ -47,13 +47,14 @@ def packages() -> dict[str, list[str]]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of results with their figures, and those of the API reference."""
+    """Add the pages of results with their figures and records, and those of the API reference."""
     for name in RESULTS:
         text = (PROJECT / "recipes" / f"{name}.md").read_text(encoding="utf-8")
         files.append(File.generated(config, f"recipes/{name}.md", content=text))
-    for path in sorted((PROJECT / "recipes" / "figures").iterdir()):
-        uri = f"recipes/figures/{path.name}"
-        files.append(File.generated(config, uri, abs_src_path=str(path)))
+    for folder in ("figures", "records"):
+        for path in sorted((PROJECT / "recipes" / folder).iterdir()):
+            uri = f"recipes/{folder}/{path.name}"
+            files.append(File.generated(config, uri, abs_src_path=str(path)))
     text = (
         "# API reference\n\nGenerated from the docstrings of the main modules and of those named "
         "in [the glossary](../glossary.md).\n"
@@ -68,9 +69,9 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Rewrite links out of docs/."""
+    """Rewrite links out of docs/ and from recipes/ into it."""
     if page.file.src_uri.startswith("recipes/"):
-        return markdown
+        return markdown.replace("](../docs/", "](../")
 
     def rewritten(link: re.Match[str]) -> str:
         image, text, target, anchor = link.groups()

@@ -11,7 +11,7 @@ Dependencies are layered (`tests/test_code_rules.py` holds the layers); a good o
 2. `text/`      Moses tokenisation, byte-pair encoding, vocabularies; `pipeline` joins them
 3. `data/`      the dataset directory, `Batch`; `toy/`: the embedded corpus; `captioning/`
 4. `models/api` the one protocol of every architecture; then `models/pervasive` and `models/zoo`
-5. `layers/`    what the models consist of; `kernels/` holds each fast form beside its plain twin
+5. `layers/`    what the models consist of; `kernels/` has each fast kernel and its reference
 6. `search/`    the one decoding loop
 7. `training/`  objectives, optimisers, and a training loop that yields events
 8. `online/`    simultaneous translation (chapter 4); `adaptive/`: early exit (chapter 5);

@@ -13,7 +13,7 @@
 # five models of IWSLT'14.
 # SKIPS="residual residual-norm residual-cumulative residual-gated dense", MINUTES of processor time
 # for each model (30; toy: 1; 0: as the preset says) or UPDATES=N, DEPTH in blocks (the preset's; toy: 6),
-# SENTENCES=64 of the validation split that activations are taken of, WATCH=20 updates between two
+# SENTENCES=64 of the validation split on which activations are recorded, WATCH=20 updates between two
 # measurements of gradients (0: none), SEED=1, RUNS=runs (output folder), SETS="--set ..." for all.
 # OMP_NUM_THREADS=1 keeps each on one core; JOBS=2 trains two side by side. SMALL=1: the toy corpus,
 # 40 updates, two blocks. Existing models are not retrained, and with ON=multi30k those of `pervasive.sh

@@ -14,9 +14,9 @@
 #   bash recipes/adaptive.sh 5.8           figure, and table 5.6: four variants, for a large corpus (43.41 at
 #                                          2.40, 43.62 at 3.25)
 #   bash recipes/adaptive.sh 5.9           examples with their exits (and figure 5.10: ON=wmt14-en-fr)
-#   bash recipes/adaptive.sh 5.11          exits by place, confidence and source length of three variants
+#   bash recipes/adaptive.sh 5.11          exits by position, confidence and source length of three variants
 #                                          (and 5.12); 5.13: of Seq-LL for two lambdas
-#   bash recipes/adaptive.sh promise       thresholds guaranteed to lose at most ALLOW percent (1; toy 10)
+#   bash recipes/adaptive.sh guarantee     thresholds guaranteed to lose at most ALLOW percent (1; toy 10)
 #   bash recipes/adaptive.sh speed         seconds of fixed, confident, free, predicted and verified exits
 #   bash recipes/adaptive.sh --dry-run ... only prints the commands
 #
@@ -258,10 +258,10 @@ figure_5_11() {
 
 figure_5_13() { exits 5.13 "Exits of whole sequences" Seq-LL,0.5,0 Seq-LL,2,0; }
 
-promise() {
+guarantee() {
     aligned
-    tune promise aligned --only points --allow-loss "${ALLOW:-1}"
-    record promise "Exit thresholds with a guarantee" "$HERE/eval/promise-seed$SEED/results.json"
+    tune guarantee aligned --only points --allow-loss "${ALLOW:-1}"
+    record exit-guarantee "Exit thresholds with a guarantee" "$HERE/eval/guarantee-seed$SEED/results.json"
 }
 
 speed() {
@@ -280,8 +280,8 @@ for figure in "$@"; do
     5.[6-8] | 5.13) "figure_${figure//./_}" ;;
     5.9 | 5.10) figure_5_9 "$figure" ;;
     5.11 | 5.12) figure_5_11 "$figure" ;;
-    promise) promise ;;
+    guarantee) guarantee ;;
     speed) aligned && speed ;;
-    *) fail "there is no table or figure $figure here: 5.2 to 5.13 promise speed" ;;
+    *) fail "there is no table or figure $figure here: 5.2 to 5.13 guarantee speed" ;;
     esac
 done

@@ -104,7 +104,7 @@ def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[
             flops = measured.flops_per_token
             rows.append(
                 {
-                    "model": name, "batch": size, "way": decoded[0].system.name, **row,
+                    "model": name, "batch": size, "method": decoded[0].system.name, **row,
                     "bleu": measured.bleu, "average_exit": measured.average_exit,
                     "mflops": None if flops is None else flops / 1e6, "sentences": len(samples),
                 }
@@ -142,9 +142,9 @@ def summary(decoded: Sequence[Decoded], full: Sequence[Decoded]) -> dict[str, An
     both = list(zip(decoded[0].hypotheses, full[0].hypotheses, strict=True))
     same = sum(a is None or b is None or a.tokens == b.tokens for a, b in both)
     return {
-        "times_faster": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
+        "speedup": statistics.median(ratios), "least": min(ratios), "most": max(ratios),
         "best": seconds[1] / seconds[0],
-        "same_share": same / len(both),
+        "identical_share": same / len(both),
     }  # fmt: skip
 
 

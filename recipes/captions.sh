@@ -29,12 +29,12 @@
 #   csv.field_size_limit(sys.maxsize)
 #   rows = csv.reader(open("trainval_resnet101_faster_rcnn_genome_36.tsv"), delimiter="\t")
 #   for part in itertools.count():
-#       held = {}
+#       features = {}
 #       for row in itertools.islice(rows, 10_000):
 #           values = numpy.frombuffer(base64.b64decode(row[5]), "float32").reshape(int(row[3]), -1)
-#           held[row[0]] = values.astype("float16")
-#       if not held: break
-#       save_file(held, f"features{part:02}.safetensors")
+#           features[row[0]] = values.astype("float16")
+#       if not features: break
+#       save_file(features, f"features{part:02}.safetensors")
 #
 # For the ResNet baseline of the table save the last convolutional layer of a ResNet instead, pooled
 # to 10 x 10: [100, 2048] for each picture.

@@ -11,9 +11,9 @@
 #
 # A further one is a name of yours whose options stand in LOSS_name (with _ for -).
 # TOKEN_ALPHA, TOKEN_TEMPERATURE, RARITY, SEQUENCE_ALPHA, TEMPERATURE, SAMPLES (L; BLEU and CIDEr
-# need two), ENTROPY and VECTORS (see `smoothing.token.vectors`) are the texts' parameters, which
-# they chose on validation data without telling them. By the Hamming distance a token changes
-# with odds of exp(-1 / TEMPERATURE), a chance of 6 % at 0.37, whatever it is drawn from.
+# need two), ENTROPY and VECTORS (see `smoothing.token.vectors`) are parameters that the papers
+# chose on validation data and do not print. By the Hamming distance a token changes
+# with odds of exp(-1 / TEMPERATURE), a chance of 6 % at 0.37, whatever the substitutes.
 # NEIGHBOURS=100 lets a token's share go to the hundred nearest types alone, not to all (0).
 loss_options() {
     local own="LOSS_${1//-/_}" level reward choices samples

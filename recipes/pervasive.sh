@@ -10,7 +10,7 @@
 #   bash recipes/pervasive.sh table-3.5    aggregation (34.84 to 35.65)
 #   bash recipes/pervasive.sh table-3.6    entropy and coverage of alignments, teacher forced (max
 #                                          1.17 and 0.78, attention 2.06 and 0.82)
-#   bash recipes/pervasive.sh table-3.8    En-Vi 30.17, 29.20, 30.49 (Transformer base, small, this one),
+#   bash recipes/pervasive.sh table-3.8    En-Vi 30.17, 29.20, 30.49 (Transformer base, small, Pervasive),
 #                                          En-Ro 33.26, 33.46, 33.54, WMT'15 De-En 32.80, 30.49, 29.61
 #   bash recipes/pervasive.sh figure-3.8   depth and kernel: KERNELS="3 5 9 11" DEPTHS="8 10 14 20 24"
 #   bash recipes/pervasive.sh figure-3.9   alignments of five models side by side
@@ -23,13 +23,13 @@
 # Data: ON=iwslt14-de-en or iwslt14-en-de; table 3.8 iwslt15-en-vi, iwslt15-vi-en, wmt16-en-ro and
 # wmt15-de-en; also multi30k, multi30k-en-de (or others of cs, de, en, fr), toy; several of them one after the
 # other. IWSLT and Multi30k are downloaded, or read from NMTGRID_DATA, where the WMT texts must be (see common.sh).
-# Device hours: the texts give none. Estimates from the operations that `train --dry-run` counts, at 20
+# Device hours: the publications give none. Estimates from the operations that `train --dry-run` counts, at 20
 # TFLOP/s on a GPU, for each seed: one Pervasive Attention on IWSLT 8, table 3.4 35, 3.5 30, 3.7 9,
 # 3.8 9 (En-Vi), 37 (En-Ro), 2,000 (WMT'15), figure 3.8 some 150, a CoNLL model 1 to 2.
 # SEEDS="1 2 3" (means and deviations), BEAMS="1 5", UPDATES=N or MINUTES of processor time for each
 # model (0: as long as the preset says; multi30k 10, toy 3 minutes), JOBS=1 models trained side by side,
 # RUNS=runs, SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates each, greedy,
-# perplexities in two tables alone. A model is trained once for all of them. Tables 3.4, 3.5 and 3.7 have
+# perplexities only in two tables. A model is trained once for all of them. Tables 3.4, 3.5 and 3.7 have
 # the p-value of BLEU against their first row, of each seed (paired bootstrap, 1,000 samples).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

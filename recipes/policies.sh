@@ -13,7 +13,7 @@
 # weight of LAMBDAS those of READERS, `marginal` as it is, with the likelihood at all cells beside it
 # (marginal-area) or without a change of the translation model (marginal-fixed), and `dynamic`; and once
 # `divergence`, without a change of the model. Beside the Transformer three that decide on reading within
-# the model, trained as long: monotonic heads (`mma`) and those that learn how much tokens tell (`itst`,
+# the model, trained as long: monotonic heads (`mma`) and those that learn the information of tokens (`itst`,
 # `wait-info`). The table has BLEU and latencies of each setting, means and deviations over the seeds, and
 # the area between each curve and wait-k's; another one the processor time of each policy beside wait-k's
 # (ROUNDS=7 in turn; 0: without it).

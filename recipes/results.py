@@ -237,12 +237,21 @@ def signed(value: Any) -> str:
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns that have a value somewhere, of those that a page shows."""
-    return [
+    """Return the columns that have a value somewhere, of those that a page shows.
+
+    Columns named by numbers, such as exits, stand together, in ascending order.
+    """
+    names = [
         name for name in dict.fromkeys(name for row in rows for name in row)
         if name != PART and not name.startswith("signature")
         and any(row.get(name) not in (None, "") for row in rows)
     ]  # fmt: skip
+    numbers = sorted(filter(str.isdigit, names), key=int)
+    if not numbers:
+        return names
+    first = next(position for position, name in enumerate(names) if name.isdigit())
+    others = [name for name in names if not name.isdigit()]
+    return others[:first] + numbers + others[first:]
 
 
 def _cell(row: Row, name: str) -> str:
@@ -263,8 +272,11 @@ def shown(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping):
-        spread = value.get("standard_deviation")
-        return shown(value["mean"]) + ("" if spread is None else f" ± {shown(spread)}")
+        mean, spread = shown(value["mean"]), value.get("standard_deviation")
+        if spread is None:
+            return mean
+        decimals = len(mean.partition(".")[2])
+        return f"{mean} ± {shown(spread) if 'e' in mean else f'{spread:,.{decimals}f}'}"
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
     if isinstance(value, int) or abs(value) >= 1000:

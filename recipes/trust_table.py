@@ -1,4 +1,4 @@
-"""The table of recipes/trust.sh: what became of faults on purpose.
+"""The table of recipes/trust.sh: outcomes of injected faults.
 
 python recipes/trust_table.py FOLDER --out PREFIX
     Read the counts that the programs under tests/ wrote into FOLDER/SERIES.json; write PREFIX.md
@@ -31,7 +31,7 @@ def _tallies(values: Values) -> Values:
 def _readers(values: Values) -> Values:
     """Return the row of tests.fuzz."""
     outcomes = {
-        name: sum(count[name] for count in values.values()) for name in ("taken", "refused")
+        name: sum(count[name] for count in values.values()) for name in ("accepted", "refused")
     }
     faults = sum(len(count["faults"]) for count in values.values())
     return _row(values, (count["cases"] for count in values.values()), outcomes, faults)
@@ -40,7 +40,7 @@ def _readers(values: Values) -> Values:
 def _checkpoints(values: Values) -> Values:
     """Return the row of tests.fuzz.checkpoints."""
     codes = values["codes"]
-    outcomes = {"taken": codes.get("0", 0), "refused": codes.get("2", 0)}
+    outcomes = {"accepted": codes.get("0", 0), "refused": codes.get("2", 0)}
     row = _row(("import-fairseq",), [values["cases"]], outcomes, values["faults"])
     return row | {
         "most_seconds": values["max_seconds"],
@@ -59,9 +59,12 @@ def _commands(values: Values) -> Values:
 
 def _mutants(values: Values) -> Values:
     """Return the row of tests.mutants; what survived is no fault, but is worth a test."""
-    outcomes = {name: values[name] for name in ("noticed", "survived", "not entered")}
+    outcomes = {name: values[name] for name in ("detected", "survived", "not executed")}
     row = _row(("the code",), [values["planted"]], outcomes, 0)
-    return row | {"possible": values["possible"], "percent_noticed": 100 * values["share_noticed"]}
+    return row | {
+        "possible": values["possible"],
+        "percent_detected": 100 * values["share_detected"],
+    }
 
 
 def _row(
@@ -77,13 +80,13 @@ def _row(
 
 SERIES: dict[str, tuple[str, Callable[[Values], Values]]] = {
     "kills": ("commands killed", _tallies),
-    "disk": ("a disk that is full or too small", _tallies),
-    "flips": ("bytes changed in files", _tallies),
-    "pairs": ("two commands at once", _tallies),
-    "readers": ("harmed files, each reader", _readers),
-    "checkpoints": ("hostile checkpoints for import-fairseq", _checkpoints),
-    "commands": ("whole commands with one odd value", _commands),
-    "mutants": ("faults planted in the code", _mutants),
+    "disk": ("full or too small disk", _tallies),
+    "flips": ("files with changed bytes", _tallies),
+    "pairs": ("pairs of concurrent commands", _tallies),
+    "readers": ("corrupted files, each reader", _readers),
+    "checkpoints": ("malicious checkpoints for import-fairseq", _checkpoints),
+    "commands": ("fuzzed command lines", _commands),
+    "mutants": ("mutants of the code", _mutants),
 }
 
 

@@ -8,7 +8,7 @@ them enter which function. Then a process is forked for each fault: it exchanges
 code and runs the tests that enter it, the quickest first, until one fails. A fault that all of them
 let pass, or all that fit into `--seconds`, has survived. Tests that start a process of their own
 see nothing of it there, so the count errs on the low side; a fault that changes nothing that anyone
-could see counts as one that survived. `--again` plants only those that no test noticed in an
+could see counts as one that survived. `--again` plants only those that no test detected in an
 earlier `--json FILE`, for other tests or new ones, and counts them anew among all of that file.
 """
 
@@ -38,7 +38,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-# A test that takes longer with a fault than so many times what it took, and seconds, has noticed.
+# A test that takes so many times longer with a fault, and at least so many seconds, detects it.
 _PATIENCE, _LEAST_PATIENCE = 5, 30
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
@@ -217,7 +217,7 @@ class Mutator:
         if only is not None:
             self.faults = [fault for fault in faults if str(fault) in only]
         self.workers, self.limit = workers, limit
-        self.outcomes: dict[str, list[Fault]] = {"noticed": [], "survived": [], "not entered": []}
+        self.outcomes: dict[str, list[Fault]] = {"detected": [], "survived": [], "not executed": []}
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         """Run all tests once, and then those that concern each fault."""
@@ -227,8 +227,8 @@ class Mutator:
             function = _live_function(fault)
             tests = entered.get((fault.path, fault.first_line), []) if function else []
             if function is None or not tests:
-                self.outcomes["not entered"].append(fault)
-                print(f"not entered: {fault}", file=sys.stderr, flush=True)
+                self.outcomes["not executed"].append(fault)
+                print(f"not executed: {fault}", file=sys.stderr, flush=True)
                 continue
             while len(running) >= self.workers:
                 self._collect(running)
@@ -276,7 +276,7 @@ class Mutator:
 
     def _collect(self, running: dict[int, Fault]) -> None:
         process, status = os.wait()
-        outcome = "survived" if os.waitstatus_to_exitcode(status) == 0 else "noticed"
+        outcome = "survived" if os.waitstatus_to_exitcode(status) == 0 else "detected"
         fault = running.pop(process)
         self.outcomes[outcome].append(fault)
         if outcome == "survived":
@@ -334,8 +334,8 @@ def _passes(item: pytest.Item) -> bool:
 def report(mutator: Mutator, earlier: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the counts, and each fault that survived or that no test entered."""
     names = {name: {str(fault) for fault in faults} for name, faults in mutator.outcomes.items()}
-    survivors, unentered = names["survived"], names["not entered"]
-    count, planted = len(mutator.outcomes["noticed"]), len(mutator.faults)
+    survivors, unentered = names["survived"], names["not executed"]
+    count, planted = len(mutator.outcomes["detected"]), len(mutator.faults)
     if earlier is not None:
         # What these tests do not enter may have survived earlier ones.
         before = set(earlier["survivors"])
@@ -346,10 +346,10 @@ def report(mutator: Mutator, earlier: Mapping[str, Any] | None) -> dict[str, Any
     return {
         "possible": mutator.possible,
         "planted": planted,
-        "noticed": count,
+        "detected": count,
         "survived": len(survivors),
-        "not entered": len(unentered),
-        "share_noticed": count / tried if tried else None,
+        "not executed": len(unentered),
+        "share_detected": count / tried if tried else None,
         "survivors": sorted(survivors),
         "never entered": sorted(unentered),
     }

@@ -1,1 +1,1 @@
-"""Ground layer: errors, configurations, rows of a state, seeds, devices, printing, files."""
+"""Base layer: errors, configurations, rows of a state, seeds, devices, printing, files."""

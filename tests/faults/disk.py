@@ -64,7 +64,7 @@ def _judge(
             faults.append(f"did not say that the disk is full: {ended.said[-300:]}")
         faults += [f"left behind at once: {name}" for name in leftovers(folder)]
     outcome, more = go_on(scene, folder, expected)
-    tally.add(f"{scene.name}, {case}", outcome if ended.code else "had room", faults + more)
+    tally.add(f"{scene.name}, {case}", outcome if ended.code else "disk sufficient", faults + more)
 
 
 def _held(folder: Path) -> int:

@@ -94,9 +94,9 @@ def _judged(ended: Ended, plain: Ended, name: str, same: bool) -> tuple[str, lis
     is_named = parts[-1] in ended.said or state in ended.said
     if not ended.code:
         if same:
-            return "same", []
+            return "unchanged", []
         is_said = is_named and ended.said.count(parts[-1]) > plain.said.count(parts[-1])
-        return ("told", []) if is_said else ("silent", [f"another result: {ended.said[-300:]}"])
+        return ("warned", []) if is_said else ("silent", [f"another result: {ended.said[-300:]}"])
     if not ended.is_refused:
         return "fell over", [f"{ended.code} {ended.said[-800:]}"]
     return "refused", [] if is_named else [f"does not name the file: {ended.said[-300:]}"]

@@ -173,7 +173,7 @@ def judged(
     if not any("is in use" in end.said for end in ended):
         for whole in expected:
             if len(whole.order) == 2 and whole.codes == codes and not _unlike(state, whole.state):
-                return "one after the other", []
+                return "sequential", []
     winners = [number for number in (0, 1) if not codes[number]]
     if len(winners) != 1:
         differences = [_unlike(state, whole.state)[:3] for whole in expected]
@@ -224,7 +224,7 @@ def _killed(
         faults.append(f"unlike all: {differences}")
     if not last.code:
         faults += [f"left behind: {name}" for name in leftovers(folder)]
-    tally.add(case, "gone on" if not last.code else "whole already", faults)
+    tally.add(case, "continued" if not last.code else "already complete", faults)
 
 
 def _third(pair: Pair, victim: int) -> list[list[str]]:

@@ -90,11 +90,11 @@ def go_on(scene: Scene, folder: Path, expected: dict[str, Left]) -> tuple[str, l
         read = run(scene.probe, folder)
         if read.code and not read.is_refused:
             faults.append(f"reading: {read.code} {read.said[-600:]}")
-    outcome, ended = "whole already", Ended(2, "")
+    outcome, ended = "already complete", Ended(2, "")
     for number, words in enumerate(scene.again):
         ended = run(words, folder)
         if not ended.code:
-            outcome = "resumed" if "--resume" in words else "begun again"
+            outcome = "resumed" if "--resume" in words else "restarted"
             break
         if not ended.is_refused:
             break

@@ -81,9 +81,9 @@ def test_what_is_left_is_compared_without_times(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("code", "said", "same", "outcome", "is_fault"),
     [
-        (0, "", True, "same", False),
+        (0, "", True, "unchanged", False),
         (0, "", False, "silent", True),
-        (0, "warning: m/a.json:1: altered", False, "told", False),
+        (0, "warning: m/a.json:1: altered", False, "warned", False),
         (2, "error: m/a.json is damaged.", False, "refused", False),
         (2, "error: something is damaged.", False, "refused", True),
         (2, "Traceback", False, "fell over", True),
@@ -123,7 +123,7 @@ def test_nothing_is_lost_torn_or_changed_without_a_word(tmp_path: Path) -> None:
     for series, count in (("kill", 11), ("full", 11), ("harm", 12)):
         series_counts = [entry for name, entry in results.items() if name.startswith(series)]
         assert len(series_counts) == count and all(entry["cases"] >= 1 for entry in series_counts)
-    assert results["kill train"]["outcomes"].keys() <= {"resumed", "begun again"}
+    assert results["kill train"]["outcomes"].keys() <= {"resumed", "restarted"}
 
 
 _SOME_PAIRS = "train --overwrite twice,bpe learn twice"
@@ -144,8 +144,8 @@ _STATES = [
         ((_WON, _TAKEN), 2, "one refused", "not whole"),
         ((_WON, Ended(2, "error: no")), 0, "one refused", "name the holder"),
         ((_WON, Ended(2, _IN_USE.replace("7", "9"))), 0, "one refused", "names process 9"),
-        ((_WON, _WON), 1, "one after the other", ""),
-        ((Ended(2, "error: x is there already"), _WON), 1, "one after the other", ""),
+        ((_WON, _WON), 1, "sequential", ""),
+        ((Ended(2, "error: x is there already"), _WON), 1, "sequential", ""),
         ((_WON, _WON), 0, "", "unlike all"),
         ((_TAKEN, _TAKEN), 0, "", "unlike all"),
         ((_WON, Ended(1, "Traceback")), 0, "", "ended with 1"),

@@ -29,8 +29,8 @@ def main() -> int:
         count = run(drawn, read, arguments.cases, arguments.seed)
         counts[name] = dataclasses.asdict(count)
         sys.stdout.write(
-            f"{name:20} {count.cases:7} cases {count.taken:7} taken {count.refused:7} refused "
-            f"{len(count.faults):3} faults\n"
+            f"{name:20} {count.cases:7} cases {count.accepted:7} accepted {count.refused:7} "
+            f"refused {len(count.faults):3} faults\n"
         )
         sys.stdout.flush()
         for fault in count.faults:

@@ -33,7 +33,7 @@ class Count:
     """What became of a reader's cases; `faults` are tracebacks, each with its smallest case."""
 
     cases: int = 0
-    taken: int = 0
+    accepted: int = 0
     refused: int = 0
     faults: list[str] = dataclasses.field(default_factory=list)
 
@@ -108,7 +108,7 @@ def run(
         count.cases += 1
         try:
             _in_time(call, case)
-            count.taken += 1
+            count.accepted += 1
         except NmtgridError:
             count.refused += 1
 

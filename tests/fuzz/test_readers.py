@@ -28,7 +28,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("readers")
 
 
-def test_good_files_are_taken(folder: Path) -> None:
+def test_good_files_are_accepted(folder: Path) -> None:
     """Were they not, nothing behind the first check would ever be harmed."""
     for name, reader in single(folder).items():
         for good in reader.good:
@@ -38,7 +38,7 @@ def test_good_files_are_taken(folder: Path) -> None:
             assert path.read_bytes() == good, name
 
 
-def test_good_folders_are_taken(folder: Path) -> None:
+def test_good_folders_are_accepted(folder: Path) -> None:
     by_name = folders(folder)
     assert set(by_name) == {"model", "dataset", "saved state", "kept exits"}
     for path, _, read in by_name.values():
@@ -57,7 +57,8 @@ def test_no_reader_falls_over(tmp_path: Path) -> None:
     results = json.loads(counts.read_text(encoding="utf-8"))
     assert len(results) >= 26
     assert all(
-        count["cases"] == count["taken"] + count["refused"] >= CASES for count in results.values()
+        count["cases"] == count["accepted"] + count["refused"] >= CASES
+        for count in results.values()
     )
     assert sum(count["refused"] for count in results.values()) > 10 * CASES
 
@@ -93,7 +94,7 @@ def test_a_reader_that_falls_over_is_seen(
 
 def test_what_is_refused_is_counted() -> None:
     count = run(st.just(b"bad"), _reader(InputError("no")), 20, 1)  # type: ignore[arg-type]
-    assert (count.taken, count.faults) == (0, []) and count.refused == count.cases > 0
+    assert (count.accepted, count.faults) == (0, []) and count.refused == count.cases > 0
 
 
 @settings(deadline=None, derandomize=True)

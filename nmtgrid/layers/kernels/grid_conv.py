@@ -188,7 +188,7 @@ def live_taps(weight: Tensor, *, source_causal: bool = False) -> Tensor:
 def plain_grid_convolution(
     x: Tensor, weight: Tensor, layout: GridLayout, *, source_causal: bool = False
 ) -> Tensor:
-    """Convolve flat grids x [M, D] with weight [k_y, k_x, D]: the plain twin, Eq. (3.2)."""
+    """Convolve flat grids x [M, D] with weight [k_y, k_x, D]: the reference, Eq. (3.2)."""
     taps = live_taps(weight, source_causal=source_causal).to(x.dtype)
     above, left = taps.shape[0] - 1, weight.shape[1] // 2
     right = 0 if source_causal else left

@@ -80,7 +80,7 @@ def _judge_all(chosen: list[Any], stock: Path, work: Path, most_seconds: float) 
     """Run the cases; return counts and distinct faults."""
     from tests.fuzz.commands.child import run
 
-    names = {0: "taken", 2: "refused"}
+    names = {0: "accepted", 2: "refused"}
     counts: Counter[str] = Counter()
     faults: dict[str, dict[str, Any]] = {}
     began = time.monotonic()
@@ -91,7 +91,7 @@ def _judge_all(chosen: list[Any], stock: Path, work: Path, most_seconds: float) 
         done += 1
         outcome = run(case, case.line, stock, work)
         fault = outcome.fault(case)
-        counts[f"{case.kind}: {fault or names.get(outcome.code, 'much work')}"] += 1
+        counts[f"{case.kind}: {fault or names.get(outcome.code, 'expensive')}"] += 1
         if fault:
             _note(faults, fault, case, outcome, run(case, case.line, stock, work, True))
         if done % 20 == 0:

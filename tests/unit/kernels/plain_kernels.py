@@ -1,4 +1,4 @@
-"""The plain twins of kernels: the same results in torch's own operations, with its gradients."""
+"""Reference implementations of kernels: the same results in torch's own operations, with its gradients."""
 
 from __future__ import annotations
 

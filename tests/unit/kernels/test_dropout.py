@@ -82,7 +82,7 @@ def test_inactive_dropout_changes_nothing_and_draws_nothing(rate: float, trainin
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("scale", [1.0, math.sqrt(0.5)])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
-def test_residual_equals_the_plain_twin(dtype: torch.dtype, scale: float, rate: float) -> None:
+def test_residual_equals_the_reference(dtype: torch.dtype, scale: float, rate: float) -> None:
     h, y = (torch.randn(33, 7).to(dtype).requires_grad_() for _ in range(2))
     torch.manual_seed(4)
     mask = draw_mask(h, rate) if rate else torch.ones_like(h)

@@ -1,4 +1,4 @@
-"""The fused residual sum against its plain twin: on a GPU, or in Triton's interpreter.
+"""The fused residual sum against its reference: on a GPU, or in Triton's interpreter.
 
 Without a GPU, `test_dropout.py` runs this file again in a process with TRITON_INTERPRET=1.
 """
@@ -50,7 +50,7 @@ def mask_of(shape: tuple[int, ...], rate: float) -> Tensor:
 @pytest.mark.parametrize("scale", [1.0, SCALE])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_plain_twin(dtype: torch.dtype, rate: float, scale: float, shape: tuple[int, ...]) -> None:
+def test_equals_the_reference(dtype: torch.dtype, rate: float, scale: float, shape: tuple[int, ...]) -> None:
     drawn = [torch.randn(shape).to(dtype) for _ in range(3)]
     h, y = (tensor.to(DEVICE).requires_grad_() for tensor in drawn[:2])
     mask = mask_of(shape, rate)

@@ -1,4 +1,4 @@
-"""The fused loss: equal to its plain twin, and small in memory."""
+"""The fused loss: equal to its reference, and small in memory."""
 
 import math
 from typing import Any
@@ -48,7 +48,7 @@ def test_value_by_hand() -> None:
 @pytest.mark.parametrize("chunk", [1, 8, 37, 100, None])
 @pytest.mark.parametrize("with_bias", [True, False])
 @pytest.mark.parametrize("with_weights", [True, False])
-def test_equals_the_plain_twin(
+def test_equals_the_reference(
     smoothing: float, chunk: int | None, with_bias: bool, with_weights: bool
 ) -> None:
     features, weight, drawn_bias, targets, drawn_weights = _problem()
@@ -228,7 +228,7 @@ def test_r_drop_by_hand() -> None:
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("alpha", [0.0, 5.0])
 @pytest.mark.parametrize("is_plain", [True, False])
-def test_r_drop_equals_the_plain_twin(
+def test_r_drop_equals_the_reference(
     chunk: int | None, smoothing: float, alpha: float, is_plain: bool
 ) -> None:
     """With and without bias, weights of the sites and soft targets."""
