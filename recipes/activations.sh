@@ -12,7 +12,7 @@
 # gives none; estimate from the operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: 33 for the
 # five models of IWSLT'14.
 # SKIPS="residual residual-norm residual-cumulative residual-gated dense", MINUTES of processor time
-# for each model (30; toy: 1; 0: as the preset says) or UPDATES=N, DEPTH in blocks (the preset's; toy: 6),
+# for each model (30; toy: 1; 0: as the preset says) or UPDATES=N, DEPTH in blocks (the preset's; toy: 6, Multi30k: 5),
 # SENTENCES=64 of the validation split on which activations are recorded, WATCH=20 updates between two
 # measurements of gradients (0: none), SEED=1, RUNS=runs (output folder), SETS="--set ..." for all.
 # OMP_NUM_THREADS=1 keeps each on one core; JOBS=2 trains two side by side. SMALL=1: the toy corpus,
@@ -52,7 +52,8 @@ model_of() {
 one() {
     local MODEL
     model_of "$1"
-    train_model "$MODEL" pervasive "$(preset_of "$ON")" "$SEED" "$UPDATES" "$MINUTES" \
+    five_blocks
+    train_model "$MODEL" pervasive "$(preset_of "$ON")" "$SEED" "$UPDATES" "$MINUTES" "${SHAPE[@]}" \
         --set "model.skip=$1" --set "training.watch_gradients=$WATCH"
     translate "$MODEL" test 1
 }

@@ -331,6 +331,17 @@ preset_of() {
     esac
 }
 
+# `five_blocks`: set SHAPE to the options of the Pervasive Attention of tables 3.4 to 3.6 and figures 3.8, A.1 and
+# A.2 on Multi30k: five blocks, where the preset has fewer.
+five_blocks() {
+    SHAPE=()
+    case "$ON" in
+    multi30k*)
+        SHAPE=(--set model.depth=5 --set model.size=96 --set model.feed_forward_size=192)
+        ;;
+    esac
+}
+
 # `limits UPDATES MINUTES`: set LIMIT to what trains for so many updates or, where they are 0, for so many
 # minutes of processor time; 0 of both: as long as the preset says.
 limits() {

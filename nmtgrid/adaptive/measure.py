@@ -26,6 +26,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan, Verified, VerifiedPass
 from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.scripts import bleu_tokenizer
 
 FlopsMechanism = Literal["none", "confidence", "geometric", "multinomial", "sequence"]
 """How exits are chosen, which costs something too; "none" for fixed and given ones."""
@@ -151,12 +152,13 @@ def average_exit(exits: Tensor) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Sample:
-    """A sentence: its line (from 1), source and target as ids, and the tokenised reference."""
+    """A sentence: its line (from 1), source and target as ids, the reference tokenised and raw."""
 
     line: int
     source: list[int]
     target: list[int]
     reference: str
+    raw_reference: str
 
 
 def read_samples(
@@ -173,13 +175,13 @@ def read_samples(
     """
     samples: list[Sample] = []
     cut_lines: list[int] = []
-    columns = zip(split.raw_source(), split.tokenized_target(), strict=True)
-    for line, (source, reference) in enumerate(islice(columns, count), start=1):
+    columns = zip(split.raw_source(), split.tokenized_target(), split.raw_target(), strict=True)
+    for line, (source, reference, raw) in enumerate(islice(columns, count), start=1):
         ids = pipeline.encode_source(source)
         if len(ids) > longest:
             cut_lines.append(line)
         target = pipeline.target.encode_words(reference.split())
-        samples.append(Sample(line, ids[:longest], target, reference))
+        samples.append(Sample(line, ids[:longest], target, reference, raw))
     if cut_lines:
         lines = listed(cut_lines)
         warn(f"long-line: longer than {longest:,} source units and cut: line {lines}.")
@@ -318,7 +320,8 @@ def batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
 def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> Measured:
     """Return the scores and costs of what was decoded."""
     texts = translations(decoded, pipeline)
-    score = bleu(texts, [sample.reference for sample in samples], "none")
+    references = [sample.reference for sample in samples]
+    score = bleu(texts, references, tokenizer_of(samples, pipeline))
     model = decoded.system.model
     # Without early exit every token left after the last block, if there are blocks at all.
     count = depth_of(model) or 0
@@ -350,6 +353,12 @@ def translations(decoded: Decoded, pipeline: Pipeline) -> list[str]:
         "" if hypothesis is None else pipeline.restore_tokenized(hypothesis.tokens)
         for hypothesis in decoded.hypotheses
     ]
+
+
+def tokenizer_of(samples: Sequence[Sample], pipeline: Pipeline) -> str:
+    """Return sacreBLEU's name of how words of tokenised text are counted, or its characters."""
+    references = [sample.raw_reference for sample in samples]
+    return bleu_tokenizer(pipeline.facts.target_lang, references, "none")
 
 
 def depth_of(model: TranslationModel) -> int | None:

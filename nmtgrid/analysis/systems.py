@@ -34,7 +34,7 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
     for a system named twice.
     """
     files = [split_label(text) for text in texts]
-    names = [label or _stem(path) for label, path in files]
+    names = [label or stem(path) for label, path in files]
     folders = {path.parent for _, path in files}
     twice = {name for name in names if names.count(name) > 1 and len(folders) > 1}
     named = []
@@ -48,7 +48,7 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
     return dict(named)
 
 
-def _stem(path: Path) -> str:
+def stem(path: Path) -> str:
     """Return a file's name without the suffixes of its type."""
     name = path.name
     # `system.txt.gz` is called `system`.

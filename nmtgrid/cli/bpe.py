@@ -270,13 +270,15 @@ def apply(arguments: ApplyArguments) -> None:
 @takes(UndoArguments, {INPUT_OUTPUT: "input out"}, "nmtgrid bpe undo < units > words")
 def undo(arguments: UndoArguments) -> None:
     """Join subword units to words."""
-    from nmtgrid.base.subword_marks import SPACE, joined_words
+    from nmtgrid.base.subword_marks import SPACE, joined_words, mark_of
     from nmtgrid.text.bpe import remove_bpe
 
     def join(line: str) -> str:
-        # Pieces of SentencePiece, of which the first in a line always has the mark.
-        if line.startswith(SPACE):
-            return " ".join(joined_words(line.split(), SPACE))
+        units = line.split()
+        # Of pieces of SentencePiece the first in a line has the mark, or the second, behind a
+        # language tag. Further on a `▁` may be a word of text in BPE.
+        if mark_of(units[:2]) == SPACE:
+            return " ".join(joined_words(units, SPACE))
         return remove_bpe(line)
 
     _map_lines(arguments.input, arguments.out, join)

@@ -56,9 +56,18 @@ def chrf(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool =
     return _score("chrf", hypotheses, references, lowercase=lowercase)
 
 
-def ter(hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False) -> Score:
-    """Return corpus TER, the edits per reference word; lower is better."""
-    return _score("ter", hypotheses, references, lowercase=lowercase)
+def ter(
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    lowercase: bool = False,
+    tokenize: str = "13a",
+) -> Score:
+    """Return corpus TER, the edits per reference word; lower is better.
+
+    Words stand between spaces. Where BLEU counts characters (`tokenize` is `zh` or `char`), so does
+    TER, of Chinese characters; of other scripts without spaces sacreBLEU's TER knows nothing.
+    """
+    return _score("ter", hypotheses, references, tokenize, lowercase)
 
 
 def sentence_bleu(hypothesis: str, reference: str, tokenize: str = "13a") -> float:
@@ -115,7 +124,11 @@ def _metric(name: MetricName, tokenize: str = "13a", lowercase: bool = False) ->
     if name == "bleu":
         # `force`: that tokenised text looks tokenised is intended here, not worth a warning.
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
-    return CHRF(lowercase=lowercase) if name == "chrf" else TER(case_sensitive=not lowercase)
+    if name == "chrf":
+        return CHRF(lowercase=lowercase)
+    # Without `normalized`, `asian_support` has no effect.
+    is_unspaced = tokenize in ("zh", "char")
+    return TER(normalized=is_unspaced, asian_support=is_unspaced, case_sensitive=not lowercase)
 
 
 def _score(
@@ -148,10 +161,13 @@ def tokenizer(tokenize: str = "13a", lowercase: bool = False) -> Callable[[str],
 
 
 def ter_counts(
-    hypotheses: Sequence[str], references: Sequence[str], lowercase: bool = False
+    hypotheses: Sequence[str],
+    references: Sequence[str],
+    lowercase: bool = False,
+    tokenize: str = "13a",
 ) -> list[list[float]]:
-    """Return edits and reference words of each sentence; slow."""
-    metric = _metric("ter", lowercase=lowercase)
+    """Return edits and reference words of each sentence, as `ter` counts them; slow."""
+    metric = _metric("ter", tokenize, lowercase)
     statistics: list[list[float]] = metric._extract_corpus_statistics(hypotheses, [references])
     return statistics
 

@@ -218,18 +218,18 @@ def halves(items: Sequence[Item], seed: int) -> tuple[list[Item], list[Item]]:
 
 
 def bleu_losses(
-    baseline: Sequence[str], translations: Sequence[str], references: Sequence[str]
+    baseline: Sequence[str], translations: Sequence[str], references: Sequence[str], tokenize: str
 ) -> NDArray[Any]:
     """Return by how much each translation's sentence BLEU is worse, in [0, 1]; 0 if it is not.
 
-    All are tokenised text.
+    All are tokenised text; `tokenize` is sacreBLEU's name of how its words are counted.
     """
     losses: NDArray[Any] = numpy.zeros(len(references))
     rows = zip(baseline, translations, references, strict=True)
     for index, (best, text, reference) in enumerate(rows):
         # Most translations are equal, and sentence BLEU is slow.
         if text != best:
-            best_score, score = (sentence_bleu(each, reference, "none") for each in (best, text))
+            best_score, score = (sentence_bleu(each, reference, tokenize) for each in (best, text))
             losses[index] = (best_score - score) / 100
     return losses.clip(0.0, 1.0)
 

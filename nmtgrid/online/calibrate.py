@@ -25,6 +25,7 @@ from nmtgrid.metrics.risk_control import (
 )
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence
 from nmtgrid.online.settings import Setting
+from nmtgrid.text.scripts import bleu_tokenizer
 
 OFFLINE = Setting("wait-k", math.inf)
 """What others are compared with: all is read before the first write."""
@@ -92,12 +93,16 @@ def refused_candidates(settings: Sequence[Setting]) -> list[str]:
 
 
 def losses(
-    risk: Risk, offline: Decoded, online: Decoded, sentences: Sequence[Sentence]
+    risk: Risk,
+    offline: Decoded,
+    online: Decoded,
+    sentences: Sequence[Sentence],
+    language: str = "",
 ) -> NDArray[Any]:
-    """Return the loss of each sentence that has a source, in [0, 1]."""
+    """Return the loss of each sentence that has a source, in [0, 1]; `language` is the target."""
     # Counted as losses of 0, empty sources would flatter the mean.
     rows = [
-        (whole, early, sentence.reference)
+        (whole, early, sentence)
         for whole, early, sentence in zip(offline.outcomes, online.outcomes, sentences, strict=True)
         if sentence.source
     ]
@@ -105,7 +110,8 @@ def losses(
         return bleu_losses(
             [whole.words for whole, _, _ in rows],
             [early.words for _, early, _ in rows],
-            [reference for _, _, reference in rows],
+            [sentence.reference for _, _, sentence in rows],
+            bleu_tokenizer(language, [sentence.raw_reference for _, _, sentence in rows], "none"),
         )
     return agreement_losses(
         [whole.units for whole, _, _ in rows], [early.units for _, early, _ in rows]
@@ -141,12 +147,14 @@ def calibrate(
     latency: Callable[[Sequence[Sentence], Decoded], float],
     seed: int = 1,
     advance: Callable[[str, Setting, int], None] = lambda stage, setting, lines: None,
+    language: str = "",
 ) -> Calibrated:
     """Return the results of the settings; offline ones are not candidates.
 
     `latency` gives the mean latency of a decoding, `seed` the random halves, and `advance` receives
-    the stage ("ordering" or "testing") with each batch's setting and number of sentences. Raises
-    ConfigError if there are too few sentences for any candidate to pass.
+    the stage ("ordering" or "testing") with each batch's setting and number of sentences;
+    `language` is the target. Raises ConfigError if there are too few sentences for any candidate to
+    pass.
     """
     # Sentences without a source are no part of any half: there is nothing to lose in them.
     first, second = halves([sentence for sentence in sentences if sentence.source], seed)
@@ -164,7 +172,7 @@ def calibrate(
     for setting in settings:
         if not setting.is_offline:
             early = decode("ordering", setting, first)
-            loss = float(losses(guarantee.risk, whole, early, first).mean())
+            loss = float(losses(guarantee.risk, whole, early, first, language).mean())
             candidates.append(Candidate(setting, latency(first, early), loss))
     order = safest_first(
         [candidate.latency for candidate in candidates],
@@ -174,7 +182,7 @@ def calibrate(
 
     def losses_of(candidate: Candidate) -> NDArray[Any]:
         early = decode("testing", candidate.setting, second)
-        return losses(guarantee.risk, baseline, early, second)
+        return losses(guarantee.risk, baseline, early, second, language)
 
     calibration = guarantee.test([candidates[index] for index in order], losses_of, len(second))
     return Calibrated(candidates, latency(first, whole), len(first), calibration)

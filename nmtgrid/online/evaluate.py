@@ -219,6 +219,8 @@ class Outcome:
     """Tokens that a policy erased before the last translation; 0 for policies that never do."""
     seconds: Sequence[float] = ()
     """Computation time from the sentence's start to each of `reads`, in seconds, if measured."""
+    score: float = 0.0
+    """The score that the search ranked by."""
 
 
 def outcome_of(
@@ -236,6 +238,7 @@ def outcome_of(
         hypothesis.num_exits,
         erased,
         seconds,
+        hypothesis.score,
     )
 
 

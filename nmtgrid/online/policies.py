@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Annotated, Literal
 
 import torch
@@ -181,28 +182,51 @@ class Policy(Agent, SettingsGroup):
 
     def _decision(self, proposal: Proposal) -> Tensor:
         """Return the result of `decide`. Raises ConfigError if a user-defined policy fails."""
-        kind = type(self)
-        if kind.__module__ == __name__:
+        if _is_built_in(self):
             return self.decide(proposal)
-        try:
-            writes = self.decide(proposal)
-        except Exception as error:
-            raise ConfigError(
-                f"The reading policy `{kind.__name__}` failed at target token {proposal.step + 1}: "
-                f"{type(error).__name__}: {error}",
-                "`--debug` shows where.",
-            ) from error
-        shape = proposal.reads.shape
-        # A probability that is returned by mistake would count as True.
-        if not isinstance(writes, Tensor) or writes.shape != shape or writes.is_floating_point():
-            what = type(writes).__name__
-            if isinstance(writes, Tensor):
-                what = f"{list(writes.shape)} of {str(writes.dtype).removeprefix('torch.')}"
-            raise ConfigError(
-                f"`decide` of the reading policy `{kind.__name__}` must return a tensor of bools "
-                f"{list(shape)}, one for each row, but returned {what}."
-            )
-        return writes.bool()
+        return _checked(
+            self, "decide", "bools", proposal.step, proposal.reads, lambda: self.decide(proposal)
+        ).bool()
+
+
+def _is_built_in(policy: Agent) -> bool:
+    """Whether a policy is one of this module, whose results are not checked."""
+    return type(policy).__module__ == __name__
+
+
+def _checked(
+    policy: Agent, method: str, what: str, step: int, rows: Tensor, call: Callable[[], Tensor]
+) -> Tensor:
+    """Return what a method of a user-defined policy returns: a tensor [R] like `rows`.
+
+    `what` are its values, "bools" or "whole numbers". Raises ConfigError that names the policy and
+    the token if the method fails or returns something else.
+    """
+    name = type(policy).__name__
+    try:
+        result = call()
+    except Exception as error:
+        raise ConfigError(
+            f"The reading policy `{name}` failed at target token {step + 1}: "
+            f"{type(error).__name__}: {error}",
+            "`--debug` shows where.",
+        ) from error
+    is_tensor = isinstance(result, Tensor)
+    # A probability that is returned by mistake would count as True.
+    if (
+        not is_tensor
+        or result.shape != rows.shape
+        or result.is_floating_point()
+        or (what != "bools" and result.dtype == torch.bool)
+    ):
+        returned = type(result).__name__
+        if is_tensor:
+            returned = f"{list(result.shape)} of {str(result.dtype).removeprefix('torch.')}"
+        raise ConfigError(
+            f"`{method}` of the reading policy `{name}` must return a tensor of {what} "
+            f"{list(rows.shape)}, one for each row, but returned {returned}."
+        )
+    return result
 
 
 @dataclasses.dataclass(frozen=True)
@@ -384,7 +408,8 @@ class Bounded(Agent):
     The maximum length of a translation depends on the length of the source, of which a stream knows
     only the part that has arrived. At the limit for this part it reads; with `end_is_hidden` it
     also reads before it would write more tokens than it has read. If no limit is reached, as with
-    wait-k and the default limits, the agent decides alone.
+    wait-k and the default limits, the agent decides alone. What a user-defined policy decides is
+    checked, and its reads are limited to those between the last write's and the source's length.
     """
 
     def __init__(self, agent: Agent, plan: SearchPlan, end_is_hidden: bool = False) -> None:
@@ -406,8 +431,15 @@ class Bounded(Agent):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        policy_reads = self.agent.next_reads(step, sentence, reads, lengths, rho)
-        return torch.maximum(policy_reads, lengths.clamp(max=self._least(step)))
+        agent, least = self.agent, lengths.clamp(max=self._least(step))
+        if _is_built_in(agent):
+            return torch.maximum(agent.next_reads(step, sentence, reads, lengths, rho), least)
+        policy_reads = _checked(
+            agent, "next_reads", "whole numbers", step, reads,
+            lambda: agent.next_reads(step, sentence, reads, lengths, rho),
+        )  # fmt: skip
+        # Reads never shrink, and behind the source's end there is nothing to read.
+        return policy_reads.maximum(reads).maximum(least).minimum(lengths)
 
     def _least(self, step: int) -> int:
         """Return the fewest source tokens with which one more than `step` may be written."""

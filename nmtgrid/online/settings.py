@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from nmtgrid.base.config import meanings
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
-from nmtgrid.base.spans import decimals, shortened, whole_numbers
+from nmtgrid.base.spans import MOST_NUMBERS, decimals, shortened, whole_numbers
 
 if TYPE_CHECKING:
     from nmtgrid.online.retranslation import PrefixPolicy
@@ -273,7 +273,8 @@ def read_policy(text: str) -> list[Setting]:
     """Return the settings of `NAME setting=values ...`, all combinations of the values.
 
     NAME may be FILE.py:Class. Numbers may be lists, as `1..9:2` or `0.5,0.7`; without one for the
-    setting that is swept, it takes its usual sweep. Raises ConfigError that names every fault.
+    setting that is swept, it takes its usual sweep. Raises ConfigError that names every fault, also
+    for more combinations than a list may have numbers.
     """
     words = text.split()
     if not words:
@@ -300,8 +301,16 @@ def read_policy(text: str) -> list[Setting]:
     if faults:
         raise ConfigError(faults)
     if sweep and sweep not in lists:
-        usual = KINDS[name].values if name in KINDS else str(_default(policy, sweep))
-        lists[sweep] = _values(usual, name, sweep, fields[sweep])
+        usual = KINDS[name].values if name in KINDS else _default(policy, sweep)
+        if usual is None:
+            raise ConfigError(f"The policy's setting `{sweep}` has no default: give it a value.")
+        lists[sweep] = _values(str(usual), name, sweep, fields[sweep])
+    count = math.prod(map(len, lists.values()))
+    if count > MOST_NUMBERS:
+        raise ConfigError(
+            f"`{name}` has {count:,} combinations of its settings, more than {MOST_NUMBERS:,}.",
+            "Shorten the lists, or evaluate a part of them at a time.",
+        )
     settings = []
     others = [key for key in lists if key != sweep]
     for chosen in itertools.product(*(lists[key] for key in others)):
@@ -339,7 +348,10 @@ def named_policies(text: str | None) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class PolicySetting:
-    """A setting of a policy, for user interfaces: its type, default and meaning."""
+    """A setting of a policy, for user interfaces: its type, default and meaning.
+
+    `default` is None for a setting that must have a value.
+    """
 
     name: str
     kind: Literal["whole", "number", "switch", "text"]
@@ -388,10 +400,9 @@ def _swept(name: str, policy: Any) -> str:
 
 
 def _default(policy: Any, name: str) -> Any:
+    """Return the default of a setting, None if there is none."""
     default = {field.name: field.default for field in dataclasses.fields(policy)}[name]
-    if default is dataclasses.MISSING:
-        raise ConfigError(f"The policy's setting `{name}` has no default: give it a value.")
-    return default
+    return None if default is dataclasses.MISSING else default
 
 
 def _values(text: str, policy: str, key: str, hint: type) -> list[Any]:

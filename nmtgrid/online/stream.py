@@ -1,7 +1,8 @@
 """Streaming decoding: translates sentences while they arrive, with a prefix-safe model.
 
-`TokenStream` works on ids, greedily; `Stream` on words; `StreamTranslator` starts them. `nmtgrid
-decode --stream`, `nmtgrid demo` and the SimulEval agent use it.
+`TokenStream` works on ids, greedily; `Stream` and `LineStream` on words; `LineText` on text;
+`StreamTranslator` starts them. `nmtgrid decode --stream`, `nmtgrid demo` and the SimulEval agent
+use it.
 
 The state grows by a column with each READ and by a row with each WRITE; nothing is computed twice.
 An invariant test checks that a stream writes the same, after the same reads, as a batched search
@@ -44,6 +45,7 @@ from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.search.precision import check_stream_precision
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import Translator
+from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.vocabulary import BEGIN, END, SPECIALS
 
@@ -275,11 +277,12 @@ class Stream:
         """Whether the translation has ended; what still arrives is not read."""
         return self._stream.is_finished
 
-    def read(self, units: list[str]) -> list[str]:
-        """Take the units of a raw word; return the target words that have become final."""
+    def read(self, units: list[str]) -> Iterator[list[str]]:
+        """Take the units of a raw word; yield after each the target words that are final by it."""
         self.source += units
         self.word_sizes.append(len(units))
-        return self._words(self._stream.read(self._pipeline.source_vocabulary.encode(units)))
+        for token in self._pipeline.source_vocabulary.encode(units):
+            yield self._words(self._stream.read([token]))
 
     def end(self) -> list[str]:
         """Take the sentence's end; return the rest of the translation: nothing for no source."""
@@ -388,6 +391,8 @@ class LineStream:
         self._translator = translator
         self._splitter = OnlineSplitter(translator.limits, translator.pipeline.source.moses)
         self.pieces: list[Stream] = [translator.begin_piece()]
+        self.latest_units: list[str] = []
+        """The units of the latest word, also those that it has not been fed yet."""
         self._piece_has_ended = self._line_has_ended = False
         self._arrived = 0
         # Units that had arrived when the end of each piece was known.
@@ -414,15 +419,25 @@ class LineStream:
 
         Raises TypeError for what is no string, ConfigError for a word after the line's end.
         """
+        return [written for words in self.feed(word) for written in words]
+
+    def feed(self, word: str) -> Iterator[list[str]]:
+        """Take a raw word unit by unit; yield the target words that are final by each unit.
+
+        A word without units is one step too. What is done between two steps does not count as time
+        of the line, whose further words must wait for the last one. Raises what `read` does.
+        """
         if not isinstance(word, str):
             raise TypeError(f"word must be a string, but is {word!r}.")
         if self._line_has_ended:
             raise ConfigError("The line has ended.", "Call `begin()` for another line.")
         began = time.perf_counter()
         parts = self._translator.limits.parts(word, self._translator.pipeline.source)
-        words = [written for part, units in parts for written in self._read(part, units)]
-        self._take_times(began)
-        return words
+        self.latest_units = [unit for _, units in parts for unit in units]
+        for words in self._steps(parts):
+            self._take_times(began)
+            yield words
+            began = time.perf_counter()
 
     def _take_times(self, began: float) -> None:
         """Record the time of words written since `began`; time between calls does not count."""
@@ -433,20 +448,25 @@ class LineStream:
             known += [self._worked + stamp - began for stamp in stamps[len(known) :]]
         self._worked += time.perf_counter() - began
 
-    def _read(self, word: str, units: list[str]) -> list[str]:
-        words: list[str] = []
-        size = len(units)
-        self._arrived += size
-        if self._splitter.begins_piece(size) and not self._piece_has_ended:
-            words += self._end_piece()
-        is_end = self._splitter.add(word, size)
-        if self._piece_has_ended and size:
-            self.pieces.append(self._translator.begin_piece())
-            self._piece_has_ended = False
-        words += self.pieces[-1].read(units)
-        if is_end:
-            words += self._end_piece()
-        return words
+    def _steps(self, parts: Iterable[tuple[str, list[str]]]) -> Iterator[list[str]]:
+        for word, units in parts:
+            words: list[str] = []
+            size = len(units)
+            self._arrived += size
+            if self._splitter.begins_piece(size) and not self._piece_has_ended:
+                words += self._end_piece()
+            is_end = self._splitter.add(word, size)
+            if self._piece_has_ended and size:
+                self.pieces.append(self._translator.begin_piece())
+                self._piece_has_ended = False
+            for count, following in enumerate(self.pieces[-1].read(units), start=1):
+                words += following
+                if is_end and count == size:
+                    words += self._end_piece()
+                yield words
+                words = []
+            if not units:
+                yield words
 
     def end(self) -> list[str]:
         """Take the line's end; return the rest of the translation: nothing for no source."""
@@ -537,6 +557,48 @@ class LineStream:
             return Trace(line, [], [], "", [], 0.0, 0.0, reads=[])
         whole = [self.hypothesis()]
         return Trace.of(Translation(line, self.source, whole, [text], "", self.target))
+
+
+class LineText:
+    """A raw line being translated, and its text, which only grows.
+
+    A word shows once it is final. Pieces of SentencePiece that no tokeniser has touched are text as
+    they stand: they show as soon as they are written, also in text without spaces.
+    """
+
+    def __init__(self, translator: StreamTranslator) -> None:
+        """Raise ConfigError where a model cannot go online."""
+        self.stream = translator.begin()
+        side = translator.pipeline.target
+        self._shows_pieces = side.mark == SPACE and not side.moses.tokenizes
+        self._joined: IncrementalPieces | IncrementalDetokenizer = (
+            IncrementalPieces() if self._shows_pieces else IncrementalDetokenizer(side.moses)
+        )
+        self._shown = 0
+
+    @property
+    def text(self) -> str:
+        """All text so far."""
+        return self._joined.text
+
+    def read(self, word: str) -> str:
+        """Take a raw word; return the text that follows. Raises what `LineStream.read` does."""
+        return self.grow(self.stream.read(word))
+
+    def end(self) -> str:
+        """Take the line's end; return the rest of the text."""
+        return self.grow(self.stream.end())
+
+    def grow(self, words: Sequence[str]) -> str:
+        """Return what is new in the text after the stream has returned `words`."""
+        if self._shows_pieces:
+            target = self.stream.target
+            words, self._shown = target[self._shown :], len(target)
+        return "".join(map(self._joined.add, words))
+
+    def trace(self, number: int) -> Trace:
+        """Return the record of the line, which has ended, under this number."""
+        return self.stream.trace(number, self.text)
 
 
 def simultaneous(

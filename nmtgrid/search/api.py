@@ -38,9 +38,10 @@ class SearchPlan:
     max_length_b: float = 2.0
     """Target tokens per source token in the maximum length; see `max_length_a`."""
     style: Literal["own", "transformers"] = "own"
-    """When a beam ends. `own`: when no unfinished hypothesis can overtake those that are returned.
-    `transformers`, as in that library: when none is ahead of the `beam` best finished ones; at the
-    maximum length the end symbol has probability 1."""
+    """When a beam ends. `own`: when no unfinished hypothesis can overtake those that are returned,
+    or when `beam` hypotheses have ended and no unfinished one, at its present length, is ahead of
+    the worst that is returned. `transformers`, as in that library: when none is ahead of the `beam`
+    best finished ones; at the maximum length the end symbol has probability 1."""
     renormalize: bool = False
     """Renormalise over the tokens that can be generated: all but `<pad>` and `<s>`."""
     min_length: int = 0

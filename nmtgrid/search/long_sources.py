@@ -8,8 +8,8 @@ where a piece ends without knowing what comes.
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import Literal
 
 import torch
@@ -21,7 +21,7 @@ from nmtgrid.models.directory import TrainingLengths
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.pipeline import Side
-from nmtgrid.text.sentences import ends_sentence, sentence_ends
+from nmtgrid.text.sentences import ends_sentence, sentence_ends, sentences_of_word
 
 _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "：", "。", "！", "？"])
 # Of a model whose training lengths are not known: sentences of most corpora are shorter.
@@ -67,6 +67,19 @@ class SourceLimits:
         # No character makes several units, but for some marks.
         parts = (word[n : n + self.piece] for n in range(0, len(word), self.piece))
         return [(part, side.tokens(part)) for part in parts]
+
+
+def units_to_split(line: str, limits: SourceLimits, side: Side) -> list[str]:
+    """Return the units of a raw `line` that `split` takes; [] for an empty line.
+
+    In text without spaces a word may be several sentences: of a line that is too long each becomes
+    a word of its own, whose units are those that it has as a line by itself.
+    """
+    words = side.moses.tokenize(line).split()
+    units = side.units(words)
+    if len(units) <= limits.whole:
+        return units
+    return side.units([sentence for word in words for sentence in sentences_of_word(word)])
 
 
 def split(
@@ -212,16 +225,25 @@ def _joined_reads(
     return reads
 
 
-def join_ranked(pieces: Sequence[list[Hypothesis]], plan: SearchPlan) -> list[Hypothesis]:
-    """Return the hypotheses of a line: the first of each piece together, and so on, best first."""
+def join_ranked(
+    pieces: Sequence[list[Hypothesis]], plan: SearchPlan
+) -> list[tuple[Hypothesis, list[int]]]:
+    """Return the hypotheses of a line: the first of each piece together, and so on, best first.
+
+    With each stand the numbers of the tokens, from 0, that its pieces begin with.
+    """
     if len(pieces) < 2:
-        return pieces[0] if pieces else []
-    joined = [
-        join([hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in pieces], plan)
+        return [(whole, [0]) for hypotheses in pieces for whole in hypotheses]
+    ranked = [
+        [hypotheses[min(rank, len(hypotheses) - 1)] for hypotheses in pieces]
         for rank in range(max(map(len, pieces)))
     ]
+    joined = [
+        (join(parts, plan), list(accumulate((len(part.tokens) for part in parts[:-1]), initial=0)))
+        for parts in ranked
+    ]
     # Ranks may change places: the sum of scores is not the score of the whole.
-    return sorted(joined, key=operator.attrgetter("score"), reverse=True)
+    return sorted(joined, key=lambda pair: pair[0].score, reverse=True)
 
 
 def long_line_warning(

@@ -44,11 +44,13 @@ from nmtgrid.search.long_sources import (
     join_ranked,
     long_line_warning,
     split,
+    units_to_split,
     untrained_length_warning,
 )
 from nmtgrid.search.precision import Precision, check_precision, choose, measure, prepare
 from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.scripts import estimated_words
 from nmtgrid.text.vocabulary import END, UNKNOWN
 
 _PICTURE_WINDOW = 256
@@ -57,6 +59,8 @@ _LONGEST_PREFIX = 1024
 """Units of a forced prefix, each of which is a step of the search, whatever the limit of length."""
 _MOST_PIECES = 1 << 16
 """Pieces of a line that have sampling keys of their own."""
+_MOST_COPIED = 2
+"""Words, estimated from letters, of what is copied as one word in place of `<unk>`."""
 _SHOWN = 40
 """Characters of a wrong argument that an error message shows."""
 Item = TypeVar("Item")
@@ -349,7 +353,9 @@ class Translator:
                 advance(len(indices), tokens)
             for index, (number, features) in enumerate(window):
                 names = region_names(len(features))
-                caption = restore(self.pipeline, number, names, captions[index])
+                caption = restore(
+                    self.pipeline, number, names, join_ranked([captions[index]], self.plan)
+                )
                 yield dataclasses.replace(caption, source_end=False)
 
     def _forced(self, prefix: str, number: int) -> list[str]:
@@ -376,8 +382,7 @@ class Translator:
             too_long: dict[int, int] = {}
             untrained: dict[int, int] = {}
             for number, (text, prefix) in window:
-                units = pipeline.source.tokens(text)
-                ends = self._ends(units)
+                units, ends = self._pieces(text)
                 if len(ends) > 1 or (ends and ends[-1] < len(units)):
                     too_long[number] = len(units)
                 if self.limits.trained is not None:
@@ -396,20 +401,20 @@ class Translator:
             for line in lines:
                 # Taken out: what has been written leaves the memory.
                 pieces = [results.pop((line.number, n)) for n in range(len(line.ends))]
-                hypotheses = join_ranked(pieces, self.plan)
+                joined = join_ranked(pieces, self.plan)
                 yield restore(
-                    pipeline, line.number, line.units, hypotheses, options.replace_unknown,
-                    line.prefix,
-                )  # fmt: skip
+                    pipeline, line.number, line.units, joined, options.replace_unknown, line.prefix
+                )
 
-    def _ends(self, units: Sequence[str]) -> list[int]:
-        """Return where the pieces of a line end; none for an empty line."""
+    def _pieces(self, text: str) -> tuple[list[str], list[int]]:
+        """Return the units of a line and where its pieces end; nothing for an empty line."""
+        side, is_cut = self.pipeline.source, self.options.long_lines == "cut"
+        units = side.tokens(text) if is_cut else units_to_split(text, self.limits, side)
         if not units:
-            return []
-        side = self.pipeline.source
-        if self.options.long_lines == "cut":
-            return cut(units, self.limits.piece, side.mark)[:1]
-        return split(units, self.limits, side.moses, side.mark)
+            return [], []
+        if is_cut:
+            return units, cut(units, self.limits.piece, side.mark)[:1]
+        return units, split(units, self.limits, side.moses, side.mark)
 
     def _translate(
         self, lines: list[_Line], align: bool, advance: Callable[[float, int], None]
@@ -481,17 +486,18 @@ def restore(
     pipeline: Pipeline,
     line: int,
     source: list[str],
-    hypotheses: list[Hypothesis],
+    joined: Sequence[tuple[Hypothesis, Sequence[int]]],
     replace_unknown: bool = False,
     prefix: Sequence[str] = (),
 ) -> Translation:
     """Return the translation of line number `line` with these source units.
 
+    `joined` are its hypotheses, best first, with the beginnings of their pieces (`join_ranked`).
     `replace_unknown` puts the aligned source word where the model wrote `<unk>`. `prefix` are the
     target units that were forced: they stand there as they were given, unknown ones too.
     """
     targets, words, texts = [], [], []
-    for hypothesis in hypotheses:
+    for hypothesis, starts in joined:
         # A search writes neither `<pad>` nor `<s>`, and its hypotheses leave the end symbol out.
         units = pipeline.target.vocabulary.decode(hypothesis.tokens)
         if replace_unknown and hypothesis.alignment is not None:
@@ -504,15 +510,24 @@ def restore(
         units = [*prefix, *units[len(prefix) :]]
         targets.append(units)
         # Words as the dataset has them: `bleu_tokenized` compares these.
-        words.append(pipeline.target.join(units))
+        pieces = (units[start:end] for start, end in pairwise([*starts, len(units)]))
+        words.append(pipeline.target.join_pieces(pieces))
         texts.append(pipeline.target.moses.detokenize(words[-1]))
-    best = (words[0], targets[0]) if hypotheses else ("", [])
-    return Translation(line, source, hypotheses, texts, *best)
+    best = (words[0], targets[0]) if joined else ("", [])
+    return Translation(line, source, [hypothesis for hypothesis, _ in joined], texts, *best)
 
 
 def whole_word(units: Sequence[str], index: int, mark: str = JOINER) -> str:
-    """Return the word that the unit at `index` belongs to; their `mark` shows where words end."""
-    return joined_words(units, mark)[word_numbers(units, mark)[index]]
+    """Return the word that the unit at `index` belongs to; their `mark` shows where words end.
+
+    In text without spaces, of which a word may be a whole sentence, it is the unit alone.
+    """
+    word = joined_words(units, mark)[word_numbers(units, mark)[index]]
+    if estimated_words([word]) <= _MOST_COPIED:
+        return word
+    # A `▁` of its own belongs to the unit behind it.
+    end = index + (2 if units[index] == mark else 1)
+    return "".join(joined_words(units[index:end], mark))
 
 
 def default_plan(loaded: LoadedModel) -> SearchPlan:

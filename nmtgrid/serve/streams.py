@@ -1,8 +1,8 @@
 """Streams of the clients of `nmtgrid demo`: one state each, bounded in number and size.
 
-`Streams` opens, finds and drops them; one thread does all of the models' work, a word of a stream
-at a time, so that nobody waits for another's whole text. What happens are events, which the HTTP
-interface writes as JSON (docs/demo.md describes all keys):
+`Streams` opens, finds and drops them; one thread does all of the models' work, a source unit of a
+stream at a time, so that nobody waits for another's whole text or endless word. What happens are
+events, which the HTTP interface writes as JSON (docs/demo.md describes all keys):
 
     {"event": "read", "system": 0, "word": "Er", "units": ["er"], "reads": 1}
     {"event": "write", "system": 0, "index": 0, "unit": "he", "probability": 0.93, "reads": 3, ...}
@@ -18,7 +18,7 @@ import math
 import secrets
 import threading
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TookTooLong
 from typing import Any, TypeVar
@@ -26,10 +26,9 @@ from typing import Any, TypeVar
 from nmtgrid.base.errors import NmtgridError
 from nmtgrid.base.io.atomic import LINE_CHECKSUM
 from nmtgrid.metrics.latency import latency
-from nmtgrid.online.stream import LineStream, StreamTranslator
+from nmtgrid.online.stream import LineText, StreamTranslator
 from nmtgrid.search.traces import Trace
 from nmtgrid.serve.systems import System
-from nmtgrid.text.incremental import IncrementalDetokenizer
 from nmtgrid.text.moses import is_invisible
 
 Result = TypeVar("Result")
@@ -111,21 +110,23 @@ class Worker:
 
 
 class _Line:
-    """A line that one system translates, and its raw text."""
+    """A line that one system translates, and what happens in it."""
 
     def __init__(self, system: int, translator: StreamTranslator) -> None:
         self._system = system
-        self._line: LineStream = translator.begin()
-        self._detokenizer = IncrementalDetokenizer(translator.pipeline.target.moses)
+        self._text = LineText(translator)
+        self._line = self._text.stream
         self._tokens = 0
 
-    def read(self, word: str) -> list[Event]:
-        """Take a word; return what follows."""
-        before = len(self._line.source)
-        words = self._line.read(word)
-        units = self._line.source
-        read = self._event("read", word=word, units=units[before:], reads=len(units))
-        return [read, *self._written(words)]
+    def read(self, word: str) -> Iterator[list[Event]]:
+        """Take a word unit by unit; yield what follows from each."""
+        before, steps = len(self._line.source), self._line.feed(word)
+        first = next(steps)
+        units = self._line.latest_units
+        read = self._event("read", word=word, units=units, reads=before + len(units))
+        yield [read, *self._written(first)]
+        for words in steps:
+            yield self._written(words)
 
     def end(self) -> list[Event]:
         """Take the line's end; return what follows."""
@@ -155,12 +156,12 @@ class _Line:
                 )
             )
             self._tokens += 1
-        if text := "".join(map(self._detokenizer.add, words)):
+        if text := self._text.grow(words):
             events.append(self._event("text", text=text))
         return events
 
     def _summary(self) -> Event:
-        line, text = self._line, self._detokenizer.text
+        line, text = self._line, self._text.text
         delays = line.token_delays() if line.source else []
         words = line.word_delays() if line.source else []
         exits = (line.hypothesis().exits if line.source else None) or []
@@ -173,7 +174,7 @@ class _Line:
             seconds=round(seconds, _DIGITS),
             seconds_per_word=round(seconds / len(words), _DIGITS) if words else None,
             average_exit=sum(exits) / len(exits) if exits else None,
-            trace=trace_values(line.trace(1, text)),
+            trace=trace_values(self._text.trace(1)),
         )
 
 
@@ -218,34 +219,34 @@ class Stream:
         """Read the words of `text`, and the line's end if asked; yield events as they happen.
 
         Nothing is read where this raises Refusal before the first events: for too long a text, a
-        line that has ended, and while another request feeds the stream.
+        line that has ended, and while another request feeds the stream. Where it breaks off later,
+        the stream cannot be continued.
         """
         words = [word for word in text.replace("\0", "\ufffd").split() if not is_invisible(word)]
         if not self._lock.acquire(blocking=False):
             raise Refusal(409, "The stream is still reading.", "Wait for the answer, then go on.")
         try:
             self._check(words)
-            self._words += len(words)
-            self._characters += sum(map(len, words))
-            self._has_ended = end
             with self._worker as deadline:
-                for word in words:
-                    for line in self._lines:
-                        yield self._run(line.read, deadline, word)
-                for line in self._lines if end else ():
-                    yield self._run(line.end, deadline)
+                self._words += len(words)
+                self._characters += sum(map(len, words))
+                self._has_ended = True  # unless all of it is read
+                steps = self._steps(words, end)
+                while (events := self._worker.run(lambda: next(steps, None), deadline)) is not None:
+                    self.events += events
+                    yield events
+                self._has_ended = end
         finally:
             self.used = time.monotonic()
             self._lock.release()
 
-    def _run(self, work: Callable[..., list[Event]], deadline: float, *words: str) -> list[Event]:
-        try:
-            events = self._worker.run(lambda: work(*words), deadline)
-        except NmtgridError:
-            self._has_ended = True  # the work that was not waited for may have changed its state
-            raise
-        self.events += events
-        return events
+    def _steps(self, words: Sequence[str], end: bool) -> Iterator[list[Event]]:
+        """Do the work unit by unit; yield what follows from each."""
+        for word in words:
+            for line in self._lines:
+                yield from line.read(word)
+        for line in self._lines if end else ():
+            yield line.end()
 
     def _check(self, words: Sequence[str]) -> None:
         limits = self._limits

@@ -19,7 +19,7 @@ from nmtgrid.base.errors import ConfigError, NmtgridError, nearest
 from nmtgrid.base.own_code import imported_name
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
-from nmtgrid.online.policy_presets import POLICY_FILE, expand
+from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset, expand
 from nmtgrid.online.settings import KINDS, Setting, own_policies, policy_settings, read_setting
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.translate import TranslationOptions, Translator, check_text, default_plan
@@ -96,8 +96,7 @@ class Models:
         loaded = self._model(name)
         policy = request.policy or self.usual_policy(name)
         self._check_policy(policy, loaded)
-        setting = _one_setting(policy, loaded.folder)
-        translator = self._stream(loaded, setting, request)
+        setting, translator = self._stream(policy, loaded, request, self._warn)
         complete = dataclasses.replace(request, model=name, policy=policy)
         title = f"{setting.policy}, {setting.title}" if setting.is_short else setting.title
         return System(complete, title, translator)
@@ -145,17 +144,27 @@ class Models:
 
     def _begin(self, text: str, loaded: LoadedModel) -> None:
         """Begin a stream and drop it. Raises NmtgridError where the model cannot."""
-        self._stream(loaded, _one_setting(text, loaded.folder), SystemRequest()).begin()
+        _, translator = self._stream(text, loaded, SystemRequest(), lambda text: None)
+        translator.begin()
 
     def _stream(
-        self, loaded: LoadedModel, setting: Setting, request: SystemRequest
-    ) -> StreamTranslator:
+        self, policy: str, loaded: LoadedModel, request: SystemRequest, warn: Callable[[str], None]
+    ) -> tuple[Setting, StreamTranslator]:
+        """Return a policy's setting, and what translates by it with the exit of the request.
+
+        Raises ConfigError, also for a stored policy that belongs to other weights.
+        """
+        setting, presets = _one_setting(policy, loaded.folder)
         lines, aligns = self._lines(loaded)
-        return dataclasses.replace(
+        translator = dataclasses.replace(
             StreamTranslator.of(lines, setting.make(request.finish_reading)),
-            halt=halt_of(request.exit, loaded, self._warn) if request.exit else None,
+            halt=halt_of(request.exit, loaded, warn) if request.exit else None,
             align=aligns,
         )
+        conditions = Conditions(finish_reading=request.finish_reading, exit=request.exit or None)
+        for preset in presets:
+            preset.check(loaded, conditions, warn)
+        return setting, translator
 
     def _can_follow(self, text: str, loaded: LoadedModel) -> bool:
         try:
@@ -183,6 +192,7 @@ class Models:
         policies += [
             {"name": preset.name, "summary": f"kept for this model: {preset.policy}"}
             for preset in POLICY_FILE.load(loaded.folder).values()
+            if self._can_follow(preset.name, loaded)
         ]
         return {
             "name": name,
@@ -199,11 +209,15 @@ class Models:
         }
 
 
-def _one_setting(text: str, folder: Path) -> Setting:
-    """Return a policy with one value for each setting. Raises ConfigError."""
+def _one_setting(text: str, folder: Path) -> tuple[Setting, list[PolicyPreset]]:
+    """Return a policy with one value for each setting, and what it is stored as, if it is.
+
+    Raises ConfigError.
+    """
     name = (text.split() or [""])[0]
     if name in KINDS and KINDS[name].make and text.split() == [name]:
         # A name alone is a sweep for `online-eval`; here it is the policy with its usual values.
         usual = policy_settings(name)[0]
         text = f"{name} {usual.name}={usual.default}"
-    return read_setting(expand([text], [folder])[0][0])
+    (text,), presets = expand([text], [folder])
+    return read_setting(text), presets

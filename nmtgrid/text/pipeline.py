@@ -19,6 +19,7 @@ from nmtgrid.base.io.records import FileName, Record, convert_file, read_json
 from nmtgrid.base.subword_marks import JOINER, SPACE, joined_words
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.scripts import count_unspaced, is_unsegmented
 from nmtgrid.text.sentencepiece_model import ENDING, SentencePieceModel
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
@@ -84,6 +85,15 @@ class Side:
     def join(self, units: Sequence[str]) -> str:
         """Return the words that `units` make, still tokenised, between spaces."""
         return " ".join(joined_words(units, self.mark))
+
+    def join_pieces(self, pieces: Iterable[Sequence[str]]) -> str:
+        """Return the words of a line whose `pieces` [units of each] were written one by one.
+
+        Between pieces stands a space, unless this language is written without any.
+        """
+        texts = [text for text in map(self.join, pieces) if text]
+        has_spaces = self.moses.tokenizes or not is_unsegmented(count_unspaced(texts))
+        return (" " if has_spaces else "").join(texts)
 
     def encode_words(self, words: list[str]) -> list[int]:
         """Return the ids of tokenised `words`, without special symbols."""

@@ -63,11 +63,12 @@ def estimated_words(words: Sequence[str]) -> int:
     return count
 
 
-def bleu_tokenizer(language: str, references: Iterable[str], tokenizer: str) -> str:
+def bleu_tokenizer(language: str, lines: Iterable[str], tokenizer: str) -> str:
     """Return sacreBLEU's name of how words are counted: `tokenizer`, or by characters.
 
-    The latter where the references have no spaces between words; in Chinese other words stay whole.
+    The latter where the `lines`, such as references, have no spaces between words; in Chinese other
+    words stay whole. Give raw lines: a tokeniser sets marks apart, and the text seems segmented.
     """
-    if not is_unsegmented(count_unspaced(references)):
+    if not is_unsegmented(count_unspaced(lines)):
         return tokenizer
     return "zh" if language.partition("-")[0].partition("_")[0] in ("zh", "zho", "cmn") else "char"

@@ -1,7 +1,9 @@
 """SentencePiece (Kudo and Richardson 2018); the only module that imports that package.
 
-Its model normalises text, puts `▁` before each word, and cuts words into pieces. It needs no
-tokenizer and no spaces: of Chinese a whole sentence is a word, whose pieces are like words.
+Its model puts `▁` before each word and cuts words into pieces. It needs no tokenizer and no
+spaces: of Chinese a whole sentence is a word, whose pieces are like words. Models that others
+trained may also normalise the text; those learned here do not, so that pieces give it back as it
+was.
 """
 
 from __future__ import annotations
@@ -121,8 +123,9 @@ class SentencePieceModel:
 def learn_pieces(word_counts: Mapping[str, int], pieces: int) -> SentencePieceModel:
     """Return a unigram model of about `pieces` pieces learned from the words' counts.
 
-    There are fewer when the text has no more. Raises ConfigError when there is nothing to learn
-    from, or too few pieces for the text's characters.
+    It does not normalise: the pieces of a word are its text, but for a `▁` in it, which counts as
+    a space. There are fewer pieces when the text has no more. Raises ConfigError when there is
+    nothing to learn from, or too few pieces for the text's characters.
     """
     if pieces < 1:
         raise ConfigError(f"`--pieces` must be at least 1, but is {pieces}.")
@@ -137,6 +140,8 @@ def learn_pieces(word_counts: Mapping[str, int], pieces: int) -> SentencePieceMo
             input_format="tsv",
             model_writer=content,
             model_type="unigram",
+            # The default writes `，` as `,` and `½` as `1⁄2`, which no translation could then have.
+            normalization_rule_name="identity",
             vocab_size=pieces,
             hard_vocab_limit=False,
             character_coverage=0.9995 if alphabet > _LARGEST_ALPHABET else 1.0,

@@ -11,13 +11,15 @@ from collections.abc import Sequence
 
 from nmtgrid.text.moses import Moses, unescape
 
-_MARKS = ".!?…。！？؟।｡"
+_UNSPACED_MARKS = "。！？｡"
+_MARKS = ".!?…؟।" + _UNSPACED_MARKS
 _ATTACHED_MARKS = re.compile(f"[{_MARKS}]+$")
 _OPENING = "([{¿¡‘‚„'"
 _CLOSING = ")]}”’›）】」』〉》'"
 _QUOTES = '"“”„«»'
 # These open or close, by language: they close where an odd number of quotation marks was before.
 _EITHER = '"“«»'
+_WITHIN_WORD = re.compile(rf"(?<=[{_UNSPACED_MARKS}])(?=[^{re.escape(_MARKS + _CLOSING)}\"])")
 
 
 def ends_sentence(word: str, moses: Moses) -> bool:
@@ -33,6 +35,14 @@ def ends_sentence(word: str, moses: Moses) -> bool:
         return False
     stem = text[: marks.start()].lstrip(_OPENING + _QUOTES)
     return not stem or marks.group() != "." or not moses.is_abbreviation(stem)
+
+
+def sentences_of_word(word: str) -> list[str]:
+    """Return the sentences of a `word` of text without spaces; any other word is one by itself.
+
+    Before a mark that may close a quotation or bracket none ends: `「走。」他说。` is one.
+    """
+    return _WITHIN_WORD.split(word)
 
 
 def sentence_ends(words: Sequence[str], moses: Moses) -> list[int]:

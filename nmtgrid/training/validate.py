@@ -101,17 +101,22 @@ class SplitValidator:
         rank, count = self.processes.rank, self.processes.count
         self._batches = cut_by_length(*lengths, filled, *limits)[rank::count]
         self._count = min(sentences or len(split), len(split))
-        self._translated = filled[filled < self._count] if with_quality else filled[:0]
+        # As in decoding, whatever has a source is translated, also where the reference is empty.
+        has_source = lengths[0][: self._count] > 0
+        self._translated = numpy.flatnonzero(has_source) if with_quality else filled[:0]
         # By source length alone: how long the translations become is not known.
         order = numpy.argsort(lengths[0][self._translated], kind="stable")
         ordered = self._translated[order]
         self._groups = cut_by_length(lengths[0], lengths[0], ordered, *limits)[rank::count]
         self._references: list[str] = []
         self._captions: list[list[str]] = []
+        self._tokenize = "none"
         if with_quality and isinstance(split, PictureSplit):
             self._captions = split.references()[: self._count]
         elif with_quality:
             self._references = split.tokenized_target()[: self._count]
+            language, raw = self.pipeline.facts.target_lang, split.raw_target()[: self._count]
+            self._tokenize = bleu_tokenizer(language, raw, "none")
 
     @torch.no_grad()
     def score(self, model: TranslationModel) -> Score:
@@ -167,8 +172,7 @@ class SplitValidator:
         if self._captions:
             cider = caption_cider(hypotheses, self._captions).value
             return Quality(caption_bleu(hypotheses, self._captions).value, cider)
-        tokenizer = bleu_tokenizer(self.pipeline.facts.target_lang, self._references, "none")
-        return Quality(bleu(hypotheses, self._references, tokenizer).value)
+        return Quality(bleu(hypotheses, self._references, self._tokenize).value)
 
 
 Candidate = Literal["last", "ema", "average"]

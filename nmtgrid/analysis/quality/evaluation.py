@@ -1,6 +1,6 @@
 """Statistics of systems against one reference, shared by buckets, lengths and comparisons.
 
-evaluation = read_evaluation(["NAME=FILE"], reference, source, "13a")
+evaluation = read_evaluation(["NAME=FILE"], reference, source)
 section = buckets_section(evaluation)
 """
 
@@ -25,6 +25,7 @@ from nmtgrid.analysis.systems import (
     read_systems,
     read_text,
     source_mismatches,
+    stem,
 )
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import is_stream
@@ -55,8 +56,9 @@ TITLES: dict[str, str] = {
 class Evaluation:
     """Lines and their tokens as ids; counts are computed when first needed.
 
-    `tokens` are those of `systems`; `source` is None if not given. `corpus` is the name in titles;
-    `tokenized` are source and reference as tokenised text, if available.
+    `tokens` are those of `systems`; `source` is None if not given, and split by
+    `source_tokenize`. `corpus` is the name in titles; `tokenized` are source and reference as
+    tokenised text, if available. `lower` is what all lines but the source's went through.
     """
 
     systems: Sequence[SystemOutput]
@@ -68,8 +70,10 @@ class Evaluation:
     tokens: Sequence[Ragged]
     reference: Ragged
     source: Ragged | None
+    source_tokenize: str
     corpus: str = ""
     tokenized: tuple[Sequence[str], Sequence[str]] | None = None
+    lower: Callable[[str], str] = str
 
     @classmethod
     def of(
@@ -77,21 +81,36 @@ class Evaluation:
         systems: Sequence[SystemOutput],
         reference: Sequence[str],
         source: Sequence[str] | None = None,
-        tokenize: str = "13a",
+        tokenize: str | None = None,
         lowercase: bool = False,
         corpus: str = "",
+        *,
+        languages: tuple[str, str] = ("", ""),
+        default: str = "13a",
+        lower: Callable[[str], str] = str,
     ) -> Evaluation:
-        """Split all lines into tokens; all must have as many lines."""
+        """Split all lines into tokens; all must have as many lines.
+
+        `tokenize` None means `default`, and characters where references have no spaces between
+        words. Of a source without spaces characters count in any case. `languages` are those of
+        source and reference; `lower` is applied to references and systems.
+        """
+        source_language, language = languages
+        source_tokenize = bleu_tokenizer(source_language, source or (), tokenize or default)
+        tokenize = tokenize or bleu_tokenizer(language, reference, default)
+        reference = [*map(lower, reference)]
+        systems = [dataclasses.replace(own, lines=[*map(lower, own.lines)]) for own in systems]
         split = tokenizer(tokenize, lowercase)
         # One numbering for systems and references: equal words have equal numbers.
         vocabulary: dict[str, int] = {}
         references = ngrams.words(map(split, reference), vocabulary)
         tokens = [ngrams.words(map(split, system.lines), vocabulary) for system in systems]
         # Words of the source are counted, not compared: they have numbers of their own.
-        sources = None if source is None else ngrams.words(map(split, source), {})
+        split_source = tokenizer(source_tokenize, lowercase)
+        sources = None if source is None else ngrams.words(map(split_source, source), {})
         return cls(
             systems, reference, source, tokenize, lowercase, list(vocabulary), tokens, references,
-            sources, corpus,
+            sources, source_tokenize, corpus, lower=lower,
         )  # fmt: skip
 
     @property
@@ -132,7 +151,9 @@ class Evaluation:
     def ter(self) -> list[NDArray[numpy.float64]]:
         """Return `quality.ter_counts` of each system; slow."""
         return [
-            numpy.array(ter_counts(system.lines, self.reference_lines, self.lowercase))
+            numpy.array(
+                ter_counts(system.lines, self.reference_lines, self.lowercase, self.tokenize)
+            )
             for system in self.systems
         ]
 
@@ -218,6 +239,8 @@ class Evaluation:
         how = f"Tokens are those of sacreBLEU's tokeniser `{self.tokenize}`"
         if self.tokenize == "none":
             how = "Tokens are split at white space"
+        if self.source is not None and self.source_tokenize != self.tokenize:
+            how += f" (of the source: `{self.source_tokenize}`)"
         return how + (", in lower case." if self.lowercase else ".")
 
 
@@ -246,12 +269,13 @@ def read_evaluation(
     systems: Sequence[str],
     reference: Path,
     source: Path | None = None,
-    tokenize: str = "13a",
+    tokenize: str | None = None,
     lowercase: bool = False,
     corpus: str | None = None,
 ) -> Evaluation:
     """Return the evaluation of files: systems as NAME=FILE, reference, source.
 
+    `tokenize` None means 13a, and characters where the references have no spaces between words.
     Without `corpus` titles have the name of the reference's file. Raises ConfigError for a
     reference or source that is given as a system, or a name given twice, InputError for files of
     different lengths, or without a line.
@@ -275,7 +299,14 @@ def read_evaluation(
     sources = None if source is None else read_text(source)
     if source is not None and sources is not None:
         check_lengths({reference: len(references), source: len(sources)})
-    return Evaluation.of(outputs, references, sources, tokenize, lowercase, corpus)
+    # The suffix of a file may be its language, as in `test.zh`; others have no effect.
+    source_language, language = (
+        "" if path is None else stem(path).rpartition(".")[2] for path in (source, reference)
+    )
+    return Evaluation.of(
+        outputs, references, sources, tokenize, lowercase, corpus,
+        languages=(source_language, language),
+    )  # fmt: skip
 
 
 def evaluate_split(
@@ -304,23 +335,21 @@ def evaluate_split(
         )
     pairs, moses = dataset.split(split), dataset.pipeline.target.moses
     facts = dataset.pipeline.facts
-    references, languages = pairs.raw_target(), facts.languages
-    if tokenize is None:
-        # Units of BPE and words are parts of what stands between spaces; other text may be raw.
-        was_tokenized = facts.tokenize == "none" and facts.subwords != "sentencepiece"
-        default = "none" if was_tokenized else "13a"
-        tokenize = bleu_tokenizer(facts.target_lang, references, default)
-    if moses.lowercase:
-        # In some languages not as the metrics do it.
-        references = list(map(moses.lower, references))
-    outputs = read_systems(systems, {data / "raw" / f"{split}.{languages[1]}": len(references)})
+    references = pairs.raw_target()
+    # Units of BPE and words are parts of what stands between spaces; other text may be raw.
+    was_tokenized = facts.tokenize == "none" and facts.subwords != "sentencepiece"
+    path = data / "raw" / f"{split}.{facts.languages[1]}"
     evaluation = Evaluation.of(
-        outputs,
+        read_systems(systems, {path: len(references)}),
         references,
         pairs.raw_source(),
         tokenize,
         lowercase or moses.lowercase,
         split_title(dataset, split) if corpus is None else corpus,
+        languages=(facts.source_lang, facts.target_lang),
+        default="none" if was_tokenized else "13a",
+        # In some languages not as the metrics do it.
+        lower=moses.lower if moses.lowercase else str,
     )
     tokenized = pairs.tokenized_source(), pairs.tokenized_target()
     return dataclasses.replace(evaluation, tokenized=tokenized)

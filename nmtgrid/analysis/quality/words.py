@@ -65,7 +65,7 @@ def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, in
     """Return how often each word of the evaluation stands in other lines, such as training text."""
     split = tokenizer(evaluation.tokenize, evaluation.lowercase)
     numbers = {word: number for number, word in enumerate(evaluation.vocabulary)}
-    counts = Counter(word for line in lines for word in split(line))
+    counts = Counter(word for line in lines for word in split(evaluation.lower(line)))
     return {numbers[word]: count for word, count in counts.items() if word in numbers}
 
 

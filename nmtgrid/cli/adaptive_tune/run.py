@@ -22,6 +22,7 @@ from nmtgrid.adaptive.measure import (
     decode,
     measure,
     read_samples,
+    tokenizer_of,
     translations,
 )
 from nmtgrid.adaptive.tune import (
@@ -242,7 +243,8 @@ class _Tuning:
 
     def with_fixed(self, candidates: Sequence[Choice], records: Records) -> list[Choice]:
         """Return the candidates and all fixed exits but the last, those that agree best first."""
-        shares = records.agrees.mean(0).tolist()[:-1]
+        # By the same measure as the candidates.
+        shares = (records.hits if self.truth else records.agrees).mean(0).tolist()[:-1]
         fixed = [
             Choice(System(f"exit {n}", self.model, FixedExit(n)), (), Finalist((), float(n), share))
             for n, share in enumerate(shares, 1)
@@ -259,9 +261,11 @@ class _Tuning:
         indices = [index for index, sample in enumerate(samples) if sample.source]
         assert self.arguments.guarantee is not None
         if self.arguments.guarantee.risk == "bleu":
-            sides = [translations(decoded, self.loaded.pipeline) for decoded in (full, early)]
+            pipeline = self.loaded.pipeline
+            sides = [translations(decoded, pipeline) for decoded in (full, early)]
             sides.append([sample.reference for sample in samples])
-            return bleu_losses(*([side[index] for index in indices] for side in sides))
+            best, ours, references = ([side[index] for index in indices] for side in sides)
+            return bleu_losses(best, ours, references, tokenizer_of(samples, pipeline))
         tokens = [
             [hypothesis.tokens for hypothesis in decoded.hypotheses if hypothesis is not None]
             for decoded in (full, early)

@@ -193,7 +193,8 @@ def _show(report: Report) -> None:
         halt, stored = choice.system.halt, row.stored
         if isinstance(halt, FixedExit):
             chosen, stored = f"exit {halt.number}", str(halt.number)
-        usage = f"; `decode --exit {stored}`" if stored else ""
+        # Tuned thresholds hold for the beam that they were tuned with, not for the model's own.
+        usage = f"; `decode --exit {stored} --beam {arguments.beam}`" if stored else ""
         console.say(f"budget {report.budget(row):g}: {chosen}{usage}")
     if lost := report.lost():
         console.warn(

@@ -91,8 +91,8 @@ class EvaluationArguments(CommandArguments):
     corpus: str | None = CORPUS
     tokenize: Literal["13a", "none", "intl", "char", "zh"] | None = option(
         "Tokeniser of BLEU and of word counts (sacreBLEU's names); `none`: text is tokenised "
-        "already.  [default: 13a; for DATA none if its text was tokenised before, and characters "
-        "if it has no spaces]"
+        "already; `zh`, `char`: TER counts Chinese characters too.  [default: 13a; for DATA none "
+        "if its text was tokenised before; characters if references have no spaces]"
     )
     lowercase: bool = flag("--lowercase", "Ignore case.")
 
@@ -100,16 +100,12 @@ class EvaluationArguments(CommandArguments):
         """Return systems, as NAME=FILE, against the references; warn of what does not compare."""
         from nmtgrid.analysis.quality.evaluation import evaluate_split, read_evaluation
 
-        how = self.lowercase, self.corpus
+        how = self.tokenize, self.lowercase, self.corpus
         if self.reference is not None:
-            evaluation = read_evaluation(
-                systems, self.reference, self.source, self.tokenize or "13a", *how
-            )
+            evaluation = read_evaluation(systems, self.reference, self.source, *how)
         else:
             assert self.data is not None  # by EVALUATION_RULES
-            evaluation = evaluate_split(
-                systems, self.data, self.split or "test", self.tokenize, *how
-            )
+            evaluation = evaluate_split(systems, self.data, self.split or "test", *how)
         for mismatch in evaluation.case_mismatches():
             console.warn(
                 f"{mismatch} To compare without regard to case, as `decode` does for a lower-cased "

@@ -34,7 +34,7 @@ from nmtgrid.cli.options import (
 )
 from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit, Split
-from nmtgrid.metrics.quality import bleu, caption_scores, chrf, ter
+from nmtgrid.metrics.quality import bleu, caption_scores, chrf, ter, tokenizer
 from nmtgrid.models.api import with_exits
 from nmtgrid.models.card import CARD, ScoreRecord, update_card
 from nmtgrid.models.directory import LoadedModel, load_model
@@ -248,7 +248,8 @@ def scores(
 
     `bleu_tokenized` compares words as the dataset has them (multi-bleu's protocol); the others
     compare raw text, all in lower case if `moses` has it, as a lower-cased model can give no more.
-    BLEU compares characters where there are no spaces between words, as its signature says.
+    BLEU compares characters where there are no spaces between words, as its signature says; TER and
+    the length ratio then count them too.
     `references_escaped` counts those that are not raw: they hold `&apos;` and the like.
     """
     words = [translation.tokenized for translation in translations]
@@ -264,9 +265,11 @@ def scores(
         "chrf": chrf(text, raw, lowercase),
     }
     if with_ter:
-        metrics["ter"] = ter(text, raw, lowercase)
-    hypothesis_words = sum(len(line.split()) for line in words)
-    reference_words = sum(len(line.split()) for line in tokenized)
+        metrics["ter"] = ter(text, raw, lowercase, raw_as)
+    split_words = tokenizer(words_as)
+    hypothesis_words, reference_words = (
+        sum(len(split_words(line)) for line in lines) for lines in (words, tokenized)
+    )
     return {
         **{name: metric.value for name, metric in metrics.items()},
         **{f"signature_{name}": metric.signature for name, metric in metrics.items()},
@@ -337,7 +340,8 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
     dataset = Dataset.open(arguments.data)
     check_same_text(translator, dataset)
     check_vocabularies(translator, dataset)
-    split, total, started = dataset.split(arguments.split or "test"), 0.0, time.perf_counter()
+    split, started = dataset.split(arguments.split or "test"), time.perf_counter()
+    total, tokens, empty = 0.0, 0, 0
     model = translator.models[0]
     with console.progress("translating", len(split)) as bar, contextlib.ExitStack() as stack:
         traces, alignments = (
@@ -358,19 +362,24 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
             batch_tokens=translator.options.batch_tokens,
             advance=_Meter(bar).advance,
         ):
-            total += trace.log_probability
             _write_trace(trace, traces, alignments)
-    # Lengths are without the end symbols, which are predicted too.
-    tokens = int(split.target_lengths.sum()) + len(split)
+            # As in validation: training has no pairs with an empty side.
+            if trace.source and trace.target:
+                total += trace.log_probability
+                tokens += len(trace.log_probabilities)
+            else:
+                empty += 1
     nll = -total / max(tokens, 1)
     perplexity = math.exp(min(nll, 700.0))  # exp(710) is beyond a double
     console.say(
         f"{split.name}: perplexity {perplexity:.3f} over {tokens:,} target units, end symbols "
         "included."
     )
+    if empty:
+        console.say(f"Without {plural(empty, 'pair')} of which a side is empty.")
     return {
         "split": split.name,
-        "sentences": len(split),
+        "sentences": len(split) - empty,
         "target_tokens": tokens,
         "perplexity": perplexity,
         "nll": nll,

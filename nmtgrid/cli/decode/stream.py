@@ -19,7 +19,6 @@ from nmtgrid.base.config import override
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
-from nmtgrid.base.subword_marks import SPACE
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
@@ -28,8 +27,7 @@ from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_setting, read_settings
-from nmtgrid.online.stream import StreamTranslator, stream_plan
-from nmtgrid.search.traces import Trace
+from nmtgrid.online.stream import LineText, StreamTranslator, stream_plan
 from nmtgrid.search.translate import (
     TranslationOptions,
     Translator,
@@ -37,7 +35,7 @@ from nmtgrid.search.translate import (
     default_plan,
 )
 from nmtgrid.search.unknown_units import UnknownUnits
-from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces, stream_words
+from nmtgrid.text.incremental import stream_words
 
 
 def faults_of_stream(arguments: DecodeArguments) -> list[str]:
@@ -163,7 +161,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
                         # As it is, it would be taken for a fault of the other files that are open.
                         raise Leave(PIPE_CLOSED) from fault
                 if line is not None and traces is not None:
-                    traces.write(f"{line.trace().to_line()}\n".encode())
+                    traces.write(f"{line.trace(line.number).to_line()}\n".encode())
         except KeyboardInterrupt as caught:
             # Passed on when the files are closed: for a writer it would be a fault, which leaves
             # no file, but the lines that have ended are worth keeping.
@@ -174,43 +172,23 @@ def translate_stream(arguments: DecodeArguments) -> None:
         raise interruption
 
 
-class _Line:
+class _Line(LineText):
     """A source line in progress, and its translated text."""
 
     def __init__(self, number: int, translator: StreamTranslator) -> None:
+        super().__init__(translator)
         self.number = number
         self._limits = translator.limits
-        self.stream = translator.begin()
-        # Pieces are text as they stand: what is written shows without waiting for a space.
-        side = translator.pipeline.target
-        self._shows_pieces = side.mark == SPACE and not side.moses.tokenizes
-        self.text: IncrementalPieces | IncrementalDetokenizer = (
-            IncrementalPieces() if self._shows_pieces else IncrementalDetokenizer(side.moses)
-        )
-        self._shown = 0
 
     def read(self, word: str) -> str:
         count = len(self.stream.pieces)
-        words = self.stream.read(word)
+        text = super().read(word)
         if count == 1 < len(self.stream.pieces):
             console.warn(
                 f"long-line: line {self.number} has more than {self._limits.whole:,} source units "
                 "and is translated in segments."
             )
-        return self._grow(words)
-
-    def end(self) -> str:
-        return self._grow(self.stream.end())
-
-    def trace(self) -> Trace:
-        """Return the record of a line that has ended."""
-        return self.stream.trace(self.number, self.text.text)
-
-    def _grow(self, words: list[str]) -> str:
-        if self._shows_pieces:
-            target = self.stream.target
-            words, self._shown = target[self._shown :], len(target)
-        return "".join(map(self.text.add, words))
+        return text
 
 
 class _Run:

@@ -30,7 +30,6 @@ def calibrated_settings(
     arguments: OnlineEvalArguments,
     guarantee: Guarantee,
     system: System,
-    settings: Sequence[Setting],
     sentences: Sequence[Sentence],
 ) -> tuple[list[Setting], NmtgridError | None]:
     """Return offline translation and the certified setting, if any, and why it was not stored.
@@ -38,7 +37,7 @@ def calibrated_settings(
     The evaluation goes on in any case. Raises ConfigError if there are too few sentences.
     """
     # Settings that are offline are no candidates: nothing is lost, nothing gained.
-    candidates = [setting for setting in settings if not setting.is_offline]
+    candidates = [setting for setting in system.settings if not setting.is_offline]
     with console.progress("calibrating") as bar:
 
         def advance(stage: str, setting: Setting, lines: int) -> None:
@@ -50,8 +49,9 @@ def calibrated_settings(
             return mean.dal if arguments.latency == "dal" else mean.al
 
         calibrated = calibrate(
-            system.decoder, candidates, sentences, guarantee, latency, arguments.seed, advance
-        )
+            system.decoder, candidates, sentences, guarantee, latency, arguments.seed, advance,
+            system.language,
+        )  # fmt: skip
     values = system.calibrated = {
         "split": arguments.chosen_split,
         "latency_metric": arguments.latency or "al",
@@ -78,7 +78,7 @@ def conclude(arguments: OnlineEvalArguments, system: System) -> None:
     # An interruption may have left offline translation alone, or nothing.
     if arguments.test_split and len(system.done) > 1:
         offline, online = (measured.decoded for measured in system.done)
-        lost = losses(guarantee.risk, offline, online, system.sentences)
+        lost = losses(guarantee.risk, offline, online, system.sentences, system.language)
         values["test"] = guarantee.outside(arguments.test_split, lost)
     print_certified(values)
     metric = values["latency_metric"].upper()

@@ -26,19 +26,22 @@ from nmtgrid.online.evaluate import (
     delays_of_words,
     instances,
 )
+from nmtgrid.online.settings import Setting
 from nmtgrid.online.simuleval import write_log
 from nmtgrid.search.traces import Trace, rounded_exit_scores
 
 
 @dataclasses.dataclass
 class System:
-    """A model in an evaluation: its sentences, and the results so far."""
+    """A model in an evaluation: its sentences and settings, and the results so far."""
 
     name: str
     loaded: LoadedModel
     """The model, or the first one of an ensemble."""
     decoder: OnlineDecoder
     sentences: list[Sentence]
+    settings: list[Setting] = dataclasses.field(default_factory=list)
+    """What it is evaluated with."""
     done: list[Measured] = dataclasses.field(default_factory=list)
     calibrated: dict[str, Any] | None = None
     """What `--allow-loss` chose, as JSON keys."""
@@ -47,6 +50,11 @@ class System:
     def joiner(self) -> str:
         """What ends a target unit that goes on in the next one."""
         return self.decoder.translator.pipeline.target_joiner
+
+    @property
+    def language(self) -> str:
+        """The target language."""
+        return self.decoder.translator.pipeline.facts.target_lang
 
 
 def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> bool:
@@ -204,15 +212,14 @@ def _traces(system: System, measured: Measured) -> list[str]:
     lines = []
     for sentence, outcome in zip(system.sentences, measured.decoded.outcomes, strict=True):
         scores = outcome.log_probabilities
-        total = sum(scores)
         trace = Trace(
             sentence.line,
             sentence.units if scores else [],
             outcome.units,
             outcome.text,
             scores,
-            total,
-            total / max(len(scores), 1),
+            sum(scores),
+            outcome.score,
             reads=outcome.reads,
             exits=outcome.exits,
             exit_scores=rounded_exit_scores(outcome.exit_scores),

@@ -29,7 +29,7 @@ from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.areas import SettingScores, areas
 from nmtgrid.metrics.latency import METRICS, Latency, Metric, heading
 from nmtgrid.metrics.ngrams import bleu_counts, words
-from nmtgrid.metrics.quality import SEED
+from nmtgrid.metrics.quality import SEED, tokenizer
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.calibrate import OFFLINE, refused_candidates
 from nmtgrid.online.evaluate import (
@@ -47,6 +47,7 @@ from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import Setting, names_all
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
+from nmtgrid.text.scripts import bleu_tokenizer
 
 
 def score_log(
@@ -147,7 +148,7 @@ def evaluate(
     settings = _settings_of_training(arguments) or settings
     if guarantee is not None and names_all(arguments.policies):
         settings = [setting for setting in settings if not refused_candidates([setting])]
-    systems, settings = _systems(arguments, settings, presets, dataset)
+    systems = _systems(arguments, settings, presets, dataset)
     # Only now is it known how many sentences `--sentences` and the split leave.
     for number in arguments.lines or ():
         if number > len(systems[0].sentences):
@@ -157,7 +158,9 @@ def evaluate(
             )
     lowercase = dataset.pipeline.facts.lowercase
     if arguments.beam > 1 and not all(
-        setting.is_offline or setting.translates_prefixes for setting in settings
+        setting.is_offline or setting.translates_prefixes
+        for system in systems
+        for setting in system.settings
     ):
         console.warn(
             f"`--beam {arguments.beam}` with limited reads: a beam may revise its output until the "
@@ -181,10 +184,10 @@ def evaluate(
             sentences = systems[0].sentences
             if arguments.test_split:
                 sentences = _sentences(arguments, systems[0], dataset.split(arguments.chosen_split))
-            settings, fault = calibrated_settings(
-                arguments, guarantee, systems[0], settings, sentences
+            systems[0].settings, fault = calibrated_settings(
+                arguments, guarantee, systems[0], sentences
             )
-        _evaluate(arguments, systems, settings, files, lowercase=lowercase)
+        _evaluate(arguments, systems, files, lowercase=lowercase)
     # Raised now: a setting that cannot be kept must not cost the results.
     if fault is not None:
         raise fault
@@ -234,26 +237,25 @@ def _evaluation(system: System) -> Evaluation:
 def _evaluate(
     arguments: OnlineEvalArguments,
     systems: Sequence[System],
-    settings: Sequence[Setting],
     files: Files,
     *,
     lowercase: bool,
 ) -> None:
     own = own_metrics(arguments)
     try:
-        total = len(settings) * sum(len(system.sentences) for system in systems)
+        total = sum(len(system.settings) * len(system.sentences) for system in systems)
         with console.progress("translating", total) as bar:
             meter = _Meter(bar)
             for system in systems:
                 meter.name = f"{system.name}, " if len(systems) > 1 else ""
-                for decoded in system.decoder.run(system.sentences, settings, meter.advance):
+                for decoded in system.decoder.run(system.sentences, system.settings, meter.advance):
                     measured = measure(
                         system.sentences,
                         decoded,
                         system.joiner,
                         lowercase=lowercase,
                         lower=system.decoder.translator.pipeline.target.moses.lower,
-                        language=system.decoder.translator.pipeline.facts.target_lang,
+                        language=system.language,
                         own=own,
                         words_per_minute=arguments.words_per_minute,
                     )
@@ -264,7 +266,8 @@ def _evaluate(
     except KeyboardInterrupt:
         # Finished settings may have taken hours: they are shown and drawn in spite of Ctrl-C.
         _finish(arguments, systems, files, complete=False)
-        done, count = sum(len(system.done) for system in systems), len(systems) * len(settings)
+        done = sum(len(system.done) for system in systems)
+        count = sum(len(system.settings) for system in systems)
         where = f"; {arguments.out} holds them" if arguments.out and done else ""
         console.say(f"{done} of {plural(count, 'setting')} done{where}.")
         raise
@@ -404,9 +407,11 @@ def _areas_of(
 def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) -> SettingScores:
     """Return what BLEU of tokenised text and latency are computed from, by sentence."""
     outcomes = measured.decoded.outcomes
+    raw_references = [line.raw_reference for line in system.sentences]
+    split = tokenizer(bleu_tokenizer(system.language, raw_references, "none"))
     vocabulary: dict[str, int] = {}
-    hypotheses = words([outcome.words.split() for outcome in outcomes], vocabulary)
-    references = words([line.reference.split() for line in system.sentences], vocabulary)
+    hypotheses = words([split(outcome.words) for outcome in outcomes], vocabulary)
+    references = words([split(line.reference) for line in system.sentences], vocabulary)
     latencies = sentence_latencies(system.sentences, outcomes, system.joiner)
     chosen = latencies[arguments.latency_unit, arguments.convention]
     return SettingScores(
@@ -482,11 +487,11 @@ def _systems(
     settings: Sequence[Setting],
     presets: Sequence[PolicyPreset],
     dataset: Dataset,
-) -> tuple[list[System], list[Setting]]:
-    """Return the models to evaluate, and along what.
+) -> list[System]:
+    """Return the models to evaluate, each with its settings.
 
-    Of `--policies all` what a model cannot follow is left out. Raises ConfigError that names
-    everything else that they cannot do.
+    Of `--policies all` what a model cannot follow is left out for this model. Raises ConfigError
+    that names everything else that they cannot do.
     """
     split = dataset.split(arguments.evaluated_split)
     named = [split_label(text) for text in arguments.models or ()]
@@ -519,17 +524,18 @@ def _systems(
         decoder = (ClockedDecoder if arguments.clock else OnlineDecoder)(
             translator, finish_reading=arguments.finish_reading, oracle_cost=arguments.oracle_cost
         )
+        possible = list(settings)
         if names_all(arguments.policies):
-            settings = _possible(decoder, settings, shown)
-        followed = [*settings, OFFLINE] if arguments.guarantee else settings
+            possible = _possible(decoder, settings, shown)
+        followed = [*possible, OFFLINE] if arguments.guarantee else possible
         faults += [f"{shown}: {error}" for error in decoder.faults(followed)]
-        systems.append(System(name, loaded[0], decoder, []))
+        systems.append(System(name, loaded[0], decoder, [], possible))
     if faults:
         raise ConfigError(faults)
     # Reading warns about long sentences, so it waits until no model is refused.
     for system in systems:
         system.sentences = _sentences(arguments, system, split)
-    return systems, list(settings)
+    return systems
 
 
 def _translator(

@@ -183,10 +183,11 @@ _HOUR = (
     | training(clock="wall", max_minutes=59.0, validate_minutes=8.0)
     | batches(max_cells=24000)
 )
-# Half an hour of one core, as every architecture's `multi30k` has it.
+# Half an hour of one core, as every architecture's `multi30k` has it; the depth by
+# `recipes/tune.sh` (the record tune-half-hour-depths.json).
 _SMALL = (
     _HOUR
-    | model(depth=5, size=96, feed_forward_size=192, target_kernel=7, source_kernel=7)
+    | model(depth=3, target_kernel=7, source_kernel=7)
     | dropout_rates(0.15)
     | training(clock="processor", max_minutes=30.0, validate_minutes=6.0)
 )
@@ -208,9 +209,9 @@ PERVASIVE = (
         650,
         max_cells=20000,
     ),
-    Preset("multi30k", "Multi30k De-En, half an hour of one core: N=5, d=96, 7x7", _SMALL),
+    Preset("multi30k", "Multi30k De-En, half an hour of one core: N=3, d=128, 7x7", _SMALL),
     Preset("multi30k-hour", "Multi30k De-En, an hour on two CPU cores: N=8, d=128, 5x5", _HOUR),
-    two_hours(_SMALL | model(size=128, feed_forward_size=256) | dropout_rates(0.1)),
+    two_hours(_SMALL | model(depth=5) | dropout_rates(0.1)),
     Preset(
         "iwslt14-de-en",
         "table 3.7: N=14, 11x11, residual-cumulative, attention, as in the published checkpoint",

@@ -11,11 +11,14 @@ from typing import Any
 import numpy
 import pytest
 
+from nmtgrid.adaptive.measure import System
+from nmtgrid.adaptive.tune import Choice, Finalist, Records
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.search.traces import read_traces
+from tests.unit.helpers.text_data import CHINESE, text_data
 from tests.unit.helpers.toy_model import toy_model
 
 SMALL: dict[str, Any] = {
@@ -118,6 +121,32 @@ def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) ->
     assert sum(exits) / len(exits) == pytest.approx(point["average_exit"])
 
 
+def test_text_without_spaces_is_scored_as_decode_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = text_data(tmp_path, CHINESE)
+    model = toy_model(tmp_path / "model", data, "transformer", SMALL | MODELS["exits"], std=0.3)
+    file = tmp_path / "r.json"
+    assert tune(model, "--data", data, "--only", "fixed", "--json", file) == 0
+    values = report(file)
+    order = ["decode", str(model), "--data", str(data), "--split", "valid", "--beam", "1"]
+    assert main([*order, "--device", "cpu", "--json", str(file)]) == 0
+    expected = report(file)
+    assert values["full"]["bleu"] == pytest.approx(expected["bleu_tokenized"])
+    assert values["signature_bleu"] == expected["signature_bleu_tokenized"]
+    assert values["full"]["bleu"] > 0 and "tok:zh" in values["signature_bleu"]
+    used: list[str] = []
+
+    def losses(full: list[str], *others: Any) -> numpy.ndarray[Any, Any]:
+        used.append(others[-1])
+        return numpy.zeros(len(full))
+
+    monkeypatch.setattr(adaptive_tune_calibrated, "bleu_losses", losses)
+    promise = ("--allow-loss", 95, "--confidence", 0.5, "--no-keep", "--candidates", 1)
+    assert tune(model, "--data", data, "--json", file, *promise) == 0
+    assert set(used) == {"zh"}
+
+
 def test_the_seed_draws_the_random_exits(here: Path, tmp_path: Path) -> None:
     file, shares = tmp_path / "r.json", []
     for seed in (1, 2, 1):
@@ -193,10 +222,29 @@ def test_a_certified_loss(
     monkeypatch.setattr(tuning, "with_fixed", lambda self, _, records: all_of(self, [], records))
     assert tune(*options, *more, "--risk", "bleu", "--objective", "flops") == 0
     assert [point["thresholds"] for point in report(file)["points"]] == [[]]
-    assert re.search(r": exit (\d); `decode --exit \1`", capsys.readouterr().err)
+    assert re.search(r": exit (\d); `decode --exit \1 --beam 1`", capsys.readouterr().err)
     order = ("exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5)
     message = refused(capsys, "adaptive-tune", *order)
     assert "598 are needed" in message and "1,196 sentences" in message
+
+
+@pytest.mark.parametrize(("truth", "order"), [(True, [2, 0, 1]), (False, [2, 1, 0])])
+def test_fixed_exits_rank_among_thresholds_by_the_same_measure(
+    truth: bool, order: list[int]
+) -> None:
+    """The thresholds (0) agree with 0.4 of the tokens; the exits of three blocks as in the rows."""
+    columns = {"hits": [0.25, 0.5, 1.0], "agrees": [0.75, 1.0, 1.0]}
+    rows = {
+        name: numpy.array([[line < 4 * share for share in shares] for line in range(4)])
+        for name, shares in columns.items()
+    }
+    records = Records(numpy.arange(4), numpy.zeros((4, 2)), **rows)
+    tuning: Any = object.__new__(adaptive_tune_calibrated._Tuning)
+    tuning.model, tuning.truth = None, truth
+    thresholds = Choice(System("thresholds", tuning.model), (), Finalist((0.5,), 1.5, 0.4))
+    ranked = tuning.with_fixed([thresholds], records)
+    numbers = [getattr(choice.system.halt, "number", 0) for choice in ranked]
+    assert numbers == order
 
 
 @pytest.mark.parametrize(("loss", "needed"), [(0.2, 9), (1.0, None)])

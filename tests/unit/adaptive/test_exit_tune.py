@@ -63,7 +63,8 @@ from nmtgrid.models.api import (
 )
 from nmtgrid.models.directory import LoadedModel
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.text.vocabulary import BEGIN, END, PAD
+from nmtgrid.text.pipeline import Pipeline, TextFacts
+from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 from nmtgrid.training.prepare import clear_folder
 from tests.unit.helpers.tiny_online import pipeline
 from tests.unit.helpers.tiny_transformer import tiny
@@ -199,7 +200,7 @@ def model(**changes: Any) -> ExitModel:
 
 def samples() -> list[Sample]:
     sources = [[4, 5, 6], [], [7, 8], [9, 4, 5, 6, 7, 8]]
-    return [Sample(n, ids, [5, 4], "b a") for n, ids in enumerate(sources, 1)]
+    return [Sample(n, ids, [5, 4], "b a", "b a") for n, ids in enumerate(sources, 1)]
 
 
 def batch() -> Batch:
@@ -369,8 +370,25 @@ def test_a_decoder_without_blocks_has_no_place_among_exits() -> None:
 
 
 def split_of(source: list[str], target: list[str]) -> Any:
-    sides = {"raw_source": lambda: source, "tokenized_target": lambda: target}
+    raw = [line.capitalize() for line in target]
+    texts = {"raw_source": source, "raw_target": raw, "tokenized_target": target}
+    sides = {name: lambda lines=lines: lines for name, lines in texts.items()}
     return SimpleNamespace(name="valid", **sides)
+
+
+def test_text_without_spaces_is_measured_in_characters() -> None:
+    """By raw references: Moses sets the mark apart, and the text seems to have spaces."""
+    raw, tokenized = "我们今天去北京。", "我们今天去北京 。"
+    words = "我们今天去 北海 。"
+    vocabulary = Vocabulary(words.split())
+    facts = TextFacts("en", "zh", subwords="words")
+    text = Pipeline(facts, vocabulary, vocabulary)
+    hypothesis = Hypothesis(vocabulary.encode(words.split()), [-1.0] * 4, -4.0, -1.0)
+    decoded = Decoded(System("x", model()), [hypothesis], 1.0, 1.0)
+    measured = measure(decoded, [Sample(1, [4], [4], tokenized, raw)], text)
+    # 7 of 8 characters, 5 of 7 pairs, 4 of 6 triples, 3 of 5 fours.
+    assert measured.bleu == pytest.approx(100 * (7 / 8 * 5 / 7 * 4 / 6 * 3 / 5) ** 0.25)
+    assert "tok:zh" in measured.signature
 
 
 def test_samples_and_splits_without_references() -> None:
@@ -378,7 +396,7 @@ def test_samples_and_splits_without_references() -> None:
     texts = split_of(["a b c", "", "a b c d"], ["ab c", "", "d"])
     read = read_samples(pipeline(), texts, None, 3, warnings.append)
     assert [len(sample.source) for sample in read] == [3, 0, 3] and read[0].reference == "ab c"
-    assert read[2].line == 3 and "line 3" in warnings[0]
+    assert read[2].line == 3 and "line 3" in warnings[0] and read[0].raw_reference == "Ab c"
     with pytest.raises(DataError, match="no sentence with a reference"):
         read_samples(pipeline(), split_of(["a b c"], [" "]))
 

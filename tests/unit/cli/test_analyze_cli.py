@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
@@ -9,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sacrebleu.metrics.bleu import BLEU
 
+from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.cli.app import main
 from nmtgrid.cli.decode.run import scores as decode_scores
 from nmtgrid.data.dataset import Dataset
@@ -18,6 +21,7 @@ from nmtgrid.search.api import Translation
 from nmtgrid.search.traces import Trace
 from tests.unit.analysis.aligned_corpus import corpus
 from tests.unit.helpers.pipes import piped
+from tests.unit.helpers.text_data import CHINESE, text_data
 
 
 @pytest.fixture(scope="module")
@@ -352,24 +356,109 @@ def test_tokenised_datasets_are_scored_as_they_are(tmp_path: Path) -> None:
     assert "tok:none" in names[0] and "tok:13a" in names[1]
 
 
+def test_copies_of_a_lower_cased_dataset_are_perfect(turkish: Path, tmp_path: Path) -> None:
+    """Systems and training text are lower-cased as the references are: I becomes ı."""
+    data, report = turkish / "data", tmp_path / "report.json"
+    text = data / "raw" / "test.tr"
+    copy, train = tmp_path / "copy", tmp_path / "train"
+    copy.write_bytes(text.read_bytes())
+    write(train, ["IRMAK İki", "IRMAK"])
+    command = ["analyze", "compare", str(copy), "--data", str(data), "--train", str(train)]
+    assert main([*command, "--ter", "--json", str(report)]) == 0
+    values = json.loads(report.read_text())
+    (scores,) = values["scores"]["systems"]
+    assert (scores["bleu"], scores["chrf"], scores["ter"]) == pytest.approx((100, 100, 0))
+    accuracy = values["word_accuracy"]
+    buckets = dict(zip(accuracy["buckets"], accuracy["reference_words"], strict=True))
+    # Of `iki ışık 0 , ırmak dedi` in 8 lines the training text has `iki` once, `ırmak` twice.
+    assert (buckets["0"], buckets["1"], buckets["2"]) == (4 * 8, 8, 8)
+
+
 @pytest.mark.parametrize("form", ["moses", "none"])
 def test_text_without_spaces_is_scored_as_decode_does(form: str, tmp_path: Path) -> None:
-    sides = {"en": [f"a cat number {n}" for n in range(8)],
-             "zh": [f"这是第{n}只猫在家里" for n in range(8)]}  # fmt: skip
-    files = []
-    for split in ("train", "valid", "test"):
-        for language, lines in sides.items():
-            write(tmp_path / f"{split}.{language}", lines)
-        files += [f"--{split}", str(tmp_path / split)]
-    data, text, report = (tmp_path / name for name in ("data", "out", "report.json"))
-    plan = ["preprocess", "--source-lang", "en", "--target-lang", "zh", "--tokenize", form]
-    assert main([*plan, "--max-ratio", "9", *files, "--out", str(data)]) == 0
-    assert main(["bpe", "learn", str(data), "--merges", "10"]) == 0
-    write(text, [f"这是第{n}只狗在家里" for n in range(8)])
-    command = ["analyze", "compare", str(text), "--data", str(data), "--json", str(report)]
-    assert main(command) == 0
+    data = text_data(tmp_path, CHINESE, "--tokenize", form)
+    text, report = tmp_path / "out", tmp_path / "report.json"
+    lines = [line.replace("猫，", "狗") for line in CHINESE["zh"]]
+    write(text, lines)
+    dataset = Dataset.open(data)
+    moses = dataset.pipeline.target.moses
+    translations = [
+        Translation(n, [], [], [line], moses.tokenize(line), []) for n, line in enumerate(lines)
+    ]
+    expected = decode_scores(translations, dataset.split("test"), moses, with_ter=True)
+    command = ["analyze", "compare", str(text), "--data", str(data), "--ter"]
+    assert main([*command, "--json", str(report)]) == 0
     scores = json.loads(report.read_text())["scores"]
-    assert "tok:zh" in scores["signature_bleu"] and scores["systems"][0]["bleu"] > 0
+    (system,) = scores["systems"]
+    for name in ("bleu", "ter"):
+        assert system[name] == pytest.approx(expected[name])
+        assert scores[f"signature_{name}"] == expected[f"signature_{name}"]
+    # Of the 11 characters of each line one is replaced, and one is left out.
+    theirs = BLEU(tokenize="zh").corpus_score(lines, [CHINESE["zh"]])
+    assert system["bleu"] == pytest.approx(theirs.score) and "tok:zh" in scores["signature_bleu"]
+    assert system["ter"] == pytest.approx(100 * 2 / 11)
+    assert expected["length_ratio"] == pytest.approx(10 / 11)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("ref.zh", [], "zh"),
+        ("ref.zh_CN.txt.gz", [], "zh"),
+        ("ref.ja", [], "char"),
+        ("reference", [], "char"),
+        ("ref.zh", ["--tokenize", "13a"], "13a"),
+    ],
+)
+def test_files_without_spaces_are_scored_by_characters(
+    name: str, options: list[str], expected: str, tmp_path: Path
+) -> None:
+    """The file's suffix is the language, if it looks like one."""
+    lines = [line.replace("猫", "狗") for line in CHINESE["zh"]]
+    write(tmp_path / "out", lines)
+    text = "\n".join(CHINESE["zh"]).encode() + b"\n"
+    (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
+    report = tmp_path / "report.json"
+    command = ["analyze", "compare", str(tmp_path / "out"), "-r", str(tmp_path / name), *options]
+    assert main([*command, "--json", str(report)]) == 0
+    scores = json.loads(report.read_text())["scores"]
+    theirs = BLEU(tokenize=expected).corpus_score(lines, [CHINESE["zh"]])
+    assert scores["systems"][0]["bleu"] == pytest.approx(theirs.score)
+    assert f"tok:{expected}" in scores["signature_bleu"]
+
+
+@pytest.mark.parametrize(("source", "target"), [("zh", "en"), ("en", "zh")])
+def test_each_side_has_tokens_of_its_own(source: str, target: str, tmp_path: Path) -> None:
+    """11 Chinese characters and 7 English words a line, from files and from a dataset."""
+    sides = {language: CHINESE[language] for language in (source, target)}
+    data, report = text_data(tmp_path, sides), tmp_path / "report.json"
+    files = [f"{option}={tmp_path / 'text'}.{language}" for option, language in
+             (("--source", source), ("--reference", target))]  # fmt: skip
+    write(tmp_path / "out", CHINESE[target])
+    for options in ([f"--data={data}"], files):
+        for by, language in (("source-length", source), ("reference-length", target)):
+            command = ["analyze", "buckets", str(tmp_path / "out"), *options, "--by", by]
+            assert main([*command, "--edges", "7,8,11,12", "--json", str(report)]) == 0
+            (measured,) = json.loads(report.read_text())["buckets"]
+            (bucket,) = measured["buckets"]
+            assert bucket["least"] == {"en": 7, "zh": 11}[language]
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "expected"),
+    [
+        ("这是第二只猫，在家里。", (), "tokeniser `13a` (of the source: `zh`)."),
+        ("这是第二只猫，在家里。", ("none",), "white space (of the source: `zh`)."),
+        ("a b", ("13a", True), "tokeniser `13a`, in lower case."),
+        (None, ("zh",), "tokeniser `zh`."),
+    ],
+)
+def test_tokens_of_both_sides_are_described(
+    source: str | None, options: tuple[Any, ...], expected: str
+) -> None:
+    sources = None if source is None else [source]
+    evaluated = Evaluation.of([], ["a b"], sources, *options, languages=("zh", "en"))
+    assert evaluated.describe_tokens().endswith(expected)
 
 
 def test_a_dataset_has_source_and_words_too(turkish: Path, tmp_path: Path) -> None:

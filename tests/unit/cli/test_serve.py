@@ -1,5 +1,6 @@
 """The service of `nmtgrid demo`: what it answers, what it refuses, and what it leaves behind."""
 
+import dataclasses
 import http.client
 import json
 import os
@@ -19,7 +20,9 @@ import pytest
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
+from nmtgrid.models.directory import load_model
 from nmtgrid.online.policies import WaitK
+from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset
 from nmtgrid.online.stream import LineStream, StreamTranslator, WrittenToken
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import read_traces
@@ -35,11 +38,16 @@ LIMITS = Limits(
     seconds=20, idle=60,
 )  # fmt: skip
 SOURCES = ("Er roltet volend.", "Di biklimu nitont <b>unean</b> tihur!")
-OWN = """from nmtgrid.online.policies import Policy
+OWN = """import dataclasses
+from nmtgrid.online.policies import Policy
 
 class Always(Policy):
     def decide(self, proposal):
         return proposal.reads > 0
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Strict(Always):
+    share: float
 """
 
 
@@ -325,6 +333,40 @@ def test_policies_of_the_operators_own(home: Path, server: Server) -> None:
     assert own.descriptions[0]["policies"][-1]["name"] == "Always"
     with pytest.raises(ConfigError, match="no reader"):
         Models({"grid": home / "grid"}, policies=["threshold threshold=0.5"])
+    # A setting without a default has its value from the text.
+    strict = Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Strict share=0.3"])
+    assert strict.descriptions[0]["policy"] == "Strict share=0.3"
+    assert strict.descriptions[0]["policies"][-1]["settings"][0]["default"] is None
+    with pytest.raises(ConfigError, match="`share` has no default"):
+        Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Strict"])
+
+
+def test_stored_policies(home: Path, tmp_path: Path) -> None:
+    """The guarantee of one belongs to its conditions, the policy to its weights."""
+    folder = tmp_path / "deep"
+    shutil.copytree(home / "deep", folder)
+    checksum = load_model(folder, "cpu").checksum
+    kept = PolicyPreset(
+        "safe", "wait-k k=2", "valid", "bleu", 2.0, 0.95, 0.8, Conditions(finish_reading=True),
+        "best", checksum,
+    )  # fmt: skip
+    other = dataclasses.replace(kept, name="other", weights="last", checksum="whole:0")
+    POLICY_FILE.save(folder, [kept, other])
+    warnings: list[str] = []
+    models = Models({"deep": folder}, policies=["safe"], warn=warnings.append)
+    system = models.system(SystemRequest(policy="safe", finish_reading=True))
+    assert system.title == "wait-k, k = 2" and warnings == []
+    names = [policy["name"] for policy in models.descriptions[0]["policies"]]
+    assert "safe" in names and "other" not in names
+    assert models.usual_policy("deep") == "safe" and warnings == [], "nobody has asked for it yet"
+    models.system(SystemRequest(policy="safe", exit="2"))
+    (warning,) = warnings
+    assert "`--finish-reading` is off, not on, `--exit` is 2, not off" in warning
+    assert "The guarantee on its loss does not hold here." in warning
+    with pytest.raises(ConfigError, match="was tuned on the weights `last`, but `best` are used"):
+        models.system(SystemRequest(policy="other"))
+    with pytest.raises(ConfigError, match="was tuned on the weights `last`"):
+        Models({"deep": folder}, policies=["other"])
 
 
 def test_limits(server: Server) -> None:
@@ -348,6 +390,14 @@ def test_empty_streams(server: Server) -> None:
     client = Client(server)
     events = client.feed(client.open(model="grid"), " ", end=True)
     assert [e["event"] for e in events] == ["end"] and events[0]["average_lagging"] is None
+
+
+def test_words_without_units(server: Server) -> None:
+    client = Client(server)
+    stream = client.open(model="grid")
+    (event,) = client.feed(stream, "\x01")
+    assert event == {"event": "read", "system": 0, "word": "\x01", "units": [], "reads": 0}
+    assert client.feed(stream, "Er", end=True)[-1]["event"] == "end"
 
 
 def test_text_stays_text(server: Server) -> None:
@@ -441,7 +491,7 @@ def test_queue_and_time_are_bounded(models: Models) -> None:
     limits = Limits(queue=1, seconds=0.5)
     server = _serve(models, limits)
     first, second = Client(server), Client(server)
-    stream = first.open(model="grid")
+    stream, refused = first.open(model="grid"), first.open(model="grid")
     gate = _Gate(server.service.worker)
     events: list[Any] = []
     asking = threading.Thread(
@@ -451,11 +501,41 @@ def test_queue_and_time_are_bounded(models: Models) -> None:
     assert gate.began.wait(20)
     status, answer = second.ask("POST", "/translate", {"lines": ["Er"]})
     assert status == 503 and "Too many requests" in answer["error"]
+    # Nothing has been read of another stream's end, which may be sent again.
+    status, answer = second.ask("POST", f"/streams/{refused}/end")
+    assert status == 503 and "Too many requests" in answer["error"]
     asking.join(20)
     gate.open.set()
     assert events[0][0] == 503 and "more than 0.5 s" in events[0][1]["error"]
     # What had begun may have changed the stream: it does not go on.
     assert second.ask("POST", f"/streams/{stream}/words", {"text": "Er"})[0] == 409
+    assert second.feed(refused, "", end=True)[-1]["event"] == "end"
+    assert server.end(10)
+
+
+def test_an_endless_word_is_read_unit_by_unit(models: Models) -> None:
+    """Others' work comes in between, and the time limit counts: here it ends after five units."""
+    server = _serve(models, Limits())
+    client, other = Client(server), Client(server)
+    streams = [client.open(model="grid"), client.open(model="deep", policy="local-agreement n=2")]
+    run, jobs = server.service.worker.run, 0
+
+    def late(work: Any, deadline: float) -> Any:
+        nonlocal jobs
+        jobs += 1
+        return run(work, deadline if jobs <= 5 else 0.0)
+
+    server.service.worker.run = late  # type: ignore[method-assign]
+    for stream in streams:
+        jobs = 0
+        events = client.feed(stream, "x" * 2000)
+        assert events[0]["event"] == "read" and len(events[0]["units"]) > 100
+        assert "more than 30 s" in events[-1]["error"]
+        assert 6 <= jobs < 10, "the first five, and those that ended before they were looked at"
+        assert all(e["reads"] <= jobs for e in events if e["event"] == "write")
+        assert client.ask("POST", f"/streams/{stream}/words", {"text": "Er"})[0] == 409
+    jobs = 0
+    assert other.ask("POST", "/translate", {"lines": ["Er"]})[0] == 200
     assert server.end(10)
 
 
@@ -464,7 +544,7 @@ def test_visitors_who_leave(server: Server) -> None:
     client = Client(server)
     stream = client.open(model="grid")
     gate = _Gate(server.service.worker)
-    body = json.dumps({"text": "a b c d e f", "end": True}).encode()
+    body = json.dumps({"text": "a b c d e f"}).encode()
     client.connection.request("POST", f"/streams/{stream}/words", body)
     assert gate.began.wait(20)
     client.connection.close()
@@ -472,6 +552,8 @@ def test_visitors_who_leave(server: Server) -> None:
     session = server.service.streams.get(stream)
     _until(lambda: not session.is_busy)
     assert len([e for e in session.events if e["event"] == "read"]) < 6
+    with pytest.raises(Refusal, match="The stream has ended"):
+        next(session.feed("g"))
     client = Client(server)
     gate.began.clear()
     gate.open.clear()

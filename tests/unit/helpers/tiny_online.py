@@ -98,7 +98,7 @@ def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) 
         )  # fmt: skip
         for parameter in model.parameters():
             torch.nn.init.normal_(parameter, std=0.5)
-        search = {"max_length_a": 5.0, "max_length_b": 1.0, "beam": 4}
+        search = {"max_length_a": 5.0, "max_length_b": 1.0, "beam": 4, "length_penalty": 0.6}
         save_model(folder / name, model, pipeline, {"search": search})
     return folder
 

@@ -1,4 +1,4 @@
-"""Reference implementations of kernels: the same results in torch's own operations, with its gradients."""
+"""Reference implementations of kernels: the same results in torch's operations, with gradients."""
 
 from __future__ import annotations
 

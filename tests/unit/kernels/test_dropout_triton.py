@@ -50,7 +50,9 @@ def mask_of(shape: tuple[int, ...], rate: float) -> Tensor:
 @pytest.mark.parametrize("scale", [1.0, SCALE])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_equals_the_reference(dtype: torch.dtype, rate: float, scale: float, shape: tuple[int, ...]) -> None:
+def test_equals_the_reference(
+    dtype: torch.dtype, rate: float, scale: float, shape: tuple[int, ...]
+) -> None:
     drawn = [torch.randn(shape).to(dtype) for _ in range(3)]
     h, y = (tensor.to(DEVICE).requires_grad_() for tensor in drawn[:2])
     mask = mask_of(shape, rate)

@@ -36,6 +36,9 @@ BY_HAND: list[tuple[Metric, dict[str, Any], str, str, float]] = [
     (ter, {"lowercase": True}, "a b", "A B", 0),
     (ter, {}, "a b", "A B", 100),
     (ter, {}, "a b x d", "a b c d", 25),
+    # Without spaces for each Chinese character: 2 of 8.
+    (ter, {"tokenize": "zh"}, "我们今天去上海。", "我们今天去北京。", 25),
+    (ter, {"tokenize": "char"}, "我们今天去上海。", "我们今天去北京。", 25),
 ]  # fmt: skip
 
 

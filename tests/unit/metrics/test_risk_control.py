@@ -136,7 +136,16 @@ def test_losses_and_edit_distance() -> None:
     assert agreement_losses(full, adaptive).tolist() == [0, 0.5, 0, 1]
     texts = ["a b c d e", "a b c d e", "x"], ["a b c d e", "z", "y"], ["a b c d e"] * 3
     # Nothing lost; all that there was (100 percent) but for what one wrong word gets; nothing won.
-    bleu = bleu_losses(*texts)
+    bleu = bleu_losses(*texts, "none")
     assert bleu[0] == 0 and 0.9 < bleu[1] <= 1 and bleu[2] == 0
-    better = bleu_losses(texts[1], texts[0], texts[2])
+    better = bleu_losses(texts[1], texts[0], texts[2], "none")
     assert better.tolist() == [0, 0, 0], "a better translation makes up for nothing"
+
+
+def test_losses_of_text_without_spaces_are_of_characters() -> None:
+    best, worse = "我们今天去北京", "我们今天去北海"
+    # 6 of 7 characters, 5 of 6 pairs, 4 of 5 triples, 3 of 4 fours.
+    expected = 1 - (6 / 7 * 5 / 6 * 4 / 5 * 3 / 4) ** 0.25
+    for tokenize in ("zh", "char"):
+        lost = bleu_losses([best, worse], [worse, best], [best] * 2, tokenize)
+        assert lost == pytest.approx([expected, 0.0])

@@ -157,6 +157,45 @@ def test_losses_leave_out_empty_sources() -> None:
     assert lost == pytest.approx([expected, 0.0]), "what is better makes up for nothing"
 
 
+RAW, TOKENIZED = "我们今天去北京。", "我们今天去北京 。"
+"""The first alone is without spaces: Moses sets the mark apart."""
+
+
+def test_losses_of_text_without_spaces_are_of_characters() -> None:
+    def decoded(words: str) -> Decoded:
+        return Decoded(OFFLINE, [Outcome([], words, "", [], [])], 0.0)
+
+    (sentence,) = sentences(1)
+    chinese = dataclasses.replace(sentence, reference=TOKENIZED, raw_reference=RAW)
+    offline, online = decoded(TOKENIZED), decoded("我们今天去北海 。")
+    lost = losses("bleu", offline, online, [chinese], "zh")
+    # 7 of 8 characters, 5 of 7 pairs, 4 of 6 triples, 3 of 5 fours.
+    assert lost == pytest.approx([1 - (7 / 8 * 5 / 7 * 4 / 6 * 3 / 5) ** 0.25])
+
+
+@pytest.mark.parametrize(
+    ("raw", "language", "expected"),
+    [(RAW, "zh", "zh"), (RAW, "ja", "char"), ("We go to Peking.", "zh", "none")],
+)
+def test_every_loss_of_a_calibration_counts_the_same_words(
+    raw: str, language: str, expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: list[str] = []
+
+    def recorded(baseline: list[str], *others: Any) -> Any:
+        used.append(others[-1])
+        return numpy.zeros(len(baseline))
+
+    monkeypatch.setattr(module, "bleu_losses", recorded)
+    decoder: Any = Simulated(1)
+    lines = [dataclasses.replace(line, raw_reference=raw) for line in sentences()]
+    calibrate(
+        decoder, [Setting("wait-k", 3.0)], lines, Guarantee("bleu", 5.0, 0.9), lambda *_: 3.0,
+        language=language,
+    )  # fmt: skip
+    assert used == [expected] * 2
+
+
 def test_texts_of_settings_are_read_as_they_were() -> None:
     texts = [
         "wait-k k=3", "wait-k k=inf", "threshold threshold=0.00001", "entropy most=0.5,3",

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
 from nmtgrid.analysis.plotting.figure import SUFFIXES
@@ -12,13 +13,17 @@ from nmtgrid.cli.app import INTERRUPTED, main
 from nmtgrid.cli.online_eval import files
 from nmtgrid.cli.online_eval.run import print_skipped
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.areas import area
 from nmtgrid.metrics.latency import Latency, latency
 from nmtgrid.models.directory import load_model, save_model
+from nmtgrid.online import calibrate
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder
 from nmtgrid.online.published import curves
 from nmtgrid.online.simuleval import read_log
 from nmtgrid.search.traces import read_traces
-from tests.unit.helpers.tiny_online import online, refused, report, toy_home
+from tests.unit.helpers.text_data import CHINESE, text_data
+from tests.unit.helpers.tiny_online import SMALL, online, refused, report, toy_home
+from tests.unit.helpers.toy_model import toy_model
 
 MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "grid": ("pervasive", {"reader": "shared"}),
@@ -200,6 +205,43 @@ def test_areas_against_wait_k(
     assert "BLEU above" not in capsys.readouterr().err, "they are in words"
 
 
+def test_areas_of_text_without_spaces_are_those_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, file = text_data(tmp_path, CHINESE), tmp_path / "r.json"
+    search = {"max_length_a": 5.0, "max_length_b": 1.0}
+    grid = tmp_path / "grid"
+    toy_model(grid, data, settings=SMALL["pervasive"], seed=3, std=0.5, search=search)
+    sweep = ("--k", "1,3,9", "--policy", "confidence threshold=0.3,0.7 floor=2")
+    options = ("--data", data, "--bootstrap", 0, "--finish-reading")
+    assert online(grid, *sweep, *options, "--json", file) == 0
+    values = report(file)
+    assert all("tok:zh" in row["signature_bleu_tokenized"] for row in values["settings"])
+    curves = {
+        policy: [row for row in values["settings"] if row["policy"] == policy]
+        for policy in ("confidence", "wait-k")
+    }
+    for row in values["areas"]:
+        points = [
+            [point[key] for point in curve]
+            for curve in curves.values()
+            for key in (row["metric"], "bleu_tokenized")
+        ]
+        expected = area(*points)
+        assert row["difference"] == pytest.approx(expected.difference) != 0
+    assert len(values["areas"]) == 2
+    used: list[str] = []
+
+    def losses(offline: list[str], *others: Any) -> Any:
+        used.append(others[-1])
+        return numpy.zeros(len(offline))
+
+    monkeypatch.setattr(calibrate, "bleu_losses", losses)
+    promise = ("--allow-loss", 90, "--confidence", 0.5, "--no-keep", "--test-split", "test")
+    assert online(grid, "--data", data, "--k", "1", *promise) == 0
+    assert used == ["zh"] * 3, "two halves, and the other split"
+
+
 def test_areas_against_wait_k_of_a_baseline(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -246,6 +288,22 @@ def test_systems_side_by_side(drawn: Path, tmp_path: Path) -> None:
     assert "A/B, wait-k" in text and "blocks, wait-k" in text
     paths = (out / "paths.svg").read_text()
     assert "READ/WRITE paths, test" in paths and "Line 2, reference" in paths
+
+
+def test_each_model_is_evaluated_with_all_that_it_can_follow(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here only the first model can follow wait-k, and only that one has a trained reader."""
+    file = tmp_path / "r.json"
+    command = ("grid", "both", "--data", "data", "--sentences", 2, "--k", "1", "--policies", "all")
+    assert online(*command, "--out", tmp_path / "out", "--json", file) == 0
+    message = " ".join(capsys.readouterr().err.split())
+    assert "both: without `wait-k`" in message and "grid: without `wait-k`" not in message
+    followed: dict[str, set[str]] = {"grid": set(), "both": set()}
+    for setting in report(file)["settings"]:
+        followed[setting["system"]].add(setting["policy"])
+    assert {"wait-k", "threshold"} <= followed["grid"]
+    assert "re-translation" in followed["both"] and followed["both"] < followed["grid"]
 
 
 @pytest.mark.parametrize(
@@ -307,7 +365,7 @@ def test_an_ensemble(here: Path, tmp_path: Path) -> None:
     assert (out / "k-inf.txt").read_text() == (tmp_path / "greedy.txt").read_text()
     assert main([*decode, "--stream", "--k", "2", "--traces", str(tmp_path / "t.jsonl")]) == 0
     streamed, batched = (
-        [(row.target, row.reads or []) for row in read_traces(path)]
+        [(row.target, row.reads or [], round(row.score, 2)) for row in read_traces(path)]
         for path in (tmp_path / "t.jsonl", out / "k-2.traces.jsonl")
     )
     assert streamed == batched

@@ -160,6 +160,7 @@ def test_what_is_said_of_a_setting() -> None:
         ("confidence threshold=x", "`x` is not a number"),
         ("confidence threshold=1.5", "`confidence`: `threshold` must be above 0 and below 1"),
         ("alignatt last=0.5", "is not a whole number"),
+        ("alignatt last=1..40 floor=0..25", "1,040 combinations of its settings, more than 1,000"),
         ("oracle", "`--oracle LIST`"),
         ("", "needs a name"),
     ],
@@ -226,6 +227,31 @@ class Ahead(Policy):
         return proposal.reads >= self.k
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Strict(Policy):
+    share: float
+    least: int = 1
+
+    def decide(self, proposal):
+        return proposal.reads > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Reads(Policy):
+    wants_proposals = False
+    kind: str = "four"
+
+    def next_reads(self, step, sentence, reads, lengths, rho):
+        return {
+            "four": lambda: lengths.clamp(max=4),
+            "shrinking": lambda: lengths.clamp(max=max(1, 4 - step)),
+            "beyond": lambda: lengths + 5,
+            "failing": lambda: [][step],
+            "shares": lambda: lengths / 2,
+            "bools": lambda: lengths > 2,
+        }[self.kind]()
+
+
 class Other:
     pass
 """
@@ -251,6 +277,15 @@ def test_a_policy_of_ones_own(own: Path) -> None:
     (even,) = read_policy("Even")
     assert (even.title, even.slug, even.is_offline) == ("Even", "Even", False)
     assert even.values() == {"policy": "Even", "parameter": "", "value": 0.0}
+
+
+def test_a_setting_without_a_default(own: Path) -> None:
+    """It is described, and must have a value."""
+    shown = [(each.name, each.default) for each in policy_settings("Strict")]
+    assert shown == [("share", None), ("least", 1), ("floor", 0), ("cap", 0)]
+    assert [setting.value for setting in read_policy("Strict share=0.3")] == [0.3]
+    with pytest.raises(ConfigError, match="`share` has no default: give it a value"):
+        read_policy("Strict")
 
 
 def test_settings_that_may_be_infinite_need_not_be_whole(own: Path) -> None:
@@ -338,3 +373,42 @@ def test_results_are_read_back(tmp_path: Path) -> None:
     read = [result.setting for result in read_online_results(tmp_path / "results.json")]
     assert read == [setting, Setting("wait-k", math.inf), Setting("wait-k", math.inf)]
     assert read[0].label == "Margin"
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [("Reads kind=shrinking", "Reads kind=four"), ("Reads kind=beyond", "wait-k k=inf")],
+)
+def test_own_reads_never_shrink_nor_pass_the_end(own: Path, text: str, same: str) -> None:
+    """In a batch, whose other sentences are longer, and in a stream."""
+    online, pairs = translator("pervasive"), sentences()
+    settings = [setting for each in (text, same) for setting in read_policy(each)]
+    results, expected = OnlineDecoder(online).run(pairs, settings)
+    assert [outcome.reads for outcome in results.outcomes] == [
+        outcome.reads for outcome in expected.outcomes
+    ]
+    streams = StreamTranslator(online.models, online.pipeline, settings[0].make(), online.plan)
+    for pair, outcome in zip(pairs, results.outcomes, strict=True):
+        line = streams.begin()
+        for word in pair.words:
+            line.read(word)
+        line.end()
+        assert line.target == outcome.units
+        assert not pair.source or line.hypothesis().reads == outcome.reads
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        ("failing", "`Reads` failed at target token 1: IndexError"),
+        ("shares", r"`next_reads` of .* whole numbers \[\d\], .* of float32"),
+        ("bools", r"`next_reads` of .* whole numbers \[\d\], .* of bool"),
+    ],
+)
+def test_what_is_wrong_with_own_reads_is_told(own: Path, kind: str, message: str) -> None:
+    (setting,), online = read_policy(f"Reads kind={kind}"), translator("pervasive")
+    with pytest.raises(ConfigError, match=message):
+        list(OnlineDecoder(online).run(sentences(), [setting]))
+    line = StreamTranslator(online.models, online.pipeline, setting.make(), online.plan).begin()
+    with pytest.raises(ConfigError, match=message):
+        line.read("ab")

@@ -182,6 +182,24 @@ def test_progress_is_shown_while_a_long_line_is_translated() -> None:
     assert text.replace(" ", "") == raw, "nothing is lost"
 
 
+def test_long_text_without_spaces_is_translated_sentence_by_sentence() -> None:
+    sentences = [
+        "红色的狗看见那只狗在花园里。",
+        "那只狗在看见红色的花园吗？",
+        "狗看见那红色的花园里的狗！",
+    ]
+    raw, warnings = "".join(sentences), list[str]()
+    letters = sorted({*raw})
+    loaded = copier(" ".join([*letters, *(f"{letter}@@" for letter in letters)]), bpe=True)
+    options = TranslationOptions(max_source=20)
+    system = Translator([loaded], SearchPlan(), options, warn=warnings.append)
+    (translation,) = system.translations([raw])
+    expected = [f"{letter}@@" if letter not in "。？！" else letter for letter in raw]
+    assert translation.source == translation.target == expected
+    assert translation.text == translation.tokenized == raw, "no space between sentences"
+    assert len(warnings) == 1 and "long-line" in warnings[0] and "1 (40)" in warnings[0]
+
+
 def test_unknown_words_can_be_copied_and_units_become_words() -> None:
     loaded = copier(WORDS)
     assert translator(loaded).translate(["a Zebra b"]) == ["a <unk> b"]

@@ -7,6 +7,7 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +24,21 @@ from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.latency import word_delays, word_ends
 from nmtgrid.models import zoo
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.policies import WaitK
-from nmtgrid.online.stream import StreamTranslator
+from nmtgrid.online.stream import LineText, StreamTranslator
 from nmtgrid.search.api import SearchPlan
-from nmtgrid.search.long_sources import SourceLimits, cut, split
+from nmtgrid.search.long_sources import SourceLimits, cut, split, units_to_split
 from nmtgrid.search.translate import whole_word
+from nmtgrid.serve.streams import Limits, Stream, Worker
+from nmtgrid.serve.systems import System, SystemRequest
+from nmtgrid.text.bpe import Codes
 from nmtgrid.text.incremental import IncrementalPieces
 from nmtgrid.text.moses import Moses
+from nmtgrid.text.pipeline import Pipeline, Side
 from nmtgrid.text.scripts import bleu_tokenizer, estimated_words
 from nmtgrid.text.sentencepiece_model import SentencePieceModel, learn_pieces
-from nmtgrid.text.vocabulary import UNKNOWN
+from nmtgrid.text.vocabulary import UNKNOWN, Vocabulary
 
 GERMAN = ["der rote Hund sieht den Hund", "ein Hund sah den roten Ball", "der Ball, rot und rund"]
 CHINESE = ["红色的狗看见那只狗在花园里", "一只狗看见红色的球在花园里", "这只红色的球是圆的在花园里"]
@@ -64,6 +70,18 @@ def test_pieces_are_those_of_the_package() -> None:
         )
     assert pickle.loads(pickle.dumps(model)).segment(["rotrund"]) == model.segment(["rotrund"])
     assert len(model) == processor.get_piece_size() and "Z" not in model
+
+
+def test_learned_pieces_do_not_normalise() -> None:
+    # The package's default makes `,`, `!`, `(`, `...`, `x2`, `1⁄2`, `TM` and so on of these.
+    odd = ["狗，看见！", "（那只）？", "…", "x²", "½", "™", "ﬁel", "Ａ", "e\u0301", "a\u200bb", "①"]
+    model = _model([*GERMAN, *odd], 90)
+    for word in odd:
+        assert "".join(model.segment([word])) == f"▁{word}"
+        assert all(piece in model for piece in model.segment([word]))
+    # A model that others trained keeps its own rules.
+    foreign = SentencePieceModel(_foreign([*GERMAN, *odd], vocab_size=60))
+    assert "".join(foreign.segment(["½，"])) == "▁1⁄2,"
 
 
 def test_language_codes_stay_whole() -> None:
@@ -114,6 +132,14 @@ def test_marks_of_words() -> None:
     assert word_delays([1, 1, 2, 2, 3, 3, 3], [1, 2], units, SPACE) == [1, 2, 2]
 
 
+def test_of_text_without_spaces_a_unit_is_copied() -> None:
+    # The `▁` goes with the unit behind it.
+    units = ["▁", "我们", "看见", "那只", "狗", "。", "▁Hund"]
+    assert [whole_word(units, n, SPACE) for n in (0, 1, 2, 6)] == ["我们", "我们", "看见", "Hund"]
+    assert whole_word(["我@@", "们@@", "看见@@", "那只@@", "狗"], 2) == "看见"
+    assert whole_word(["北@@", "京", "好"], 0) == "北京"
+
+
 def test_long_lines_are_cut_between_words() -> None:
     units = ["▁Er", "▁g", "ing", ".", "▁Sie", "▁kam", "▁nie", "."]
     limits = SourceLimits(whole=6, piece=6)
@@ -121,6 +147,39 @@ def test_long_lines_are_cut_between_words() -> None:
     # At most five: not within a word, so behind `ing`, unless a clause ends before.
     assert cut(["▁a", "▁b", "▁c", "▁ding", "en", "t"], 5, SPACE) == [3, 6]
     assert cut(["▁我", "看", "，", "你", "来", "了"], 5, SPACE) == [3, 6]
+
+
+def test_long_text_without_spaces_is_split_at_its_sentences() -> None:
+    vocabulary = Vocabulary(["a"])
+    sentences = [f"{CHINESE[0]}。", "这只球是圆的吗？", "「狗看见。」它看见！", f"{CHINESE[1]}。"]
+    pieces, limits = _model([*CHINESE, *sentences], 200), SourceLimits(10, 40)
+    for codes in (pieces, Codes(["的 狗", "圆 的"])):
+        side = Side(Moses("zh", tokenize=False), codes, vocabulary)
+        units = units_to_split("".join(sentences), limits, side)
+        ends = split(units, limits, side.moses, side.mark)
+        # Each is as if it stood alone: its first piece has a mark, its last unit of BPE has none.
+        split_units = [units[start:end] for start, end in pairwise([0, *ends])]
+        assert split_units == [side.tokens(sentence) for sentence in sentences]
+        short = "".join(sentences[1:3])
+        assert units_to_split(short, SourceLimits(40, 40), side) == side.tokens(short)
+    # A normaliser of the model's does not hide the marks: `？` is `?` in its units.
+    foreign = SentencePieceModel(_foreign([*CHINESE, *sentences], vocab_size=60))
+    side = Side(Moses("zh", tokenize=False), foreign, vocabulary)
+    units = units_to_split(sentences[1] * 2, SourceLimits(4, 40), side)
+    assert units == side.tokens(sentences[1]) * 2 and units[-1] == "?"
+
+
+def test_spaces_between_translated_pieces() -> None:
+    def joined(pieces: list[str], tokenize: bool = False) -> str:
+        side = Side(Moses("zh", tokenize), _model(), Vocabulary(["a"]))
+        return side.join_pieces([piece.split() for piece in pieces])
+
+    assert joined(["▁红色的 狗看见 。", "", "▁ 一只狗 看见球 。"]) == "红色的狗看见。一只狗看见球。"
+    assert joined(["▁Er ▁g ing .", "", "▁Sie ▁kam ."]) == "Er ging. Sie kam."
+    # Words that are set apart by spaces stay so, and so do tokens of Moses.
+    assert joined(["▁红色 ▁狗", "▁看见 ▁球"]) == "红色 狗 看见 球"
+    tokens = joined(["▁红色的 狗看见", "▁一只狗 看见球"], tokenize=True)
+    assert tokens == "红色的狗看见 一只狗看见球"
 
 
 def test_pieces_become_text_at_once() -> None:
@@ -227,22 +286,32 @@ def test_lengths_of_text_without_spaces() -> None:
 
 def test_apply_and_undo(data: Path, tmp_path: Path) -> None:
     raw, cut_text, back = (tmp_path / name for name in ("raw", "cut", "back"))
-    raw.write_text("".join(f"{line}\n" for line in [*GERMAN, *CHINESE]))
+    tagged = f">>zho<< {GERMAN[0]}"
+    raw.write_text("".join(f"{line}\n" for line in [tagged, *GERMAN, *CHINESE]))
     model = str(data / "sentencepiece.model")
     assert main(["bpe", "apply", model, "--input", str(raw), "--out", str(cut_text)]) == 0
     assert main(["bpe", "undo", "--input", str(cut_text), "--out", str(back)]) == 0
     assert back.read_text() == raw.read_text() and "▁" in cut_text.read_text()
+    # In BPE such a mark is a word like others.
+    cut_text.write_text("ei@@ n H@@ und ▁ x\n")
+    assert main(["bpe", "undo", "--input", str(cut_text), "--out", str(back)]) == 0
+    assert back.read_text() == "ein Hund ▁ x\n"
 
 
-def test_streams_write_the_text_of_the_search(data: Path) -> None:
-    pipeline = Dataset.open(data).pipeline
+def _small(pipeline: Pipeline) -> TranslationModel:
+    """Return a causal model with drawn weights: what it writes may be anything."""
     torch.manual_seed(4)
     sizes = {"encoder_depth": 1, "decoder_depth": 1, "size": 8, "heads": 2}
-    model = zoo.build(
+    return zoo.build(
         "transformer", overrides={**sizes, "feed_forward_size": 8, "encoder": "unidirectional"},
         source_vocab_size=len(pipeline.source_vocabulary),
         target_vocab_size=len(pipeline.target_vocabulary),
     ).eval()  # fmt: skip
+
+
+def test_streams_write_the_text_of_the_search(data: Path) -> None:
+    pipeline = Dataset.open(data).pipeline
+    model = _small(pipeline)
     plan = SearchPlan(max_length_a=12, max_length_b=0.0)
     # Both directions of text: the model is random, its words may be anything.
     stream = StreamTranslator([model], pipeline, WaitK(2), plan).begin()
@@ -256,6 +325,26 @@ def test_streams_write_the_text_of_the_search(data: Path) -> None:
         text.add(unit)
     assert text.text.strip() == pipeline.restore(tokens)
     assert stream.source == pipeline.source_tokens(GERMAN[0])
+
+
+def test_pieces_show_as_they_are_written(data: Path) -> None:
+    """In `decode --stream`, whose line is a `LineText`, and in the demo."""
+    pipeline = Dataset.open(data).pipeline
+    plan = SearchPlan(max_length_a=12, max_length_b=0.0)
+    translator = StreamTranslator([_small(pipeline)], pipeline, WaitK(2), plan)
+    line, limits, shown = LineText(translator), Limits(), ""
+    worker = Worker(limits)
+    demo = Stream([System(SystemRequest(), "", translator)], worker, limits, 60)
+    for word in GERMAN[0].split():
+        shown += line.read(word)
+        assert shown == line.text == "".join(line.stream.target).replace(SPACE, " ").lstrip()
+        list(demo.feed(word))
+        assert "".join(e["text"] for e in demo.events if e["event"] == "text") == shown
+    assert shown, "before the line has ended"
+    shown += line.end()
+    list(demo.feed("", end=True))
+    worker.close()
+    assert demo.events[-1]["text"] == line.trace(1).text == shown
 
 
 def test_bpe_dropout_is_refused(data: Path, refused: Callable[..., str], tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from nmtgrid.text.moses import Moses
-from nmtgrid.text.sentences import ends_sentence, sentence_ends
+from nmtgrid.text.sentences import ends_sentence, sentence_ends, sentences_of_word
 
 # Language, and lines whose sentences are separated by " | ".
 _LINES = [
@@ -44,6 +44,20 @@ def test_words_of_a_stream() -> None:
         assert ends_sentence(word, moses), word
     for word in ("Mann", "Dr.", "A.", "3.", "z.B.", "(Dr.", '"', ")", "a,"):
         assert not ends_sentence(word, moses), word
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "我来了。|他走了！|你呢？？|好｡|好",
+        "（我来了。）他说：“走。”她走了。|「好。」",
+        '"走。"他说。|好。',  # whether such a mark opens or closes is not known
+        "www.example.org/?x=1!y",
+        "",
+    ],
+)
+def test_sentences_without_spaces(word: str) -> None:
+    assert sentences_of_word(word.replace("|", "")) == word.split("|")
 
 
 def test_no_words() -> None:

@@ -1,20 +1,24 @@
 """Validation: the loss is the mean over all target tokens; scores are of greedy decoding."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
+from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import bleu
 from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.models.directory import LoadedModel
+from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.translate import TranslationOptions, Translator
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.validate import Score, SplitValidator
+from tests.unit.helpers.text_data import CHINESE, text_data
+from tests.unit.helpers.toy_model import read_json, toy_model
 from tests.unit.helpers.train_command import toy_data
 
 CPU = torch.device("cpu")
@@ -69,6 +73,43 @@ def test_bleu_is_that_of_the_command_that_decodes(data: Dataset, model: Translat
     first = validator(data, 300, sentences=7).quality(model)
     assert first.bleu == pytest.approx(bleu(lines[:7], references[:7], "none").value)
     assert score.cider is first.cider is None
+
+
+def decoded(model: Path, data: Dataset, *options: str) -> Any:
+    """Return what `decode` reports of the validation split."""
+    report = model / "report.json"
+    command = ["decode", str(model), "--data", str(data.path), "--split", "valid", *options]
+    assert main([*command, "--device", "cpu", "--json", str(report)]) == 0
+    return read_json(report)
+
+
+def test_text_without_spaces_is_scored_as_decode_does(tmp_path: Path) -> None:
+    """By raw references: Moses sets marks apart, so that its text seems to have spaces."""
+    data = Dataset.open(text_data(tmp_path, CHINESE))
+    folder = toy_model(tmp_path / "model", data.path, std=0.5)
+    values = decoded(folder, data, "--beam", "1")
+    assert "tok:zh" in values["signature_bleu_tokenized"]
+    quality = validator(data, 300).quality(load_model(folder).model)
+    assert quality.bleu == pytest.approx(values["bleu_tokenized"]) != 0
+
+
+def test_empty_sides_count_as_in_decode(tmp_path: Path) -> None:
+    """Neither in the loss; but a source without a reference is translated in both."""
+    lines = [f"cat number {n}" for n in range(6)]
+    sides = {"de": [*lines, "", "cat number", ""], "en": [*lines, "cat", "", ""]}
+    data = Dataset.open(text_data(tmp_path, sides))
+    folder = toy_model(tmp_path / "model", data.path, seed=3, std=0.5)
+    model, values = load_model(folder).model, decoded(folder, data, "--beam", "1")
+    assert validator(data, 300).quality(model).bleu == pytest.approx(values["bleu_tokenized"]) != 0
+    values = decoded(folder, data, "--forced")
+    split, plain = data.split("valid"), Likelihood(LikelihoodSettings(label_smoothing=0.0))
+    with torch.no_grad():
+        total = sum(plain.loss(model, split.batch([i])).total.item() for i in range(6))
+    # Units and an end symbol of each of the first six alone.
+    tokens = int(split.target_lengths[:6].sum()) + 6
+    assert (values["sentences"], values["target_tokens"]) == (6, tokens)
+    assert values["nll"] == pytest.approx(total / tokens, rel=1e-5)
+    assert validator(data, 300).score(model).nll == pytest.approx(total / tokens, rel=1e-5)
 
 
 def test_validation_draws_no_random_numbers(data: Dataset, model: TranslationModel) -> None:

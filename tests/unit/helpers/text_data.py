@@ -1,0 +1,29 @@
+"""Datasets of a few lines of text, among them Chinese without spaces; not a test itself."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from nmtgrid.cli.app import main
+
+CHINESE = {
+    "en": [f"cat number {n} is at home ." for n in range(6)],
+    "zh": [f"这是第{n}只猫，在家里。" for n in range(6)],
+}
+"""11 Chinese characters a line, which Moses makes four words of, marks among them."""
+
+
+def text_data(folder: Path, sides: Mapping[str, Sequence[str]], *options: str) -> Path:
+    """Return the dataset `folder/data`, whose splits all have the lines of `sides`, by language.
+
+    `options` are those of `preprocess`; of training text it drops what is empty.
+    """
+    source, target = sides
+    data, prefix = str(folder / "data"), str(folder / "text")
+    for language, lines in sides.items():
+        text = "".join(f"{line}\n" for line in lines)
+        Path(f"{prefix}.{language}").write_text(text, encoding="utf-8")
+    languages = ["--source-lang", source, "--target-lang", target, "--max-ratio", "9"]
+    files = ["--train", prefix, "--valid", prefix, "--test", prefix, "--out", data]
+    assert main(["preprocess", *languages, *files, *options]) == 0
+    assert main(["bpe", "learn", data, "--merges", "10"]) == 0
+    return Path(data)
