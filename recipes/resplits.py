@@ -131,7 +131,8 @@ def measure(options: argparse.Namespace) -> dict[str, Measured]:
             of_sentence = sentence_latencies(sentences, decoded.outcomes, pipeline.target_joiner)
             latencies.append(of_sentence["token", "thesis"].al)
             for risk in RISKS:
-                tables[risk].append(losses(risk, offline, decoded, sentences))
+                lost = losses(risk, offline, decoded, sentences, pipeline.facts.target_lang)
+                tables[risk].append(lost)
             means = ", ".join(f"{risk} {100 * tables[risk][-1].mean():.2f}" for risk in RISKS)
             print(f"{decoded.setting.title}: AL {numpy.nanmean(latencies[-1]):.2f}, {means}")
         results[settings[0].curve_label] = Measured(

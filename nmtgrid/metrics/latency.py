@@ -26,7 +26,7 @@ from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import nan_to_none
 from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
 from nmtgrid.base.spans import shortened
-from nmtgrid.base.subword_marks import SPACE, word_numbers
+from nmtgrid.base.subword_marks import SPACE, joined_words, word_numbers
 
 Convention = Literal["thesis", "simuleval"]
 Unit = Literal["token", "word"]
@@ -386,9 +386,10 @@ def word_ends(count: int, target_pieces: Sequence[str], joiner: str) -> list[int
     """
     if count - len(target_pieces) not in (0, 1):
         raise ValueError(f"{count} delays for {len(target_pieces)} target pieces")
-    numbers = word_numbers(target_pieces, joiner)
-    if not numbers:
+    # Marks of SentencePiece without a letter are no word: the text is empty.
+    if not any(joined_words(target_pieces, joiner)):
         return []
+    numbers = word_numbers(target_pieces, joiner)
     # Of the first piece of each word but the first.
     begins = [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1]]
     if joiner == SPACE:

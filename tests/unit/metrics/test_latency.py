@@ -164,6 +164,7 @@ def test_word_delays() -> None:
     assert word_delays([1, 3, 3, 5, 6], source, ["x@@", "y", "z", "u@@", "v"], "@@") == [2, 2, 3]
     # Written with a part of the first word; and beyond the source.
     assert word_delays([1, 9], source, ["x", "y"], "@@") == [1, 3]
+    assert word_delays([1, 1], [1], ["▁"], "▁") == []
     assert word_delays([], source, [], "@@") == [] == word_delays([4], source, [], "@@")
     # A word that seems to go on is final with the end symbol, where that one's delay is known.
     assert word_delays([1, 2], source, ["x@@", "y@@"], "@@") == [1]
