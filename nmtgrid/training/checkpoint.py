@@ -108,6 +108,7 @@ class Checkpoints:
                 _link(existing[-1] / BEST, part / BEST)
             else:
                 _link(part / LAST, part / BEST)
+            sync_folder(part)
             # The one step that makes it a state: a run killed before has none of it.
             os.rename(part, path)
             sync_folder(self.folder)

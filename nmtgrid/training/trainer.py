@@ -434,6 +434,8 @@ class Trainer:
         # not been.
         loss, progress = outcome.score.value, self.progress
         if due:
+            # An interval begins when its validation ends, however long that took.
+            progress.validated_minutes = self.stopwatch.minutes
             self.rate.evaluated(loss)
             progress.waited += 1
             # A loss that is not finite is no improvement, not even the first one.

@@ -346,12 +346,14 @@ class Updater:
                     raise
                 if len(microbatch) == 1:
                     width, height = microbatch.source.shape[1], microbatch.target_input.shape[1]
+                    is_known = hasattr(self.weights.model.config, "checkpoint_activations")
+                    advice = ", or `--set model.checkpoint_activations=true`" if is_known else ""
                     raise DeviceError(
                         f"Training pair {int(microbatch.indices[0]) + 1} ({width} source and "
                         f"{height} target tokens) does not fit into memory, even as a batch of its "
                         "own.",
-                        "Set a smaller `batches.max_length`, a smaller model, or "
-                        "`--set model.checkpoint_activations=true`.",
+                        "In a new run, set a smaller `batches.max_length` or a smaller model"
+                        f"{advice}.",
                     ) from fault
                 if self.weights.is_sharded:
                     # All processes must do as many passes: none may halve its batch.

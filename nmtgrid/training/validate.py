@@ -9,27 +9,30 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
-from typing import Literal, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.devices import autocast
+from nmtgrid.base.devices import autocast, is_out_of_memory
 from nmtgrid.base.errors import DataError
 from nmtgrid.base.io.records import Count, Finite, NonNegative, Percent
 from nmtgrid.data.batches import cut_by_length
 from nmtgrid.data.dataset import Dataset, PictureSplit, Split
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.engine import search
 from nmtgrid.text.scripts import bleu_tokenizer
-from nmtgrid.training.api import Objective
+from nmtgrid.training.api import LossParts, Objective
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.weights import RunningAverage, Weights, swapped_weights
+
+Result = TypeVar("Result")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,15 +121,37 @@ class SplitValidator:
             language, raw = self.pipeline.facts.target_lang, split.raw_target()[: self._count]
             self._tokenize = bleu_tokenizer(language, raw, "none")
 
+    def _within_memory(
+        self, batches: Sequence[NDArray[Any]], work: Callable[[NDArray[Any]], Result]
+    ) -> Iterator[tuple[NDArray[Any], Result]]:
+        """Yield indices of pairs with the result of `work` on them, what does not fit in halves."""
+        remaining = [*reversed(batches)]
+        while remaining:
+            indices = remaining.pop()
+            try:
+                result = work(indices)
+            except (RuntimeError, MemoryError) as fault:
+                if len(indices) == 1 or not is_out_of_memory(fault):
+                    raise
+            else:
+                yield indices, result
+                continue
+            # Outside the handler: its traceback would keep the failed pass's tensors alive.
+            if self.device.type == "cuda":
+                torch.cuda.empty_cache()
+            remaining += [indices[len(indices) // 2 :], indices[: len(indices) // 2]]
+
     @torch.no_grad()
     def score(self, model: TranslationModel) -> Score:
         """Return the loss of the references, without label smoothing."""
         model.eval()
         sums: dict[str, float] = {}
-        for indices in self._batches:
-            batch = self.split.batch(indices).to(self.device)
+
+        def loss(indices: NDArray[Any]) -> LossParts:
             with autocast(self.device, self.bf16):
-                parts = self.objective.loss(model, batch)
+                return self.objective.loss(model, self.split.batch(indices).to(self.device))
+
+        for _, parts in self._within_memory(self._batches, loss):
             values = {"nll": parts.nll, **parts.extra}
             if parts.criterion is not None:
                 values["criterion"] = parts.criterion
@@ -156,13 +181,16 @@ class SplitValidator:
         # Anew each time: recordings hold weights, and memory that training needs.
         graphs = Graphs(Recorder(self.device)) if self.device.type == "cuda" else None
         hypotheses = [""] * self._count
-        for indices in self._groups:
+
+        def translate(indices: NDArray[Any]) -> list[list[Hypothesis]]:
             batch = self.split.batch(indices).to(self.device)
             with autocast(self.device, self.bf16):
-                nbest_lists = search(
+                return search(
                     [model], batch.source, batch.source_lengths, SearchPlan(),
                     agent=self.objective.agent(), graphs=graphs,
                 )  # fmt: skip
+
+        for indices, nbest_lists in self._within_memory(self._groups, translate):
             for index, (best, *_) in zip(indices, nbest_lists, strict=True):
                 hypotheses[int(index)] = self.pipeline.restore_tokenized(best.tokens)
         # Each line is empty in all lists but one.

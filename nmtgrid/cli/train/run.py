@@ -206,7 +206,9 @@ def _follow(
     assert finished is not None
     if processes.is_first:
         console.say(f"The model is in {out}.")
-    return 128 + signals[0] if signals else 0, _report(finished, trainer)
+    # A signal to another process stops this one, too.
+    stopped_by = signals[0] if signals else signal.SIGTERM if finished.interrupted else 0
+    return 128 + stopped_by if stopped_by else 0, _report(finished, trainer)
 
 
 def _card_rows(finished: events.Finished, trainer: Trainer) -> dict[str, str]:

@@ -272,6 +272,14 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         # Both sides are projected apart, so the first cells cost |x| + |y| products, not |x||y|.
         sides = 2.0 * config.size * embedded * (source_length + target_length)
         cells = source_length * target_length * cell_flops(config)
+        if isinstance(self.reader, OwnReader):
+            # The thesis' agent embeds both sides anew and runs its own blocks, without pooling.
+            depth = config.reader_depth or config.depth
+            agent = dataclasses.replace(
+                config, depth=depth, online_features="cell", aggregation="max"
+            )
+            cells += source_length * target_length * cell_flops(agent)
+            sides *= 2
         read = embedded if config.tie != "none" else config.size
         return table_report(
             "Pervasive Attention",

@@ -11,6 +11,7 @@ from nmtgrid.layers.kernels import linear
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites
 from nmtgrid.models.cost_report import TABLE
+from nmtgrid.models.pervasive.model import OwnReader, PervasiveAttention
 
 SKIPS = ["residual", "residual-norm", "residual-cumulative", "residual-gated", "dense"]
 AGGREGATIONS = ["max", "average", "attention", "gated-max", "max-attention"]
@@ -71,6 +72,27 @@ def test_reported_cost_is_what_torch_counts(
     assert model.report(8, 6).flops_per_pair / 3 == pytest.approx(
         counter.get_total_flops(), rel=0.03
     )
+
+
+def test_the_cost_counts_a_reader_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    # The counter does not know oneDNN's operator.
+    monkeypatch.setitem(linear._IS_FASTER, torch.float32, False)
+    shape = {"depth": 2, "size": 32, "feed_forward_size": 64, "source_causal": True}
+    shape |= {"target_kernel": 3, "source_kernel": 5}
+    alone, with_reader = (
+        zoo.build(
+            "pervasive", None, {**shape, **more}, source_vocab_size=12, target_vocab_size=11
+        ).eval()
+        for more in ({}, {"reader": "own", "reader_depth": 3})
+    )
+    batch = collate([[4, 5, 6, 7, 8, 9, 10]], [[5, 6, 7, 8, 9]])
+    assert isinstance(with_reader, PervasiveAttention) and isinstance(with_reader.reader, OwnReader)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        with_reader.reader.run(batch)
+    costs = [model.report(8, 6).flops_per_pair for model in (alone, with_reader)]
+    assert (costs[1] - costs[0]) / 3 == pytest.approx(counter.get_total_flops(), rel=0.03)
 
 
 def test_tables_and_ties() -> None:

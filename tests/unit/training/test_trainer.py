@@ -28,6 +28,37 @@ from nmtgrid.training.validate import Score
 from tests.unit.helpers.tiny_run import Scores, Sentences, TinyModel, trainer
 
 
+class Clocked(TinyModel):
+    """An update takes a second of its clock."""
+
+    seconds = 0.0
+
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
+        self.seconds += self.training
+        return super().features(batch, sites)
+
+
+class Slow(Scores):
+    """A validation takes ninety seconds of a model's clock."""
+
+    def score(self, model: TranslationModel) -> Score:
+        assert isinstance(model, Clocked)
+        model.seconds += 90
+        return super().score(model)
+
+
+def test_a_slow_validation_does_not_call_for_the_next_one(tmp_path: Path) -> None:
+    model = Clocked()
+    run = trainer(
+        tmp_path / "m", model=model, validator=Slow(1.0), max_updates=200, validate_minutes=1.0
+    )
+    run.stopwatch.now = lambda: model.seconds
+    run.stopwatch.resume_at(0.0)
+    updates = [event.update for event in run.run() if isinstance(event, events.Validated)]
+    # Three intervals of sixty updates, and the end.
+    assert updates == [60, 120, 180, 200]
+
+
 class Exploding(TinyModel):
     """Its features are not numbers once it has seen `good` batches in training."""
 

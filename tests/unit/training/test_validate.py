@@ -14,6 +14,7 @@ from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.translate import TranslationOptions, Translator
+from nmtgrid.training import validate
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.validate import Score, SplitValidator
@@ -110,6 +111,34 @@ def test_empty_sides_count_as_in_decode(tmp_path: Path) -> None:
     assert (values["sentences"], values["target_tokens"]) == (6, tokens)
     assert values["nll"] == pytest.approx(total / tokens, rel=1e-5)
     assert validator(data, 300).score(model).nll == pytest.approx(total / tokens, rel=1e-5)
+
+
+def test_what_does_not_fit_into_memory_is_validated_in_halves(
+    data: Dataset, model: TranslationModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, scarce = validator(data, 4000), validator(data, 4000)
+    sizes: list[int] = []
+
+    def limited(work: Any, rows: Any) -> Any:
+        """Return the work, for which memory is too small with more than three rows."""
+
+        def run(first: Any, batch: Any, *more: Any, **options: Any) -> Any:
+            sizes.append(rows(batch))
+            if sizes[-1] > 3:
+                raise torch.OutOfMemoryError("out of memory")
+            return work(first, batch, *more, **options)
+
+        return run
+
+    expected = whole.score(model).nll, whole.quality(model).bleu
+    monkeypatch.setattr(scarce.objective, "loss", limited(scarce.objective.loss, len))
+    assert scarce.score(model).nll == pytest.approx(expected[0], rel=1e-5) and max(sizes) > 3
+    sizes.clear()
+    monkeypatch.setattr(validate, "search", limited(validate.search, len))
+    assert scarce.quality(model).bleu == pytest.approx(expected[1]) and max(sizes) > 3
+    monkeypatch.setattr(scarce.objective, "loss", limited(whole.objective.loss, lambda _: 4))
+    with pytest.raises(torch.OutOfMemoryError):
+        scarce.score(model)
 
 
 def test_validation_draws_no_random_numbers(data: Dataset, model: TranslationModel) -> None:
