@@ -13,6 +13,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.engine import search
 from nmtgrid.search.translate import TranslationOptions, Translator
 from nmtgrid.training import validate
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
@@ -134,7 +135,7 @@ def test_what_does_not_fit_into_memory_is_validated_in_halves(
     monkeypatch.setattr(scarce.objective, "loss", limited(scarce.objective.loss, len))
     assert scarce.score(model).nll == pytest.approx(expected[0], rel=1e-5) and max(sizes) > 3
     sizes.clear()
-    monkeypatch.setattr(validate, "search", limited(validate.search, len))
+    monkeypatch.setattr(validate, "search", limited(search, len))
     assert scarce.quality(model).bleu == pytest.approx(expected[1]) and max(sizes) > 3
     monkeypatch.setattr(scarce.objective, "loss", limited(whole.objective.loss, lambda _: 4))
     with pytest.raises(torch.OutOfMemoryError):
