@@ -11,8 +11,6 @@ from typing import Any
 import numpy
 import pytest
 
-from nmtgrid.adaptive.measure import System
-from nmtgrid.adaptive.tune import Choice, Finalist, Records
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
 from nmtgrid.cli.app import main
@@ -226,25 +224,6 @@ def test_a_certified_loss(
     order = ("exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5)
     message = refused(capsys, "adaptive-tune", *order)
     assert "598 are needed" in message and "1,196 sentences" in message
-
-
-@pytest.mark.parametrize(("truth", "order"), [(True, [2, 0, 1]), (False, [2, 1, 0])])
-def test_fixed_exits_rank_among_thresholds_by_the_same_measure(
-    truth: bool, order: list[int]
-) -> None:
-    """The thresholds (0) agree with 0.4 of the tokens; the exits of three blocks as in the rows."""
-    columns = {"hits": [0.25, 0.5, 1.0], "agrees": [0.75, 1.0, 1.0]}
-    rows = {
-        name: numpy.array([[line < 4 * share for share in shares] for line in range(4)])
-        for name, shares in columns.items()
-    }
-    records = Records(numpy.arange(4), numpy.zeros((4, 2)), **rows)
-    tuning: Any = object.__new__(adaptive_tune_calibrated._Tuning)
-    tuning.model, tuning.truth = None, truth
-    thresholds = Choice(System("thresholds", tuning.model), (), Finalist((0.5,), 1.5, 0.4))
-    ranked = tuning.with_fixed([thresholds], records)
-    numbers = [getattr(choice.system.halt, "number", 0) for choice in ranked]
-    assert numbers == order
 
 
 @pytest.mark.parametrize(("loss", "needed"), [(0.2, 9), (1.0, None)])

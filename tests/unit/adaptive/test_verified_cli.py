@@ -109,16 +109,25 @@ def test_points_that_others_beat_are_left_out() -> None:
         assert "".join(str(name) for name, _ in points) == names
 
 
-def test_fixed_exits_are_tested_where_they_agree() -> None:
-    """Shares of agreement by hand: 1/4 and 3/4 of four tokens, beside thresholds with 0.5 and 1."""
+@pytest.mark.parametrize(
+    ("truth", "order"),
+    [(False, ["safe", "exit 2", "fast", "exit 1"]), (True, ["safe", "fast", "exit 2", "exit 1"])],
+)
+def test_fixed_exits_are_tested_where_they_agree(truth: bool, order: list[str]) -> None:
+    """Shares by hand: 1/4 and 3/4 of four tokens agree, 0 and 1/4 are those of the references.
+
+    Beside thresholds with 0.5 and 1 by the same measure.
+    """
     agrees = numpy.array([[1, 1, 1], [0, 1, 1], [0, 1, 1], [0, 0, 1]], dtype=bool)
-    records = Records(numpy.zeros(4), numpy.zeros((4, 2)), agrees, agrees)
+    hits = numpy.array([[0, 1, 1], [0, 0, 1], [0, 0, 0], [0, 0, 0]], dtype=bool)
+    records = Records(numpy.zeros(4), numpy.zeros((4, 2)), hits, agrees)
     tuned: Any = [
         Choice(SimpleNamespace(name=name), (), Finalist((), 2.0, share))  # type: ignore[arg-type]
         for name, share in (("safe", 1.0), ("fast", 0.5))
     ]
-    choices = _Tuning.with_fixed(SimpleNamespace(model=None), tuned, records)  # type: ignore[arg-type]
-    assert [choice.system.name for choice in choices] == ["safe", "exit 2", "fast", "exit 1"]
+    tuning: Any = SimpleNamespace(model=None, truth=truth)
+    choices = _Tuning.with_fixed(tuning, tuned, records)
+    assert [choice.system.name for choice in choices] == order
 
 
 def test_the_table_says_what_beats_a_row(capsys: pytest.CaptureFixture[str]) -> None:
