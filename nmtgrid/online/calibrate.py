@@ -23,9 +23,8 @@ from nmtgrid.metrics.risk_control import (
     bleu_losses,
     halves,
 )
-from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence
+from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence, tokenizer_of
 from nmtgrid.online.settings import Setting
-from nmtgrid.text.scripts import bleu_tokenizer
 
 OFFLINE = Setting("wait-k", math.inf)
 """What others are compared with: all is read before the first write."""
@@ -111,7 +110,7 @@ def losses(
             [whole.words for whole, _, _ in rows],
             [early.words for _, early, _ in rows],
             [sentence.reference for _, _, sentence in rows],
-            bleu_tokenizer(language, [sentence.raw_reference for _, _, sentence in rows], "none"),
+            tokenizer_of([sentence for _, _, sentence in rows], language),
         )
     return agreement_losses(
         [whole.units for whole, _, _ in rows], [early.units for _, early, _ in rows]

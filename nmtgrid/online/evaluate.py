@@ -594,6 +594,11 @@ class Measured:
         }
 
 
+def tokenizer_of(sentences: Sequence[Sentence], language: str) -> str:
+    """Return sacreBLEU's name of how words of tokenised text are counted, or its characters."""
+    return bleu_tokenizer(language, [sentence.raw_reference for sentence in sentences], "none")
+
+
 def measure(
     sentences: Sequence[Sentence],
     decoded: Decoded,
@@ -617,7 +622,7 @@ def measure(
     tokenized = bleu(
         [outcome.words for outcome in outcomes],
         [sentence.reference for sentence in sentences],
-        bleu_tokenizer(language, references, "none"),
+        tokenizer_of(sentences, language),
     )
     raw = bleu(
         [outcome.text for outcome in outcomes],

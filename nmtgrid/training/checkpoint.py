@@ -257,7 +257,10 @@ def _link(source: Path, target: Path) -> None:
         try:
             os.link(source, part)
         except OSError:
-            shutil.copyfile(source, part)
+            with source.open("rb") as original, part.open("wb") as copy:
+                shutil.copyfileobj(original, copy)
+                copy.flush()
+                os.fsync(copy.fileno())
         os.replace(part, target)
         # Where both are links to one file already, `replace` does nothing at all.
         part.unlink(missing_ok=True)

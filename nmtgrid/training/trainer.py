@@ -420,22 +420,22 @@ class Trainer:
     def _validate(self, *, due: bool) -> Iterator[events.Event]:
         """Score the weights, keep them if they are the best, and save."""
         self._read_results()
-        self.progress.validated(self.stopwatch.minutes, due=due)
         # Running statistics, of batch normalisation, are each process' own, and so are their means.
         averaged = [] if self.average is None else self.average.buffers()
         self.processes.broadcast([*self.model.buffers(), *averaged])
-        if self.validator is None:
+        outcome, start = None, self.stopwatch.now()
+        if self.validator is not None:
+            outcome = self.selection.evaluate(self.progress.update)
+            self.stopwatch.synchronise()
+        # Only now: an interval begins when its validation ends, however long that took.
+        self.progress.validated(self.stopwatch.minutes, due=due)
+        if outcome is None:
             yield self._save(None)
             return
-        start = self.stopwatch.now()
-        outcome = self.selection.evaluate(self.progress.update)
-        self.stopwatch.synchronise()
         # A validation at the end of a run was not due: a run that goes on must be as if it had
         # not been.
         loss, progress = outcome.score.value, self.progress
         if due:
-            # An interval begins when its validation ends, however long that took.
-            progress.validated_minutes = self.stopwatch.minutes
             self.rate.evaluated(loss)
             progress.waited += 1
             # A loss that is not finite is no improvement, not even the first one.

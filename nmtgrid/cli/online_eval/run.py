@@ -40,6 +40,7 @@ from nmtgrid.online.evaluate import (
     measure,
     read_sentences,
     sentence_latencies,
+    tokenizer_of,
 )
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, PolicyPreset
@@ -47,7 +48,6 @@ from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import Setting, names_all
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
-from nmtgrid.text.scripts import bleu_tokenizer
 
 
 def score_log(
@@ -407,8 +407,7 @@ def _areas_of(
 def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) -> SettingScores:
     """Return what BLEU of tokenised text and latency are computed from, by sentence."""
     outcomes = measured.decoded.outcomes
-    raw_references = [line.raw_reference for line in system.sentences]
-    split = tokenizer(bleu_tokenizer(system.language, raw_references, "none"))
+    split = tokenizer(tokenizer_of(system.sentences, system.language))
     vocabulary: dict[str, int] = {}
     hypotheses = words([split(outcome.words) for outcome in outcomes], vocabulary)
     references = words([split(line.reference) for line in system.sentences], vocabulary)

@@ -74,16 +74,38 @@ def test_every_writer_goes_this_way(
     assert events[-1] == ("fsync folder", tmp_path.name)
 
 
-def test_a_state_is_on_the_disk_before_it_is_one(tmp_path: Path, events: list[Event]) -> None:
+@pytest.mark.parametrize("has_links", [True, False], ids=["links", "copies"])
+@pytest.mark.parametrize("is_best", [True, False], ids=["best", "worse"])
+def test_a_state_is_on_the_disk_before_it_is_one(
+    tmp_path: Path,
+    events: list[Event],
+    monkeypatch: pytest.MonkeyPatch,
+    is_best: bool,
+    has_links: bool,
+) -> None:
+    if not has_links:
+        monkeypatch.setattr(os, "link", refuse_links)
+    states = Checkpoints(tmp_path)
     state = Snapshot({"w": torch.ones(2)}, {"m": torch.ones(2)}, {"update": 1})
-    path = Checkpoints(tmp_path).save(state, {"w": torch.zeros(2)})
+    states.save(state, {"w": torch.zeros(2)})
+    events.clear()
+    path = states.save(state, {"w": torch.zeros(2)} if is_best else None)
     becomes = events.index(("rename", path.name))
     names = ["last.safetensors", "training.safetensors", "training.json", "model.safetensors"]
-    synced = [name for kind, name in events[:becomes] if kind == "fsync folder"]
     assert [name for kind, name in events[:becomes] if kind == "rename"] == names
-    assert len(synced) == len(names)
+    for name in names:
+        assert (tmp_path / "checkpoints" / path.name / name).stat().st_size > 0
+    # The bytes of each file that is not a link, then the folder with all names.
+    synced = [kind for kind, _ in events[:becomes] if kind.startswith("fsync ")]
+    files = len(names) if is_best or not has_links else len(names) - 1
+    assert len([kind for kind in synced if kind != "fsync folder"]) == files
+    assert events[becomes - 1] == ("fsync folder", f".{path.name}.part")
     # The next step makes the state's own name last; only then do others link to it.
     assert events[becomes + 1] == ("fsync folder", "checkpoints")
+
+
+def refuse_links(*_: Any) -> None:
+    raise OSError("no links here")
 
 
 def test_altered_best_weights_are_not_gone_on_with(tmp_path: Path) -> None:

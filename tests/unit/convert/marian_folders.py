@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections import Counter
 from pathlib import Path
@@ -12,6 +11,7 @@ import torch
 
 from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.text.sentencepiece_model import SentencePieceModel
+from tests.unit.helpers.text_data import foreign_pieces
 
 SOURCE = ["the red cat sees a small dog", "a dog eats the red fish", "small cats see fish"]
 TARGET = ["le chat rouge voit un petit chien", "un chien mange le poisson rouge", "chats voient"]
@@ -20,16 +20,12 @@ SIZE, INNER, LAYERS = 16, 24, 2
 
 def pieces_of(lines: list[str], count: int = 60) -> SentencePieceModel:
     """Return a model learned from a few lines that normalises text, as those of OPUS-MT do."""
-    import sentencepiece
-
-    content = io.BytesIO()
     words = Counter(word for line in lines for word in line.split())
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(f"{word}\t{count}" for word, count in words.items()),
-        input_format="tsv", model_writer=content, vocab_size=count, hard_vocab_limit=False,
-        character_coverage=1.0, num_threads=1, minloglevel=2,
+    content = foreign_pieces(
+        [f"{word}\t{times}" for word, times in words.items()],
+        input_format="tsv", vocab_size=count, character_coverage=1.0, num_threads=1,
     )  # fmt: skip
-    return SentencePieceModel(content.getvalue())
+    return SentencePieceModel(content)
 
 
 def _write_text(folder: Path, is_separate: bool) -> dict[str, Any]:

@@ -1,7 +1,9 @@
-"""Datasets of a few lines of text, among them Chinese without spaces; not a test itself."""
+"""Datasets and pieces of a few lines of text, some without spaces; not a test itself."""
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from nmtgrid.cli.app import main
 
@@ -27,3 +29,18 @@ def text_data(folder: Path, sides: Mapping[str, Sequence[str]], *options: str) -
     assert main(["preprocess", *languages, *files, *options]) == 0
     assert main(["bpe", "learn", data, "--merges", "10"]) == 0
     return Path(data)
+
+
+def foreign_pieces(lines: Sequence[str], **options: Any) -> bytes:
+    """Return a model that the package SentencePiece itself learns from `lines`.
+
+    It normalises text, if `options` say nothing else.
+    """
+    import sentencepiece
+
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_writer=content, hard_vocab_limit=False,
+        minloglevel=2, **{"vocab_size": 40} | options,
+    )  # fmt: skip
+    return content.getvalue()

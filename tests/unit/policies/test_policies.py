@@ -1,6 +1,7 @@
 """Policies that look at predictions, by hand; policies by name, their settings, and one's own."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.base.own_code import import_files
-from nmtgrid.online.evaluate import OnlineDecoder
+from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence
 from nmtgrid.online.policies import (
     AlignAtt,
     Confidence,
@@ -33,6 +34,7 @@ from nmtgrid.online.settings import (
 )
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.api import Agent, Proposal
+from nmtgrid.search.translate import Translator
 from nmtgrid.text.vocabulary import END
 from tests.unit.helpers.tiny_online import sentences, translator
 
@@ -312,6 +314,20 @@ def test_the_file_may_stand_before_the_name(tmp_path: Path) -> None:
         read_policy(f"{tmp_path / 'absent.py'}:ShortForm")
 
 
+def _check_streams(
+    online: Translator, setting: Setting, pairs: Sequence[Sentence], batched: Decoded
+) -> None:
+    """Streams write the tokens of a batched decoding, after the same reads."""
+    streams = StreamTranslator(online.models, online.pipeline, setting.make(), online.plan)
+    for pair, outcome in zip(pairs, batched.outcomes, strict=True):
+        line = streams.begin()
+        for word in pair.words:
+            line.read(word)
+        line.end()
+        assert line.target == outcome.units
+        assert not pair.source or line.hypothesis().reads == outcome.reads
+
+
 def test_the_policy_of_the_docs(project: Path, tmp_path: Path) -> None:
     page = (project / "docs" / "reading-policies.md").read_text(encoding="utf-8")
     code = page.split("```python\n")[1].split("```")[0]
@@ -322,14 +338,7 @@ def test_the_policy_of_the_docs(project: Path, tmp_path: Path) -> None:
     setting = Setting("Margin", 0.2, (), "margin")
     online, pairs = translator("pervasive"), sentences()
     (decoded,) = OnlineDecoder(online).run(pairs, [setting])
-    streams = StreamTranslator(online.models, online.pipeline, setting.make(), online.plan)
-    for pair, outcome in zip(pairs, decoded.outcomes, strict=True):
-        line = streams.begin()
-        for word in pair.words:
-            line.read(word)
-        line.end()
-        assert line.target == outcome.units
-        assert not pair.source or line.hypothesis().reads == outcome.reads
+    _check_streams(online, setting, pairs, decoded)
     with pytest.raises(ConfigError, match="`margin` must be from 0 to below 1"):
         read_policy("Margin margin=1.5")
 
@@ -387,14 +396,7 @@ def test_own_reads_never_shrink_nor_pass_the_end(own: Path, text: str, same: str
     assert [outcome.reads for outcome in results.outcomes] == [
         outcome.reads for outcome in expected.outcomes
     ]
-    streams = StreamTranslator(online.models, online.pipeline, settings[0].make(), online.plan)
-    for pair, outcome in zip(pairs, results.outcomes, strict=True):
-        line = streams.begin()
-        for word in pair.words:
-            line.read(word)
-        line.end()
-        assert line.target == outcome.units
-        assert not pair.source or line.hypothesis().reads == outcome.reads
+    _check_streams(online, settings[0], pairs, results)
 
 
 @pytest.mark.parametrize(

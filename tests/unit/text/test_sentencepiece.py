@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import pickle
 from collections import Counter
@@ -39,6 +38,7 @@ from nmtgrid.text.pipeline import Pipeline, Side
 from nmtgrid.text.scripts import bleu_tokenizer, estimated_words
 from nmtgrid.text.sentencepiece_model import SentencePieceModel, learn_pieces
 from nmtgrid.text.vocabulary import UNKNOWN, Vocabulary
+from tests.unit.helpers.text_data import foreign_pieces
 
 GERMAN = ["der rote Hund sieht den Hund", "ein Hund sah den roten Ball", "der Ball, rot und rund"]
 CHINESE = ["红色的狗看见那只狗在花园里", "一只狗看见红色的球在花园里", "这只红色的球是圆的在花园里"]
@@ -48,18 +48,8 @@ def _model(lines: list[str] = GERMAN, pieces: int = 60) -> SentencePieceModel:
     return learn_pieces(Counter(word for line in lines for word in line.split()), pieces)
 
 
-def _foreign(lines: list[str], **options: Any) -> bytes:
-    """Return a model that the package itself learns from whole lines."""
-    content = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines), model_writer=content, hard_vocab_limit=False,
-        minloglevel=2, **{"vocab_size": 40} | options,
-    )  # fmt: skip
-    return content.getvalue()
-
-
 def test_pieces_are_those_of_the_package() -> None:
-    content = _foreign(GERMAN)
+    content = foreign_pieces(GERMAN)
     model, processor = SentencePieceModel(content), sentencepiece.SentencePieceProcessor()
     processor.LoadFromSerializedProto(content)
     for line in [*GERMAN, "Zebra  ﬁel ½ ´ \u200b x", "der der der"]:
@@ -80,7 +70,7 @@ def test_learned_pieces_do_not_normalise() -> None:
         assert "".join(model.segment([word])) == f"▁{word}"
         assert all(piece in model for piece in model.segment([word]))
     # A model that others trained keeps its own rules.
-    foreign = SentencePieceModel(_foreign([*GERMAN, *odd], vocab_size=60))
+    foreign = SentencePieceModel(foreign_pieces([*GERMAN, *odd], vocab_size=60))
     assert "".join(foreign.segment(["½，"])) == "▁1⁄2,"
 
 
@@ -115,7 +105,7 @@ def test_models_that_cannot_be_used(
 ) -> None:
     path = tmp_path / "x.model"
     lines = ["a b a b c a b"] * 9
-    path.write_bytes(b"no model" if options is None else _foreign(lines, **options))
+    path.write_bytes(b"no model" if options is None else foreign_pieces(lines, **options))
     with pytest.raises(InputError, match=message):
         SentencePieceModel.load(path)
 
@@ -163,7 +153,7 @@ def test_long_text_without_spaces_is_split_at_its_sentences() -> None:
         short = "".join(sentences[1:3])
         assert units_to_split(short, SourceLimits(40, 40), side) == side.tokens(short)
     # A normaliser of the model's does not hide the marks: `？` is `?` in its units.
-    foreign = SentencePieceModel(_foreign([*CHINESE, *sentences], vocab_size=60))
+    foreign = SentencePieceModel(foreign_pieces([*CHINESE, *sentences], vocab_size=60))
     side = Side(Moses("zh", tokenize=False), foreign, vocabulary)
     units = units_to_split(sentences[1] * 2, SourceLimits(4, 40), side)
     assert units == side.tokens(sentences[1]) * 2 and units[-1] == "?"

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,8 +18,10 @@ from nmtgrid.base import console
 from nmtgrid.cli.train import run
 from nmtgrid.cli.train.run import print_event
 from nmtgrid.training import events
-from nmtgrid.training.events import MetricsLog, Progress, is_due
+from nmtgrid.training.distributed import ALONE
+from nmtgrid.training.events import MetricsLog, Progress, StopRequest, is_due
 from nmtgrid.training.settings import TrainingSettings
+from tests.unit.helpers.tiny_run import trainer
 from tests.unit.helpers.train_command import TINY_MODEL, toy_data, train
 
 LARGE = events.Updated(
@@ -59,6 +63,17 @@ def test_lines_fit_and_tell_losses_apart(messages: list[str]) -> None:
     assert "nll 2.3026  ppl 10.00  criterion 2.5000" in judged
     assert "update 345,678 (mean of checkpoints), nll 2.3026, ppl 10.00" in best
     assert not any("loss" in line for line in (validation, judged, *lines[5:]))
+
+
+def test_a_signal_to_another_process_ends_this_one_with_a_code_too(
+    tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # This folder has no dataset's settings that a model card could name.
+    monkeypatch.setattr(run, "update_card", lambda *_, **__: None)
+    folder, stop = tmp_path / "m", StopRequest("stopped by a signal to another process")
+    with contextlib.closing(trainer(folder, stop=stop)) as stopped:
+        code, _ = run._follow(stopped, MetricsLog(folder / "m.jsonl"), None, folder, stop, ALONE)
+    assert code == 128 + signal.SIGTERM and "signal to another process" in " ".join(messages)
 
 
 def test_the_log_has_both_names(tmp_path: Path) -> None:
