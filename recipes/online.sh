@@ -312,9 +312,10 @@ figure_C_2() {
 # `by_difficulty FIGURE NAME=FILE...`: how long translations are beside their references, and sentence BLEU
 # by how far one must lag to write the reference.
 by_difficulty() {
-    local reference=(--reference "$DATA/raw/test.$TARGET" --lowercase)
-    run nmtgrid analyze lengths "${@:2}" "${reference[@]}" --out "$HERE/figure-$1-lengths.png"
-    run nmtgrid analyze difficulty "${@:2}" "${reference[@]}" --source "$DATA/raw/test.$SOURCE" \
+    # The dataset's words, as in the training text, not the raw text: alignments are of both.
+    local text=(--data "$DATA" --split test)
+    run nmtgrid analyze lengths "${@:2}" "${text[@]}" --out "$HERE/figure-$1-lengths.png"
+    run nmtgrid analyze difficulty "${@:2}" "${text[@]}" \
         --train "$DATA/text/train.$SOURCE" "$DATA/text/train.$TARGET" \
         --out "$HERE/figure-$1.png" --json "$HERE/figure-$1-difficulty.json"
     run python "$PROJECT/recipes/pervasive_table.py" buckets "$1=$HERE/figure-$1-difficulty.json" \

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Literal
 
 from nmtgrid.layers.embedding import Positions
@@ -39,6 +40,9 @@ class ConvS2SConfig:
     is on their inputs and before the classifier, as in Gehring et al. (2017), whose published
     system is in the tables.
     """
+
+    only_with = types.MappingProxyType({"max_positions": ("positions", ("learned",))})
+    """Settings that change nothing unless another one has one of these values."""
 
     encoder_depth: int = 16
     """Layers of the encoder."""

@@ -81,6 +81,23 @@ class Request:
     file: ConfigFile | None = None
     """A configuration, whose names of arch, preset and objective the others have taken already."""
 
+    def without_effect(self, settings: RunSettings) -> list[str]:
+        """Return which of the settings asked for change nothing in these `settings`."""
+        named = {text.split("=")[0].strip() for text in self.changes}
+        named |= {name for name, value in self.flags.items() if value is not None}
+        if self.file is None:
+            return settings.without_effect(named)
+        # A file may list all settings: those that have their defaults are not asked for.
+        defaults = type(settings)(settings.arch)
+        known = {name for name, _ in describe(type(settings))}
+        named |= {
+            name
+            for name in known.intersection(dotted(self.file.settings))
+            if operator.attrgetter(name)(settings) != operator.attrgetter(name)(defaults)
+        }
+        notes = settings.without_effect(named)
+        return self.file.located(notes, _names_in_file(self.file, self))
+
     @property
     def objective_name(self) -> str | None:
         """The objective: as asked for, or that of the file's table."""
@@ -400,6 +417,11 @@ def _prepare(
         model, objective, train, settings, folder, device,
         bf16=bf16, validator=validator, stop=stop, processes=processes, resegmented=resegmented,
     )  # fmt: skip
+    if validator is None and training.ema_decay:
+        trainer.notes.append(
+            f"{data} has no validation pairs, by which `training.ema_decay`'s average would be "
+            "compared with the last weights: the model will have the last ones."
+        )
     if not resume and processes.count > 1:
         # All processes have drawn the same weights; what they drop out differs from here on.
         seed_process(training.seed, processes)

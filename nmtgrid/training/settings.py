@@ -8,7 +8,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
 
 from nmtgrid.search.api import SearchPlan
@@ -36,10 +37,16 @@ POSITIVE = Range("a number above 0", lambda value: value > 0)
 INSIDE_0_1 = Range("above 0 and below 1", lambda value: 0 < value < 1)
 
 
+Condition = tuple[str, tuple[Any, ...]]
+"""A setting, and the values with which another setting has an effect."""
+
+
 class SettingsGroup:
     """Settings whose values must lie in the ranges of their types; messages name the group."""
 
     group: ClassVar[str] = ""
+    only_with: ClassVar[Mapping[str, Condition]] = {}
+    """Settings that change nothing unless another one of the group has one of some values."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
@@ -216,6 +223,23 @@ class TrainingSettings(SettingsGroup):
     """
 
     group = "training"
+    only_with = types.MappingProxyType(
+        dict.fromkeys(("beta1", "beta2", "epsilon"), ("optimiser", ("adamw", "adam", "muon")))
+        | {
+            "momentum": ("optimiser", ("nesterov",)),
+            "muon_momentum": ("optimiser", ("muon",)),
+            "warmup_updates": (
+                "schedule", ("inverse-sqrt", "cosine", "plateau", "step", "constant"),
+            ),
+            "warmup_fraction": ("schedule", ("cosine-time",)),
+            "final_learning_rate": ("schedule", ("cosine", "cosine-time")),
+            "decay_factor": ("schedule", ("plateau", "step")),
+            "decay_patience": ("schedule", ("plateau",)),
+            "decay_threshold": ("schedule", ("plateau",)),
+            "decay_updates": ("schedule", ("step",)),
+            "validate_sentences": ("validate_bleu", (True,)),
+        }
+    )  # fmt: skip
 
     optimiser: Optimiser = "adamw"
     """`nesterov` is SGD with Nesterov momentum; `muon` updates hidden matrices with Muon and all
@@ -341,13 +365,18 @@ class TrainingSettings(SettingsGroup):
             faults.append(
                 "`training.schedule` cosine-time needs `training.max_minutes` (--max-minutes)."
             )
-        if not (self.validate_updates or self.validate_minutes or self.validate_epochs):
+        if not self.validates:
             faults += [
                 f"{name} counts validations, but there are none: set `training.validate_epochs`, "
                 "`validate_updates` or `validate_minutes`."
                 for name in self.counting_validations
             ]
         return faults
+
+    @property
+    def validates(self) -> bool:
+        """Whether there are validations before the last one."""
+        return bool(self.validate_updates or self.validate_minutes or self.validate_epochs)
 
     @property
     def counting_validations(self) -> list[str]:
@@ -420,6 +449,12 @@ class RunSettings:
         training = self.training
         if training.r_drop_from and not training.r_drop:
             notes.append("`training.r_drop_from` has no effect while `training.r_drop` is 0.")
+        if training.average > 1 and not training.validates:
+            notes.append(
+                "`training.average` averages the checkpoints of scheduled validations, but there "
+                "are none: set `training.validate_epochs`, `validate_updates` or "
+                "`validate_minutes`."
+            )
         if training.schedule != "cosine-time" and (
             0 < training.max_updates < training.warmup_updates
         ):
@@ -429,6 +464,28 @@ class RunSettings:
                 "Set a smaller `training.warmup_updates`."
             )
         return notes
+
+    def without_effect(self, named: Collection[str]) -> list[str]:
+        """Return which of the settings `named` by the user change nothing, because of others.
+
+        Those of presets are not told: their values wait for other settings.
+        """
+        notes = []
+        for group in ("model", "objective", "training", "batches"):
+            settings = getattr(self, group)
+            conditions: Mapping[str, Condition] = getattr(settings, "only_with", {})
+            for name, (other, values) in conditions.items():
+                value = getattr(settings, other)
+                if f"{group}.{name}" in named and value not in values:
+                    note = f"`{group}.{name}` has no effect with `{group}.{other}={_shown(value)}`"
+                    if len(values) <= 2:
+                        note += f", only with {' or '.join(f'`{_shown(each)}`' for each in values)}"
+                    notes.append(f"{note}.")
+        return notes
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower()  # `true`, as `--set` takes it
 
 
 def settings_type(model: type[Any], objective: type[Any]) -> type[RunSettings]:

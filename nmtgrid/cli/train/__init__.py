@@ -100,6 +100,8 @@ def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> 
     from nmtgrid.training.prepare import resolve
 
     settings = resolve(request, objectives, resumed)
+    for note in request.without_effect(settings):
+        console.warn(note)
     if arguments.dump_config is not None:
         write_config(arguments.dump_config, settings, arguments)
     else:

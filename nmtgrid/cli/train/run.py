@@ -140,6 +140,9 @@ def _train(
     """
     assert arguments.data is not None
     settings = resolve(request, objectives, out if resume else None)
+    if processes.is_first:
+        for note in request.without_effect(settings):
+            console.warn(note)
     check_parts(settings, device)
     stop = StopRequest()
     trainer = prepare(

@@ -7,6 +7,7 @@ for the rows of these tables, after the change.
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Any, Literal
 
 from nmtgrid.layers.embedding import Positions
@@ -40,6 +41,17 @@ class PervasiveConfig:
 
     The `printed` preset follows the text, all others the published checkpoint.
     """
+
+    only_with = types.MappingProxyType(
+        dict.fromkeys(("accumulate", "accumulate_scale"), ("skip", ("residual-cumulative",)))
+        | dict.fromkeys(("growth", "bottleneck", "dense_norm"), ("skip", ("dense",)))
+        | {
+            "attention_activation": ("aggregation", ("attention", "max-attention")),
+            "reader_depth": ("reader", ("own",)),
+            "reader_detached": ("reader", ("shared",)),
+        }
+    )
+    """Settings that change nothing unless another one has one of these values."""
 
     depth: int = 14
     """N, the number of blocks of the network over the grid, with two layers each."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
 from typing import Any, Literal
 
 from nmtgrid.layers.embedding import Positions
@@ -45,6 +46,17 @@ _RATES = (
 @dataclasses.dataclass(frozen=True)
 class TransformerConfig:
     """Configuration of the Transformer; the defaults are the base model of section 2.6.3."""
+
+    only_with = types.MappingProxyType(
+        {
+            "window": ("encoder", ("window",)),
+            "transparent_dropout": ("transparent", (True,)),
+            "max_positions": ("positions", ("learned",)),
+            "selection_bias": ("reader", ("monotonic",)),
+            "selection_noise": ("reader", ("monotonic",)),
+        }
+    )
+    """Settings that change nothing unless another one has one of these values."""
 
     encoder_depth: int = 6
     """Blocks of the encoder."""

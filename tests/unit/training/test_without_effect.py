@@ -1,0 +1,160 @@
+"""Settings without effect: declarations that hold, and what users are told."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from nmtgrid.cli.app import main
+from nmtgrid.cli.objectives import objectives
+from nmtgrid.models import zoo
+from nmtgrid.training.optimiser import LearningRate, make_optimiser
+from nmtgrid.training.prepare import Request, resolve
+from nmtgrid.training.settings import TrainingSettings
+from tests.invariants.helpers import ragged_batch, teacher_forced
+from tests.unit.helpers.train_command import TINY_MODEL, train
+
+OF_MODELS = [
+    (arch, name)
+    for arch in zoo.architectures()
+    for name in getattr(zoo.architectures().get(arch).config, "only_with", {})
+]
+CHOICES = {
+    "optimiser": ("adamw", "adam", "nesterov", "muon"),
+    "schedule": ("inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"),
+}
+
+
+def other_value(value: Any) -> Any:
+    """A valid value that is another one."""
+    if isinstance(value, bool):
+        return not value
+    if isinstance(value, str):
+        return {"none": "tanh", "blocks": "layers", "count": "square-root"}[value]
+    return value + 1 if isinstance(value, int) else value / 2 + 0.01
+
+
+def messages_of(request: Request) -> list[str]:
+    return request.without_effect(resolve(request, objectives))
+
+
+@pytest.mark.parametrize(("arch", "name"), OF_MODELS, ids="-".join)
+def test_models_are_the_same_with_any_value(arch: str, name: str) -> None:
+    config = zoo.architectures().get(arch).config()
+    other, values = config.only_with[name]
+    if getattr(config, other) in values:
+        changes = {"aggregation": "max", "skip": "residual", "positions": "none"}
+        config = dataclasses.replace(config, **{other: changes[other]})
+    settings = {other: getattr(config, other)}
+    outputs = []
+    for value in (getattr(config, name), other_value(getattr(config, name))):
+        torch.manual_seed(1)
+        changed = {**settings, name: value}
+        model = zoo.build(arch, "toy", changed, source_vocab_size=20, target_vocab_size=20).train()
+        torch.manual_seed(2)
+        batch = ragged_batch((5, 3), (4, 6), 20, 20)
+        outputs.append((model.state_dict(), teacher_forced(model, batch)))
+    (weights, values), (other_weights, other_values) = outputs
+    assert weights.keys() == other_weights.keys()
+    assert all(torch.equal(weights[key], other_weights[key]) for key in weights)
+    assert torch.equal(values, other_values)
+
+
+@pytest.mark.parametrize("name", TrainingSettings.only_with)
+def test_training_is_the_same_with_any_value(name: str) -> None:
+    other, values = TrainingSettings.only_with[name]
+    if other == "validate_bleu":
+        return  # nothing is translated then
+    idle = [choice for choice in CHOICES[other] if choice not in values]
+    assert idle and len(idle) + len(values) == len(CHOICES[other])
+    assert all(does(name, other, choice) for choice in values)
+    assert not any(does(name, other, choice) for choice in idle)
+
+
+def does(name: str, other: str, choice: str) -> bool:
+    """Whether weights or rates are others with another value of setting `name`."""
+    first = TrainingSettings(max_minutes=5.0, max_updates=300, warmup_updates=30, decay_updates=50)
+    value = getattr(first, name)
+    changed = value / 2 if isinstance(value, float) and value else other_value(value)
+    results = []
+    for each in (value, changed):
+        changes: dict[str, Any] = {other: choice, name: each}
+        settings = dataclasses.replace(first, **changes)
+        results.append(moved_by(settings) if other == "optimiser" else rates_of(settings))
+    return results[0] != results[1]
+
+
+def moved_by(settings: TrainingSettings) -> list[float]:
+    """The sums of a model's weights after three steps."""
+    torch.manual_seed(1)
+    model = zoo.build("transformer", "toy", source_vocab_size=9, target_vocab_size=9)
+    optimiser = make_optimiser(model, settings)
+    for _ in range(3):
+        for group in optimiser.param_groups:
+            group["lr"] = 0.1
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter) * 1e-6
+        optimiser.step()
+    return [parameter.double().sum().item() for parameter in model.parameters()]
+
+
+def rates_of(settings: TrainingSettings) -> list[float]:
+    """The rates of a run whose validation loss falls by little, then not at all."""
+    rate, rates = LearningRate(settings), []
+    for update in range(300):
+        rates.append(rate.at(update, update / 60))
+        if update % 20 == 0:
+            rate.evaluated(4.0 - 0.0003 * min(update, 100))
+    return rates
+
+
+def test_what_is_asked_for_is_told() -> None:
+    asked = Request(
+        "transformer", "multi30k",
+        changes=["model.window=5", "training.optimiser=adam", "training.momentum=0.5",
+                 "training.schedule=cosine-time"],
+        flags={"training.warmup_updates": 9, "training.max_minutes": 3.0, "training.seed": None},
+    )  # fmt: skip
+    assert messages_of(asked) == [
+        "`model.window` has no effect with `model.encoder=bidirectional`, only with `window`.",
+        "`training.momentum` has no effect with `training.optimiser=adam`, only with `nesterov`.",
+        "`training.warmup_updates` has no effect with `training.schedule=cosine-time`.",
+    ]
+    # What the preset says waits for other settings.
+    assert messages_of(dataclasses.replace(asked, changes=asked.changes[3:], flags={
+        "training.max_minutes": 3.0
+    })) == []  # fmt: skip
+    used = Request("transformer", changes=["model.window=5", "model.encoder=window"])
+    assert messages_of(used) == []
+
+
+def test_of_a_file_what_is_not_the_default(tmp_path: Path, messages: list[str]) -> None:
+    file = tmp_path / "run.toml"
+    file.write_text('arch = "transformer"\n[model]\nwindow = 7\nmax_positions = 5\n')
+    sizes = ("--source-vocab-size", 50, "--target-vocab-size", 50)
+    assert train("--config", file, *sizes, "--dry-run") == 0
+    assert [message for message in messages if "no effect" in message] == [
+        f"{file}:4: `model.max_positions` has no effect with `model.positions=sinusoidal`, only "
+        "with `learned`."
+    ]
+
+
+def test_averages_that_nothing_chooses(tmp_path: Path, messages: list[str]) -> None:
+    for language in ("de", "en"):
+        (tmp_path / f"a.{language}").write_text("the red dog\nthe dog\nred and the dog\n" * 5)
+    data = tmp_path / "data"
+    pairs = ("--source-lang", "de", "--target-lang", "en", "--train", tmp_path / "a")
+    assert main(["preprocess", *map(str, (*pairs, "--out", data))]) == 0
+    assert main(["bpe", "learn", str(data), "--merges", "5"]) == 0
+    options = (data, "--out", tmp_path / "m", *TINY_MODEL, "--max-updates", 2)
+    assert train(*options, "--set", "training.ema_decay=0.5") == 0
+    assert "has no validation pairs" in " ".join(messages)
+    messages.clear()
+    changes = ("--set", "training.average=2", "--set", "training.validate_epochs=0")
+    assert train(*options, "--overwrite", *changes) == 0
+    assert "averages the checkpoints of scheduled validations" in " ".join(messages)
+    assert "has no validation pairs" not in " ".join(messages)
