@@ -417,11 +417,6 @@ def _prepare(
         model, objective, train, settings, folder, device,
         bf16=bf16, validator=validator, stop=stop, processes=processes, resegmented=resegmented,
     )  # fmt: skip
-    if validator is None and training.ema_decay:
-        trainer.notes.append(
-            f"{data} has no validation pairs, by which `training.ema_decay`'s average would be "
-            "compared with the last weights: the model will have the last ones."
-        )
     if not resume and processes.count > 1:
         # All processes have drawn the same weights; what they drop out differs from here on.
         seed_process(training.seed, processes)

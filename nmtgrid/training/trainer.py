@@ -173,18 +173,16 @@ class Trainer:
         self.progress = Progress()
         self.meter = Meter.empty()
         self._heap = HeapTrimmer()
-        # A checksum tells these pairs, in this order, from others.
-        digest = hashlib.sha256()
-        for lengths in (train.source_lengths, train.target_lengths):
-            # In parts: lengths of a mapped file are not copied into memory as a whole.
-            for start in range(0, len(lengths), _HASHED_AT_ONCE):
-                part = lengths[start : start + _HASHED_AT_ONCE]
-                digest.update(numpy.ascontiguousarray(part, numpy.int64).tobytes())
-        self._data_facts = {"pairs": self.plan.count, "lengths": digest.hexdigest()}
+        self._data_facts = {"pairs": self.plan.count, "lengths": _checksum_of_lengths(train)}
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
         self._world_size_changed = False
         self.notes: list[str] = []
+        if validator is None and self.average is not None:
+            self.notes.append(
+                "There are no validation pairs, by which the average of `training.ema_decay` would "
+                "be compared with the last weights: the model will have the last ones."
+            )
         """What is worth a warning before the run."""
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
 
@@ -556,3 +554,14 @@ def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {
         name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
     }
+
+
+def _checksum_of_lengths(pairs: Pairs) -> str:
+    """Return a checksum that tells these pairs, in this order, from others."""
+    digest = hashlib.sha256()
+    for lengths in (pairs.source_lengths, pairs.target_lengths):
+        # In parts: lengths of a mapped file are not copied into memory as a whole.
+        for start in range(0, len(lengths), _HASHED_AT_ONCE):
+            part = lengths[start : start + _HASHED_AT_ONCE]
+            digest.update(numpy.ascontiguousarray(part, numpy.int64).tobytes())
+    return digest.hexdigest()
