@@ -26,6 +26,7 @@ from nmtgrid.base.io.records import Number, Record, parse_record
 from nmtgrid.base.io.text import read_lines
 from nmtgrid.metrics.latency import Latency, Metric, latency, reference_words
 from nmtgrid.metrics.quality import Score, bleu
+from nmtgrid.text.scripts import count_unspaced, is_unsegmented
 
 LOG, CONFIG = "instances.log", "config.yaml"
 
@@ -149,6 +150,11 @@ def _bleu(instances: Sequence[Instance], tokenizer: Tokenizer, notes: list[str])
             notes.append(
                 "The references seem to be tokenised, and BLEU tokenises them again: "
                 "`--sacrebleu-tokenizer none` prevents that."
+            )
+        if tokenizer not in ("zh", "char") and is_unsegmented(count_unspaced(references)):
+            notes.append(
+                "The references have no spaces between words, and BLEU counts what stands between "
+                "spaces: `--sacrebleu-tokenizer zh` counts Chinese characters, `char` all."
             )
         return bleu([instance.prediction for instance in instances], references, tokenizer)
     return None

@@ -115,6 +115,20 @@ def test_the_tokenizer_of_bleu(tmp_path: Path) -> None:
     assert not log_score.notes
 
 
+def test_references_without_spaces(tmp_path: Path) -> None:
+    """The whole line is one word of 13a; by characters all but one match."""
+    written = {"prediction": "红色的狗看见那只狗在花园外面。", "delays": [1], "elapsed": [0]}
+    path = _log(tmp_path, RECORD | written | {"reference": "红色的狗看见那只狗在花园里面。"})
+    log_score = score(read_log(path))
+    assert log_score.bleu is not None and log_score.bleu.value == 0
+    assert ["counts Chinese characters" in note for note in log_score.notes] == [True]
+    by_characters = score(read_log(path), "zh")
+    # 14 of 15 characters, 12 of 14 pairs, 10 of 13 triples and 9 of 12 of four match.
+    expected = 100 * (14 / 15 * 12 / 14 * 10 / 13 * 9 / 12) ** 0.25
+    assert by_characters.bleu is not None and not by_characters.notes
+    assert by_characters.bleu.value == pytest.approx(expected)
+
+
 def test_computation_aware_latency(tmp_path: Path) -> None:
     """By hand, with SimulEval's formulas on `elapsed`: |x| = 4 and |y| = 4, so r = 1."""
     measured = RECORD | {"elapsed": [2.5, 5.0]}
