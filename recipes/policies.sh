@@ -21,18 +21,19 @@
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
 # of it), READER_RATE=0.001, their learning rate: with that of the preset, the translation model gets worse.
 # ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", READERS="marginal marginal-area
-# marginal-fixed dynamic divergence" (none: policies without training alone), K=1..9, THRESHOLDS=0.1..0.9:0.2,
+# marginal-fixed dynamic divergence" (none: policies without training alone), POLICIES=edatt,alignatt (some of
+# those without training), K=1..9, THRESHOLDS=0.1..0.9:0.2,
 # RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the name of such a record.
 # SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
-POLICIES="confidence,entropy,alignatt,edatt,local-agreement,hold-n,re-translation"
 if [ "$SMALL" = 1 ]; then
     K="${K:-1,3}" THRESHOLDS="${THRESHOLDS:-0.5}" LAMBDAS="${LAMBDAS:-1}" ON="${ON:-toy}"
-    POLICIES="alignatt,local-agreement"
+    POLICIES="${POLICIES:-alignatt,local-agreement}"
 fi
+POLICIES="${POLICIES:-confidence,entropy,alignatt,edatt,local-agreement,hold-n,re-translation}"
 ON="${ON:-toy-words}"
 SEEDS="${SEEDS:-${SEED:-1 2 3}}"
 K="${K:-1..9}"
