@@ -140,12 +140,15 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
 def verified_of(choice: str) -> Verified:
     """Return the settings of `verified ...`. Raises ConfigError for invalid ones."""
     names = [field.name for field in dataclasses.fields(Verified)]
-    values, faults = {}, []
+    values: dict[str, int] = {}
+    faults = []
     for word in choice.split()[1:]:
         name, equals, text = word.partition("=")
         if name not in names or not equals:
             faults.append(f"`--exit verified` takes {', '.join(names)}, not `{shortened(word)}`.")
             continue
+        if name in values:
+            faults.append(f"`--exit verified` has `{name}` twice: give one.")
         try:
             values[name] = whole_number(text)
         except ValueError as fault:

@@ -67,8 +67,12 @@ class SearchPlan:
                 is_open = math.isinf(most)
                 span = f"a number from {least} on" if is_open else f"from {least} to {most:,}"
                 faults.append(f"{_named(name)} must be {span}, but is {value}.")
-        if not 0 < self.temperature < math.inf:
-            faults.append(f"{_named('temperature')} must be above 0, but is {self.temperature}.")
+        # With less, logits divided by it are no numbers in single precision.
+        if not _LEAST_TEMPERATURE <= self.temperature < math.inf:
+            faults.append(
+                f"{_named('temperature')} must be at least {_LEAST_TEMPERATURE:f}, but is "
+                f"{self.temperature}."
+            )
         if not 0 < self.top_p <= 1:
             faults.append(f"{_named('top_p')} must be above 0 and at most 1, but is {self.top_p}.")
         if self.sample and self.beam != 1:
@@ -89,9 +93,11 @@ class SearchPlan:
         return ratio**self.length_penalty
 
 
+_LEAST_TEMPERATURE = 1e-6
 _RANGES: dict[str, tuple[float, float]] = {
     "beam": (1, 1000),
-    "length_penalty": (0, math.inf),
+    # Norms of the longest translations are finite in single precision.
+    "length_penalty": (0, 10),
     "length_offset": (0, math.inf),
     "coverage_penalty": (0, math.inf),
     "nbest": (1, 1000),

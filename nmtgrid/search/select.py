@@ -220,18 +220,26 @@ def _best_of_groups(
         index = (parent[..., None] * types + token).clamp_(max=rows * types - 1)
         value = log_probabilities.flatten().index_select(0, index.flatten()).view_as(index)
         value = (value + totals[parent][..., None]).masked_fill_(token >= types, -math.inf)
-        value, index = stable_topk(value.flatten(1), count)
-        return value, token.flatten(1).gather(1, index), parent.gather(1, index // _CHUNK)
+        # A wide beam may ask for more than its first row has.
+        value, token = _filled_up(value.flatten(1), token.flatten(1), count)
+        value, index = stable_topk(value, count)
+        chunk = (index // _CHUNK).clamp_(max=parent.shape[1] - 1)
+        return value, token.gather(1, index), parent.gather(1, chunk)
     value, token = stable_topk(log_probabilities, min(count, types))
     per_row = value.shape[1]
     value = (value + totals[:, None]).view(groups, -1)
     # In the first step a group is one row, which may have too few types.
-    missing = max(0, count - value.shape[1])
-    value = torch.nn.functional.pad(value, (0, missing), value=-math.inf)
-    token = torch.nn.functional.pad(token.reshape(groups, -1), (0, missing))
+    value, token = _filled_up(value, token.reshape(groups, -1), count)
     value, index = stable_topk(value, count)
     parent = first + (index // per_row).clamp(max=rows // groups - 1)
     return value, token.gather(1, index), parent
+
+
+def _filled_up(values: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return values and tokens [G, N] with dead ones behind them where N is below `count`."""
+    missing = max(0, count - values.shape[1])
+    pad = torch.nn.functional.pad
+    return pad(values, (0, missing), value=-math.inf), pad(tokens, (0, missing))
 
 
 _STRIDE = 0x9E3779B97F4A7C15

@@ -150,6 +150,9 @@ def _short(value: object) -> str:
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
 
 
+LongLines = Literal["split", "cut"]
+
+
 @dataclasses.dataclass(frozen=True)
 class TranslationOptions:
     """How text goes through a search."""
@@ -158,7 +161,7 @@ class TranslationOptions:
     """Source tokens of a batch, padding included, times the width of the search."""
     max_source: int | None = None
     """Longest source in units that is translated whole (None: as training had them)."""
-    long_lines: Literal["split", "cut"] = "split"
+    long_lines: LongLines = "split"
     """Longer lines are split at the ends of their sentences, or cut, with a warning."""
     replace_unknown: bool = False
     """Write the aligned source word where the model writes `<unk>`."""
@@ -167,12 +170,19 @@ class TranslationOptions:
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        return [
-            f"`{name}` (`--{name.replace('_', '-')}`) must be at least 1, but is "
-            f"{getattr(self, name)}."
-            for name in ("batch_tokens", "max_source", "window")
-            if getattr(self, name) is not None and getattr(self, name) < 1
-        ]
+        faults = []
+        for name in ("batch_tokens", "max_source", "window"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                option = f"`--{name.replace('_', '-')}`"
+                faults.append(
+                    f"`{name}` ({option}) must be a whole number from 1 on, but is {value!r}."
+                )
+        if self.long_lines not in get_args(LongLines):
+            faults.append(
+                f"`long_lines` (`--long-lines`) must be split or cut, but is {self.long_lines!r}."
+            )
+        return faults
 
 
 @dataclasses.dataclass(frozen=True)

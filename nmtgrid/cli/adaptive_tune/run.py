@@ -96,9 +96,14 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         if arguments.only != "points":
             # The last exit is the full stack.
             beside = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
-            if arguments.beam == 1:
-                verified = map(Verified, range(1, count))
-                beside += [System(f"verified {way.exit}", model, way) for way in verified]
+            verified = list(map(Verified, range(1, count))) if arguments.beam == 1 else []
+            if verified and setup.plan.coverage_penalty:
+                console.warn(
+                    "The model decodes with `search.coverage_penalty`, which verified exits do not "
+                    "have: they are left out."
+                )
+                verified = []
+            beside += [System(f"verified {way.exit}", model, way) for way in verified]
             beside.append(System("random exits", model, RandomExit(count, arguments.seed)))
         tuning.measure([tuning.full, *beside, *others], chosen)
         # Presets that cannot be kept must not cost the results: the fault is raised after those.
@@ -206,6 +211,8 @@ class _Tuning:
             candidates = list(map(self.choice, best_vectors))
             if arguments.objective != "exits":
                 candidates = self.with_fixed(candidates, records)
+        elif arguments.objective != "exits":
+            candidates = self.ranked([*candidates, *self.fixed()], first)
         # The full stack is decoded once, and every candidate is compared with that.
         theirs = decode([self.full], second, self.setup)[0]
         costs: dict[int, float] = {}
@@ -246,14 +253,34 @@ class _Tuning:
         # By the same measure as the candidates.
         shares = (records.hits if self.truth else records.agrees).mean(0).tolist()[:-1]
         fixed = [
-            Choice(System(f"exit {n}", self.model, FixedExit(n)), (), Finalist((), float(n), share))
-            for n, share in enumerate(shares, 1)
+            dataclasses.replace(choice, replayed=Finalist((), float(n), share))
+            for n, (choice, share) in enumerate(zip(self.fixed(), shares, strict=True), 1)
         ]
         # The order of the tests is that of the half on which candidates are chosen.
         return sorted(
             [*candidates, *fixed],
             key=lambda choice: -(choice.replayed.agreement if choice.replayed else 0.0),
         )
+
+    def fixed(self) -> list[Choice]:
+        """Return all fixed exits but the last, from the first on."""
+        exits = range(1, self.model.traits.num_exits)
+        return [Choice(System(f"exit {n}", self.model, FixedExit(n))) for n in exits]
+
+    def ranked(self, candidates: Sequence[Choice], samples: Sequence[Sample]) -> list[Choice]:
+        """Return the candidates by their mean losses on samples, the least first.
+
+        For predictors, of which there are no records: all candidates are decoded.
+        """
+        theirs = decode([self.full], samples, self.setup)[0]
+        with progress("ranking candidates", len(candidates)) as go:
+
+            def mean_loss(choice: Choice) -> float:
+                go(1)
+                decoded = decode([choice.system], samples, self.setup)[0]
+                return float(self.losses(theirs, decoded, samples).mean())
+
+            return sorted(candidates, key=mean_loss)
 
     def losses(self, full: Decoded, early: Decoded, samples: Sequence[Sample]) -> NDArray[Any]:
         """Return the loss of each sentence that has a source."""

@@ -375,6 +375,8 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
         f"{split.name}: perplexity {perplexity:.3f} over {tokens:,} target units, end symbols "
         "included."
     )
+    if isinstance(split, PictureSplit) and split.name != "train":
+        console.say("Of each image only the first caption is scored.")
     if empty:
         console.say(f"Without {plural(empty, 'pair')} of which a side is empty.")
     return {

@@ -226,6 +226,27 @@ def test_a_certified_loss(
     assert "598 are needed" in message and "1,196 sentences" in message
 
 
+def test_fixed_exits_beside_a_predictor(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without records all are decoded, and tested from the least loss on."""
+    losses = iter([0.3, 0.1, 0.2, 0.0, 0.0, 0.0])
+
+    def agreement_losses(full: list[Any], adaptive: list[Any]) -> numpy.ndarray[Any, Any]:
+        return numpy.full(len(full), next(losses))
+
+    monkeypatch.setattr(adaptive_tune_calibrated, "agreement_losses", agreement_losses)
+    file = tmp_path / "r.json"
+    more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--only", "points")
+    options = ("seq", "--data", "data", *more, "--json", file, "--no-keep")
+    assert tune(*options, "--objective", "flops") == 0
+    # The predictor comes first, then both exits.
+    assert [row.get("exit") for row in report(file)["calibrated"]["tested"]] == [1, 2, None]
+    losses = iter([0.0])
+    assert tune(*options, "--objective", "exits") == 0
+    assert [row.get("exit") for row in report(file)["calibrated"]["tested"]] == [None]
+
+
 @pytest.mark.parametrize(("loss", "needed"), [(0.2, 9), (1.0, None)])
 def test_nothing_is_certified(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str],

@@ -59,6 +59,7 @@ def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None
         (("decode", exits, "--exit", "verified exit=3"), "from 1 to 2, not 3"),
         (("decode", exits, "--exit", "verified drafts=0"), "`drafts` of verified exits must be"),
         (("decode", exits, "--exit", "verified wide=3 exit"), "takes exit, drafts, types, not"),
+        (("decode", exits, "--exit", "verified exit=1 exit=2"), "`exit` twice"),
         (("decode", exits, "--exit", "verified exit=two"), "`two` is not a whole number"),
         (("online-eval", exits, "--data", data, "--k", "2", *verified), "decode offline"),
     ):
@@ -125,7 +126,9 @@ def test_fixed_exits_are_tested_where_they_agree(truth: bool, order: list[str]) 
         Choice(SimpleNamespace(name=name), (), Finalist((), 2.0, share))  # type: ignore[arg-type]
         for name, share in (("safe", 1.0), ("fast", 0.5))
     ]
-    tuning: Any = SimpleNamespace(model=None, truth=truth)
+    model = SimpleNamespace(traits=SimpleNamespace(num_exits=3))
+    tuning: Any = SimpleNamespace(model=model, truth=truth)
+    tuning.fixed = lambda: _Tuning.fixed(tuning)
     choices = _Tuning.with_fixed(tuning, tuned, records)
     assert [choice.system.name for choice in choices] == order
 

@@ -110,7 +110,7 @@ def test_pictures_of_a_file(home: Path, tmp_path: Path) -> None:
     assert [line.split(" ||| ")[0] for line in lines(tmp_path, "out")] == list("11223344")
 
 
-def test_references_forced(home: Path, tmp_path: Path) -> None:
+def test_references_forced(home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     report, traces = tmp_path / "r.json", tmp_path / "t"
     assert run(
         "decode", home / "caption-top-down", "--data", home / "pictures", "--forced",
@@ -121,6 +121,7 @@ def test_references_forced(home: Path, tmp_path: Path) -> None:
     split = split_of(Dataset.open(home / "pictures"), "test")
     assert " ".join(first.target) == split.tokenized_target()[0]
     assert len(first.source) == split.source_lengths[0]
+    assert "only the first caption is scored" in capsys.readouterr().err
 
 
 def test_from_python(home: Path) -> None:

@@ -75,6 +75,19 @@ def test_beam_of_many_types_is_a_stable_sort(types: int, levels: int) -> None:
     assert torch.equal(choice.parents, (first + order // types)[:, :width].flatten())
 
 
+@pytest.mark.parametrize(("types", "width"), [(624, 500), (624, 321), (512, 257), (600, 5)])
+def test_a_beam_may_be_as_wide_as_the_vocabulary(types: int, width: int) -> None:
+    """In the first step of 2 sentences, which have one row each: what is missing is dead."""
+    values = -torch.rand(2, types)
+    values[:, END] = -math.inf
+    choice = Beam(width).choose(values, torch.zeros(2), torch.arange(2), 0)
+    best, order = values.sort(dim=1, descending=True, stable=True)
+    assert torch.equal(choice.log_probabilities, best[:, :width].flatten())
+    alive = choice.log_probabilities > -math.inf
+    assert torch.equal(choice.tokens[alive], order[:, :width].flatten()[alive])
+    assert torch.equal(choice.parents, torch.arange(2).repeat_interleave(width))
+
+
 def test_uniform_is_uniform_and_its_own() -> None:
     keys = torch.arange(20_000)
     numbers = uniform(1, keys, 5)
@@ -115,6 +128,7 @@ def test_cuts_and_temperature_by_hand(changes: dict[str, Any], expected: list[fl
 def test_plans_by_hand() -> None:
     faults = SearchPlan(beam=0, nbest=3, temperature=0.0, top_p=1.5, min_length=-1).faults()
     assert len(faults) == 5
+    assert len(SearchPlan(sample=True, temperature=1e-40, length_penalty=300).faults()) == 2
     assert "`search.beam` (`--beam`) must be from 1 to 1,000, but is 0." in faults
     assert SearchPlan(sample=True, beam=4).faults()
     assert not SearchPlan(sample=True, nbest=4).faults()
