@@ -23,6 +23,7 @@ from nmtgrid.analysis.plotting.figure import (
     Patch,
     add_legend,
     colour,
+    full_title,
     new_diagrams,
     new_picture,
     shortened,
@@ -95,17 +96,16 @@ def read_exits(
     files: Mapping[str, Path],
     lines: Sequence[int] = (),
     count: int = 3,
-    others: Mapping[Path, int] | None = None,
     warn: Callable[[str], None] = lambda message: None,
 ) -> list[ExitTraces]:
     """Return the exits of all systems; examples are `lines` (from 1), or the first `count`.
 
     `warn` is called for traces of another source than that of the first. Raises InputError for
-    files of different lengths (also of `others`), without exits, or without such a line.
+    files of different lengths, without exits, or without such a line.
     """
     traces = {name: list(read_traces(path)) for name, path in files.items()}
     systems = [exits_of_traces(name, traces[name], files[name], lines, count) for name in files]
-    check_lengths({path: len(traces[name]) for name, path in files.items()} | dict(others or {}))
+    check_lengths({path: len(traces[name]) for name, path in files.items()})
     for mismatch in source_mismatches({n: [*map(joined_source, traces[n])] for n in files}):
         warn(mismatch)
     return systems
@@ -249,7 +249,9 @@ def draw_examples(
         axes = figure.add_axes((0.0, 0.0, 1.0, 1.0))
         axes.set_axis_off()
         axes.set_autoscale_on(False)
-        top = _EDGE
+        title = full_title("exit above each token (blue), confidence below (grey)")
+        axes.text(_EDGE, _EDGE, title, fontsize=_TOKEN, va="top")
+        top = _EDGE + _LINE + _BETWEEN
         for line in dict.fromkeys(trace.line for system in systems for trace in system.examples):
             for system in systems:
                 for trace in system.examples:

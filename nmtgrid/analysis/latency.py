@@ -235,6 +235,8 @@ def latency_curves(
                 groups.setdefault(result.setting.curve, []).append(result)
         for (policy, _), group in groups.items():
             name = group[0].setting.curve_label
+            # Undefined where everything is read before the first write, as YAAL is.
+            group = [r for r in group if math.isfinite(r.latency(metric, unit, convention))]
             # Along the axis: the line must not turn back where a larger k lags less.
             ordered = sorted(group, key=lambda result: result.latency(metric, unit, convention))
             points = [
@@ -303,11 +305,19 @@ def latency_section(
     """
     if metric.startswith(AWARE):
         unit, convention = "word", "simuleval"
-        if not any(math.isfinite(result.latency(metric, unit, convention)) for result in results):
-            raise ConfigError(
-                "These evaluations have no measured times.",
-                "Evaluate with `nmtgrid online-eval --clock`.",
-            )
+        advice = (
+            "These evaluations have no measured times.",
+            "Evaluate with `nmtgrid online-eval --clock`.",
+        )
+    else:
+        advice = (
+            f"No setting of these evaluations has a latency `{metric}` in {unit}s and the "
+            f"{convention} convention.",
+            "Choose others, or evaluate anew with `nmtgrid online-eval`.",
+        )
+    if not any(math.isfinite(result.latency(metric, unit, convention)) for result in results):
+        raise ConfigError(*advice)
+    _check_sentences(results)
     _check_names(results, metric, unit, convention)
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]
     references = [] if published_as is None else reference_curves(published_as)
@@ -343,6 +353,20 @@ def latency_section(
         # A title of one's own says what it says.
         "" if title else shared_corpus(result.corpus for result in results),
     )
+
+
+def _check_sentences(results: Sequence[OnlineResult]) -> None:
+    """Raise ConfigError for evaluations of different languages or numbers of sentences."""
+    of_all = [result.evaluation for result in results]
+    # Results of earlier versions lack some: what is not known contradicts nothing.
+    pairs = {"-".join(each.languages) for each in of_all if each.languages is not None}
+    counts = {each.sentences for each in of_all if each.sentences is not None}
+    for kinds in (sorted(pairs), [f"{count:,} sentences" for count in sorted(counts)]):
+        if len(kinds) > 1:
+            raise ConfigError(
+                f"These evaluations are of different test sets: {', '.join(kinds)}.",
+                "Compare evaluations of the same sentences.",
+            )
 
 
 def _check_names(

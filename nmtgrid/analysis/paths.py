@@ -126,13 +126,12 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
     return systems
 
 
-def read_references(path: Path, traced: Mapping[str, Sequence[Trace]]) -> list[str]:
-    """Return the references of all lines of the traces; there may be more.
+def read_references(path: Path, last: int) -> list[str]:
+    """Return the references of all lines of traces, `last` of which is the last; there may be more.
 
-    Raises InputError for a file that ends before the last line of the traces.
+    Raises InputError for a file that ends before that line.
     """
     references = read_text(path)
-    last = max((trace.line for traces in traced.values() for trace in traces), default=0)
     if len(references) < last:
         raise InputError(
             f"it has {plural(len(references), 'line')}, but there are traces of line {last:,}.",

@@ -176,6 +176,7 @@ _MOST_ROWS = 8
 _LONG = 60
 # What stands between grave accents, and sacreBLEU's signatures.
 _CODE = re.compile(r"`([^`]+)`|(\bnrefs:[^\s;,]+[^\s;,.])")
+_TAG = re.compile(r"<[^>]*>")
 _COLOUR = re.compile(r"#[0-9a-fA-F]{6}\b")
 _IDENTITY = re.compile(r'(\bid="|href="#|url\(#)([^")]+)')
 _ROOT = re.compile(r"<svg\b[^>]*>", re.S)
@@ -283,7 +284,8 @@ def inline(drawn: str, identity: str, label: str) -> str:
     # Ids of two figures on one page would clash: matplotlib derives them from what is drawn.
     prefix = re.sub(r"\W+", "-", identity)
     drawn = _IDENTITY.sub(lambda match: f"{match[1]}{prefix}-{match[2]}", drawn)
-    drawn = _COLOUR.sub(lambda match: on_page(match[0]), drawn)
+    # Within tags alone: what looks like a colour in a text is one of its words.
+    drawn = _TAG.sub(lambda tag: _COLOUR.sub(lambda match: on_page(match[0]), tag[0]), drawn)
     root = _ROOT.search(drawn)
     assert root is not None
     # Points to CSS pixels.

@@ -104,17 +104,25 @@ class Run:
     def tokens_at(self, updates: Sequence[float]) -> list[float]:
         """Return how many target tokens had been seen after each of `updates`.
 
-        Raises InputError for a log without such counts.
+        Between the lines that count tokens, and behind the last one, updates count alike. Raises
+        InputError for a log without such counts.
         """
+        if not self.training:
+            raise InputError(
+                "it has no line that counts target tokens: the run is shorter than "
+                "`training.log_updates`.",
+                "Use `--against minutes` or `--against updates`.", path=self.path,
+            )  # fmt: skip
         if any(row.get("tokens") is None for row in self.training):
             raise InputError(
                 "it has no counts of target tokens: an earlier version wrote it.",
                 "Use `--against minutes` or `--against updates`.", path=self.path,
             )  # fmt: skip
-        # Validations come between the lines that count tokens.
         seen = numpy.cumsum([0, *(row["tokens"] for row in self.training)])
         known = [0, *(row["update"] for row in self.training)]
-        return [float(value) for value in numpy.interp(updates, known, seen)]
+        each = self.training[-1]["tokens"] / max(1, known[-1] - known[-2])
+        behind = numpy.maximum(0, numpy.asarray(updates) - known[-1]) * each
+        return [float(value) for value in numpy.interp(updates, known, seen) + behind]
 
 
 def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:

@@ -13,6 +13,7 @@ import logging
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy
@@ -30,6 +31,8 @@ TestName = Literal["bootstrap", "randomisation"]
 SEED = 12345
 """SacreBLEU's own."""
 _MOST_BYTES = 4 * 2**30
+ROUNDING = 1e-9
+"""Scores that differ by less are equal."""
 """Of what a test draws at once."""
 
 
@@ -214,11 +217,13 @@ def paired_test(
         # What stands where sacreBLEU expects lines is counted already.
         signatures, scores = PairedTest(systems, metrics, None, short, samples)()  # type: ignore[arg-type]
 
-    def tested(result: Any, is_identical: bool) -> dict[str, Any]:
+    def tested(result: Any, is_identical: bool, first: float) -> dict[str, Any]:
+        # Of equal systems, or of equal scores in every sample, sacreBLEU says 1 / (samples + 1),
+        # its least p-value.
+        is_equal = abs(result.score - first) < ROUNDING and result.p_value is not None
         figures = {
             "score": result.score,
-            # Of equal systems sacreBLEU says 1 / (samples + 1), its least p-value.
-            "p_value": None if is_identical else result.p_value,
+            "p_value": None if is_identical else 1.0 if is_equal else result.p_value,
             "bootstrap_mean": result.mean,
             "interval_95": result.ci,
         }
@@ -230,7 +235,9 @@ def paired_test(
     answers = {}
     for (name, arrays), title in zip(counts.items(), titles, strict=True):
         alike = [False, *(numpy.array_equal(own, arrays[0]) for own in arrays[1:])]
-        answers[name] = [*map(tested, scores[title], alike)], str(signatures[title])
+        baseline: Any = scores[title][0]
+        results = [*map(tested, scores[title], alike, repeat(baseline.score))]
+        answers[name] = results, str(signatures[title])
     return answers
 
 

@@ -25,6 +25,7 @@ from nmtgrid.analysis.plotting.grids import HeatMap, draw_maps
 from nmtgrid.analysis.plotting.lines import draw_points
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
 from nmtgrid.base.errors import InputError
+from nmtgrid.base.spans import plural
 from nmtgrid.search.traces import Trace, read_traces
 
 _KINDS = {"weights": "shares", "energies": "energies"}
@@ -54,6 +55,8 @@ class ModelAlignments:
     links: Sequence[Links]
     sizes: Sequence[tuple[int, int]]
     examples: Mapping[int, Trace]
+    has_subwords: bool = False
+    """Whether some words of the source have several units."""
     error: AlignmentErrorRate | None = None
 
 
@@ -72,6 +75,13 @@ def read_models(
         # Where no lines are named, all models show the one that the first aligns first.
         lines = options.lines or ([*models[0].examples] if models else [])
         model = _read(name, path, dataclasses.replace(options, lines=lines), sources, not models)
+        if len(model.links) < len(sources):
+            raise InputError(
+                f"it has {plural(len(model.links), 'line')}, but those of the first model have "
+                f"{len(sources):,}.",
+                "Averages of different sentences do not compare: give traces of the same text.",
+                path=path,
+            )
         if gold is not None:
             error = error_rate(model.links, read_gold(gold, model.sizes))
             model = dataclasses.replace(model, error=error)
@@ -84,11 +94,15 @@ def _read(
 ) -> ModelAlignments:
     examples, kinds = dict[int, Trace](), list[str]()
     all_links: list[Links] = []
+    has_subwords = False
     sizes: list[tuple[int, int]] = []
 
     def alignments() -> Iterator[NDArray[numpy.float64]]:
+        nonlocal has_subwords
         for trace in read_traces(path):
-            text = " ".join(join_units(trace.source))
+            words = join_units(trace.source)
+            has_subwords |= len(words) < len(trace.source)
+            text = " ".join(words)
             if is_first:
                 sources[trace.line] = text
             # One may be the beginning of the other, as models cut long lines. Words, not units:
@@ -120,7 +134,9 @@ def _read(
         )
     if missing := [line for line in options.lines if line not in examples]:
         raise InputError(f"it has no aligned line {missing[0]}.", path=path)
-    return ModelAlignments(name, path, kinds[-1], averages, all_links, sizes, examples)
+    return ModelAlignments(
+        name, path, kinds[-1], averages, all_links, sizes, examples, has_subwords
+    )
 
 
 def alignments_section(

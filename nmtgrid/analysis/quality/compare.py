@@ -15,7 +15,7 @@ from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation
 from nmtgrid.analysis.quality.words import differing, examples, word_accuracy
 from nmtgrid.analysis.section import Cell, Picture, Section, Table, format_interval, percent
 from nmtgrid.metrics import bootstrap
-from nmtgrid.metrics.quality import SEED, MetricName, TestName, paired_test
+from nmtgrid.metrics.quality import ROUNDING, SEED, MetricName, TestName, paired_test
 
 _TESTS: Mapping[TestName, str] = {
     "bootstrap": "paired bootstrap",
@@ -169,7 +169,11 @@ def _finding(
     elif len(names) == 1:
         sentences.append(f"{names[0]} has {bleu[0]:.2f} BLEU.")
     elif len(names) > 2:
-        sentences.append(f"{names[best]} has the highest BLEU, {bleu[best]:.2f}.")
+        equal = [
+            name for name, score in zip(names, bleu, strict=True) if bleu[best] - score < ROUNDING
+        ]
+        have = "has" if len(equal) == 1 else "have"
+        sentences.append(f"{', '.join(equal)} {have} the highest BLEU, {bleu[best]:.2f}.")
     order = sorted(range(1, len(names)), key=lambda index: -bleu[index])
     sentences += [_verdict(evaluation, index, bleu, tests) for index in order]
     how = f"Signature of BLEU: {evaluation.scorer('bleu').signature}."
@@ -188,6 +192,9 @@ def _verdict(
     names, own, first = evaluation.names, bleu[index], bleu[0]
     if evaluation.systems[index].lines == evaluation.systems[0].lines:
         return f"{names[index]} and {names[0]} are identical ({own:.2f} BLEU)."
+    is_equal = abs(own - first) < ROUNDING
+    if is_equal and not tests:
+        return f"{names[index]} and {names[0]} have the same BLEU ({own:.2f})."
     # The better of the two is named before the other.
     (high, better), (low, worse) = sorted([(own, names[index]), (first, names[0])], reverse=True)
     difference = f"{better} has {high - low:.2f} BLEU more than {worse}"
@@ -195,7 +202,7 @@ def _verdict(
     if not tests:
         return f"{difference} ({facts[0]})."
     tested, *others = (row["systems"][index] for row in tests[0]["metrics"])
-    if tested["p_value"] is None:
+    if tested["p_value"] is None or is_equal:
         return f"BLEU sees no difference between {names[index]} and {names[0]} ({own:.2f})."
     if (interval := tested["difference_interval_95"]) is not None:
         ends = interval if own >= first else (-interval[1], -interval[0])

@@ -109,7 +109,7 @@ RULES = [
         "alignments", "train", "`--alignments` are given, so none are learned: leave out `--train`."
     ),
     Requires(
-        "reference source alignments train bootstrap",
+        "reference source alignments train bootstrap tokenize lowercase line",
         "systems",
         "{option} applies to translations: give some, as in NAME=FILE, or leave it out.",
     ),

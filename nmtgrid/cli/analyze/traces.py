@@ -49,7 +49,9 @@ class AlignmentsArguments(ShownArguments):
         "Minimum weight of a link.  [default: the largest]", min=0.0, max=1.0
     )
     gold: Path | None = option(
-        "Gold links (possible ones `i?j`): reports the alignment error rate.", "FILE"
+        "Gold links (possible ones `i?j`), of words with `--words`: reports the alignment error "
+        "rate.",
+        "FILE",
     )
 
 
@@ -103,6 +105,11 @@ def alignments(arguments: AlignmentsArguments) -> None:
     # A line that is asked for twice is drawn once.
     options = AlignmentOptions(list(dict.fromkeys(lines)), arguments.words, arguments.threshold)
     models = read_models(files, options, gold)
+    if gold is not None and not options.words and any(model.has_subwords for model in models):
+        console.warn(
+            f"The links of {gold} are taken as links of units, such as subwords: add `--words` if "
+            "they are of words."
+        )
     for model in models if outputs else ():
         write_links(outputs[model.name], model.links)
         console.say(f"Written: {outputs[model.name]}")
@@ -138,15 +145,15 @@ def exits(arguments: ExitsArguments) -> None:
     if faults := line_faults(lines):
         raise ConfigError(faults)
     from nmtgrid.analysis.exits import exits_section, read_exits
-    from nmtgrid.analysis.systems import named_files, read_text
+    from nmtgrid.analysis.paths import read_references
+    from nmtgrid.analysis.systems import named_files
 
-    references, lengths = None, {}
-    if reference is not None:
-        references = read_text(reference)
-        # The traces must have as many lines.
-        lengths = {reference: len(references)}
     files = named_files(systems)
-    traces = read_exits(files, lines, arguments.examples, lengths, console.warn)
+    traces = read_exits(files, lines, arguments.examples, warn=console.warn)
+    references = None
+    if reference is not None:
+        examples = [trace.line for system in traces for trace in system.examples]
+        references = read_references(reference, max(examples, default=0))
     arguments.show(exits_section(traces, references))
 
 
@@ -210,7 +217,10 @@ def paths(arguments: PathsArguments) -> None:
     from nmtgrid.analysis.paths import as_paths, paths_section, read_references, read_traced
 
     traced = read_traced(files)
-    references = None if reference is None else read_references(reference, traced)
+    references = None
+    if reference is not None:
+        every = [trace.line for traces in traced.values() for trace in traces]
+        references = read_references(reference, max(every, default=0))
     # Only the traces tell: some systems, and some policies, have no alignment.
     if arguments.attention and not any(
         trace.alignment is not None for traces in traced.values() for trace in traces

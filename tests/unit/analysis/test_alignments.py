@@ -31,6 +31,7 @@ from nmtgrid.analysis.paths import (
     read_traced,
 )
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace, read_traces
 
 
@@ -124,7 +125,9 @@ def test_regions_of_pictures_have_no_end_symbol(tmp_path: Path) -> None:
     assert not again.source_end and again.alignment == pytest.approx(numpy.array(table))
 
 
-def test_several_models_are_of_the_same_source(tmp_path: Path) -> None:
+def test_several_models_are_of_the_same_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def whole(source: list[str], target: list[str], table: list[list[float]] | None) -> Trace:
         written = trace(source, target, table)
         return dataclasses.replace(written, log_probabilities=[-1.0, -1.0])
@@ -155,6 +158,13 @@ def test_several_models_are_of_the_same_source(tmp_path: Path) -> None:
                         ("none", "none.jsonl: the file contains no alignments")):  # fmt: skip
         with pytest.raises(InputError, match=words):
             read_models({"first": files["first"], other: files[other]})
+    assert [model.has_subwords for model in models] == [True, False]
+    twice = tmp_path / "twice.jsonl"
+    twice.write_text(f"{second.to_line()}\n{dataclasses.replace(second, line=2).to_line()}\n")
+    with pytest.raises(InputError, match="it has 1 line, but those of the first model have 2"):
+        read_models({"twice": twice, "first": files["first"]})
+    assert main(["analyze", "alignments", str(files["first"]), "--gold", str(gold)]) == 0
+    assert "add `--words` if" in " ".join(capsys.readouterr().err.split())
     gold.write_text("0-1\n")
     with pytest.raises(InputError, match="gold:1: the link `0-1` points outside"):
         read_models({"first": files["first"]}, AlignmentOptions(), gold)

@@ -543,6 +543,25 @@ def test_identical_systems_have_no_p_value(kind: quality.TestName) -> None:
         assert sees_none == lowercase
 
 
+@pytest.mark.parametrize("kind", ["bootstrap", "randomisation"])
+def test_equal_scores_are_no_difference(kind: quality.TestName) -> None:
+    """Without any match, in every sample: sacreBLEU would say that it is significant."""
+    _, reference = cased_corpus()
+    lengths = [["q q q q"] * len(reference), ["z z z"] * len(reference)]
+    evaluated = evaluation(lengths, reference)
+    result = compare_scores.test_against_first(evaluated, kind, 20)
+    assert result["metrics"][0]["systems"][1]["p_value"] == 1
+    tested = ComparisonOptions(bootstrap=20) if kind == "bootstrap" else ComparisonOptions(
+        randomisation=20
+    )  # fmt: skip
+    finding = comparison_section(evaluated, tested).finding
+    assert "BLEU sees no difference between s1 and s0 (0.00)" in finding
+    three = evaluation([*lengths, ["q q q"] * len(reference)], reference)
+    finding = comparison_section(three, ComparisonOptions()).finding
+    assert "s0, s1, s2 have the highest BLEU, 0.00." in finding
+    assert "s1 and s0 have the same BLEU (0.00)." in finding
+
+
 def test_corpus_scores_are_sacrebleus() -> None:
     systems, reference = cased_corpus()
     section = comparison_section(compared("13a"), ComparisonOptions(ter=True))

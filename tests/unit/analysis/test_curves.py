@@ -62,8 +62,12 @@ def test_the_summary_is_of_the_best_validation(tmp_path: Path) -> None:
     assert values["gradient_ratio"] == 2.0
     # 500 tokens in half a second, 1,500 in another half.
     assert values["tokens_per_second"] == pytest.approx(2000.0)
-    # Between the log lines of updates 10 and 20 half of the 1,500 tokens had been seen.
-    assert run.tokens_at([10, 15, 20]) == [500.0, 1250.0, 2000.0] and run.notes == []
+    # Between the log lines of updates 10 and 20 half of the 1,500 tokens had been seen; behind
+    # them each update has 150 as well.
+    assert run.tokens_at([10, 15, 20, 24]) == [500.0, 1250.0, 2000.0, 2600.0] and run.notes == []
+    (short,) = read_runs([(None, log(tmp_path / "short", [validated(9, 4.0)]))])
+    with pytest.raises(InputError, match=r"shorter than `training\.log_updates`"):
+        short.tokens_at([9])
 
 
 def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
@@ -122,7 +126,7 @@ def test_panels_hold_the_points(tmp_path: Path) -> None:
     assert layers.rows == ["encoder.0", "encoder.1", "encoder.2"]
     assert layers.values.tolist() == [[3.0, 0.0], [0.5, 2.0], [1.0, 1.0]]
     assert layers.limits == (0.5, 3.0)
-    for against, x in (("minutes", [0.1, 0.2, 0.3]), ("tokens", [0.0005, 0.002, 0.002])):
+    for against, x in (("minutes", [0.1, 0.2, 0.3]), ("tokens", [0.0005, 0.002, 0.0035])):
         bleu = panels(runs(tmp_path, "one"), against)["bleu"]  # type: ignore[arg-type]
         assert isinstance(bleu, Panel) and list(bleu.lines[0].x) == x
     plain = read_run(log(tmp_path / "plain", [updated(10), updated(20)]) / "metrics.jsonl", "plain")

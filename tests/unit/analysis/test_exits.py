@@ -151,6 +151,20 @@ def test_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "15" in capsys.readouterr().err
 
 
+def test_references_are_those_of_the_lines(tmp_path: Path, refused: Callable[..., str]) -> None:
+    """Of traces of a part, the references of the whole text."""
+    system = write(tmp_path / "part.jsonl", [trace(3, "a", [1, 2], [0.5, 0.5])])
+    reference, report = tmp_path / "ref", tmp_path / "r.json"
+    reference.write_text("one\ntwo\nthree\nfour\n")
+    options = ["--reference", str(reference), "--out", str(tmp_path / "o"), "--json", str(report)]
+    assert main(["analyze", "exits", str(system), *options]) == 0
+    (example,) = json.loads(report.read_text())["systems"][0]["examples"]
+    assert (example["line"], example["reference"]) == (3, "three")
+    reference.write_text("three\n")
+    message = refused("analyze", "exits", system, *options)
+    assert "it has 1 line, but there are traces of line 3" in message
+
+
 def test_traces_of_another_source_are_warned_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

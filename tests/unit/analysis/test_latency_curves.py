@@ -273,6 +273,28 @@ def test_simulevals_convention_counts_words(
     assert json.loads(report.read_text())["unit"] == "word"
 
 
+def test_evaluations_of_other_sentences_are_refused(tmp_path: Path, capsys: Any) -> None:
+    folders = []
+    for name, facts in (("a", {"sentences": 9}), ("b", {"sentences": 8}), ("c", {})):
+        folders.append(write(tmp_path / name, ROWS))
+        facts = {"settings": ROWS, "languages": ["en", "vi"], **facts}
+        (folders[-1] / "results.json").write_text(json.dumps(facts))
+    assert run(folders[0], f"other={folders[2]}") == 0
+    assert run(folders[0], f"other={folders[1]}") == 2
+    assert "different test sets: 8 sentences, 9 sentences" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_settings_without_a_latency_have_no_place_on_its_curve(tmp_path: Path) -> None:
+    rows = [row("wait-k", "k", k, 20.0, 4.0) for k in (5, 50, 1)]
+    for each, value in zip(rows, (5.0, None, 1.0), strict=True):
+        each["latencies"][0]["yaal"] = value
+    results = read_online_results(write(tmp_path, rows))
+    (curve,), _ = latency_curves(results, "yaal", "token", "thesis")
+    assert [(*mark.costs, mark.label) for mark in curve.points] == [(1.0, "k = 1"), (5.0, "5")]
+
+
 def test_two_systems_of_one_name_are_refused(tmp_path: Path, capsys: Any) -> None:
     """Their points would be joined to one curve; the same results twice are one system."""
     first, same = write(tmp_path / "a", ROWS), write(tmp_path / "b", ROWS[:1])
@@ -366,9 +388,13 @@ def test_each_reason_is_said_once() -> None:
 def test_results_say_what_they_are_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, picture = write(tmp_path, ROWS), tmp_path / "p.svg"
     published = ("--out", picture, "--published", "iwslt15-en-vi")
-    # Older results do not say, so that there is no warning; words are drawn too.
-    assert run(folder, *published, "--unit", "word") == 0
+    # Older results do not say, so that there is no warning.
+    assert run(folder, *published) == 0
     assert "warning" not in capsys.readouterr().err
+    assert run(folder, *published, "--unit", "word") == 2
+    assert "No setting of these evaluations has a latency `al` in words and" in " ".join(
+        capsys.readouterr().err.split()
+    )
     facts = {"languages": ["en", "vi"], "sentences": 9, "lowercase": False, "subwords": "bpe"}
     (tmp_path / "results.json").write_text(json.dumps({"settings": ROWS, **facts}))
     assert run(folder, *published) == 0

@@ -129,6 +129,12 @@ def test_figures_have_ids_of_their_own_and_follow_the_scheme() -> None:
     assert 'aria-label="Bars &quot;quoted&quot;"' in figures[0]
 
 
+def test_colours_are_those_of_marks_alone() -> None:
+    text = '<text fill="#0072b2">a#0072b2</text>'
+    drawn = f'<svg viewBox="0 0 1 1" width="72pt" height="72pt">{text}</svg>'
+    assert 'fill="var(--line-0)">a#0072b2<' in inline(drawn, "x", "y")
+
+
 def _files(folder: Path) -> list[str]:
     for name, lines in {**HYPOTHESES, "reference": REFERENCES, "source": SOURCES}.items():
         (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -219,6 +225,7 @@ def test_it_opens_with_who_is_better_and_the_method_stands_behind(tmp_path: Path
         (["first", "-r", "reference", "--line", "0"], "`--line` counts from 1"),
         (["first", "-r", "reference", "--train", "x", "y"], "`--train` needs the source"),
         (["--curves", "x", "-r", "no", "--bootstrap", "9"], "`--bootstrap` applies to"),
+        (["--curves", "x", "--lowercase", "--line", "4"], "`--lowercase` applies to"),
         (["a=first", "a=second", "-r", "reference"], "Two systems have the name `a`"),
         (["first", "short", "-r", "reference"], "it has 1 line, but"),
         (["first", "empty", "-r", "reference"], "empty: the file is empty"),
