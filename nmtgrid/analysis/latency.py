@@ -305,18 +305,7 @@ def latency_section(
     """
     if metric.startswith(AWARE):
         unit, convention = "word", "simuleval"
-        advice = (
-            "These evaluations have no measured times.",
-            "Evaluate with `nmtgrid online-eval --clock`.",
-        )
-    else:
-        advice = (
-            f"No setting of these evaluations has a latency `{metric}` in {unit}s and the "
-            f"{convention} convention.",
-            "Choose others, or evaluate anew with `nmtgrid online-eval`.",
-        )
-    if not any(math.isfinite(result.latency(metric, unit, convention)) for result in results):
-        raise ConfigError(*advice)
+    _check_metric(results, metric, unit, convention)
     _check_sentences(results)
     _check_names(results, metric, unit, convention)
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]
@@ -352,6 +341,24 @@ def latency_section(
         },
         # A title of one's own says what it says.
         "" if title else shared_corpus(result.corpus for result in results),
+    )
+
+
+def _check_metric(
+    results: Sequence[OnlineResult], metric: str, unit: Unit, convention: Convention
+) -> None:
+    """Raise ConfigError where no setting has such a latency."""
+    if any(math.isfinite(result.latency(metric, unit, convention)) for result in results):
+        return
+    if metric.startswith(AWARE):
+        raise ConfigError(
+            "These evaluations have no measured times.",
+            "Evaluate with `nmtgrid online-eval --clock`.",
+        )
+    raise ConfigError(
+        f"No setting of these evaluations has a latency `{metric}` in {unit}s and the {convention} "
+        "convention.",
+        "Choose others, or evaluate anew with `nmtgrid online-eval`.",
     )
 
 

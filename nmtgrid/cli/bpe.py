@@ -220,9 +220,12 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
 
     for name, side, *_, total, unknown in rows:
         if are_too_many(unknown, total, plan.subwords):
+            share = f"{100 * unknown / total:.0f} % of the {side} units of `{name}` are"
             console.warn(
-                f"{100 * unknown / total:.0f} % of the {side} units of `{name}` are unknown from "
-                "training: are its files in the same languages as those of `train`?"
+                f"{share} not in the given vocabulary: is it that of these subwords?"
+                if name == "train"
+                else f"{share} unknown from training: are its files in the same languages as those "
+                "of `train`?"
             )
 
 

@@ -160,7 +160,7 @@ def import_folder(
     keys. Raises ModelError, StorageError or InputError for files that are missing or damaged,
     ConfigError with all that is not the same in our Transformer.
     """
-    check_replaceable(out, overwrite=False)
+    check_replaceable(out, overwrite=None)
     _check_files(folder)
     path = folder / "config.json"
     values = read_json(path)
@@ -396,7 +396,10 @@ def _search(
     """Return our settings of the search, and note what `generate` does otherwise."""
     path = folder / "generation_config.json"
     # Early versions keep these settings in `config.json`.
-    generation = read_json(path) if path.is_file() else dict(values)
+    if path.is_file():
+        generation = read_json(path)
+    else:
+        path, generation = folder / "config.json", dict(values)
     if not isinstance(generation, dict):
         raise StorageError(f"{path} must be an object.", "Restore a copy.")
     generation = {name: value for name, value in generation.items() if value is not None}
@@ -404,7 +407,9 @@ def _search(
     for name, neutral in _NEUTRAL.items():
         if name in generation and generation[name] not in neutral:
             notes.append(f"`{name}` of transformers' search has no counterpart here")
-    if record.bad_words_ids != [[config.pad_token_id]]:
+    if record.bad_words_ids is None:
+        notes.append("without `bad_words_ids` transformers may write the padding")
+    elif record.bad_words_ids != [[config.pad_token_id]]:
         notes.append(
             "`bad_words_ids` contains more than the padding, and transformers may write other "
             "tokens"

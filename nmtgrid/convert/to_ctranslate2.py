@@ -84,7 +84,10 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
         pipeline.save(building)
         search = loaded.settings.get("search") or {}
         readme = _README.format(
-            folder=folder, beam=search.get("beam", 1), penalty=search.get("length_penalty", 1.0)
+            folder=folder,
+            beam=search.get("beam", 1),
+            penalty=search.get("length_penalty", 1.0),
+            most=POSITIONS,
         )
         write_text(building / "README.md", readme)
         return sorted(path.name for path in building.iterdir())
@@ -103,6 +106,7 @@ lines = ["..."]
 results = translator.translate_batch(
     [pipeline.source_tokens(line) for line in lines],
     beam_size={beam}, length_penalty={penalty}, return_end_token=True, min_decoding_length=0,
+    max_input_length=0, max_decoding_length={most},
 )
 for result in results:
     units = [unit for unit in result.hypotheses[0] if unit != "</s>"]

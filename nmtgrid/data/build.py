@@ -264,6 +264,15 @@ def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
         faults.append("There is no training text: give `--train`.")
     if plan.valid_every and "valid" in prefixes:
         faults.append("Give either validation files or `--valid-every`, not both.")
+    # `test` in `simple.en` and `test.simple` in `en` would be one file.
+    names = [*prefixes, *(["valid"] if plan.valid_every else [])]
+    files = [f"{name}.{language}" for name in names for language in plan.languages]
+    twice = sorted({file for file in files if files.count(file) > 1})
+    if twice and len(set(names)) == len(names):
+        faults.append(
+            f"Two texts would be stored as `{twice[0]}`: give the split or the language another "
+            "name."
+        )
     if faults:
         raise ConfigError(faults)
 

@@ -190,8 +190,11 @@ def _new_folder(path: Path, overwrite: bool) -> Iterator[Path]:
         raise
 
 
-def check_replaceable(path: Path, overwrite: bool) -> None:
-    """Raise DataError unless `path` may be created or replaced."""
+def check_replaceable(path: Path, overwrite: bool | None) -> None:
+    """Raise DataError unless `path` may be created or replaced.
+
+    `overwrite` None: the command has no such option.
+    """
     if not os.path.lexists(path):
         return
     if not path.is_dir():
@@ -199,9 +202,9 @@ def check_replaceable(path: Path, overwrite: bool) -> None:
     if not any(path.iterdir()):
         return
     if not overwrite:
+        other = "remove it" if overwrite is None else "replace a dataset with `--overwrite`"
         raise DataError(
-            f"The folder {path} exists already.",
-            "Choose another `--out`, or replace a dataset with `--overwrite`.",
+            f"The folder {path} exists already.", f"Choose another `--out`, or {other}."
         )
     try:
         manifest = read_json(path / NAME)

@@ -248,7 +248,10 @@ class _Learner:
             "target_vocab_size": len(target),
             **facts,
         }
-        text = TextFacts(**self._text, subwords=plan.subwords, joint=plan.is_joint)
+        # Later versions may have stored more.
+        known = {field.name for field in dataclasses.fields(TextFacts)}
+        stored = {name: value for name, value in self._text.items() if name in known}
+        text = TextFacts(**stored, subwords=plan.subwords, joint=plan.is_joint)
         return Pipeline(text, source, target, *codes), facts
 
     def binarise(self, pipeline: Pipeline, building: Path) -> dict[str, dict[str, Any]]:

@@ -59,6 +59,13 @@ def read_segments(lines: Iterable[str], path: str = "") -> Iterator[str]:
                 path=path,
                 line=number,
             )
+        if "<seg" in match.group(1):
+            raise InputError(
+                "there are two `<seg>` on this line.",
+                "Put each segment on a line of its own.",
+                path=path,
+                line=number,
+            )
         yield match.group(1).strip().replace("’", "'")
 
 

@@ -20,8 +20,9 @@ from nmtgrid.base.subword_marks import SPACE
 
 ENDING = ".model"
 ENDINGS = (ENDING, ".spm")
-# A word that tells a model with several target languages which of them to write, as in OPUS-MT.
-_LANGUAGE_CODE = re.compile(r"(>>[^<>\s]+<<)(.*)", re.DOTALL)
+# A word that tells a model with several target languages which of them to write, as in OPUS-MT:
+# `>>fra<<`, `>>zho_Hans<<`. Other words between such marks are text in quotation marks.
+_LANGUAGE_CODE = re.compile(r"(>>[a-z]{2,3}(?:[-_@][A-Za-z0-9]{1,8})*<<)(.*)", re.DOTALL)
 _LARGEST_CACHE = 200_000
 # With more characters than this a text is of a script such as Han, whose rarest become unknown.
 _LARGEST_ALPHABET = 1000

@@ -110,7 +110,8 @@ def _read_pairs(path: Path) -> tuple[list[str], list[int]]:
             has_counts = is_counted
         if not has_counts:
             token, count = line.strip(), "0"
-        if not token or " " in token or (has_counts and not is_counted):
+        # SentencePiece's `.vocab` has tabs.
+        if not token or " " in token or "\t" in token or (has_counts and not is_counted):
             entry = "`type count`" if has_counts else "one word"
             raise InputError(
                 f"a line of a vocabulary must be {entry}, but is `{line[:60]}`.",

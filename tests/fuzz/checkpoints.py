@@ -184,7 +184,7 @@ def attacks() -> dict[str, tuple[str, bytes | Callable[[Path], None]]]:
         "a table as a number": ({"encoder_layers": {"a": [1] * 5000}}, "--encoder-layers"),
         "a long arch": ({"arch": "lstm_" + "x" * 10**6}, "cannot be imported"),
         "escapes in arch": ({"arch": "lstm_\x1b[2J\n"}, "cannot be imported"),
-        "a long language": ({"source_lang": "x" * 5000}, "language is not known"),
+        "a long language": ({"source_lang": "x" * 5000}, "language cannot be called"),
     }
     damaged, steps = "damaged at byte", "more than they hold"
     cases: dict[str, tuple[str, bytes | Callable[[Path], None]]] = {

@@ -28,6 +28,7 @@ DAMAGED = (EOFError, lzma.LZMAError, gzip.BadGzipFile, zlib.error)
 SUFFIXES = ("", ".gz", ".xz", ".bz2")
 STANDARD = "-"
 
+_OTHER_ARCHIVES = {b"\x28\xb5\x2f\xfd": "zstandard", b"PK\x03\x04": "zip"}
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SEPARATORS = "\x0b\x0c\r\x1c\x1d\x1e\x85\u2028\u2029"
 _WITHOUT_SEPARATORS = str.maketrans("", "", _SEPARATORS)
@@ -143,8 +144,15 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
         raise read_error(path, fault) from fault
     if isinstance(raw, _MeteredFile) and meter is not None:
         raw.meter = meter
-    with io.BufferedReader(cast(Any, raw), _BLOCK) as file, unpack(file) as text:
-        yield text
+    with io.BufferedReader(cast(Any, raw), _BLOCK) as file:
+        if file.peek(4)[:4] in _OTHER_ARCHIVES:
+            raise InputError(
+                f"this is a {_OTHER_ARCHIVES[file.peek(4)[:4]]} archive.",
+                "Unpack it: plain text, .gz, .xz and .bz2 are read.",
+                path=path,
+            )
+        with unpack(file) as text:
+            yield text
 
 
 def read_error(path: str | Path, fault: Exception, line: int = 0) -> InputError:
@@ -315,8 +323,9 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
             f"`train.{language}`.",
             path=prefix or ".",
         )
-    known = {p.name.partition(f".{language}")[0]
-             for p in folder.iterdir() if f".{language}" in p.name}  # fmt: skip
+    endings = tuple(f".{language}{suffix}" for suffix in SUFFIXES)
+    known = {p.name.rpartition(f".{language}")[0]
+             for p in folder.iterdir() if p.name.endswith(endings)}  # fmt: skip
     suggestion = nearest(name, known) or "Check the prefix."
     raise InputError(
         f"There is no file `{prefix}.{language}` (nor with .gz, .xz or .bz2).",

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -13,6 +14,8 @@ from typing import Any, Literal
 
 from nmtgrid.base.config import check, to_json
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
+from nmtgrid.base.spans import shortened
+from nmtgrid.base.subword_marks import JOINER, SPACE
 from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
@@ -31,7 +34,7 @@ from nmtgrid.models.card import update_card
 from nmtgrid.models.directory import load_model, meta_model, save_model
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
-from nmtgrid.text.vocabulary import Vocabulary
+from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 
 # The architectures that can be taken over, by the beginning of their names.
 FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
@@ -46,6 +49,9 @@ _OTHERS = (
     "transformer_lm", "transformer_from_pretrained_xlm", "transformer_modular", "transformer_tiny_",
     "fconv_lm", "fconv_self_att", "lstm_lm",
 )  # fmt: skip
+_LANGUAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
+_SUBWORDS = 0.1
+"""Share of a dictionary's types with marks of subwords from which they are no words."""
 # The defaults of fairseq's own `generate`.
 _SEARCH = {"beam": 5, "length_penalty": 1.0}
 
@@ -71,7 +77,7 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> dict[str, Any]:
     cannot be read, and ConfigError with all that our architectures cannot express.
     """
     # Before gigabytes are read: a folder that is in the way should stop the import at once.
-    check_replaceable(out, overwrite=False)
+    check_replaceable(out, overwrite=None)
     with open_checkpoint(path) as checkpoint:
         options = read_options(checkpoint)
         fairseq_arch, family = _family(path, options)
@@ -144,9 +150,14 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
     languages = []
     for side, explicit in (("source", text.source_lang), ("target", text.target_lang)):
         language = explicit or options.get(f"{side}_lang")
-        if not isinstance(language, str) or not language.isidentifier() or len(language) > 40:
+        if not isinstance(language, str) or not language:
             options.faults.append(
                 f"The {side} language is not known: give `--{side}-lang`, such as `en`."
+            )
+        elif not _LANGUAGE.fullmatch(language):
+            options.faults.append(
+                f"The {side} language cannot be called `{shortened(language)}`: give "
+                f"`--{side}-lang`, such as `en` or `pt-BR`."
             )
         languages.append(str(language))
     vocabularies: list[Vocabulary] = []
@@ -165,6 +176,8 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
             options.faults.append(f"{fault.problem} {fault.advice}".strip())
     if text.codes_target is not None and text.codes is None:
         options.faults.append("`--codes-target` needs `--codes`, the codes of the source.")
+    if not codes:
+        options.faults += filter(None, map(_subword_fault, vocabularies, ("source", "target")))
     if len(options.faults) > before:
         return None
     facts = TextFacts(
@@ -176,6 +189,18 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
         joint=len(codes) < 2,
     )
     return Pipeline(facts, vocabularies[0], vocabularies[1], *codes)
+
+
+def _subword_fault(vocabulary: Vocabulary, side: str) -> str | None:
+    """Return what is wrong where the dictionary of words has subwords."""
+    types = vocabulary.types[len(SPECIALS) :]
+    for is_unit, advice in (
+        (lambda unit: unit.endswith(JOINER), "give `--codes`, the codes of subword-nmt"),
+        (lambda unit: unit.startswith(SPACE), "models of SentencePiece cannot be imported"),
+    ):
+        if _SUBWORDS * len(types) < sum(map(is_unit, types)):
+            return f"The {side} dictionary has subwords, not words: {advice}."
+    return None
 
 
 def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline) -> list[str]:

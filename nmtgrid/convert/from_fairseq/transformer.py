@@ -43,6 +43,8 @@ _OFF = {
     "decoder_layers_to_keep": _PLAIN, "scale_fc": _PLAIN, "scale_attn": _PLAIN,
     "scale_heads": _PLAIN, "scale_resids": _PLAIN, "tie_adaptive_weights": _PLAIN,
     "simul_type": "attention to the source is softmax over all that has been read.",
+    "encoder_langtok": "no token of a language is added to sentences.",
+    "decoder_langtok": "no token of a language is added to sentences.",
     "expert_lagging": "all heads read the same part of the source.",
 }  # fmt: skip
 

@@ -29,7 +29,7 @@ from nmtgrid.data.captioning.dataset import (
     PictureSource,
     PictureWriter,
 )
-from nmtgrid.text.moses import Moses
+from nmtgrid.text.moses import TURKIC, Moses
 
 # Why a caption is dropped: it has no word, or (in training) too many.
 _REASONS = ("empty", "too_long")
@@ -55,6 +55,11 @@ class CaptionPlan:
     max_words: int = 175
     """Training captions with more words are dropped."""
 
+    @property
+    def turkic_case(self) -> bool:
+        """Whether I becomes ı in lower case."""
+        return self.lowercase and self.target_lang in TURKIC
+
     def faults(self) -> list[str]:
         """Return what is wrong with the settings."""
         faults = []
@@ -70,7 +75,7 @@ class CaptionPlan:
         Tokens of punctuation alone are left out, as the evaluation of MS-COCO does: captions that
         end with a full stop are no better than those that do not.
         """
-        moses = Moses(self.target_lang, self.tokenize == "moses", self.lowercase)
+        moses = Moses(self.target_lang, self.tokenize == "moses", self.lowercase, self.turkic_case)
 
         def has_letter(token: str) -> bool:
             # Moses writes marks such as `&` as escapes, whose letters do not count.
@@ -80,7 +85,7 @@ class CaptionPlan:
             # The authors of the file chose these words, so none is filtered out.
             if self.tokenize == "none" and caption.tokens is not None:
                 return moses.tokenize(" ".join(caption.tokens))
-            text = caption.raw.lower() if self.lowercase else caption.raw
+            text = moses.lower(caption.raw) if self.lowercase else caption.raw
             return " ".join(filter(has_letter, moses.tokenize(text).split(" ")))
 
         return words
@@ -116,7 +121,9 @@ def build_pictures(
         total = sum(map(len, splits.values()))
         builder = _SplitBuilder(folder, plan, source, total, report, plan.words())
         counts = {name: builder.write(name, pictures) for name, pictures in splits.items()}
-        names = ("target_lang", "tokenize", "lowercase")
+        names = ["target_lang", "tokenize", "lowercase"]
+        if plan.turkic_case:
+            names.append("turkic_case")
         manifest = {
             "version": __version__,
             "source": source.describe(),

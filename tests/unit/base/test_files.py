@@ -110,6 +110,8 @@ def test_missing_empty_and_folder(tmp_path: Path) -> None:
     empty = _file(tmp_path, b"")
     for path, words in ((tmp_path / "none.de", "no such file"), (empty, "empty"),
                         (tmp_path, "folder"),
+                        (_file(tmp_path, b"\x28\xb5\x2f\xfd\x00", "a.zst"), "zstandard archive"),
+                        (_file(tmp_path, b"PK\x03\x04\x00\x00", "a.zip"), "zip archive"),
                         (_file(tmp_path, b"caf\xe9\n", "a.gz"), "not valid UTF-8")):  # fmt: skip
         with pytest.raises(InputError, match=words):
             list(read_lines(path))

@@ -309,6 +309,9 @@ def test_units_of_captions(tmp_path: Path) -> None:
     assert CaptionPlan().words()(caption) == "a cat &apos;s toy old"
     assert CaptionPlan(lowercase=False).words()(caption) == "A Cat &apos;s toy old"
     assert CaptionPlan(tokenize="none").words()(caption) == "a cats , toy"
+    turkish = Caption("ISPARTA IŞIK")
+    assert CaptionPlan(target_lang="tr").words()(turkish) == "ısparta ışık"
+    assert CaptionPlan().words()(turkish) == "isparta işik"
     assert CaptionPlan(tokenize="none").words()(Caption("A cat . 2")) == "a cat 2"
 
 

@@ -31,6 +31,9 @@ REFUSED: list[tuple[Callable[..., Reference], dict[str, Any], str]] = [
     (Transformer, {"merge_src_tgt_embed": True}, "--merge-src-tgt-embed"),
     (Transformer, {"char_inputs": True}, "--char-inputs"),
     (Transformer, {"scale_heads": True}, "--scale-heads"),
+    (Transformer, {"encoder_langtok": "src"}, "--encoder-langtok src"),
+    (Transformer, {"decoder_langtok": True}, "--decoder-langtok"),
+    (Transformer, {"source_lang": "a/b"}, "cannot be called `a/b`"),
     (Transformer, {"encoder_attention_heads": 3}, "--encoder-attention-heads"),
     (Transformer, {"encoder_learned_pos": True}, "--encoder-learned-pos"),
     (Transformer, {"decoder_output_dim": 9}, "--decoder-output-dim 9"),
@@ -90,6 +93,36 @@ def test_options_are_refused_by_name(
     assert attempt(tmp_path, reference) == 2
     assert words in " ".join(messages)
     assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"), [("{}@@", "give `--codes`"), ("▁{}", "SentencePiece cannot be imported")]
+)
+def test_dictionaries_of_subwords_need_their_codes(
+    unit: str, words: str, tmp_path: Path, messages: list[str]
+) -> None:
+    reference = Transformer(TYPES)
+    dictionary, _ = write_dictionaries(tmp_path)
+    lines = dictionary.read_text(encoding="utf-8").splitlines()
+    for number in range(len(lines) // 2):
+        word, count = lines[number].split()
+        lines[number] = f"{unit.format(word)} {count}"
+    dictionary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    values = content(reference.options, reference.state)
+    assert take_over(tmp_path, write_checkpoint(tmp_path / "c.pt", values)) == 2
+    assert f"The source dictionary has subwords, not words: {words}" in " ".join(
+        " ".join(messages).split()
+    ).replace("models of SentencePiece", "SentencePiece")
+
+
+def test_languages_may_have_regions(tmp_path: Path) -> None:
+    reference = Transformer(TYPES)
+    write_dictionaries(tmp_path)
+    checkpoint = write_checkpoint(tmp_path / "c.pt", content(reference.options, reference.state))
+    languages = ("--source-lang", "zh-CN", "--target-lang", "pt-BR")
+    assert take_over(tmp_path, checkpoint, *languages) == 0
+    facts = load_model(tmp_path / "model").pipeline.facts
+    assert facts.languages == ("zh-CN", "pt-BR")
 
 
 @pytest.mark.parametrize(

@@ -186,6 +186,13 @@ def test_faulty_settings_are_told_at_once(tmp_path: Path) -> None:
         preprocess_files(TextPlan("de", "en", valid_every=3), prefixes, tmp_path / "data")
 
 
+def test_two_texts_of_one_name_are_refused(tmp_path: Path) -> None:
+    """`test` in `simple.en` and `test.simple` in `en`."""
+    prefixes = {"train": ["a"], "test": ["b"], "test.simple": ["c"]}
+    with pytest.raises(ConfigError, match=r"stored as `test\.simple\.en`"):
+        preprocess_files(TextPlan("en", "simple.en"), prefixes, tmp_path / "data")
+
+
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train = _write(tmp_path, "train", "a\n", "b\n")
     out = tmp_path / "data"
@@ -458,6 +465,15 @@ def test_damaged_text_is_found(folder: Path, harm: Callable[[Path], None]) -> No
     harm(folder / "raw/test.en")
     with pytest.raises(NmtgridError, match=r"raw/test\.en"):
         dataset.split("test").raw_target()
+
+
+def test_what_later_versions_add_does_not_count(folder: Path) -> None:
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["sha256"]
+    manifest["text"]["new"] = 1
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    learn_subwords(folder, SubwordPlan(words=True))
+    assert Dataset.open(folder).pipeline.facts.subwords == "words"
 
 
 def test_foreign_manifests_are_refused(folder: Path) -> None:

@@ -56,6 +56,7 @@ def test_tags_keep_title_description_and_text() -> None:
     ("lines", "line", "message"),
     [
         (["<mteval>", '<seg id="1"> One', "dog </seg>"], 2, "does not end"),
+        (["<mteval>", '<seg id="1"> a </seg><seg id="2"> b </seg>'], 2, "two `<seg>` on this line"),
         (["<mteval>", "</mteval>"], None, "no line of text"),
         (["A dog.", "", "2 < 3 <b>dogs</b>."], None, "plain text.*[Ll]eave out `--xml`"),
         ([], None, "no line of text"),

@@ -79,6 +79,11 @@ def test_language_codes_stay_whole() -> None:
     assert model.segment([">>fra<<", "rot"]) == [">>fra<<", *model.segment(["rot"])]
     assert model.segment([">>fra<<rot"]) == model.segment([">>fra<<", "rot"])
     assert ">>fra<<" in model and ">>" not in model
+    assert model.segment([">>zho_Hans<<"]) == [">>zho_Hans<<"]
+    # Quotation marks are text.
+    for word in (">>Ja<<", ">>Nein<<,", ">>rote<<"):
+        pieces = model.segment(["der", word, "Hund"])
+        assert joined_words(pieces, SPACE) == ["der", word, "Hund"] and word not in model
 
 
 def test_learning_says_what_is_wrong() -> None:

@@ -63,6 +63,13 @@ def test_a_faulty_line_is_named(tmp_path: Path, text: str, line: int) -> None:
     assert caught.value.line == line
 
 
+def test_pieces_with_scores_are_no_words(tmp_path: Path) -> None:
+    """SentencePiece's `.vocab` has tabs between pieces and scores."""
+    (tmp_path / "v").write_text("<unk>\t0\n.\t-2.1\n")
+    with pytest.raises(InputError, match="one word"):
+        Vocabulary.read_foreign(tmp_path / "v")
+
+
 def test_load_takes_only_ours(tmp_path: Path) -> None:
     path = tmp_path / "v"
     path.write_text("der 9\n")
