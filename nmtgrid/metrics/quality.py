@@ -31,9 +31,9 @@ TestName = Literal["bootstrap", "randomisation"]
 SEED = 12345
 """SacreBLEU's own."""
 _MOST_BYTES = 4 * 2**30
+"""Of what a test draws at once."""
 ROUNDING = 1e-9
 """Scores that differ by less are equal."""
-"""Of what a test draws at once."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -323,9 +323,10 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
             f"`train.{language}`.",
             path=prefix or ".",
         )
-    endings = tuple(f".{language}{suffix}" for suffix in SUFFIXES)
+    # What stands behind the prefix in the names that would do.
+    wanted = tuple(path.name.removeprefix(name) for path in paths)
     known = {p.name.rpartition(f".{language}")[0]
-             for p in folder.iterdir() if p.name.endswith(endings)}  # fmt: skip
+             for p in folder.iterdir() if p.name.endswith(wanted)}  # fmt: skip
     suggestion = nearest(name, known) or "Check the prefix."
     raise InputError(
         f"There is no file `{prefix}.{language}` (nor with .gz, .xz or .bz2).",

@@ -140,6 +140,12 @@ def test_find_text_takes_any_packing_and_says_what_is_there(tmp_path: Path) -> N
     with pytest.raises(InputError) as caught:
         find_text(str(tmp_path / "trian"), "de")
     assert caught.value.advice.endswith("Did you mean `train`?")
+    # `dev` is no German.
+    _file(tmp_path, b"a", "text.dev.en")
+    _file(tmp_path, b"a", "text.old.de")
+    with pytest.raises(InputError) as caught:
+        find_text(str(tmp_path / "texd"), "de")
+    assert "`text`" not in caught.value.advice
     # A folder is no prefix.
     folder = tmp_path / "corpus"
     folder.mkdir()
