@@ -324,9 +324,9 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
             path=prefix or ".",
         )
     # What stands behind the prefix in the names that would do.
-    wanted = tuple(path.name.removeprefix(name) for path in paths)
+    suffixes = tuple(path.name.removeprefix(name) for path in paths)
     known = {p.name.rpartition(f".{language}")[0]
-             for p in folder.iterdir() if p.name.endswith(wanted)}  # fmt: skip
+             for p in folder.iterdir() if p.name.endswith(suffixes)}  # fmt: skip
     suggestion = nearest(name, known) or "Check the prefix."
     raise InputError(
         f"There is no file `{prefix}.{language}` (nor with .gz, .xz or .bz2).",
