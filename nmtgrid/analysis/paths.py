@@ -7,7 +7,7 @@ the section.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -126,12 +126,13 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
     return systems
 
 
-def read_references(path: Path, last: int) -> list[str]:
-    """Return the references of all lines of traces, `last` of which is the last; there may be more.
+def read_references(path: Path, traces: Iterable[Trace]) -> list[str]:
+    """Return the references of all lines of the traces; there may be more.
 
-    Raises InputError for a file that ends before that line.
+    Raises InputError for a file that ends before the last of these lines.
     """
     references = read_text(path)
+    last = max((trace.line for trace in traces), default=0)
     if len(references) < last:
         raise InputError(
             f"it has {plural(len(references), 'line')}, but there are traces of line {last:,}.",

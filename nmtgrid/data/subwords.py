@@ -21,6 +21,7 @@ from nmtgrid.base.io.atomic import (
     temporary_path,
 )
 from nmtgrid.base.io.lock import FolderLock
+from nmtgrid.base.io.records import convert_file
 from nmtgrid.base.io.workers import chunks, map_ordered, worker_faults
 from nmtgrid.data import directory
 from nmtgrid.data.binarise import Lengths, write_split
@@ -248,10 +249,9 @@ class _Learner:
             "target_vocab_size": len(target),
             **facts,
         }
-        # Later versions may have stored more.
-        known = {field.name for field in dataclasses.fields(TextFacts)}
-        stored = {name: value for name, value in self._text.items() if name in known}
-        text = TextFacts(**stored, subwords=plan.subwords, joint=plan.is_joint)
+        # As on opening: what later versions may have stored beside these does not count.
+        stored = self._text | {"subwords": plan.subwords, "joint": plan.is_joint}
+        text = convert_file(self._folder / directory.NAME, stored, TextFacts)
         return Pipeline(text, source, target, *codes), facts
 
     def binarise(self, pipeline: Pipeline, building: Path) -> dict[str, dict[str, Any]]:

@@ -23,6 +23,7 @@ from nmtgrid.text.moses import Moses
 from nmtgrid.text.pipeline import Side
 from nmtgrid.text.sentences import ends_sentence, sentence_ends, sentences_of_word
 
+LongLines = Literal["split", "cut"]
 _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；", "：", "。", "！", "？"])
 # Of a model whose training lengths are not known: sentences of most corpora are shorter.
 _WHOLE, _PIECE = 128, 256
@@ -247,7 +248,7 @@ def join_ranked(
 
 
 def long_line_warning(
-    lengths: Mapping[int, int], limits: SourceLimits, treatment: Literal["split", "cut"]
+    lengths: Mapping[int, int], limits: SourceLimits, treatment: LongLines
 ) -> str:
     """Return the warning on lines, by their numbers, that have too many units."""
     longest, done = limits.whole, "translated in pieces"

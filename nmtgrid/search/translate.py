@@ -39,6 +39,7 @@ from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.forced import forced_log_probabilities
 from nmtgrid.search.long_sources import (
+    LongLines,
     SourceLimits,
     cut,
     join_ranked,
@@ -148,9 +149,6 @@ def _strings(lines: Iterable[Item], what: str) -> Iterator[Item]:
 def _short(value: object) -> str:
     shown = repr(value)
     return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
-
-
-LongLines = Literal["split", "cut"]
 
 
 @dataclasses.dataclass(frozen=True)

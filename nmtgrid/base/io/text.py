@@ -45,9 +45,18 @@ NOTES = {
 }
 
 
-def unpack(file: io.BufferedReader[Any]) -> IO[bytes]:
-    """Return the content of `file`, decompressed if its first bytes are those of an archive."""
+def unpack(file: io.BufferedReader[Any], path: str | Path) -> IO[bytes]:
+    """Return the content of `file`, decompressed if its first bytes are those of an archive.
+
+    Raises InputError, which names it `path`, for an archive of another kind.
+    """
     first = file.peek(6)[:6]
+    if (kind := _OTHER_ARCHIVES.get(first[:4])) is not None:
+        raise InputError(
+            f"this is a {kind} archive.",
+            "Unpack it: plain text, .gz, .xz and .bz2 are read.",
+            path=path,
+        )
     if first.startswith(b"\x1f\x8b"):
         return cast(IO[bytes], gzip.GzipFile(fileobj=file))
     if first.startswith(b"\xfd7zXZ"):
@@ -132,7 +141,7 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
         if sys.stdin is None:
             raise InputError("standard input is closed.", "Name a file.", path=path)
         stdin = sys.stdin.buffer
-        yield unpack(stdin) if isinstance(stdin, io.BufferedReader) else stdin
+        yield unpack(stdin, path) if isinstance(stdin, io.BufferedReader) else stdin
         return
     try:
         raw = io.FileIO(path) if meter is None else _MeteredFile(path)
@@ -144,15 +153,8 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
         raise read_error(path, fault) from fault
     if isinstance(raw, _MeteredFile) and meter is not None:
         raw.meter = meter
-    with io.BufferedReader(cast(Any, raw), _BLOCK) as file:
-        if file.peek(4)[:4] in _OTHER_ARCHIVES:
-            raise InputError(
-                f"this is a {_OTHER_ARCHIVES[file.peek(4)[:4]]} archive.",
-                "Unpack it: plain text, .gz, .xz and .bz2 are read.",
-                path=path,
-            )
-        with unpack(file) as text:
-            yield text
+    with io.BufferedReader(cast(Any, raw), _BLOCK) as file, unpack(file, path) as text:
+        yield text
 
 
 def read_error(path: str | Path, fault: Exception, line: int = 0) -> InputError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -152,8 +153,8 @@ def exits(arguments: ExitsArguments) -> None:
     traces = read_exits(files, lines, arguments.examples, warn=console.warn)
     references = None
     if reference is not None:
-        examples = [trace.line for system in traces for trace in system.examples]
-        references = read_references(reference, max(examples, default=0))
+        examples = chain.from_iterable(system.examples for system in traces)
+        references = read_references(reference, examples)
     arguments.show(exits_section(traces, references))
 
 
@@ -219,8 +220,7 @@ def paths(arguments: PathsArguments) -> None:
     traced = read_traced(files)
     references = None
     if reference is not None:
-        every = [trace.line for traces in traced.values() for trace in traces]
-        references = read_references(reference, max(every, default=0))
+        references = read_references(reference, chain.from_iterable(traced.values()))
     # Only the traces tell: some systems, and some policies, have no alignment.
     if arguments.attention and not any(
         trace.alignment is not None for traces in traced.values() for trace in traces
