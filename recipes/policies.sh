@@ -23,6 +23,7 @@
 # ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", READERS="marginal marginal-area
 # marginal-fixed dynamic divergence" (none: policies without training alone), POLICIES=edatt,alignatt (some of
 # those without training), K=1..9, THRESHOLDS=0.1..0.9:0.2,
+# CELLS=4: the grid is trained at so many cells for each target token, drawn at random (all cells).
 # RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the name of such a record.
 # SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
 set -euo pipefail
@@ -84,7 +85,9 @@ results=()
 for seed in $SEEDS; do
     for arch in ${ARCHS:-pervasive transformer}; do
         case "$arch" in
-        pervasive) options=("${GRID[@]}" --objective wait-k-area) ;;
+        pervasive)
+            options=("${GRID[@]}" --objective wait-k-area ${CELLS:+--set "objective.cells_per_token=$CELLS"})
+            ;;
         *) options=(--set model.encoder=unidirectional --objective wait-k-sampled) ;;
         esac
         train_model "$HERE/$arch-seed$seed" "$arch" "$PRESET" "$seed" "$UPDATES" "$MINUTES" "${options[@]}"
