@@ -3,19 +3,23 @@
 Seeds of a table can be trained one after the other, each with a record of its own: `python -m
 recipes.results adopt --other-seeds` combines it with the record that is there. Means and sample
 deviations are those of all seeds together, computed from means, deviations and counts alone.
-Records whose command sets no UPDATES, so that time may limit the training, must be from machines of
-the same speed (recipes/machine.py).
+The commands may differ in their seeds, their folders and which other experiments they ran; models
+of one row must have as many parameters. Records whose command sets no UPDATES, so that time may
+limit the training, must be from machines of the same speed (recipes/machine.py).
 """
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 Record = dict[str, Any]
 EACH_SEED = ("p_of_bleu", "of_each_seed", "p_of_each_seed")
 """Columns that list a value of each seed."""
+NO_SETTINGS = ("SEED", "SEEDS", "ROUNDS", "DATA", "NMTGRID_DATA")
+"""Variables of a command that do not change what a seed is trained and scored with."""
 LIKE = 1.2
 """Machines whose speeds differ by less than this factor count as alike."""
 
@@ -23,8 +27,8 @@ LIKE = 1.2
 def combine(first: Record, other: Record) -> Record:
     """Return a record over the seeds of both. Its picture is that of the first.
 
-    Raises SystemExit for two experiments, a seed in both, other rows than in the first, or
-    machines of unlike speed where the command sets no UPDATES.
+    Raises SystemExit for two experiments, a seed in both, other settings or rows than in the
+    first, or machines of unlike speed where the command sets no UPDATES.
     """
     name = first["experiment"]
     if name != other["experiment"]:
@@ -35,7 +39,8 @@ def combine(first: Record, other: Record) -> Record:
     if len(first["rows"]) != len(other["rows"]):
         counts = f"{len(first['rows'])} and {len(other['rows'])}"
         raise SystemExit(f"error: the records of {name} have {counts} rows.")
-    if "UPDATES=" not in first["command"]:
+    _same_settings(name, _settings(first), _settings(other))
+    if not any("UPDATES" in settings for settings in _settings(first)):
         _same_speed(name, first.get("speed", {}), other.get("speed", {}))
     rows = [
         _row(f"row {number} of {name}", pair, [len(each) for each in seeds])
@@ -53,6 +58,37 @@ def combine(first: Record, other: Record) -> Record:
         | {"rows": rows}
         | ({"notes": notes} if notes else {})
     )
+
+
+def _settings(record: Record) -> list[dict[str, str]]:
+    """Return the script and the variables of each command of a record, without NO_SETTINGS."""
+    commands = []
+    for command in record["command"].split("; "):
+        words = shlex.split(command)
+        start = next((n for n, word in enumerate(words) if "=" not in word), len(words))
+        variables = dict(word.split("=", 1) for word in words[:start])
+        # What comes after the script only chooses experiments.
+        commands.append({"script": " ".join(words[start : start + 2])} | {
+            key: value for key, value in variables.items() if key not in NO_SETTINGS
+        })  # fmt: skip
+    return commands
+
+
+def _same_settings(
+    name: str, first: Sequence[dict[str, str]], other: Sequence[dict[str, str]]
+) -> None:
+    """Refuse to combine records whose commands have other settings."""
+    for settings in other:
+        if settings in first:
+            continue
+        differences = ", ".join(
+            f"{key}: {first[-1].get(key, 'not set')} and {settings.get(key, 'not set')}"
+            for key in sorted(first[-1].keys() | settings.keys())
+            if first[-1].get(key) != settings.get(key)
+        )
+        raise SystemExit(
+            f"error: the commands of the records of {name} have other settings: {differences}."
+        )
 
 
 def _same_speed(name: str, first: Mapping[str, float], other: Mapping[str, float]) -> None:
@@ -92,10 +128,11 @@ def _value(where: str, name: str, values: Sequence[Any], counts: Sequence[int]) 
     known = [(value, n) for value, n in zip(values, counts, strict=True) if value is not None]
     if len(known) < 2 or (values[0] == values[1] and not isinstance(values[0], Mapping)):
         return known[0][0] if known else None
+    numeric = all(isinstance(value, float | int | Mapping) for value, _ in known)
+    if name == "parameters" or not numeric:
+        raise SystemExit(f"error: {where} is {values[0]!r} in one record and {values[1]!r}.")
     if all(isinstance(value, int) and not isinstance(value, bool) for value, _ in known):
         return round(sum(value * n for value, n in known) / sum(n for _, n in known))
-    if not all(isinstance(value, float | int | Mapping) for value, _ in known):
-        raise SystemExit(f"error: {where} is {values[0]!r} in one record and {values[1]!r}.")
     return _spread([
         (n, value["mean"], value["standard_deviation"]) if isinstance(value, Mapping)
         else (n, value, None)

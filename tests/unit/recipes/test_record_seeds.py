@@ -67,6 +67,10 @@ def test_means_over_several_seeds_without_a_deviation_stay_without() -> None:
         ({"rows": [{}, {}]}, "row 1 of table-3.7 has other columns .*: bleu, model"),
         ({"rows": [_record("2")["rows"][0] | {"model": "z"}, _record("2")["rows"][1]]},
          "model in row 1 of table-3.7 is 'a' in one record and 'z'"),
+        ({"rows": [_record("2")["rows"][0] | {"parameters": 8}, _record("2")["rows"][1]]},
+         "parameters in row 1 of table-3.7 is 7 in one record and 8"),
+        ({"command": "SEEDS=2 MINUTES=30 bash x"}, "table-3.7 .*settings: MINUTES: not set and 30"),
+        ({"command": "SEEDS=2 bash y"}, "script: bash x and bash y"),
     ],
 )  # fmt: skip
 def test_records_that_do_not_belong_together_are_refused(
@@ -74,6 +78,22 @@ def test_records_that_do_not_belong_together_are_refused(
 ) -> None:
     with pytest.raises(SystemExit, match=message):
         combine(_record("1"), _record("2", **changed))
+
+
+def test_unlike_commands_are_told_apart_by_what_differs() -> None:
+    first = _record("1", command='ON=toy MINUTES=13 SETS="--set a=1" bash x table-3.7')
+    other = _record("2", command='ON=toy MINUTES=30 PRESET=p SETS="--set a=1" bash x table-3.7')
+    with pytest.raises(SystemExit) as refused:
+        combine(first, other)
+    assert str(refused.value).endswith(": MINUTES: 13 and 30, PRESET: not set and p.")
+
+
+def test_commands_may_differ_in_seeds_folders_and_other_experiments() -> None:
+    first = _record("1", command="SEED=1 MINUTES=13 bash x table-3.7 table-3.4")
+    other = _record("2", command="NMTGRID_DATA=DIR MINUTES=13 SEEDS=2 bash x table-3.7")
+    both = combine(first, other)
+    assert both["seeds"] == "1 2"
+    assert combine(both, _record("3", command="MINUTES=13 SEED=3 bash x"))["seeds"] == "1 2 3"
 
 
 def test_machines_of_unlike_speed_are_not_combined() -> None:
@@ -91,8 +111,14 @@ def test_machines_whose_speed_is_unknown_are_combined(speed: dict[str, int]) -> 
 
 
 def test_updates_are_combined_whatever_the_machine() -> None:
-    first = _record("1", speed={"fp32": 99}, command="UPDATES=9 bash x")
-    assert combine(first, _record("2", speed={"fp32": 10}))["seeds"] == "1 2"
+    first, other = (
+        _record(seed, speed={"fp32": speed}, command="UPDATES=9 bash x")
+        for seed, speed in (("1", 99), ("2", 10))
+    )
+    assert combine(first, other)["seeds"] == "1 2"
+    first, other = (each | {"command": "TUNE_UPDATES=9 bash x"} for each in (first, other))
+    with pytest.raises(SystemExit, match="unlike speed"):
+        combine(first, other)
 
 
 def test_adopting_another_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
