@@ -20,6 +20,7 @@ import torch.nn.functional as F
 
 import nmtgrid
 
+PROJECT = Path(__file__).resolve().parent.parent
 ROWS, INPUTS, OUTPUTS = 4096, 256, 1024
 ROUNDS = 20
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -64,3 +65,15 @@ def software() -> str:
     """Return the versions that a result rests on."""
     torch_version, python = metadata.version("torch"), platform.python_version()
     return f"nmtgrid {nmtgrid.__version__}, torch {torch_version}, Python {python}"
+
+
+def commit(project: Path = PROJECT) -> str | None:
+    """Return the commit of a checkout, with + where files differ from it; None outside of one."""
+    # A repository that the project merely lies in says nothing of its code.
+    ask = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+    alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(project.parent)}
+    try:
+        asked = subprocess.run(ask, cwd=project, env=alone, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return asked.stdout.strip() or None

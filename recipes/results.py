@@ -2,8 +2,9 @@
 
 python -m recipes.results keep EXPERIMENT --title TITLE --table FILE --command TEXT --out RECORD
         [--seeds "1 2"] [--picture PNG] [--note TEXT]
-    Save the rows of FILE as a record, with the command, the date, the machine, its speed and the
-    versions; a picture is copied beside it, a note is stored with them.
+    Save the rows of FILE as a record, with the command, the date, the machine, its speed, the
+    versions and the commit of the checkout; a picture is copied beside it, a note is stored with
+    them.
     FILE is JSON: a list of flat objects or {"rows": [...]}, or the output of `nmtgrid analyze
     latency`, `analyze curves`, `analyze activations` or `adaptive-tune` (`--json` or `--out`).
 python -m recipes.results adopt [--other-seeds] [--title TITLE] [--note TEXT] RECORD...
@@ -27,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from recipes.machine import machine, software, speed
+from recipes.machine import commit, machine, software, speed
 from recipes.seeds import Record, combine
 
 HERE = Path(__file__).resolve().parent
@@ -50,6 +51,7 @@ Row = dict[str, Any]
 
 def keep(experiment: str, title: str, table: Path, command: str, seeds: str = "1") -> Record:
     """Return a record of the rows of `table`. Raises SystemExit for a file without rows."""
+    revision = commit()
     return {
         "experiment": experiment,
         "title": title,
@@ -60,6 +62,7 @@ def keep(experiment: str, title: str, table: Path, command: str, seeds: str = "1
         "machine": machine(),
         "speed": speed(),
         "software": software(),
+        **({"commit": revision} if revision else {}),
         "rows": rows_of(table),
     }
 

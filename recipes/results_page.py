@@ -521,7 +521,8 @@ def _record(record: Record, heading: str) -> str:
     blocks = [] if heading.endswith(title) else [f"**{title}**"]
     blocks.append(
         f"[`{name}`](records/{name}.json): `{record['command']}`; {record['date']}; "
-        f"{record['machine']}{_speed(record)}; {record['software']}."
+        f"{record['machine']}{_speed(record)}; {record['software']}"
+        + (f"; commit {record['commit']}." if "commit" in record else ".")
     )
     if "picture" in record:
         blocks.append(f"![{title}](figures/{record['picture']})")

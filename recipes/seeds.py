@@ -47,8 +47,9 @@ def combine(first: Record, other: Record) -> Record:
         for number, pair in enumerate(zip(first["rows"], other["rows"], strict=True), 1)
     ]
     together = {
-        key: "; ".join(dict.fromkeys((first[key], other[key])))
-        for key in ("command", "machine", "software")
+        key: "; ".join(dict.fromkeys(texts))
+        for key in ("command", "machine", "software", "commit")
+        if (texts := [record[key] for record in (first, other) if key in record])
     }
     notes = list(dict.fromkeys([*first.get("notes", []), *other.get("notes", [])]))
     return (

@@ -1,6 +1,8 @@
 """recipes/machine.py: the machine of a record, and how fast it is."""
 
+import subprocess
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -28,3 +30,30 @@ def test_measuring_leaves_the_number_of_threads(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(RuntimeError):
         machine.speed()
     assert torch.get_num_threads() == before
+
+
+def test_the_commit_is_that_of_the_checkout(tmp_path: Path) -> None:
+    def git(*words: str) -> str:
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b")
+        ended = subprocess.run(
+            ["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+        return ended.stdout.strip()
+
+    assert machine.commit(tmp_path) is None
+    git("init", "-q")
+    (tmp_path / "code").write_text("one")
+    git("add", "code")
+    git("commit", "-qm", "one")
+    git("tag", "v1")
+    head = git("rev-parse", "--short", "HEAD")
+    assert machine.commit(tmp_path) == head
+    (tmp_path / "runs").mkdir()  # a folder in the checkout that is none itself
+    assert machine.commit(tmp_path / "runs") is None
+    (tmp_path / "code").write_text("two")
+    assert machine.commit(tmp_path) == f"{head}+"
+
+
+def test_without_git_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert machine.commit() is None

@@ -96,6 +96,12 @@ def test_commands_may_differ_in_seeds_folders_and_other_experiments() -> None:
     assert combine(both, _record("3", command="MINUTES=13 SEED=3 bash x"))["seeds"] == "1 2 3"
 
 
+def test_commits_of_both_records_are_kept() -> None:
+    first, other = _record("1"), _record("2", commit="b")
+    assert combine(first, other)["commit"] == "b"
+    assert combine(first | {"commit": "a+"}, other)["commit"] == "a+; b"
+
+
 def test_machines_of_unlike_speed_are_not_combined() -> None:
     fast, slow = {"fp32": 99, "bf16": 420}, {"fp32": 89, "bf16": 215}
     with pytest.raises(SystemExit, match="420 and 215 GFLOP/s in bf16"):

@@ -75,6 +75,19 @@ def test_a_file_without_rows_is_refused(tmp_path: Path, text: str) -> None:
         results.rows_of(path)
 
 
+def test_records_have_the_commit_of_the_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = tmp_path / "table.json"
+    table.write_text('[{"bleu": 3}]')
+    monkeypatch.setattr(results, "commit", lambda: "abc+")
+    assert results.keep("conll", "T", table, "bash x")["commit"] == "abc+"
+    page = results_page.results_page({"a": _record(small=False, commit="abc+")}, {})
+    assert "; nmtgrid 0; commit abc+." in page
+    monkeypatch.setattr(results, "commit", lambda: None)
+    assert "commit" not in results.keep("conll", "T", table, "bash x")
+
+
 def test_keeping_and_adopting_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "table.json"
     table.write_text('[{"bleu": 3}]')
