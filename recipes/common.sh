@@ -30,9 +30,11 @@ PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 # How the recipe was called: the variables of the environment that it reads, but for those that say where and how
 # fast to work, its name, its arguments. Folders of the user are entered by the recipes that read them, as DATA=DIR.
-INVOKED=""
-READ="$(grep -ohE '\$\{[A-Z][A-Z0-9_]*:?[-+]' "${BASH_SOURCE[@]}" | tr -d '${:+-')"
-for variable in $(compgen -e | grep -xF "$READ"); do
+INVOKED="" OWN="" READ_BY=("${BASH_SOURCE[@]}")
+# Recipes that source losses.sh also read its variables, and LOSS_name for losses of one's own.
+if grep -q '^source .*/losses\.sh"$' "${READ_BY[-1]}"; then READ_BY+=("$PROJECT/recipes/losses.sh") OWN='LOSS_.*'; fi
+READ="$(grep -ohE '\$\{[A-Z][A-Z0-9_]*:?[-+]' "${READ_BY[@]}" | tr -d '${:+-')"
+for variable in $(compgen -e | grep -xE -e "$READ" -e "$OWN"); do
     case "$variable" in
     DATA | TEACHER | HERE | RUNS | JOBS | RESUME | RETRY | DRY_RUN | PYTHON* | NMTGRID_* | OMP_* | SLURM_*) continue ;;
     VIRTUAL_ENV | CONDA_PREFIX) continue ;;

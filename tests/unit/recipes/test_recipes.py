@@ -224,19 +224,31 @@ def test_records_say_how_the_recipe_was_called() -> None:
     assert calls == {f"SMALL=1 bash recipes/adaptive.sh {ALL['adaptive']}"}
 
 
-def test_records_name_every_variable_that_changes_a_recipe(tmp_path: Path) -> None:
-    chosen = {
-        "RATIOS": "0.5 1.1",
-        "MINUTES": "2",
-        "READER_RATE": "0.1",
-        "JOBS": "2",
-        "RUNS": "here",
-    }
-    ended = _bash(RECIPES / "adaptive.sh", "--dry-run", "5.4", folder=tmp_path, **chosen)
+@pytest.mark.parametrize(
+    ("recipe", "chosen", "recorded"),
+    [
+        # adaptive.sh trains no reader and has no losses by name.
+        ("adaptive.sh 5.4",
+         {"RATIOS": "0.5 1.1", "READER_RATE": "0.1", "TEMPERATURE": "1", "LOSS_mine": "--set a=1"},
+         'RATIOS="0.5 1.1"'),
+        ("smoothing.sh",
+         {"LOSSES": "seq-hamming-all mine", "TEMPERATURE": "0.5", "SAMPLES": "2",
+          "NEIGHBOURS": "100", "LOSS_mine": "--set a=1", "READER_RATE": "0.1"},
+         'LOSSES="seq-hamming-all mine" LOSS_mine="--set a=1" NEIGHBOURS=100 SAMPLES=2 '
+         "TEMPERATURE=0.5"),
+        ("captions.sh", {"SEQUENCE_ALPHA": "0.5"}, "SEQUENCE_ALPHA=0.5"),
+    ],
+)  # fmt: skip
+def test_records_name_every_variable_that_changes_a_recipe(
+    tmp_path: Path, recipe: str, chosen: dict[str, str], recorded: str
+) -> None:
+    # JOBS and RUNS change no figure.
+    script, *arguments = recipe.split()
+    ended = _bash(
+        RECIPES / script, "--dry-run", *arguments, folder=tmp_path, JOBS="2", RUNS="here", **chosen
+    )
     kept = next(words for words in _commands(ended.stdout) if "--command" in words)
-    # adaptive.sh trains no reader; JOBS and RUNS change no figure.
-    call = 'MINUTES=2 RATIOS="0.5 1.1" bash recipes/adaptive.sh 5.4'
-    assert kept[kept.index("--command") + 1] == call
+    assert kept[kept.index("--command") + 1] == f"{recorded} bash recipes/{recipe}"
 
 
 def test_records_name_no_folder(tmp_path: Path) -> None:
