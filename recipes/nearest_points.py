@@ -18,8 +18,10 @@ Row = Mapping[str, Any]
 
 
 def nearest(agent: Sequence[Row], waits: Sequence[Row]) -> tuple[Row, Row]:
-    """Return the settings whose average lagging differs least; `waits` with a k alone count."""
-    pairs = itertools.product(agent, (row for row in waits if row["k"]))
+    """Return the threshold and the k whose average lagging differs least."""
+    pairs = itertools.product(
+        (row for row in agent if row.get("threshold")), (row for row in waits if row.get("k"))
+    )
     return min(pairs, key=lambda pair: abs(_lagging(pair[0]) - _lagging(pair[1])))
 
 

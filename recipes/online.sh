@@ -27,16 +27,18 @@
 # 6; figure 4.13 800.
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, those of agents TUNE_MINUTES or
 # TUNE_UPDATES (half of it); the presets of the publications are for a GPU: MINUTES=0 trains as long as
-# they say, and agents 10,000 updates. START_MINUTES=14 lets every Pervasive Attention begin from one
+# they say, and agents 10,000 updates. READER_RATE=0.001, their learning rate: with that of the preset, the
+# translation model gets worse. START_MINUTES=14 lets every Pervasive Attention begin from one
 # offline model of that many minutes (0: from nothing).
 # ARCHS="pervasive transformer" of 4.2, 4.11 and 4.12, TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), ONLY_K="1 7" of
 # 4.9 ("1 7 inf" of 4.10, "1 3" of C.1 and C.2), ENCODERS="bi uni window7 window3" of 4.9, K=1,3,5,7,9,
 # THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7
-# pa-area" initialisations of agents, SEEDS=1 (4.2 and 4.9 to 4.13 have means and deviations over them, pictures the
-# first), PRESET=iwslt14-de-en-small (another than that of the corpus), RUNS=runs (output folder), SETS="--set ..." for
-# every model. SMALL=1: the toy corpus, 40 updates, fewer of each list.
+# pa-area" initialisations of agents, SEEDS=1 (4.2, 4.9 to 4.14, C.1 and C.2 have means and deviations over them,
+# pictures the first), PRESET=iwslt14-de-en-small (another than that of the corpus), RUNS=runs (output folder),
+# SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, fewer of each list.
 # Existing results are kept. Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean
-# difference in BLEU at equal latency, with a paired bootstrap (`nmtgrid online-eval --baseline`).
+# difference in BLEU at equal latency, with a paired bootstrap (`nmtgrid online-eval --baseline`). Figure 4.14
+# compares each agent so with wait-k of the same weights, and without a bootstrap with the model it began from.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 4.12 4.14
@@ -117,29 +119,27 @@ evaluate() {
 # `compare FIGURE NAME...`: translate the test set with all models along wait-k paths, unless that is
 # done; a picture and a table, which compares each curve with that of the first model.
 compare() {
-    local figure="$1" name seed systems=() results=() out="$HERE/eval/figure-$1-seed$SEED"
+    local figure="$1" name systems=() out="$HERE/eval/figure-$1-seed$SEED"
     shift
     for name in "$@"; do systems+=("$name=$HERE/$name-seed$SEED"); done
     if ! grep -qs '"complete": true' "$out/results.json"; then
         run nmtgrid online-eval "${systems[@]}" --data "$DATA" --split test --k "$K,inf" --baseline "$1" \
             --out "$out"
     fi
-    if [ "$SEED" != "${SEEDS##* }" ]; then return; fi
-    for seed in $SEEDS; do results+=("$HERE/eval/figure-$figure-seed$seed"); done
-    run nmtgrid analyze latency "${results[0]}" "${PUBLISHED[@]}" --out "$HERE/figure-$figure.png"
-    run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/figure-$figure"
-    record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json" \
-        "$HERE/figure-$figure.png"
+    draw "$figure" "figure-$figure"
 }
 
-# `draw FIGURE NAME...`: one picture and table of what was evaluated, of the first seed.
+# `draw FIGURE NAME...`: one table of what was evaluated, over the seeds once the last one is done, and a picture of
+# the first one. What is not wait-k is also compared with wait-k of the first NAME.
 draw() {
-    local figure="$1" name results=()
+    local figure="$1" name seed results=()
     shift
-    if [ "$SEED" != "${SEEDS%% *}" ]; then return; fi
-    for name in "$@"; do results+=("$HERE/eval/$name-seed$SEED"); done
-    run nmtgrid analyze latency "${results[@]}" "${PUBLISHED[@]}" \
-        --out "$HERE/figure-$figure.png" --json "$HERE/figure-$figure.json"
+    if [ "$SEED" != "${SEEDS##* }" ]; then return; fi
+    for seed in $SEEDS; do
+        for name in "$@"; do results+=("$HERE/eval/$name-seed$seed"); done
+    done
+    run nmtgrid analyze latency "${results[@]:0:$#}" "${PUBLISHED[@]}" --out "$HERE/figure-$figure.png"
+    run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --start "$1" --out "$HERE/figure-$figure"
     record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json" \
         "$HERE/figure-$figure.png"
 }
@@ -260,8 +260,10 @@ agent() {
     NAME="$1-agent$2"
     if [ "$UPDATES-$TUNE_MINUTES" = 0-0 ]; then limit=(--max-updates 10000); fi
     train "$NAME" pervasive "$TUNE_MINUTES" "${limit[@]}" "${CAUSAL[@]}" --set model.reader=own \
-        --objective dynamic --set "objective.delay_weight=$2" --init "$HERE/$1-seed$SEED"
-    evaluate "$NAME" --thresholds "$THRESHOLDS"
+        --objective dynamic --set "objective.delay_weight=$2" --init "$HERE/$1-seed$SEED" \
+        --set "training.learning_rate=${READER_RATE:-0.001}"
+    # Wait-k of the same weights beside it: the agent's curve is compared with that.
+    evaluate "$NAME" --k "$K" --thresholds "$THRESHOLDS"
 }
 
 figure_4_14() {

@@ -1,13 +1,15 @@
-"""The table of recipes/policies.sh: each setting of each system, over the seeds.
+"""The table of recipes/policies.sh and online.sh: each setting of each system, over the seeds.
 
-python recipes/policies_table.py FOLDER... --out PREFIX
-    FOLDERs are what `online-eval --out` wrote, NAME-seedN. Write PREFIX.md and PREFIX.json.
+python recipes/policies_table.py FOLDER... [--start NAME] --out PREFIX
+    FOLDERs are what `online-eval --out` wrote, NAME-seedN. Write PREFIX.md and PREFIX.json. Readers
+    are trained from the model NAME (pervasive).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -19,13 +21,15 @@ from recipes.results import PART, write_table
 
 Values = dict[str, Any]
 MECHANISMS = ("mma", "itst", "wait-info")
-"""Transformers that are compared with `transformer`; readers are compared with `pervasive`."""
+"""Transformers that are compared with `transformer`; readers are compared with `--start`."""
+PARAMETERS = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}
 FIGURES = ("bleu_tokenized", "al", "dal", "laal", "ap", "cw", "erasure")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
+    parser.add_argument("--start", default="pervasive")
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
     results = [
@@ -34,7 +38,7 @@ def main() -> None:
     ]
     rows = [*settings_rows(results), *area_rows(results)]
     named = {folder.name: result for folder, result in zip(options.folders, results, strict=True)}
-    write_table([*rows, *start_rows(named)], options.out)
+    write_table([*rows, *start_rows(named, options.start)], options.out)
 
 
 def settings_rows(results: Iterable[Values]) -> list[Values]:
@@ -65,7 +69,7 @@ def settings_rows(results: Iterable[Values]) -> list[Values]:
 
 def title_of(row: Values) -> str:
     """Return what the setting of a row is called."""
-    parameter = row.get("parameter") or {"wait-k": "k", "threshold": "threshold"}[row["policy"]]
+    parameter = row.get("parameter") or PARAMETERS[row["policy"]]
     value = row.get("value", row.get(parameter))
     options = tuple(row.get("options", {}).items())
     return Setting(
@@ -100,30 +104,31 @@ def area_rows(results: Iterable[Values]) -> list[Values]:
     return rows
 
 
-def start_rows(results: Mapping[str, Values]) -> list[Values]:
+def start_rows(results: Mapping[str, Values], first: str = "pervasive") -> list[Values]:
     """Return a row for each trained reader: the area to wait-k's of the model without one.
 
     Training a reader may make wait-k with the same weights worse; this is against wait-k of the
-    model that readers start from, or of the Transformer without a reading mechanism.
+    model `first` that readers start from, or of the Transformer without a reading mechanism. The
+    oracle along which `first` decodes is compared like a reader.
     """
     groups: dict[tuple[str, str], list[float]] = {}
     for folder, result in results.items():
         name, seed = folder.rsplit("-seed", 1)
-        start = results.get(f"{'transformer' if name in MECHANISMS else 'pervasive'}-seed{seed}")
+        start = results.get(f"{'transformer' if name in MECHANISMS else first}-seed{seed}")
         if start is None or result is start or name == "transformer":
             continue
-        policy = name if name in MECHANISMS else "threshold"
         for metric in ("al", "dal"):
             curves = (
                 ([row[metric] for row in rows], [row["bleu_tokenized"] for row in rows])
                 for rows in (
-                    [row for row in result["settings"] if row["policy"] == policy],
+                    [row for row in result["settings"] if row["policy"] != "wait-k"],
                     [row for row in start["settings"] if row["policy"] == "wait-k" and row["k"]],
                 )
             )
             (latency, bleu), (other_latency, other_bleu) = curves
             difference = area(latency, bleu, other_latency, other_bleu).difference
-            groups.setdefault((name, metric), []).append(difference)
+            if not math.isnan(difference):
+                groups.setdefault((name, metric), []).append(difference)
     return [
         {
             PART: "the_same_beside_wait-k_of_the_model_without_a_trained_reader",

@@ -14,6 +14,7 @@ def test_the_least_difference_of_lagging(
     agent = [
         {"threshold": 0.2, "al": 3.0, "bleu_tokenized": 30.04},
         {"threshold": 0.5, "al": None, "bleu_tokenized": 0.0},
+        {"k": 3, "al": 3.4, "bleu_tokenized": 27.0},  # wait-k of the agent's weights
     ]
     waits = [
         {"k": 1, "al": 1.0, "bleu_tokenized": 20.0},

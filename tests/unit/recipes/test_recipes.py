@@ -251,6 +251,22 @@ def test_records_name_every_variable_that_changes_a_recipe(
     assert kept[kept.index("--command") + 1] == f"{recorded} bash recipes/{recipe}"
 
 
+def test_agents_of_the_thesis_are_compared_with_wait_k() -> None:
+    """At a rate of their own, with wait-k of the same weights, in one table over the seeds."""
+    plan = _plan("online", "0", "")
+    agents = [words for words in plan if words[:2] == ["nmtgrid", "train"] and "dynamic" in words]
+    assert agents and all("training.learning_rate=0.001" in words for words in agents)
+    evaluated = [words for words in plan if "--thresholds" in words]
+    assert evaluated and all("--k" in words for words in evaluated)
+    tables = [words for words in plan if "/policies_table.py" in " ".join(words[:2])]
+    (start,) = (words for words in tables if words[-1].endswith("figure-4.14-pa-k7"))
+    folders = [Path(word).name for word in start[2 : start.index("--start")]]
+    assert folders == [
+        f"pa-k7{name}-seed1" for name in ("", "-oracle", "-agent0", "-agent1")
+    ]  # fmt: skip
+    assert start[start.index("--start") + 1] == "pa-k7"
+
+
 def test_records_name_no_folder(tmp_path: Path) -> None:
     chosen = {"DATA": "/my/data", "PYTHONPATH": "/my/code", "GRID": "training.learning_rate=1,2"}
     ended = _bash(RECIPES / "tune.sh", "--dry-run", folder=tmp_path, **chosen)
