@@ -410,6 +410,17 @@ force() {
     run nmtgrid decode "$1" --data "$DATA" --split "$2" --forced --json "$1/$2-forced.json" "${@:3}"
 }
 
+# `significance EXPERIMENT SPLIT NAME...`: p-values of BLEU (widest of BEAMS) against the first model, each seed.
+significance() {
+    local seed name files
+    for seed in $SEEDS; do
+        files=()
+        for name in "${@:3}"; do files+=("$name=$HERE/$name-seed$seed/$2-beam${BEAMS##* }.txt"); done
+        run nmtgrid analyze compare "${files[@]}" --data "$DATA" --split "$2" --bootstrap 1000 \
+            --json "$HERE/$1-seed$seed.compare.json"
+    done
+}
+
 BESIDE=()
 
 # `beside LOG COMMAND...`: run a command beside others, JOBS (1) at a time, its words into LOG; with

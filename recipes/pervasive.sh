@@ -127,17 +127,6 @@ variant() {
     train "pa-$1" pervasive "$PRESET" "${SHAPE[@]}" "${change[@]}"
 }
 
-# `significance EXPERIMENT SPLIT NAME...`: p-values of BLEU (widest beam) against the first model, each seed.
-significance() {
-    local seed name files
-    for seed in $SEEDS; do
-        files=()
-        for name in "${@:3}"; do files+=("$name=$HERE/$name-seed$seed/$2-beam${BEAMS##* }.txt"); done
-        run nmtgrid analyze compare "${files[@]}" --data "$DATA" --split "$2" --bootstrap 1000 \
-            --json "$HERE/$1-seed$seed.compare.json"
-    done
-}
-
 # `ablation EXPERIMENT TITLE VARIANT[=LABEL]...`: variants on the development set, against the first.
 ablation() {
     local row name names=() models=()

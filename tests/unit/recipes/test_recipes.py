@@ -267,6 +267,19 @@ def test_agents_of_the_thesis_are_compared_with_wait_k() -> None:
     assert start[start.index("--start") + 1] == "pa-k7"
 
 
+def test_encoders_are_compared_by_the_paired_bootstrap() -> None:
+    """Table 4.2: of each architecture the bi-directional encoder against the other one."""
+    plan = _plan("online", "0", "")
+    for arch, prefix in (("pervasive", "pa"), ("transformer", "tf")):
+        (kept,) = (words for words in plan if f"table-4.2-{arch}" in words)
+        table = kept[kept.index("--table") + 1].removesuffix(".json")
+        (scores,) = (words for words in plan if "--compare" in words and words[-1] == table)
+        written = f"{scores[scores.index('--compare') + 1]}-seed1.compare.json"
+        (compare,) = (words for words in plan if words[2:3] == ["compare"] and written in words)
+        systems = [word.split("=")[0] for word in compare if "-beam5.txt" in word]
+        assert systems == [f"{prefix}-uni-inf", f"{prefix}-bi-inf"]
+
+
 def test_records_name_no_folder(tmp_path: Path) -> None:
     chosen = {"DATA": "/my/data", "PYTHONPATH": "/my/code", "GRID": "training.learning_rate=1,2"}
     ended = _bash(RECIPES / "tune.sh", "--dry-run", folder=tmp_path, **chosen)
