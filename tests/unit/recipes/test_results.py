@@ -225,7 +225,30 @@ def test_a_claim_is_tested_only_where_its_record_is() -> None:
         words = claim.command.split()
         script = words[words.index("bash") + 1]
         assert (results.HERE.parent / script).is_file(), claim.command
-        assert f"`{claim.command}`" in text
+        assert f"* {claim.text} ({claim.source}" in text and f"): `{claim.command}`\n" in text
+
+
+def test_untested_claims_are_counted_and_listed() -> None:
+    text = claims.page({path.stem: results.read(path) for path in results.RECORDS.glob("*.json")})
+    listed = text.count("\n* ") - 3 * text.count("\n* Thesis: ")
+    assert listed and f", {listed} not tested.\n" in text
+    for experiment in (
+        "table 3.8",
+        "figure 4.15",
+        "figure C.1",
+        "figure C.2",
+        "table 5.5",
+        "CoNLL",
+    ):
+        assert f"({experiment}" in text
+
+
+def test_a_verdict_says_no_more_than_its_record() -> None:
+    """Differences of one seed or of fewer updates than seeds or updates may make."""
+    every = [claim for _, chapter in claims.CHAPTERS for claim in chapter]
+    verdicts = {c.source: c.evidence.verdict for c in every if c.evidence}
+    assert verdicts["table 4.2"] == "no difference seen"
+    assert {verdicts[f"table {number}"] for number in ("3.6", "5.3", "5.4")} == {"in part"}
 
 
 def test_figures_of_a_claim_are_those_of_its_record() -> None:
