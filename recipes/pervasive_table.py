@@ -186,15 +186,23 @@ def _models(values: Any) -> list[Row]:
 
 
 def buckets(named: Mapping[str, str]) -> list[Row]:
-    """Return a row for each bucket: what it is, its sentences, and BLEU of each system."""
-    return [
-        {"by": section["by"], "bucket": bucket["bucket"], "sentences": section["sentences"][index]}
-        | {system["system"]: system[_score(section["by"])][index] for system in section["systems"]}
-        | {"signature_bleu": values["signature_bleu"]}
-        for values in (_read(Path(path)) for path in named.values())
-        for section in values["buckets"]
-        for index, bucket in enumerate(section["buckets"])
-    ]
+    """Return a row for each bucket: what it is, its sentences, BLEU of each system, intervals."""
+    rows = []
+    for values in (_read(Path(path)) for path in named.values()):
+        for section in values["buckets"]:
+            score = _score(section["by"])
+            for index, bucket in enumerate(section["buckets"]):
+                row = {
+                    "by": section["by"],
+                    "bucket": bucket["bucket"],
+                    "sentences": section["sentences"][index],
+                }
+                for system in section["systems"]:
+                    row[system["system"]] = system[score][index]
+                    if interval := system.get(f"{score}_interval_95", {index: None})[index]:
+                        row[f"{system['system']}_95_%"] = "{:.1f} to {:.1f}".format(*interval)
+                rows.append(row | {"signature_bleu": values["signature_bleu"]})
+    return rows
 
 
 def _score(by: str) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 Record = dict[str, Any]
 EACH_SEED = ("p_of_bleu", "of_each_seed", "p_of_each_seed")
-"""Columns that list a value of each seed."""
+"""Columns that list a value of each seed, as those of intervals do (SYSTEM_95_%)."""
 NO_SETTINGS = ("SEED", "SEEDS", "ROUNDS", "DATA", "NMTGRID_DATA")
 """Variables of a command that do not change what a seed is trained and scored with."""
 LIKE = 1.2
@@ -124,7 +124,7 @@ def _value(where: str, name: str, values: Sequence[Any], counts: Sequence[int]) 
     if name == "seeds":
         texts = isinstance(values[0], str)
         return " ".join(values) if texts else sum(values)
-    if name in EACH_SEED:
+    if name in EACH_SEED or name.endswith("_95_%"):
         return ", ".join(values)
     known = [(value, n) for value, n in zip(values, counts, strict=True) if value is not None]
     if len(known) < 2 or (values[0] == values[1] and not isinstance(values[0], Mapping)):

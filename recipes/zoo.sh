@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains every architecture for the same processor time and compares them in one table.
+# Trains every architecture for the same processor time, or updates, and compares them in one table.
 #
 #   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core for each system
 #   ON=iwslt14-de-en bash recipes/zoo.sh   IWSLT'14 De-En, with small models, two hours for each
@@ -12,10 +12,10 @@
 #
 # The publications have no such comparison. The paired bootstrap says whether each system differs by more
 # than chance from Pervasive Attention or, without that, from the first one; a picture shows the losses over
-# time, a second table BLEU by length. Device hours: half an hour of one core for each system.
-# MINUTES=30 of processor time (toy 3, IWSLT'14 120) or UPDATES=N, SEED=1, RUNS=runs (output folder),
-# SETS="--set ..." beside the presets. A system that has been trained already is not trained again;
-# RESUME=1 resumes an interrupted one.
+# time, a second table BLEU by length, with intervals (95 %). Device hours: half an hour of one core for each system.
+# MINUTES=30 of processor time (toy 3, IWSLT'14 120) or UPDATES=N (a record of its own, zoo-updates), SEED=1,
+# RUNS=runs (output folder), SETS="--set ..." beside the presets, LABEL=word for the folder and the records of such a
+# run. A system that has been trained already is not trained again; RESUME=1 resumes an interrupted one.
 # OMP_NUM_THREADS=1 keeps each on one core, so as many may run side by side as there are cores: JOBS=2.
 # SMALL=1: the toy corpus, 40 updates, tiny models.
 set -euo pipefail
@@ -34,11 +34,14 @@ PRESET="$(preset_of "$ON")"
 EVERY="pervasive:pervasive:$PRESET bilstm:bilstm:$PRESET convs2s:convs2s:$PRESET
 transformer:transformer:$PRESET transparent:transformer:$PRESET-transparent
 pervasive-densenet:pervasive-densenet:$PRESET convrnn:convrnn:$PRESET"
-HERE="$RUNS/zoo-$ON"
+EXPERIMENT=zoo SAME="processor time"
+if [ "$UPDATES" != 0 ]; then EXPERIMENT=zoo-updates SAME="number of updates"; fi
+EXPERIMENT+="${LABEL:+-$LABEL}"
+HERE="$RUNS/$EXPERIMENT-$ON"
 case "$ON" in
 toy) MINUTES="${MINUTES:-3}" ;;
 multi30k-??-??) ;;
-multi30k) HERE="$RUNS/zoo" ;;
+multi30k) HERE="$RUNS/$EXPERIMENT" ;;
 iwslt14-*)
     EVERY="" MINUTES="${MINUTES:-120}"
     for name in pervasive bilstm convs2s transformer; do EVERY+="$name:$name:$PRESET-small "; done
@@ -63,11 +66,11 @@ one() {
 
 wanted() { [ -z "${SYSTEMS:-}" ] || [[ " $SYSTEMS " == *" $1 "* ]]; }
 
-models=() runs=() translations=()
+models=() names=() runs=() translations=()
 for system in $EVERY; do
     IFS=: read -r name arch preset <<<"$system"
     wanted "$name" || continue
-    models+=("$HERE/$name-seed$SEED")
+    models+=("$HERE/$name-seed$SEED") names+=("$name")
     runs+=("$name=$HERE/$name-seed$SEED")
     translations+=("$name=$HERE/$name-seed$SEED/test-beam5.txt")
     beside "$HERE/$name-seed$SEED.log" one "$name" "$arch" "$preset"
@@ -76,14 +79,14 @@ all_done
 # Each system beside the first one, by the paired bootstrap.
 compare=()
 if [ ${#models[@]} -gt 1 ]; then
-    compare=(--compare "$HERE/compare.json")
-    run nmtgrid analyze compare "${translations[@]}" --data "$DATA" --split test --bootstrap 1000 \
-        --json "$HERE/compare.json"
+    compare=(--compare "$HERE/zoo-seed$SEED.compare.json")
+    SEEDS="$SEED" BEAMS=5 significance zoo test "${names[@]}"
 fi
 run nmtgrid analyze curves "${runs[@]}" --out "$HERE/curves.png"
 run python "$PROJECT/recipes/zoo_table.py" "${models[@]}" "${compare[@]}" --out "$HERE/table"
-record zoo "Every architecture with the same processor time" "$HERE/table.json" "$HERE/curves.png"
-run nmtgrid analyze buckets "${translations[@]}" --data "$DATA" --split test --bootstrap 0 \
+record "$EXPERIMENT" "Every architecture with the same $SAME${LABEL:+, $LABEL}" "$HERE/table.json" "$HERE/curves.png"
+run nmtgrid analyze buckets "${translations[@]}" --data "$DATA" --split test \
     --out "$HERE/lengths" --json "$HERE/buckets.json"
 run python "$PROJECT/recipes/pervasive_table.py" buckets "$ON=$HERE/buckets.json" --out "$HERE/lengths"
-record zoo-lengths "The same systems by length and length ratio" "$HERE/lengths.json"
+record "${EXPERIMENT/zoo/zoo-lengths}" "The same systems by length and length ratio${LABEL:+, $LABEL}" \
+    "$HERE/lengths.json"

@@ -280,6 +280,32 @@ def test_encoders_are_compared_by_the_paired_bootstrap() -> None:
         assert systems == [f"{prefix}-uni-inf", f"{prefix}-bi-inf"]
 
 
+@pytest.mark.parametrize(
+    ("chosen", "name", "title", "folder"),
+    [
+        ({}, "zoo", "processor time", "runs/zoo"),
+        ({"LABEL": "wide"}, "zoo-wide", "processor time, wide", "runs/zoo-wide"),
+        ({"UPDATES": "9", "LABEL": "wide", "ON": "toy"}, "zoo-updates-wide",
+         "number of updates, wide", "runs/zoo-updates-wide-toy"),
+    ],
+)  # fmt: skip
+def test_a_zoo_of_equal_updates_has_records_of_its_own(
+    tmp_path: Path, chosen: dict[str, str], name: str, title: str, folder: str
+) -> None:
+    """Also models of its own: those of equal time are not of so many updates."""
+    ended = _bash(RECIPES / "zoo.sh", "--dry-run", folder=tmp_path, **chosen)
+    assert ended.returncode == 0, ended.stderr
+    plan = _commands(ended.stdout)
+    kept = [(words[3], words[5]) for words in plan if words[1].endswith("results.py")]
+    lengths = name.replace("zoo", "zoo-lengths")
+    assert [experiment for experiment, _ in kept] == [name, lengths]
+    assert kept[0][1] == f"Every architecture with the same {title}"
+    trained = next(words for words in plan if words[:2] == ["nmtgrid", "train"])
+    assert trained[trained.index("--out") + 1].startswith(f"{folder}/")
+    (buckets,) = (words for words in plan if words[2:3] == ["buckets"] and words[0] == "nmtgrid")
+    assert "--bootstrap" not in buckets  # 1,000 samples
+
+
 def test_records_name_no_folder(tmp_path: Path) -> None:
     chosen = {"DATA": "/my/data", "PYTHONPATH": "/my/code", "GRID": "training.learning_rate=1,2"}
     ended = _bash(RECIPES / "tune.sh", "--dry-run", folder=tmp_path, **chosen)

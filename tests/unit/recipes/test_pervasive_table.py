@@ -1,0 +1,30 @@
+"""recipes/pervasive_table.py: rows of what commands wrote."""
+
+import json
+from pathlib import Path
+
+from recipes import pervasive_table
+from recipes.seeds import combine
+
+
+def test_buckets_have_intervals_where_there_are_any(tmp_path: Path) -> None:
+    system = {"system": "a", "bleu": [30.0, 40.0], "bleu_interval_95": [[29.04, 31.0], None]}
+    section = {
+        "by": "reference-length", "buckets": [{"bucket": "1–9"}, {"bucket": "10–19"}],
+        "sentences": [50, 1], "systems": [system],
+    }  # fmt: skip
+    path = tmp_path / "buckets.json"
+    path.write_text(json.dumps({"buckets": [section], "signature_bleu": "S"}))
+    rows = pervasive_table.buckets({"toy": str(path)})
+    assert [(row["a"], row.get("a_95_%")) for row in rows] == [(30.0, "29.0 to 31.0"), (40.0, None)]
+    del system["bleu_interval_95"]  # of `--bootstrap 0`
+    path.write_text(json.dumps({"buckets": [section], "signature_bleu": "S"}))
+    assert pervasive_table.buckets({"toy": str(path)})[0] == {
+        "by": "reference-length", "bucket": "1–9", "sentences": 50, "a": 30.0, "signature_bleu": "S"
+    }  # fmt: skip
+    record = {
+        "experiment": "zoo-lengths", "command": "bash x", "date": "2026-11-26", "machine": "m",
+        "software": "s", "rows": rows[:1],
+    }  # fmt: skip
+    (row,) = combine({**record, "seeds": "1"}, {**record, "seeds": "2"})["rows"]
+    assert row["a_95_%"] == "29.0 to 31.0, 29.0 to 31.0"
