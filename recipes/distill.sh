@@ -14,7 +14,8 @@
 # ON=multi30k (any corpus of common.sh that has a preset), TEACHER_ARCH=transformer (without TEACHER),
 # STUDENT=pervasive, ORIGINALS=1 keeps the original pairs beside the distilled ones, MINUTES=30 of
 # processor time or UPDATES=N for each model, SEED=1, BEAM=5, SPLIT=2000 lines that are translated at a
-# time, JOBS=1 of them side by side, RUNS=runs (output folder). Existing results are kept:
+# time, JOBS=1 of them side by side, RUNS=runs (output folder), SETS="--set ..." for the student, both on the
+# original and on the distilled pairs. Existing results are kept:
 # an interrupted run continues after the last translated file. SMALL=1: tiny models of
 # 40 updates, on the toy corpus.
 set -euo pipefail
@@ -39,6 +40,8 @@ if [ "${ORIGINALS:-0}" = 1 ]; then KEPT=(--originals) NAME=both; fi
 HERE="$RUNS/distill-$ON"
 DATA="$HERE/data"
 TABLE="$PROJECT/recipes/distill_table.py"
+# For the student alone: the teacher may be of another architecture.
+read -r -a STUDENT_SETS <<<"${SETS:-}"
 SETS=()
 
 environment
@@ -67,7 +70,8 @@ run python "$TABLE" dataset "$DATA" "$LINES" "${KEPT[@]}" --out "$HERE/$NAME"
 
 # `student NAME`: train a student on $DATA, and translate the test split.
 student() {
-    train_model "$HERE/$1-$STUDENT-seed$SEED" "$STUDENT" "$PRESET" "$SEED" "$UPDATES" "$MINUTES"
+    train_model "$HERE/$1-$STUDENT-seed$SEED" "$STUDENT" "$PRESET" "$SEED" "$UPDATES" "$MINUTES" \
+        "${STUDENT_SETS[@]}"
     translate "$HERE/$1-$STUDENT-seed$SEED" test "$BEAM"
     COMPARED+=("$1=${SCORES%.json}.txt")
 }

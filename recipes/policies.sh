@@ -21,8 +21,9 @@
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
 # of it), READER_RATE=0.001, their learning rate: with that of the preset, the translation model gets worse.
 # ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", READERS="marginal marginal-area
-# marginal-fixed dynamic divergence" (none: policies without training alone), POLICIES=edatt,alignatt (some of
-# those without training), K=1..9, THRESHOLDS=0.1..0.9:0.2,
+# marginal-fixed dynamic divergence" (none: policies without training alone), MECHANISMS="mma itst wait-info" (some
+# of those within the Transformer; none: without them), POLICIES=edatt,alignatt (some of those without training),
+# K=1..9, THRESHOLDS=0.1..0.9:0.2,
 # CELLS=4: the grid is trained at so many cells for each target token, drawn at random (all cells).
 # RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the name of such a record.
 # SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
@@ -47,6 +48,11 @@ HERE="$RUNS/policies-$ON"
 DATA="$HERE/data"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+
+for name in ${MECHANISMS:-none}; do
+    [[ " mma itst wait-info none " == *" $name "* ]] ||
+        fail "no Transformer learns to read by $name: MECHANISMS are mma itst wait-info none"
+done
 
 environment
 dataset "$ON" "$DATA" "$HERE/text"
@@ -94,10 +100,15 @@ for seed in $SEEDS; do
         evaluate "$arch" "$seed" --k "$K,inf" --policies "$POLICIES"
         results+=("$HERE/eval/$arch-seed$seed")
         if [ "$arch" = transformer ]; then
-            mechanism mma monotonic "$seed"
-            mechanism itst transport "$seed" --set "objective.whole_source_updates=$WHOLE" \
-                --set "objective.threshold_decay=$((WHOLE + 1))"
-            mechanism wait-info information "$seed" --set "objective.whole_source_updates=$WHOLE"
+            for name in ${MECHANISMS:-mma itst wait-info}; do
+                whole=(--set "objective.whole_source_updates=$WHOLE")
+                case "$name" in
+                mma) mechanism mma monotonic "$seed" ;;
+                itst)
+                    mechanism itst transport "$seed" "${whole[@]}" --set "objective.threshold_decay=$((WHOLE + 1))" ;;
+                wait-info) mechanism wait-info information "$seed" "${whole[@]}" ;;
+                esac
+            done
         fi
         [ "$arch" = pervasive ] || continue
         for name in ${READERS:-marginal marginal-area marginal-fixed dynamic divergence}; do

@@ -70,4 +70,4 @@ if [ "$DRY_RUN" != 0 ]; then
 fi
 BUDGET="$MINUTES minutes"
 if [ "${UPDATES:-0}" != 0 ]; then BUDGET="$UPDATES updates"; fi
-record tune "Tuned settings, $ARCH, $BUDGET" "$HERE/table.json"
+record tune "Tuned settings, $ARCH, $BUDGET" "$HERE/table.json" "$HERE/table.png"

@@ -306,6 +306,46 @@ def test_a_zoo_of_equal_updates_has_records_of_its_own(
     assert "--bootstrap" not in buckets  # 1,000 samples
 
 
+def _trained(recipe: str, folder: Path, **chosen: str) -> list[list[str]]:
+    ended = _bash(RECIPES / recipe, "--dry-run", folder=folder, **chosen)
+    assert ended.returncode == 0, ended.stderr
+    return [words for words in _commands(ended.stdout) if words[:2] == ["nmtgrid", "train"]]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({}, ["mma", "itst", "wait-info"]),
+        ({"MECHANISMS": "wait-info"}, ["wait-info"]),
+        ({"MECHANISMS": "none"}, []),
+    ],
+)
+def test_mechanisms_within_the_transformer_can_be_chosen(
+    tmp_path: Path, chosen: dict[str, str], expected: list[str]
+) -> None:
+    trained = _trained("policies.sh", tmp_path, ARCHS="transformer", SEEDS="1", **chosen)
+    objectives = [words[words.index("--objective") + 1] for words in trained]
+    assert objectives == ["wait-k-sampled", *expected]
+
+
+def test_unknown_mechanisms_are_refused_before_any_training(tmp_path: Path) -> None:
+    ended = _bash(RECIPES / "policies.sh", "--dry-run", folder=tmp_path, MECHANISMS="mma other")
+    assert ended.returncode == 2 and "by other: MECHANISMS are mma" in ended.stderr
+    assert "$ " not in ended.stdout
+
+
+def test_settings_for_a_student_are_not_its_teachers(tmp_path: Path) -> None:
+    chosen = {"SETS": "--set model.depth=2"}
+    teacher, *students = _trained("distill.sh", tmp_path, **chosen)
+    assert "model.depth=2" not in teacher and len(students) == 2
+    assert all("model.depth=2" in words for words in students)
+
+
+def test_a_sweep_is_kept_with_its_picture() -> None:
+    (kept,) = (words for words in _plan("tune", "0", "") if words[1].endswith("results.py"))
+    assert kept[kept.index("--picture") + 1].endswith("tune-multi30k/table.png")
+
+
 def test_records_name_no_folder(tmp_path: Path) -> None:
     chosen = {"DATA": "/my/data", "PYTHONPATH": "/my/code", "GRID": "training.learning_rate=1,2"}
     ended = _bash(RECIPES / "tune.sh", "--dry-run", folder=tmp_path, **chosen)
