@@ -7,8 +7,9 @@
 #
 # The publications do not use this corpus. Device hours: one, of two CPU cores.
 # MINUTES=59 training time, SEEDS=1 (of several, such as "1 2", also the ensemble; JOBS=2 trains two side by
-# side), RUNS=runs (output folder), ARCH=pervasive and its PRESET=multi30k-hour, SETS="--set ..." beside the
-# preset, LABEL=word for the folder and the record of such a run. RESUME=1 resumes an interrupted run. No pair
+# side), RUNS=runs (output folder), ARCH=pervasive and its PRESET=multi30k-hour (of others multi30k, for MINUTES as
+# well), SETS="--set ..." beside the preset, LABEL=word (of other architectures their name) for the folder and the
+# record of such a run. RESUME=1 resumes an interrupted run. No pair
 # is filtered out.
 # SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
 set -euo pipefail
@@ -16,7 +17,12 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
 ON=multi30k
-PRESET="${PRESET:-multi30k-hour}"
+# Of an hour there is a preset of Pervasive Attention alone. Other architectures have models of their own name.
+if [ "${ARCH:-pervasive}" = pervasive ]; then
+    PRESET="${PRESET:-multi30k-hour}"
+else
+    PRESET="${PRESET:-multi30k}" LABEL="${LABEL:-$ARCH}"
+fi
 read -r -a SETS <<<"${SETS:-}"
 MINUTES="${MINUTES:-59}"
 SEEDS="${SEEDS:-${SEED:-1}}"

@@ -312,6 +312,17 @@ def _trained(recipe: str, folder: Path, **chosen: str) -> list[list[str]]:
     return [words for words in _commands(ended.stdout) if words[:2] == ["nmtgrid", "train"]]
 
 
+@pytest.mark.parametrize("arch", ["pervasive", "transformer", "bilstm", "convs2s"])
+def test_each_architecture_has_a_preset_for_multi30k(arch: str, tmp_path: Path) -> None:
+    (training,) = _trained("multi30k.sh", tmp_path, ARCH=arch)
+    _check_settings(training, KNOWN)
+    options = dict(itertools.pairwise(training))
+    assert options["--preset"] == ("multi30k-hour" if arch == "pervasive" else "multi30k")
+    assert options["--max-minutes"] == "59"
+    name = "model" if arch == "pervasive" else arch
+    assert options["--out"] == f"runs/multi30k/{name}-seed1"
+
+
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
