@@ -12,8 +12,9 @@ python recipes/pervasive_table.py plans NAME=FILE... --out PREFIX
     Properties and settings from what `train --dry-run --json` wrote.
 python recipes/pervasive_table.py lengths NAME=DATA... --out PREFIX
     Percentiles of lengths and of their ratio, in units, of each split of a dataset.
-python recipes/pervasive_table.py alignments NAME=FILE... --out PREFIX
-    Entropies and coverages of what `analyze alignments --json` and `blocks` wrote.
+python recipes/pervasive_table.py alignments NAME=FILE... [--gold FILE] --out PREFIX
+    Entropies and coverages of what `analyze alignments --json` and `blocks` wrote; alignment error
+    rates of what `analyze alignments --words --gold` wrote into the last FILE.
 python recipes/pervasive_table.py blocks NAME=MODEL --data DATA --split valid --out PREFIX
     The same averages for each decoder block of a Transformer, teacher forced.
 python recipes/pervasive_table.py buckets NAME=FILE... --out PREFIX
@@ -158,21 +159,19 @@ def lengths(named: Mapping[str, str]) -> list[Row]:
     return rows
 
 
-def alignments(named: Mapping[str, str]) -> list[Row]:
-    """Return entropy (nats) and coverage of each model; of several in one file, all."""
-    rows = []
+def alignments(named: Mapping[str, str], gold: Path | None = None) -> list[Row]:
+    """Return entropy (nats), coverage and AER of each model; of several in one file, all."""
+    rates = {row["system"]: row["aer"] for row in _models(_read(gold))} if gold else {}
+    rows: list[Row] = []
     for name, path in named.items():
         values = _read(Path(path))
         has_rows = isinstance(values, dict) and "rows" in values
         models = values["rows"] if has_rows else _models(values)
-        rows += [
-            {
-                "model": row.get("block") or row.get("system", name),
-                "entropy": row["entropy"],
-                "coverage": row["coverage"],
-            }
-            for row in models
-        ]
+        for row in models:
+            model = row.get("block") or row.get("system", name)
+            rate = {"aer": rates[model]} if model in rates else {}
+            facts = {"model": model, "entropy": row["entropy"], "coverage": row["coverage"]}
+            rows.append(facts | rate)
     return rows
 
 
@@ -273,7 +272,7 @@ def main() -> None:
         "grid": lambda named: grid(named, arguments.seeds.split()),
         "plans": plans,
         "lengths": lengths,
-        "alignments": alignments,
+        "alignments": lambda named: alignments(named, arguments.gold),
         "buckets": buckets,
         "blocks": lambda named: blocks(named, arguments.data, arguments.split),
     }
@@ -282,6 +281,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--compare")
     parser.add_argument("--ensemble", type=Path)
+    parser.add_argument("--gold", type=Path)
     parser.add_argument("--data", type=Path)
     parser.add_argument("--split", default="valid")
     parser.add_argument("--out", required=True, type=Path)

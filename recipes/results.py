@@ -40,8 +40,8 @@ PLACES = ("path", "folder", "file", "traces", "data")
 
 WRITTEN = {
     "bleu": "BLEU", "nll": "NLL", "al": "AL", "dal": "DAL", "laal": "LAAL", "yaal": "YAAL",
-    "ap": "AP", "cw": "CW", "chrf": "chrF", "cider": "CIDEr", "flops": "FLOPs", "gflop": "GFLOP",
-    "mflops": "MFLOPs", "mebibytes": "MiB", "bits": "bits/token",
+    "ap": "AP", "aer": "AER", "cw": "CW", "chrf": "chrF", "cider": "CIDEr", "flops": "FLOPs",
+    "gflop": "GFLOP", "mflops": "MFLOPs", "mebibytes": "MiB", "bits": "bits/token",
     "beam1": "BLEU, greedy", "beam5": "BLEU, beam 5",
 }  # fmt: skip
 """How words in names of columns are written in headings."""

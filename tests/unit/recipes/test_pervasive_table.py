@@ -7,6 +7,22 @@ from recipes import pervasive_table
 from recipes.seeds import combine
 
 
+def test_alignment_error_rates_stand_beside_entropy_and_coverage(tmp_path: Path) -> None:
+    units = {"models": [{"system": "max", "entropy": 1.0, "coverage": 0.5}]}
+    words = {"models": [{"system": "max", "entropy": 9.0, "coverage": 0.9, "aer": 0.25}]}
+    blocks = {"rows": [{"block": "transformer, block 1", "entropy": 2.0, "coverage": 0.7}]}
+    files = {name: tmp_path / name for name in ("units", "words", "blocks")}
+    for name, values in (("units", units), ("words", words), ("blocks", blocks)):
+        files[name].write_text(json.dumps(values))
+    named = {name: str(files[name]) for name in ("units", "blocks")}
+    first, second = pervasive_table.alignments(named, files["words"])
+    assert first == {"model": "max", "entropy": 1.0, "coverage": 0.5, "aer": 0.25}
+    assert second == {"model": "transformer, block 1", "entropy": 2.0, "coverage": 0.7}
+    assert pervasive_table.alignments(named) == [
+        {"model": "max", "entropy": 1.0, "coverage": 0.5}, second
+    ]  # fmt: skip
+
+
 def test_buckets_have_intervals_where_there_are_any(tmp_path: Path) -> None:
     system = {"system": "a", "bleu": [30.0, 40.0], "bleu_interval_95": [[29.04, 31.0], None]}
     section = {

@@ -352,6 +352,16 @@ def test_settings_for_a_student_are_not_its_teachers(tmp_path: Path) -> None:
     assert all("model.depth=2" in words for words in students)
 
 
+def test_alignments_are_compared_with_those_of_the_aligner() -> None:
+    plan = _plan("pervasive", "0", "")
+    (align,) = (words for words in plan if words[2:3] == ["align"])
+    links = align[align.index("--out") + 1]
+    (scored,) = (words for words in plan if "--gold" in words and links in words)
+    (table,) = (words for words in plan if "--gold" in words and words[0] == "python")
+    assert "--words" in scored
+    assert table[table.index("--gold") + 1] == scored[scored.index("--json") + 1]
+
+
 def test_a_sweep_is_kept_with_its_picture() -> None:
     (kept,) = (words for words in _plan("tune", "0", "") if words[1].endswith("results.py"))
     assert kept[kept.index("--picture") + 1].endswith("tune-multi30k/table.png")
