@@ -194,6 +194,17 @@ def test_every_setting_has_a_meaning(arch: str) -> None:
         assert [name for name, _ in describe(root) if "." in name and name not in known] == []
 
 
+@pytest.mark.parametrize(
+    ("page", "start", "end"),
+    [("smoothing.md", "## 3.", "## 4."), ("../CHANGELOG.md", "* R-Drop", "* BPE-dropout")],
+)
+def test_objectives_that_refuse_r_drop_are_listed(page: str, start: str, end: str) -> None:
+    kinds = [objectives.get(name) for name in objectives]
+    text = (DOCS / page).read_text(encoding="utf-8")
+    passage = text[text.index(start) : text.index(end)]
+    assert all(f"`{kind.name}`" in passage for kind in kinds if not kind.takes_two_passes)
+
+
 def test_every_departure_is_listed() -> None:
     page = departures()
     count = sum(
