@@ -1,44 +1,113 @@
 """The table of recipes/policies.sh and online.sh: each setting of each system, over the seeds.
 
-python recipes/policies_table.py FOLDER... [--start NAME] --out PREFIX
+python recipes/policies_table.py FOLDER... [--start NAME] [--data DIR] --out PREFIX
     FOLDERs are what `online-eval --out` wrote, NAME-seedN. Write PREFIX.md and PREFIX.json. Readers
-    are trained from the model NAME (pervasive).
+    are trained from the model NAME (pervasive). The references of the paired bootstrap are read
+    from the dataset DIR (the one that the results name).
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import math
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from nmtgrid.metrics.areas import area
-from nmtgrid.metrics.quality import spread
+from nmtgrid.base.errors import NmtgridError
+from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics.areas import Area, SettingScores, areas
+from nmtgrid.metrics.latency import sentence_latency
+from nmtgrid.metrics.ngrams import bleu_counts, words
+from nmtgrid.metrics.quality import spread, tokenizer
 from nmtgrid.online.settings import Setting
+from nmtgrid.search.traces import read_traces
+from nmtgrid.text.scripts import bleu_tokenizer
 from recipes.results import PART, write_table
 
 Values = dict[str, Any]
 MECHANISMS = ("mma", "itst", "wait-info")
 """Transformers that are compared with `transformer`; readers are compared with `--start`."""
 PARAMETERS = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}
-FIGURES = ("bleu_tokenized", "al", "dal", "laal", "ap", "cw", "erasure")
+FIGURES = ("bleu_tokenized", "al", "dal", "laal", "yaal", "ap", "cw", "erasure")
+
+
+LATENCIES = ("al", "dal")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folders", nargs="+", type=Path)
     parser.add_argument("--start", default="pervasive")
+    parser.add_argument("--data", type=Path)
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
-    results = [
-        json.loads((folder / "results.json").read_text(encoding="utf-8"))
+    results = {
+        folder: json.loads((folder / "results.json").read_text(encoding="utf-8"))
         for folder in options.folders
-    ]
-    rows = [*settings_rows(results), *area_rows(results)]
-    named = {folder.name: result for folder, result in zip(options.folders, results, strict=True)}
-    write_table([*rows, *start_rows(named, options.start)], options.out)
+    }
+    rows = [*settings_rows(results.values()), *area_rows(results.values())]
+    try:
+        systems = [System(folder, result, options.data) for folder, result in results.items()]
+        rows += [*start_rows(systems, options.start), *reader_rows(systems)]
+    except NmtgridError as error:
+        raise SystemExit(f"error: {error}") from None
+    write_table(rows, options.out)
+
+
+class System:
+    """What `online-eval --out` wrote of a model with one seed: results, and traces by setting."""
+
+    def __init__(self, folder: Path, result: Values, data: Path | None = None) -> None:
+        """`data` is the folder of the dataset, by default the one that the results name."""
+        self.name, self.seed = folder.name.rsplit("-seed", 1)
+        self.settings = [setting_of(row) for row in result["settings"]]
+        self._folder = folder
+        self._data, self._split = data or Path(result["data"]), result["split"]
+
+    @functools.cached_property
+    def wait_k(self) -> list[SettingScores]:
+        """The scores of wait-k, a setting for each k, without the one that reads everything."""
+        chosen = [each for each in self.settings if each.policy == "wait-k" and not each.is_offline]
+        return self._scores(chosen)
+
+    @functools.cached_property
+    def others(self) -> list[SettingScores]:
+        """The scores of the settings of a reader, or of whatever else was evaluated."""
+        return self._scores([each for each in self.settings if each.policy != "wait-k"])
+
+    def _scores(self, settings: Sequence[Setting]) -> list[SettingScores]:
+        """Return BLEU and latency in tokens by sentence, from the traces of each setting."""
+        dataset = Dataset.open(self._data)
+        split, language = dataset.split(self._split), dataset.pipeline.target
+        name = bleu_tokenizer(dataset.pipeline.facts.target_lang, split.raw_target(), "none")
+        cut = tokenizer(name)
+        vocabulary: dict[str, int] = {}
+        references = [cut(line) for line in split.tokenized_target()]
+        scores = []
+        for setting in settings:
+            traces = list(read_traces(self._folder / f"{setting.slug}.traces.jsonl"))
+            hypotheses = [cut(language.join(trace.target)) for trace in traces]
+            # The end symbol counts on neither side.
+            sizes = [len(trace.source) for trace in traces]
+            delays = [
+                [min(reads, size) for reads in (trace.reads or ())[: len(trace.target)]]
+                for trace, size in zip(traces, sizes, strict=True)
+            ]
+            latency = sentence_latency(delays, sizes)
+            scores.append(
+                SettingScores(
+                    # The first lines of the split, of an evaluation with `--sentences`.
+                    bleu_counts(
+                        words(hypotheses, vocabulary), words(references[: len(traces)], vocabulary)
+                    ),
+                    {metric: getattr(latency, metric) for metric in LATENCIES},
+                )
+            )
+        return scores
 
 
 def settings_rows(results: Iterable[Values]) -> list[Values]:
@@ -46,7 +115,7 @@ def settings_rows(results: Iterable[Values]) -> list[Values]:
     groups: dict[tuple[str, str], list[Values]] = {}
     for result in results:
         for row in result["settings"]:
-            groups.setdefault((row["system"], title_of(row)), []).append(row)
+            groups.setdefault((row["system"], setting_of(row).title), []).append(row)
     rows = []
     for (system, title), group in groups.items():
         shown: Values = {
@@ -67,14 +136,12 @@ def settings_rows(results: Iterable[Values]) -> list[Values]:
     return rows
 
 
-def title_of(row: Values) -> str:
-    """Return what the setting of a row is called."""
+def setting_of(row: Values) -> Setting:
+    """Return the setting of a row."""
     parameter = row.get("parameter") or PARAMETERS[row["policy"]]
     value = row.get("value", row.get(parameter))
     options = tuple(row.get("options", {}).items())
-    return Setting(
-        row["policy"], float("inf") if value is None else value, options, parameter
-    ).title
+    return Setting(row["policy"], float("inf") if value is None else value, options, parameter)
 
 
 def area_rows(results: Iterable[Values]) -> list[Values]:
@@ -86,8 +153,6 @@ def area_rows(results: Iterable[Values]) -> list[Values]:
             groups.setdefault(key, []).append(row)
     rows = []
     for (system, curve, metric, baseline), group in groups.items():
-        numbers = [row["difference"] for row in group if row["difference"] is not None]
-        p_values = [row["p_value"] for row in group if row["p_value"] is not None]
         rows.append(
             {
                 PART: f"area_between_a_curve_and_wait-k's_of_{baseline or 'the_same_weights'},"
@@ -95,50 +160,84 @@ def area_rows(results: Iterable[Values]) -> list[Values]:
                 "system": system,
                 "curve": curve,
                 "latency": metric.upper(),
-                "seeds": len(group),
-                "difference": spread(numbers) if numbers else None,
-                "of_each_seed": ", ".join(f"{number:+.1f}" for number in numbers),
-                "p_of_each_seed": ", ".join(f"{value:.3f}" for value in p_values),
+                **over_seeds([(row["difference"], row["p_value"]) for row in group]),
             }
         )
     return rows
 
 
-def start_rows(results: Mapping[str, Values], first: str = "pervasive") -> list[Values]:
+def over_seeds(values: Sequence[tuple[float | None, float | None]]) -> Values:
+    """Return the columns of an area: the differences and p-values of each seed, and their mean."""
+    differences = [number for number, _ in values if number is not None]
+    p_values = [value for _, value in values if value is not None]
+    return {
+        "seeds": len(values),
+        "difference": spread(differences) if differences else None,
+        "of_each_seed": ", ".join(f"{number:+.1f}" for number in differences),
+        "p_of_each_seed": ", ".join(f"{value:.3f}" for value in p_values),
+    }
+
+
+def start_rows(systems: Sequence[System], first: str = "pervasive") -> list[Values]:
     """Return a row for each trained reader: the area to wait-k's of the model without one.
 
     Training a reader may make wait-k with the same weights worse; this is against wait-k of the
     model `first` that readers start from, or of the Transformer without a reading mechanism. The
     oracle along which `first` decodes is compared like a reader.
     """
-    groups: dict[tuple[str, str], list[float]] = {}
-    for folder, result in results.items():
-        name, seed = folder.rsplit("-seed", 1)
-        start = results.get(f"{'transformer' if name in MECHANISMS else first}-seed{seed}")
-        if start is None or result is start or name == "transformer":
+    starts = {(system.name, system.seed): system for system in systems}
+    groups: dict[tuple[str, str], list[Area]] = {}
+    for system in systems:
+        start = starts.get(("transformer" if system.name in MECHANISMS else first, system.seed))
+        if start is None or system.name in (first, "transformer"):
             continue
-        for metric in ("al", "dal"):
-            curves = (
-                ([row[metric] for row in rows], [row["bleu_tokenized"] for row in rows])
-                for rows in (
-                    [row for row in result["settings"] if row["policy"] != "wait-k"],
-                    [row for row in start["settings"] if row["policy"] == "wait-k" and row["k"]],
-                )
-            )
-            (latency, bleu), (other_latency, other_bleu) = curves
-            difference = area(latency, bleu, other_latency, other_bleu).difference
-            if not math.isnan(difference):
-                groups.setdefault((name, metric), []).append(difference)
+        for metric in LATENCIES:
+            areas_of_seeds = groups.setdefault((system.name, metric), [])
+            areas_of_seeds += areas([system.others], start.wait_k, metric)
+    return _rows("the_same_beside_wait-k_of_the_model_without_a_trained_reader", groups)
+
+
+def reader_rows(systems: Iterable[System]) -> list[Values]:
+    """Return a row for each kind of trained reader: the area between `marginal`'s curve and its.
+
+    The curve of a kind has the points of all its delay weights: that of one weight is short.
+    """
+    curves: dict[str, dict[str, list[SettingScores]]] = {}
+    for system in systems:
+        if any(setting.policy == "threshold" for setting in system.settings):
+            kind = re.sub(r"-[\d.]+$", "", system.name)
+            curves.setdefault(system.seed, {}).setdefault(kind, []).extend(system.others)
+    groups: dict[tuple[str, str], list[Area]] = {}
+    for kinds in curves.values():
+        marginal = kinds.pop("marginal", None)
+        if marginal is None:
+            continue
+        for kind, curve in kinds.items():
+            for metric in LATENCIES:
+                areas_of_seeds = groups.setdefault((f"marginal against {kind}", metric), [])
+                areas_of_seeds += areas([marginal], curve, metric)
+    return _rows(
+        "area_between_the_curves_of_two_readers,_each_with_all_its_delay_weights,_in_BLEU_at_equal"
+        "_latency",
+        groups,
+    )
+
+
+def _rows(part: str, groups: Mapping[tuple[str, str], Sequence[Area]]) -> list[Values]:
+    """Return a row for each system and latency that have a common range with some seed."""
+    known = {
+        key: [each for each in seeds if not math.isnan(each.difference)]
+        for key, seeds in groups.items()
+    }
     return [
         {
-            PART: "the_same_beside_wait-k_of_the_model_without_a_trained_reader",
+            PART: part,
             "system": system,
             "latency": metric.upper(),
-            "seeds": len(numbers),
-            "difference": spread(numbers),
-            "of_each_seed": ", ".join(f"{number:+.1f}" for number in numbers),
+            **over_seeds([(each.difference, each.p_value) for each in seeds]),
         }
-        for (system, metric), numbers in groups.items()
+        for (system, metric), seeds in known.items()
+        if seeds
     ]
 
 
