@@ -29,12 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from recipes.machine import commit, machine, software, speed
-from recipes.seeds import Record, combine
+from recipes.seeds import PART, Record, combine
 
 HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "records"
 FIGURES = HERE / "figures"
-PART = "part of the page"
 PLACES = ("path", "folder", "file", "traces", "data")
 """Names under which commands write where on this machine something lay."""
 

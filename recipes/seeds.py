@@ -18,6 +18,8 @@ from typing import Any
 Record = dict[str, Any]
 EACH_SEED = ("p_of_bleu", "of_each_seed", "p_of_each_seed")
 """Columns that list a value of each seed, as those of intervals do (SYSTEM_95_%)."""
+PART = "part of the page"
+"""Column of records with several tables. A newer recipe may have added one of them."""
 NO_SETTINGS = ("SEED", "SEEDS", "ROUNDS", "DATA", "NMTGRID_DATA")
 """Variables of a command that do not change what a seed is trained and scored with."""
 LIKE = 1.2
@@ -36,16 +38,10 @@ def combine(first: Record, other: Record) -> Record:
     seeds = seeds_of(first), seeds_of(other)
     if both := [seed for seed in seeds[0] if seed in seeds[1]]:
         raise SystemExit(f"error: both records of {name} have seed {both[0]}.")
-    if len(first["rows"]) != len(other["rows"]):
-        counts = f"{len(first['rows'])} and {len(other['rows'])}"
-        raise SystemExit(f"error: the records of {name} have {counts} rows.")
     _same_settings(name, _settings(first), _settings(other))
     if not any("UPDATES" in settings for settings in _settings(first)):
         _same_speed(name, first.get("speed", {}), other.get("speed", {}))
-    rows = [
-        _row(f"row {number} of {name}", pair, [len(each) for each in seeds])
-        for number, pair in enumerate(zip(first["rows"], other["rows"], strict=True), 1)
-    ]
+    rows = _rows(name, (first["rows"], other["rows"]), [len(each) for each in seeds])
     together = {
         key: "; ".join(dict.fromkeys(texts))
         for key in ("command", "machine", "software", "commit")
@@ -109,14 +105,55 @@ def seeds_of(record: Record) -> list[str]:
     return str(record.get("seeds", "1")).split()
 
 
+def _rows(
+    name: str, tables: Sequence[Sequence[dict[str, Any]]], counts: Sequence[int]
+) -> list[dict[str, Any]]:
+    """Return the rows over all seeds; what one record lacks as a whole is that of the other."""
+    parts = dict.fromkeys(row.get(PART) for table in tables for row in table)
+    rows: list[dict[str, Any]] = []
+    for part in parts:
+        one, two = ([row for row in table if row.get(PART) == part] for table in tables)
+        if part is not None and not (one and two):
+            rows += one or two
+            continue
+        if len(one) != len(two):
+            raise SystemExit(f"error: the records of {name} have {len(one)} and {len(two)} rows.")
+        # The order of rows is that of the training, which recipes may change.
+        places = {_texts(row): place for place, row in enumerate(one)}
+        if len(places) == len(one) and places.keys() == set(map(_texts, two)):
+            two = sorted(two, key=lambda row: places[_texts(row)])
+        rows += [
+            _row(f"row {number} of {name}", pair, counts)
+            for number, pair in enumerate(zip(one, two, strict=True), len(rows) + 1)
+        ]
+    return rows
+
+
+def _texts(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Return what a row is about: its columns of text, but for those of the seeds."""
+    return tuple(
+        (name, value)
+        for name, value in row.items()
+        if isinstance(value, str) and not (name in EACH_SEED or name.endswith("_95_%"))
+    )
+
+
 def _row(where: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
-    if [*pair[0]] != [*pair[1]]:
-        names = ", ".join(sorted(pair[0].keys() ^ pair[1].keys()))
+    """Return a row over all seeds. A column that recipes did not have yet is left out, but for
+    the seeds of the other record where it has a value of each seed."""
+    few, many = sorted(pair, key=len)
+    if not few or few.keys() - many.keys():
+        names = ", ".join(sorted(few.keys() ^ many.keys()))
         raise SystemExit(f"error: {where} has other columns in one record: {names}.")
+    unknown = [", ".join("–" for _ in range(count)) for count in counts]
     return {
-        name: _value(f"{name} in {where}", name, [row[name] for row in pair], counts)
-        for name in pair[0]
-    }
+        name: _value(
+            f"{name} in {where}", name,
+            [row.get(name, none) for row, none in zip(pair, unknown, strict=True)], counts,
+        )
+        for name in many
+        if name in few or name in EACH_SEED
+    }  # fmt: skip
 
 
 def _value(where: str, name: str, values: Sequence[Any], counts: Sequence[int]) -> Any:

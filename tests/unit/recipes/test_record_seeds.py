@@ -65,6 +65,7 @@ def test_means_over_several_seeds_without_a_deviation_stay_without() -> None:
         ({"seeds": "3 1"}, "both records of table-3.7 have seed 1"),
         ({"rows": [{}]}, "table-3.7 have 2 and 1 rows"),
         ({"rows": [{}, {}]}, "row 1 of table-3.7 has other columns .*: bleu, model"),
+        ({"rows": [{"model": "a", "new": 1}, {}]}, "row 1 of table-3.7 has other columns .*new"),
         ({"rows": [_record("2")["rows"][0] | {"model": "z"}, _record("2")["rows"][1]]},
          "model in row 1 of table-3.7 is 'a' in one record and 'z'"),
         ({"rows": [_record("2")["rows"][0] | {"parameters": 8}, _record("2")["rows"][1]]},
@@ -94,6 +95,30 @@ def test_commands_may_differ_in_seeds_folders_and_other_experiments() -> None:
     both = combine(first, other)
     assert both["seeds"] == "1 2"
     assert combine(both, _record("3", command="MINUTES=13 SEED=3 bash x"))["seeds"] == "1 2 3"
+
+
+def test_columns_and_tables_of_a_newer_recipe() -> None:
+    """A column is left out, or has a dash for each seed that lacks it; a table is kept."""
+    old = {"part of the page": "settings", "system": "s", "seeds": 1, "bleu": 30.0}
+    new = old | {"seeds": 2, "bleu": spread([33.0, 36.0]), "yaal": spread([1.0, 2.0])}
+    new["p_of_each_seed"] = "0.002, 0.010"
+    table = {"part of the page": "areas", "system": "s", "seeds": 2, "p_of_each_seed": "0.1, 0.2"}
+    rows = combine(_record("1", rows=[old]), _record("2 3", rows=[new, table]))["rows"]
+    bleu = rows[0].pop("bleu")
+    assert bleu["mean"] == pytest.approx(33.0)
+    assert bleu["standard_deviation"] == pytest.approx(3.0)
+    assert rows == [
+        {"part of the page": "settings", "system": "s", "seeds": 3}
+        | {"p_of_each_seed": "–, 0.002, 0.010"},
+        table,
+    ]
+
+
+def test_rows_may_be_in_another_order() -> None:
+    rows = [{"system": name, "k": 3, "bleu": bleu} for name, bleu in (("a", 30.0), ("b", 20.0))]
+    others = [row | {"bleu": row["bleu"] + 4.0} for row in reversed(rows)]
+    both = combine(_record("1", rows=rows), _record("2", rows=others))["rows"]
+    assert [(row["system"], row["bleu"]["mean"]) for row in both] == [("a", 32.0), ("b", 22.0)]
 
 
 def test_commits_of_both_records_are_kept() -> None:
