@@ -29,7 +29,8 @@ from typing import Any
 
 from nmtgrid.base.io.text import read_lines
 from recipes.chromium import BROWSER, Page, browser
-from recipes.results import PART, Row, write_table
+from recipes.results import Row, write_table
+from recipes.seeds import PART
 
 BINS = (10, 20, 50, 100, 200)
 """Milliseconds at which the histogram's bars end."""

@@ -26,7 +26,8 @@ from nmtgrid.metrics.quality import spread, tokenizer
 from nmtgrid.online.settings import Setting
 from nmtgrid.search.traces import read_traces
 from nmtgrid.text.scripts import bleu_tokenizer
-from recipes.results import PART, write_table
+from recipes.results import write_table
+from recipes.seeds import PART
 
 Values = dict[str, Any]
 MECHANISMS = ("mma", "itst", "wait-info")

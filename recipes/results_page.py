@@ -19,7 +19,6 @@ from nmtgrid.online.published import CURVES
 from recipes import claims
 from recipes.results import (
     HERE,
-    PART,
     RECORDS,
     Row,
     areas_of,
@@ -33,7 +32,7 @@ from recipes.results import (
     signed,
     table_of,
 )
-from recipes.seeds import Record
+from recipes.seeds import PART, Record
 
 RESULTS, SMALL, PUBLISHED, CLAIMS = (
     HERE / f"{name}.md" for name in ("RESULTS", "SMALL", "PUBLISHED", "CLAIMS")
