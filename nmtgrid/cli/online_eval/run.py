@@ -138,7 +138,7 @@ _CONVENTIONS = {
 def evaluate(
     arguments: OnlineEvalArguments, settings: Sequence[Setting], presets: Sequence[PolicyPreset]
 ) -> None:
-    """Evaluate the models; what was done before an interruption is shown and written too.
+    """Evaluate the models; what was done before an interruption or error is shown and written too.
 
     `presets` are those of the settings that were stored under a name.
     """
@@ -263,8 +263,9 @@ def _evaluate(
                     files.keep(system, measured)
                     # Rewritten after each setting, so that a killed run loses only the current one.
                     files.results(report(arguments, systems, complete=False))
-    except KeyboardInterrupt:
-        # Finished settings may have taken hours: they are shown and drawn in spite of Ctrl-C.
+    except (KeyboardInterrupt, NmtgridError):
+        # Finished settings may have taken hours: they are shown and drawn in spite of Ctrl-C, or of
+        # an error in a user-defined policy.
         _finish(arguments, systems, files, complete=False)
         done = sum(len(system.done) for system in systems)
         count = sum(len(system.settings) for system in systems)
