@@ -11,19 +11,20 @@
 # Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
 # along paths of random k (wait-k-sampled). Readers are trained from Pervasive Attention: for each delay
 # weight of LAMBDAS those of READERS, `marginal` as it is, with the likelihood at all cells beside it
-# (marginal-area) or without a change of the translation model (marginal-fixed), and `dynamic`; and once
+# (marginal-area) or without a change of the translation model (marginal-fixed), and `dynamic`; and once,
+# as they have no such weight, `binary-search`, `dynamic` with labels by binary search (BS-SiMT), and
 # `divergence`, without a change of the model. Beside the Transformer three that decide on reading within
 # the model, trained as long: monotonic heads (`mma`) and those that learn the information of tokens (`itst`,
 # `wait-info`). The table has BLEU and latencies of each setting, means and deviations over the seeds, and
-# the area between each curve and wait-k's; another one the processor time of each policy beside wait-k's
-# (ROUNDS=7 in turn; 0: without it).
+# the area between each curve and wait-k's, and between the curves of `marginal` and of each other reader;
+# another one the processor time of each policy beside wait-k's (ROUNDS=7 in turn; 0: without it).
 # Device hours: 0.4 (toy), 3.5 (Multi30k), of one CPU core, for each seed.
 # MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
 # of it), READER_RATE=0.001, their learning rate: with that of the preset, the translation model gets worse.
 # ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", READERS="marginal marginal-area
-# marginal-fixed dynamic divergence" (none: policies without training alone), MECHANISMS="mma itst wait-info" (some
-# of those within the Transformer; none: without them), POLICIES=edatt,alignatt (some of those without training),
-# K=1..9, THRESHOLDS=0.1..0.9:0.2,
+# marginal-fixed dynamic binary-search divergence" (none: policies without training alone),
+# MECHANISMS="mma itst wait-info" (some of those within the Transformer; none: without them),
+# POLICIES=edatt,alignatt (some of those without training), K=1..9, THRESHOLDS=0.1..0.9:0.2,
 # CELLS=4: the grid is trained at so many cells for each target token, drawn at random (all cells).
 # RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the name of such a record.
 # SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
@@ -111,11 +112,16 @@ for seed in $SEEDS; do
             done
         fi
         [ "$arch" = pervasive ] || continue
-        for name in ${READERS:-marginal marginal-area marginal-fixed dynamic divergence}; do
+        for name in ${READERS:-marginal marginal-area marginal-fixed dynamic binary-search divergence}; do
             [ "$name" != none ] || continue
-            if [ "$name" = divergence ]; then
-                reader divergence "$seed" divergence --set objective.alpha=0
-                results+=("$HERE/eval/divergence-seed$seed")
+            case "$name" in
+            binary-search) once=(dynamic --set objective.labels=binary-search) ;;
+            divergence) once=(divergence --set objective.alpha=0) ;;
+            *) once=() ;;
+            esac
+            if [ ${#once[@]} != 0 ]; then
+                reader "$name" "$seed" "${once[@]}"
+                results+=("$HERE/eval/$name-seed$seed")
                 continue
             fi
             more=()

@@ -17,7 +17,7 @@ from nmtgrid.adaptive.halting import RandomExit
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.policies import Bounded, Threshold, WaitK
+from nmtgrid.online.policies import AlignAtt, Bounded, EDAtt, Entropy, Threshold, WaitK
 from nmtgrid.online.stream import TokenStream
 from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
@@ -59,6 +59,9 @@ AGENTS: dict[str, tuple[Agent, SearchPlan]] = {
     "wait-inf": (WaitK(math.inf), ROOMY),
     "moody": (Moody(), SearchPlan(max_length_a=12, max_length_b=0)),
     "picky": (Bounded(Picky(floor=1, cap=6, finish_reading=True), TIGHT), TIGHT),
+    "entropy": (Entropy(2.0, floor=1, cap=4), ROOMY),
+    "alignatt": (AlignAtt(1, floor=2, cap=5, finish_reading=True), ROOMY),
+    "edatt": (EDAtt(0.4, last=2, floor=1, cap=6, finish_reading=True), ROOMY),
     "moody-tight": (Bounded(Moody(finish_reading=True), TIGHT), TIGHT),
 }
 
@@ -113,6 +116,8 @@ def _check_same(hypothesis: Hypothesis, expected: Hypothesis) -> None:
 def test_streaming_is_searching(case: Case, name: str) -> None:
     model, (agent, plan) = case.build(), AGENTS[name]
     batch = batch_for(model, SOURCES, (1, 1, 1, 1))
+    if agent.wants_alignment and not model.traits.aligns:
+        pytest.skip("this architecture yields no alignments")
     for row, expected in enumerate(_searched(model, batch, agent, plan)):
         source = batch.source[row, : SOURCES[row]].tolist()
         hypothesis, arrived = _streamed(model, source, agent, plan)

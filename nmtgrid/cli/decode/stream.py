@@ -117,8 +117,9 @@ def _check_preset(arguments: DecodeArguments, loaded: LoadedModel) -> None:
 def translate_stream(arguments: DecodeArguments) -> None:
     """Translate what arrives, line for line, to standard output; write traces and a report.
 
-    An interruption leaves the traces and the report of the lines that have ended. Raises
-    ConfigError, before anything is read, where the model cannot do what is asked.
+    An interruption or an error, such as one in a user-defined policy, leaves the traces and the
+    report of the lines that have ended. Raises ConfigError, before anything is read, where the
+    model cannot do what is asked.
     """
     setting = _setting(arguments) if _policies(arguments) else _setting_of_training(arguments)
     agent = setting.make(arguments.finish_reading)
@@ -146,7 +147,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     translator.begin()
     run = _Run(translator)
     words = stream_words(arguments.source or Path(STANDARD), console.warn)
-    interruption: KeyboardInterrupt | None = None
+    ending: KeyboardInterrupt | NmtgridError | None = None
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(open_writer(Path(STANDARD)))
         path = arguments.traces
@@ -162,14 +163,14 @@ def translate_stream(arguments: DecodeArguments) -> None:
                         raise Leave(PIPE_CLOSED) from fault
                 if line is not None and traces is not None:
                     traces.write(f"{line.trace(line.number).to_line()}\n".encode())
-        except KeyboardInterrupt as caught:
+        except (KeyboardInterrupt, NmtgridError) as caught:
             # Passed on when the files are closed: for a writer it would be a fault, which leaves
             # no file, but the lines that have ended are worth keeping.
-            interruption = caught
+            ending = caught
     values = {**setting.values(), "finish_reading": arguments.finish_reading, **run.report()}
-    write_report(arguments.json, {**values, "complete": interruption is None})
-    if interruption is not None:
-        raise interruption
+    write_report(arguments.json, {**values, "complete": ending is None})
+    if ending is not None:
+        raise ending
 
 
 class _Line(LineText):

@@ -138,7 +138,7 @@ _CONVENTIONS = {
 def evaluate(
     arguments: OnlineEvalArguments, settings: Sequence[Setting], presets: Sequence[PolicyPreset]
 ) -> None:
-    """Evaluate the models; what was done before an interruption is shown and written too.
+    """Evaluate the models; what was done before an interruption or error is shown and written too.
 
     `presets` are those of the settings that were stored under a name.
     """
@@ -263,8 +263,9 @@ def _evaluate(
                     files.keep(system, measured)
                     # Rewritten after each setting, so that a killed run loses only the current one.
                     files.results(report(arguments, systems, complete=False))
-    except KeyboardInterrupt:
-        # Finished settings may have taken hours: they are shown and drawn in spite of Ctrl-C.
+    except (KeyboardInterrupt, NmtgridError):
+        # Finished settings may have taken hours: they are shown and drawn in spite of Ctrl-C, or of
+        # an error in a user-defined policy.
         _finish(arguments, systems, files, complete=False)
         done = sum(len(system.done) for system in systems)
         count = sum(len(system.settings) for system in systems)
@@ -425,7 +426,7 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     revises = any(measured.decoded.erasure is not None for measured in system.done)
     leaves_early = any(measured.decoded.average_exit is not None for measured in system.done)
-    extra = ["NE"] * revises + ["exit"] * leaves_early
+    extra = ["NE"] * revises + ["exit"] * leaves_early + ["s"]
     extra += ["ms/token", "95 %"] if arguments.clock else []
     console.table(
         f"{system.name}, {arguments.evaluated_split}: {plural(counted.sentences, 'sentence')}, "
@@ -434,6 +435,7 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
         + ("\ntaken back for each that stays" * ("NE" in extra))
         + ("; exit: blocks per token" * ("exit" in extra))
+        + "; s: seconds of decoding"
         + (
             "\nms/token: time of work, one sentence after the other; 95 %: percentile"
             * arguments.clock
@@ -467,6 +469,7 @@ def _rows(
         columns.append([math.nan if erasure is None else erasure for erasure in erasures])
     if "exit" in extra:
         columns.append([measured.decoded.average_exit or math.nan for measured in done])
+    columns.append([measured.decoded.seconds for measured in done])
     if arguments.clock:
         for name in ("seconds_per_token", "seconds_per_token_p95"):
             columns.append([1000 * (measured.times[name] or math.nan) for measured in done])

@@ -307,6 +307,47 @@ def test_an_interruption_keeps_the_traces(home: Path, project: Path, tmp_path: P
     assert [trace.text for trace in read_traces(traces)] == [out.decode().split("\n")[0]]
 
 
+OWN = """
+import dataclasses
+from nmtgrid.online.policies import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Later(Policy):
+    least: int = 2
+    most: int = 99
+
+    def decide(self, proposal):
+        if proposal.reads.max() > self.most:
+            raise ValueError("too long")
+        return proposal.reads >= self.least + proposal.step
+"""
+
+
+def test_a_policy_of_ones_own(stream: Stream, tmp_path: Path) -> None:
+    """By its file and class; a stream that it follows is that of the same built-in policy."""
+    own = tmp_path / "own.py"
+    own.write_text(OWN, encoding="utf-8")
+    code, text = stream(LINES.encode(), "--policy", f"{own}:Later least=3")
+    assert (code, text) == stream(LINES.encode(), "--k", "3") and code == 0
+    assert (code, text) == stream(LINES.encode(), "--import", own, "--policy", "Later least=3")
+
+
+def test_a_failing_policy_keeps_the_lines_that_have_ended(stream: Stream, tmp_path: Path) -> None:
+    own, traces, report = tmp_path / "own.py", tmp_path / "t.jsonl", tmp_path / "r.json"
+    own.write_text(OWN, encoding="utf-8")
+    files = "--traces", traces, "--json", report
+    code, text = stream(LINES.encode(), "--policy", f"{own}:Later least=7 most=5", *files)
+    assert code == 2 and "reading policy `Later` failed at target token" in stream.message  # type: ignore[attr-defined]
+    values = json.loads(report.read_text())
+    assert (values["sentences"], values["complete"]) == (2, False)
+    assert [trace.text for trace in read_traces(traces)] == text.split("\n")[:2]
+    # Nothing has ended before the first line.
+    code, _ = stream(LINES.encode(), "--policy", f"{own}:Later least=7 most=1", *files)
+    assert code == 2 and json.loads(report.read_text())["sentences"] == 0
+    assert not traces.read_text()
+
+
 def test_a_reader_that_has_gone_away(home: Path, project: Path, tmp_path: Path) -> None:
     traces = tmp_path / "t.jsonl"
     more = "--k", "1", "--finish-reading", "--device", "cpu", "--traces", str(traces)

@@ -1,6 +1,7 @@
 """`online-eval` from the command line, on small models with drawn weights."""
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ import numpy
 import pytest
 
 from nmtgrid.analysis.plotting.figure import SUFFIXES
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import INTERRUPTED, main
 from nmtgrid.cli.online_eval import files
 from nmtgrid.cli.online_eval.run import print_skipped
@@ -391,6 +393,30 @@ def test_an_interruption_keeps_what_is_done(
     values = report(out / "results.json")
     assert values["complete"] is False and len(values["settings"]) == 1
     assert (out / "curve.png").is_file() and (out / "k-1.txt").is_file()
+
+
+def test_an_error_keeps_what_is_done(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without `--out` too, where nothing is written before the end."""
+    whole = OnlineDecoder.run
+
+    def failing(self: OnlineDecoder, *command: Any) -> Iterator[Decoded]:
+        yield next(whole(self, *command))
+        raise ConfigError("The reading policy `Own` failed at target token 1.")
+
+    monkeypatch.setattr(OnlineDecoder, "run", failing)
+    file = tmp_path / "r.json"
+    command = ("grid", "--data", "data", "--sentences", 3, "--k", "1,3", "--json", file)
+    message = refused(capsys, *command)
+    assert "1 of 2 settings done" in message and "k=1" in message
+    assert message.index("k=1") < message.index("`Own` failed at target token 1")
+    values = report(file)
+    # The last column is the seconds of the setting.
+    (row,) = re.findall(r"│ k=1 │([^k]*?)│ └", message)
+    assert row.split("│")[-1].strip() == f"{values['settings'][0]['seconds']:.2f}"
+    assert "s: seconds of decoding" in message
+    assert values["complete"] is False and len(values["settings"]) == 1
 
 
 def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -104,6 +104,33 @@ def test_turn_by_turn_it_writes_what_a_batched_search_writes(k: float) -> None:
         assert (instance.prediction, list(instance.delays)) == (words, delays)
 
 
+OWN = """
+import dataclasses
+from nmtgrid.online.policies import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class Driven(Policy):
+    least: int = 2
+
+    def decide(self, proposal):
+        return proposal.reads >= self.least + proposal.step
+"""
+
+
+def test_a_policy_of_ones_own(tmp_path: Path) -> None:
+    own, lines = tmp_path / "own.py", _lines(10)
+    own.write_text(OWN, encoding="utf-8")
+    model = _model(tmp_path)
+    for asked in ([f"{own}:Driven least=3"], ["Driven least=3", "--import", own]):
+        streams = make_translator(_arguments("--model", model, "--policy", *asked))
+        session = Session(streams, tokenized=True)
+        expected = _batched(load(model, device="cpu", beam=1), lines, WaitK(3))
+        for line, (words, delays) in zip(lines, expected, strict=True):
+            instance = _drive(session, line.split())
+            assert (instance.prediction, list(instance.delays)) == (words, delays)
+
+
 def test_it_says_when_it_has_finished_early() -> None:
     """The end symbol may come before the source's end; SimulEval asks no more then."""
     instance = [_drive(_session(1), line.split()) for line in _lines(20)]

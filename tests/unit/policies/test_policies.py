@@ -1,5 +1,6 @@
 """Policies that look at predictions, by hand; policies by name, their settings, and one's own."""
 
+import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -126,6 +127,20 @@ def test_who_must_finish_reading_does_not_write_the_end() -> None:
 def test_settings_out_of_range_are_refused(make: type[Policy], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make()
+
+
+def test_alignments_that_a_model_does_not_have_are_refused() -> None:
+    """In batches and in streams."""
+    online = translator("pervasive")
+    (model,) = online.models
+    model.traits = dataclasses.replace(model.traits, aligns=False)
+    for text in "alignatt last=1", "edatt mass=0.5":
+        (setting,) = read_policy(text)
+        message = "`pervasive` yields no alignments, which the reading policy needs."
+        (fault,) = OnlineDecoder(online).faults([setting])
+        assert fault.startswith(message)
+        with pytest.raises(ConfigError, match=message):
+            StreamTranslator(online.models, online.pipeline, setting.make(), online.plan).begin()
 
 
 def test_a_policy_is_read_with_its_settings() -> None:

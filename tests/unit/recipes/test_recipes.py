@@ -251,6 +251,25 @@ def test_records_name_every_variable_that_changes_a_recipe(
     assert kept[kept.index("--command") + 1] == f"{recorded} bash recipes/{recipe}"
 
 
+def test_readers_without_a_delay_weight_are_trained_once() -> None:
+    """Of one seed: those of binary search and of divergence; all are in the table."""
+    plan = _plan("policies", "0", "toy")
+    once = [
+        Path(words[words.index("--out") + 1]).name
+        for words in plan
+        if words[:2] == ["nmtgrid", "train"]
+        and words[words.index("--objective") + 1] in ("dynamic", "divergence")
+        and not any("delay_weight" in word for word in words)
+    ]
+    assert once == [
+        f"{name}-seed{n}" for n in (1, 2, 3) for name in ("binary-search", "divergence")
+    ]
+    (labels,) = {word for words in plan for word in words if word.startswith("objective.labels=")}
+    assert labels == "objective.labels=binary-search"
+    (table,) = (words for words in plan if "/policies_table.py" in " ".join(words[:2]))
+    assert {*once} <= {Path(word).name for word in table}
+
+
 def test_agents_of_the_thesis_are_compared_with_wait_k() -> None:
     """At a rate of their own, with wait-k of the same weights, in one table over the seeds."""
     plan = _plan("online", "0", "")
