@@ -20,8 +20,9 @@
 #   bash recipes/adaptive.sh speed         seconds of fixed, confident, free, predicted and verified exits
 #   bash recipes/adaptive.sh --dry-run ... only prints the commands
 #
-# Data: ON=multi30k, or toy, iwslt14-de-en (both downloaded, or from NMTGRID_DATA=DIR), wmt14-en-fr (from
-# NMTGRID_DATA; see common.sh).
+# Data: ON=multi30k, multi30k-en-de (or others of cs de en fr), iwslt14-de-en, iwslt14-en-de (downloaded, or from
+# NMTGRID_DATA=DIR), toy, toy-joint, toy-words, wmt14-en-fr (from NMTGRID_DATA); PRESET=multi30k-exits, a preset
+# with exits, for other corpora of common.sh or instead of the corpus's own.
 # Device hours: the thesis names 2 GPUs (IWSLT'14) and 128 (WMT'14), but no times. Estimates from the
 # operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: a model of 50,000 updates 2 on
 # IWSLT'14, 860 on WMT'14; tables 5.2 to 5.4 20 each, figure 5.6 22, figure 5.8 7,500.
@@ -31,8 +32,9 @@
 # minutes, as the tables do: one of aligned training costs up to three of a plain decoder.
 # DEPTHS="1 2 3 4 5 6" of baselines, BEAM=1 (published: 5), SAMPLES=10000, BATCH=64,
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
-# minutes: wall), SEED=1, RUNS=runs (output folder), SETS="--set ..." for every model. SMALL=1: the
-# toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing results
+# minutes: wall), SEED=1, RUNS=runs (output folder), SETS="--set ..." for every model, ALIGNED_SETS="--set
+# objective.distillation=1" for those of aligned training alone, LABEL=word for the folder and the records of
+# such a run. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing results
 # are kept.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -48,16 +50,20 @@ ON="${ON:-multi30k}"
 SEED="${SEED:-1}"
 BATCH="${BATCH:-64}"
 BEAM="${BEAM:-1}"
-HERE="$RUNS/adaptive-$ON"
+HERE="$RUNS/adaptive-$ON${LABEL:+-$LABEL}"
 DATA="$HERE/data"
 read -r -a SETS <<<"${SETS:-}"
+read -r -a ALIGNED_SETS <<<"${ALIGNED_SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 case "$ON" in
-toy) MINUTES="${MINUTES:-3}" ALLOW="${ALLOW:-10}" ;;
-multi30k) MINUTES="${MINUTES:-10}" ;;
-iwslt14-de-en | wmt14-en-fr) MINUTES="${MINUTES:-0}" ;;
-*) fail "there is no corpus $ON here: toy multi30k iwslt14-de-en wmt14-en-fr" ;;
+toy*) MINUTES="${MINUTES:-3}" ALLOW="${ALLOW:-10}" ;;
+multi30k*) MINUTES="${MINUTES:-10}" ;;
+iwslt14-* | wmt14-*) MINUTES="${MINUTES:-0}" ;;
+*)
+    [ -n "${PRESET:-}" ] || fail "there is no preset with exits for $ON: name one by PRESET, such as multi30k-exits"
+    MINUTES="${MINUTES:-0}"
+    ;;
 esac
 TUNE_MINUTES="${TUNE_MINUTES:-$(awk -v whole="$MINUTES" 'BEGIN { print whole / 4 }')}"
 UPDATES="${UPDATES:-0}"
@@ -69,7 +75,7 @@ SIGMAS="${SIGMAS:-0 1}"
 LAMBDAS_SEQUENCE="${LAMBDAS_SEQUENCE:-0 0.5 2}"
 SAMPLES="${SAMPLES:-10000}"
 FINALISTS="${FINALISTS:-3}"
-PRESET="$ON-exits"
+PRESET="${PRESET:-$(preset_of "$ON")-exits}"
 
 environment
 dataset "$ON" "$DATA" "$HERE/text"
@@ -81,7 +87,9 @@ train() {
 
 # `with_exits NAME OPTION...`: a decoder with exits, trained from nothing.
 with_exits() { train "$1" "$MINUTES" "$UPDATES" "${@:2}"; }
-aligned() { with_exits aligned --objective exits-aligned; }
+
+# `aligned [NAME OPTION...]`: one by aligned training.
+aligned() { with_exits "${1:-aligned}" --objective exits-aligned "${@:2}" "${ALIGNED_SETS[@]}"; }
 
 # Train a decoder of each depth by itself; set BASELINES to what measures them beside.
 BASELINES=()
@@ -109,8 +117,11 @@ tabulate() {
     for name in "${@:4}"; do results+=("$name=$HERE/eval/$name-fixed-seed$SEED"); done
     run python "$PROJECT/recipes/adaptive_table.py" exits "${results[@]}" --split "$3" \
         --out "$HERE/table-$1"
-    record "table-$1" "$2" "$HERE/table-$1.json"
+    keep "table-$1" "$2" "$HERE/table-$1.json"
 }
+
+# `keep EXPERIMENT TITLE TABLE.json [PICTURE.png]`: record a result, with the label in its name.
+keep() { record "$1${LABEL:+-$LABEL}" "$2${LABEL:+, $LABEL}" "${@:3}"; }
 
 # `fixed NAME OPTION...`: measure random and fixed exits of a model.
 fixed() { tune "$1-fixed" "$1" --only fixed "${@:2}"; }
@@ -135,7 +146,7 @@ ablation() {
     baselines
     fixed aligned "${BASELINES[@]}"
     for value in "${@:4}"; do
-        with_exits "aligned-$value" --objective exits-aligned --set "objective.$3=$value"
+        aligned "aligned-$value" --set "objective.$3=$value"
         fixed "aligned-$value"
         names+=("aligned-$value")
     done
@@ -198,7 +209,7 @@ trade_off() {
     variants "${@:3}"
     run nmtgrid adaptive-tune "${RESULTS[@]}" --out "$HERE/figure-$1.png" \
         --json "$HERE/figure-$1.json"
-    record "figure-$1" "$2" "$HERE/figure-$1.json" "$HERE/figure-$1.png"
+    keep "figure-$1" "$2" "$HERE/figure-$1.json" "$HERE/figure-$1.png"
 }
 
 figure_5_6() {
@@ -223,7 +234,7 @@ figure_5_7() {
         for sigma in ${SWEEP_SIGMAS:-0.5 1 5 20}; do sweep "$lambda" "$sigma"; done
     done
     run python "$PROJECT/recipes/adaptive_table.py" sweep "${found[@]}" --out "$HERE/figure-5.7"
-    record figure-5.7 "Average exit along lambda and sigma" "$HERE/figure-5.7.json"
+    keep figure-5.7 "Average exit along lambda and sigma" "$HERE/figure-5.7.json"
 }
 
 figure_5_8() {
@@ -246,7 +257,7 @@ exits() {
         traces+=("$ONE=$model/test.traces.jsonl")
     done
     run nmtgrid analyze exits "${traces[@]}" --out "$HERE/figure-${1//./-}" --json "$HERE/figure-$1.json"
-    record "figure-$1" "$2" "$HERE/figure-$1.json"
+    keep "figure-$1" "$2" "$HERE/figure-$1.json"
 }
 
 figure_5_9() { exits "$1" "Exits of examples" "Tok-LL-geometric,${LAMBDAS%% *},${SIGMAS%% *}"; }
@@ -261,7 +272,7 @@ figure_5_13() { exits 5.13 "Exits of whole sequences" Seq-LL,0.5,0 Seq-LL,2,0; }
 guarantee() {
     aligned
     tune guarantee aligned --only points --allow-loss "${ALLOW:-1}"
-    record exit-guarantee "Exit thresholds with a guarantee" "$HERE/eval/guarantee-seed$SEED/results.json"
+    keep exit-guarantee "Exit thresholds with a guarantee" "$HERE/eval/guarantee-seed$SEED/results.json"
 }
 
 speed() {
@@ -271,7 +282,7 @@ speed() {
             "geometric=$HERE/$ONE-seed$SEED" --data "$DATA" --sentences "${SENTENCES:-256}" \
             --out "$HERE/speed-seed$SEED.json"
     fi
-    record speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
+    keep speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
 }
 
 for figure in "$@"; do

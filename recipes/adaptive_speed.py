@@ -8,7 +8,8 @@ python recipes/adaptive_speed.py [NAME=]MODEL... --data DATA --out TABLE.json
     decisions" leave where these thresholds do, without deciding: what any cheaper decision gains at
     most. "free, by batch" lets all rows of a batch leave with the last of them. A model with a
     predictor is decoded by that too. "one pass" scores the translations of the full stack all
-    positions at once: what verified exits would gain if drafts cost nothing and all were accepted.
+    positions at once, those of padding too: about what verified exits would gain if drafts cost
+    nothing and all were accepted.
     Weights are packed and memory is kept, as in `nmtgrid decode`.
 """
 

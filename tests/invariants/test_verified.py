@@ -166,9 +166,8 @@ def test_drafts_stand_up_to_the_first_that_differs() -> None:
     assert verified_search.accepted(drafts, counts, tokens).tolist() == [3, 1, 1, 2]
 
 
-@pytest.mark.parametrize("exit", [1, 3])
-def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int) -> None:
-    model, batch = exits_and_batch(TIED, (5,), (1,))
+def counting(monkeypatch: pytest.MonkeyPatch, model: ExitModel) -> dict[str, int]:
+    """Return what will run: positions in blocks, in both classifiers, and prefixes attended to."""
     ran = {"blocks": 0, "predicted": 0, "classified": 0, "attended": 0}
     step, several = DecoderBlock.step, DecoderBlock.step_several
     feed, classify = TransformerDrafts.feed, type(model).classify
@@ -185,7 +184,7 @@ def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int)
         return several(self, features, cache, *rest)
 
     def counted_feed(self, *rest, predict):  # type: ignore[no-untyped-def]
-        ran["predicted"] += predict
+        ran["predicted"] += len(rest[0]) * predict
         return feed(self, *rest, predict=predict)
 
     def counted_classify(self, features, *rest):  # type: ignore[no-untyped-def]
@@ -196,6 +195,13 @@ def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int)
     monkeypatch.setattr(DecoderBlock, "step_several", counted_several)
     monkeypatch.setattr(TransformerDrafts, "feed", counted_feed)
     monkeypatch.setattr(type(model), "classify", counted_classify)
+    return ran
+
+
+@pytest.mark.parametrize("exit", [1, 3])
+def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int) -> None:
+    model, batch = exits_and_batch(TIED, (5,), (1,))
+    ran = counting(monkeypatch, model)
     halt = Verified(exit, 3, types=7)
     ((best,),) = search_batch([model], batch, SearchPlan(max_length_a=12), halt=halt)
     assert best.passes is not None and len(best.passes) > 2
@@ -207,3 +213,24 @@ def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int)
     by_hand += 4 * 4 * source * size * sizes.encoder_size
     by_hand += 2 * size * (7 * ran["predicted"] + sizes.types * ran["classified"])
     assert verified_flops(sizes, source, halt, best.passes) == by_hand
+
+
+@pytest.mark.parametrize("exit", [2, 3])
+def test_what_ran_in_a_batch_is_what_is_counted(
+    monkeypatch: pytest.MonkeyPatch, exit: int
+) -> None:
+    """Rows that need fewer positions verified than others do not run the rest of them."""
+    model = trained("tied")
+    types, drawn = model.classifier().weight.shape[0], torch.Generator().manual_seed(0)
+    lengths = torch.randint(1, 6, (64,), generator=drawn).tolist()
+    sources = [torch.randint(4, types, (n,), generator=drawn).tolist() for n in lengths]
+    ran = counting(monkeypatch, model)
+    monkeypatch.setattr(verified_search.DraftLength, "least", -2.0)
+    halt = Verified(exit, 5, None)
+    hypotheses = search_batch([model], collate(sources, sources), PLAN, halt=halt)
+    passes = [best.passes or [] for (best,) in hypotheses]
+    every = [part for row in passes for part in row]
+    assert any(part.verified < part.fed for part in every)
+    assert ran["blocks"] == sum(blocks_run(halt, 4, row) for row in passes)
+    assert ran["predicted"] == sum(part.predicted for part in every)
+    assert ran["classified"] == sum(part.verified for part in every)

@@ -41,9 +41,6 @@ from nmtgrid.models.api import (
 )
 from nmtgrid.models.transformer.source import TransformerSource, TransformerState, narrowed
 
-_WORTH_SELECTING = 0.75
-"""Share of the positions from which on all of them are run rather than copied."""
-
 
 class TransformerExits(TransformerSource):
     """What a Transformer does with its exits; the subclass sets the parts named here."""
@@ -415,17 +412,14 @@ class TransformerDrafts:
 
     def verify(self, needed: Tensor) -> tuple[Tensor, Tensor | None]:
         features, rows, count = torch.stack(self._fed, 1).flatten(0, 1), *needed.shape
-        indices: Tensor | None = needed.flatten().nonzero()[:, 0]
-        if indices is not None and len(indices) > _WORTH_SELECTING * len(features):
-            indices = None
-        cells = Cells(rows, indices, self.cache.mask_of(count))
-        if indices is not None:
+        indices: Tensor | None = None
+        if not bool(needed.all()):
+            indices = needed.flatten().nonzero()[:, 0]
             features = features.index_select(0, indices)
+        cells = Cells(rows, indices, self.cache.mask_of(count))
         weights: list[Tensor] | None = [] if self.is_aligned else None
         for block in self.blocks[self.exit :]:
             features = block.step_several(features, self.cache, self.memory, cells, weights)
-        if indices is None and not bool(needed.all()):
-            features = features[needed.flatten()]
         logits = self.model.classify(self.model.normed(features, len(self.blocks)))
         return logits, None if weights is None else self._alignment(weights)
 

@@ -386,6 +386,33 @@ def test_a_sweep_is_kept_with_its_picture() -> None:
     assert kept[kept.index("--picture") + 1].endswith("tune-multi30k/table.png")
 
 
+def test_settings_of_aligned_models_and_a_label(tmp_path: Path) -> None:
+    """Baselines get no setting of aligned training; a labelled run replaces no other."""
+    chosen = {
+        "ON": "iwslt14-en-de", "LABEL": "d256", "SETS": "--set model.size=256",
+        "ALIGNED_SETS": "--set objective.distillation=1", "RATIOS": "0.5", "DEPTHS": "1",
+    }  # fmt: skip
+    ended = _bash(RECIPES / "adaptive.sh", "--dry-run", "5.4", "speed", folder=tmp_path, **chosen)
+    assert ended.returncode == 0, ended.stderr
+    commands = _commands(ended.stdout)
+    trained = [words for words in commands if words[:2] == ["nmtgrid", "train"]]
+    assert all("model.size=256" in words for words in trained)
+    for words in trained:
+        assert words[words.index("--preset") + 1] == "iwslt14-de-en-exits"
+        assert ("objective.distillation=1" in words) == ("exits-aligned" in words)
+        assert "adaptive-iwslt14-en-de-d256/" in words[words.index("--out") + 1]
+    records = [words[3] for words in commands if words[1].endswith("results.py")]
+    assert records == ["table-5.4-d256", "speed-d256"]
+
+
+def test_a_corpus_without_a_preset_with_exits(tmp_path: Path) -> None:
+    path, corpus = RECIPES / "adaptive.sh", {"ON": "iwslt15-en-vi"}
+    ended = _bash(path, "--dry-run", "speed", folder=tmp_path, **corpus)
+    assert ended.returncode == 2 and "name one by PRESET" in ended.stderr
+    ended = _bash(path, "--dry-run", "speed", folder=tmp_path, **corpus, PRESET="multi30k-exits")
+    assert ended.returncode == 0 and "--preset multi30k-exits" in ended.stdout
+
+
 def test_records_name_no_folder(tmp_path: Path) -> None:
     chosen = {"DATA": "/my/data", "PYTHONPATH": "/my/code", "GRID": "training.learning_rate=1,2"}
     ended = _bash(RECIPES / "tune.sh", "--dry-run", folder=tmp_path, **chosen)
