@@ -184,14 +184,22 @@ def _policies(rows: Sequence[Row]) -> str:
         "marginal-fixed-0.5": "`marginal` with the model fixed", "dynamic-0.5": "`dynamic`",
         "divergence": "`divergence`", "mma": "MMA", "itst": "ITST", "wait-info": "Wait-info",
     }  # fmt: skip
-    untrained = {"edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence"}
+    untrained = {
+        "edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence",
+        "re-translation": "re-translation, which revises,",
+    }  # fmt: skip
+    curves = {row.get("curve") for row in rows if row["system"] == base}
     trained = [f"{title} {area(name)}" for name, title in titles.items() if name in systems]
     parts = [f"with a trained reader: {', '.join(trained)}"] if trained else []
-    shares = ", ".join(f"{title} {area(base, curve)}" for curve, title in untrained.items())
+    shares = ", ".join(
+        f"{title} {area(base, curve)}" for curve, title in untrained.items() if curve in curves
+    )
+    readers = "marginal against dynamic"
+    between = [f"`marginal` minus `dynamic` {area(readers)}"] if readers in systems else []
+    parts += [f"without training: {shares}", *between, "the others are in the table"]
     return (
         "mean BLEU minus that of wait-k with the model that has no reader, at equal AL (in "
-        f"brackets: DAL): {'; '.join([*parts, f'without training: {shares}'])}; the others are in "
-        "the table"
+        f"brackets: DAL): {'; '.join(parts)}"
     )
 
 
@@ -307,6 +315,11 @@ QUESTIONS = (
             Answer("policies-multi30k", "Multi30k De-En, Pervasive Attention", _policies),
             Answer("policies-multi30k-en-de", "Multi30k En-De, Pervasive Attention", _policies),
             Answer("policies-transformer-multi30k", "Multi30k De-En, Transformer", _policies),
+            Answer(
+                "policies-iwslt14-de-en",
+                "IWSLT'14 De-En (45,623 pairs), Pervasive Attention",
+                _policies,
+            ),
             Answer("policies-toy-words", "toy corpus, Pervasive Attention", _policies),
             Answer(
                 "guarantee-toy-words", "toy corpus, `--allow-loss`, confidence 90 %", _guarantee
