@@ -103,6 +103,11 @@ class DecodeArguments(CommandArguments):
     finish_reading: bool = flag(
         "--finish-reading", "Streams: forbid the end symbol before the whole source is read."
     )
+    metric: list[str] | None = option(
+        "Streams: a user-defined latency metric for `--json`, as in `online-eval`; may be "
+        "repeated.",
+        "NAME",
+    )
     changes: Overrides = None
     precision: DecodePrecision = "fp32"
     device: Device = "auto"
@@ -115,7 +120,7 @@ PANELS = {
     "Search": "beam length_penalty coverage_penalty nbest ensemble replace_unknown changes",
     "Translating a split": "data split card ter forced energies",
     "Sampling": "sample temperature top_k top_p seed",
-    "Streaming": "stream k threshold policy finish_reading",
+    "Streaming": "stream k threshold policy finish_reading metric",
     "Early exit": "exit",
     GENERAL: "weights batch_tokens precision device json",
 }
@@ -144,7 +149,7 @@ RULES = [
         "`--card` is for translations of MODEL on its own: leave out {other}.",
     ),
     Requires(
-        "k threshold policy finish_reading",
+        "k threshold policy finish_reading metric",
         "stream",
         "{option} belongs to `--stream`: add it, or see `online-eval`.",
     ),
@@ -162,6 +167,7 @@ STREAM_RULES = [
         "`--stream` cannot be combined with {options}: each word is written to standard output "
         "as soon as it is final, and never taken back.",
     ),
+    Requires("metric", "json", "{option} is a value of the report: add `--json FILE`."),
     Excludes("k", "threshold", _ONE_POLICY),
     Excludes("policy", "k", _ONE_POLICY),
     Excludes("policy", "threshold", _ONE_POLICY),

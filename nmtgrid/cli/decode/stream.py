@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
-from nmtgrid.metrics.latency import Unit, latency, seconds_per_token
+from nmtgrid.metrics.latency import Metric, Unit, latency, read_metrics, seconds_per_token
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import Conditions, expand
@@ -43,6 +43,10 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
     faults = []
     if arguments.max_source is not None and arguments.max_source < 1:
         faults.append(f"`--max-source` must be at least 1, but is {arguments.max_source}.")
+    try:
+        read_metrics(arguments.metric or ())
+    except ConfigError as fault:
+        faults += fault.faults
     try:
         if _policies(arguments):
             _setting(arguments)
@@ -167,7 +171,11 @@ def translate_stream(arguments: DecodeArguments) -> None:
             # Passed on when the files are closed: for a writer it would be a fault, which leaves
             # no file, but the lines that have ended are worth keeping.
             ending = caught
-    values = {**setting.values(), "finish_reading": arguments.finish_reading, **run.report()}
+    try:
+        report = run.report(read_metrics(arguments.metric or ()))
+    except ConfigError as caught:  # a metric has failed
+        report, ending = run.report({}), ending or caught
+    values = {**setting.values(), "finish_reading": arguments.finish_reading, **report}
     write_report(arguments.json, {**values, "complete": ending is None})
     if ending is not None:
         raise ending
@@ -219,16 +227,19 @@ class _Run:
                 self._count(line)
                 line = _Line(self._sentences + 1, self._translator)
 
-    def report(self) -> dict[str, Any]:
+    def report(self, own: Mapping[str, Metric]) -> dict[str, Any]:
         """Return counts, times and latencies; seconds are those of work, without waiting.
 
-        What compares with a reference is None.
+        What compares with a reference is None. Raises ConfigError if one of the user-defined
+        metrics `own` fails.
         """
         unknown = dict.fromkeys(("laal", "yaal", "length_ratio"))
         latencies = []
         for unit, streams in self._measured.items():
             delays, lengths = [delays for delays, _ in streams], [length for _, length in streams]
-            latencies.append({**latency(delays, lengths, unit=unit).values(), **unknown})
+            averages = latency(delays, lengths, unit=unit, own=own)
+            latencies.append({**averages.values(), **unknown})
+        shown = ["al", "unit", "convention", *(["own"] if own else [])]
         average_exit = {}
         if self._exited_tokens:
             average_exit["average_exit"] = self._exits / self._exited_tokens
@@ -239,7 +250,7 @@ class _Run:
             "seconds_with_waiting": time.perf_counter() - self._started,
             "tokens_per_second": self._tokens / max(self._seconds, 1e-9),
             **seconds_per_token(self._written),
-            **{name: latencies[0][name] for name in ("al", "unit", "convention")},
+            **{name: latencies[0][name] for name in shown},
             **average_exit,
             "latencies": latencies,
             "search": dataclasses.asdict(self._translator.plan),

@@ -49,18 +49,19 @@ def blocks(project: Path) -> list[str]:
 
 def test_the_page_runs(project: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     *examples, service = blocks(project)
-    assert len(examples) == 4 and "make_server" in service
+    assert len(examples) == 5 and "make_server" in service
     code = "\n".join(examples).replace("runs/toy/model", str(home / "model"))
     names: dict[str, Any] = {}
     exec(compile(code, "docs/python.md", "exec"), names)
     shown = capsys.readouterr().out.splitlines()
     model = names["model"]
     assert shown[0] == str(model.translate(["Er roltet volend.", "", "Gol ime, dole."]))
-    assert shown[-2] == model.pipeline.target.moses.detokenize(" ".join(names["words"]))
+    assert shown[-3] == model.pipeline.target.moses.detokenize(" ".join(names["words"]))
     # Two tokens have been read before the first is written, and one more for each.
     delays, size = names["line"].token_delays(), len(names["line"].source)
     assert delays == [min(2 + step, size) for step in range(len(delays))] and len(delays) > 2
-    assert math.isfinite(latency([delays], [size]).al)
+    late = sum(delay == size for delay in delays) / len(delays)
+    assert shown[-1] == f"{latency([delays], [size]).al} {late}" and math.isfinite(late)
 
 
 def test_nbest_scores_alignments_and_prefixes(model: Translator) -> None:

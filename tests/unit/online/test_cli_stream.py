@@ -348,6 +348,44 @@ def test_a_failing_policy_keeps_the_lines_that_have_ended(stream: Stream, tmp_pa
     assert not traces.read_text()
 
 
+METRICS = """
+def late(delays, source_length, target_length):
+    return sum(delay >= source_length for delay in delays) / target_length
+
+
+def short(delays, source_length, target_length):
+    if source_length > 6:
+        raise ValueError("too long")
+    return 1.0
+"""
+
+
+def test_a_metric_of_ones_own(stream: Stream, tmp_path: Path) -> None:
+    own, report = tmp_path / "metrics.py", tmp_path / "r.json"
+    own.write_text(METRICS, encoding="utf-8")
+    files = "--json", report, "--traces", tmp_path / "t.jsonl"
+    code, _ = stream(LINES.encode(), "--k", "2", "--metric", f"{own}:late", *files)
+    values = json.loads(report.read_text())
+    traces = [trace for trace in read_traces(tmp_path / "t.jsonl") if trace.target]
+    shares = [
+        sum(reads >= len(trace.source) for reads in (trace.reads or ())[:-1]) / len(trace.target)
+        for trace in traces
+    ]
+    assert code == 0 and values["own"] == {"late": pytest.approx(sum(shares) / len(shares))}
+    assert [latency["own"].keys() for latency in values["latencies"]] == [{"late"}] * 2
+    # One that fails keeps the rest of the report.
+    code, _ = stream(LINES.encode(), "--k", "2", "--metric", f"{own}:short", *files)
+    assert code == 2 and "latency metric `short` failed at sentence 3" in stream.message  # type: ignore[attr-defined]
+    values = json.loads(report.read_text())
+    assert values["sentences"] == 4 and "own" not in values and not values["complete"]
+    for arguments, message in (
+        ((f"{own}:lat", *files), "does not define `lat`"),
+        ((f"{own}:late",), "add `--json FILE`"),
+    ):
+        code, _ = stream(LINES.encode(), "--k", "2", "--metric", *arguments)
+        assert code == 2 and message in stream.message  # type: ignore[attr-defined]
+
+
 def test_a_reader_that_has_gone_away(home: Path, project: Path, tmp_path: Path) -> None:
     traces = tmp_path / "t.jsonl"
     more = "--k", "1", "--finish-reading", "--device", "cpu", "--traces", str(traces)
