@@ -95,16 +95,22 @@ def _rows(values: Any) -> list[Row]:
 
 
 def _tuned(values: Mapping[str, Any]) -> list[Row]:
-    """Return the results of `adaptive-tune`: fixed exits, points, baselines, a guarantee."""
+    """Return the results of `adaptive-tune`: exits, points, baselines, a guarantee.
+
+    Each with what beats it on that machine, if anything does.
+    """
     kinds: dict[str, Callable[[Row], str]] = {
         "fixed": lambda row: f"exit {row['exit']}",
+        "verified": lambda row: f"verified {row['exit']}",
         "points": lambda row: f"budget {row['budget']:g}",
         "baselines": lambda row: f"{row['name']}, {row['depth']} blocks alone",
     }
     return [
-        {"decoding": label(row)} | (row["test"] if isinstance(row.get("test"), dict) else row)
+        {"decoding": label(row)}
+        | (row["test"] if isinstance(row.get("test"), dict) else row)
+        | ({"beaten_by": row["beaten_by"]} if row.get("beaten_by") else {})
         for kind, label in kinds.items()
-        for row in values[kind]
+        for row in values.get(kind, ())
     ] + ([_guarantee(values["calibrated"])] if values.get("calibrated") else [])
 
 

@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from torch import Tensor
 
-from nmtgrid.adaptive.halting import FixedExit, Thresholds
+from nmtgrid.adaptive.halting import FixedExit, GivenExits, Thresholds
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import ExitModel, with_exits
+from nmtgrid.models.transformer.exits import TransformerExits
 from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from tests.invariants.exit_helpers import build, exits_and_batch, halts, predicted, sites_at
@@ -118,6 +120,34 @@ def test_waiting_and_leaving_early_go_together(case: Case) -> None:
             results = search_batch([model], batch, plan, agent=agent, halt=halt)
             for row, (hypothesis, *_) in enumerate(results):
                 _assert_forced(model, batch.source[row, : SOURCES[row]].tolist(), hypothesis)
+
+
+@pytest.mark.parametrize("exits", ["tied", "separate"])
+def test_rows_that_leave_together_are_not_gathered(
+    monkeypatch: pytest.MonkeyPatch, exits: str
+) -> None:
+    """At a fixed exit; the same exits, one by one, do gather rows and write the same."""
+    case = Case("transformer", (("decoder_depth", 3), ("exits", exits)))
+    model, batch = exits_and_batch(case, (5, 2, 4), (1, 1, 1))
+    plan = SearchPlan(max_length_a=5, max_length_b=1)
+    gathered: list[int] = []
+    classify = TransformerExits.classify_exits
+
+    def counted(self: TransformerExits, features: Tensor, exits: Tensor) -> Tensor:
+        gathered.append(len(exits))
+        return classify(self, features, exits)
+
+    monkeypatch.setattr(TransformerExits, "classify_exits", counted)
+    alone = []
+    for exit in (1, 2, 3):
+        results = search_batch([model], batch, plan, halt=FixedExit(exit))
+        assert all(set(best.exits or ()) == {exit} for (best,) in results)
+        alone.append([best.tokens for (best,) in results])
+    assert not gathered
+    rows = GivenExits(torch.tensor([[1], [2], [3]]).expand(3, 40))
+    mixed = search_batch([model], batch, plan, halt=rows)
+    assert gathered
+    assert [best.tokens for (best,) in mixed] == [alone[row][row] for row in range(3)]
 
 
 @every_architecture

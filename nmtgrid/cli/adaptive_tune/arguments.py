@@ -50,7 +50,7 @@ class AdaptiveTuneArguments(GuaranteeArguments):
         "Cost to minimise: the average exit, the decoder's operations, or seconds on this "
         "machine. Only Pareto-optimal points are kept; of equally good points the cheaper one. "
         "With `--allow-loss` the cheapest certified point; for operations and seconds, fixed "
-        "exits are candidates too.",
+        "and verified exits are candidates too.",
         default="exits",
     )
     judge: Literal["full", "references"] = option(

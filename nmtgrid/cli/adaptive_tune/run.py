@@ -46,7 +46,7 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
-from nmtgrid.cli.adaptive_tune.show import Report, Row, write
+from nmtgrid.cli.adaptive_tune.show import Report, Row, choice_of, write
 from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
 from nmtgrid.data.batches import collate
@@ -55,6 +55,7 @@ from nmtgrid.metrics.risk_control import Guarantee, Tested, agreement_losses, bl
 from nmtgrid.models.api import Verified, with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.translate import Translator, default_plan
+from nmtgrid.search.verified import check_verified
 
 _REFILLS = 2
 """Rounds in which budgets that all their vectors left get others."""
@@ -96,14 +97,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         if arguments.only != "points":
             # The last exit is the full stack.
             beside = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
-            verified = list(map(Verified, range(1, count))) if arguments.beam == 1 else []
-            if verified and setup.plan.coverage_penalty:
-                console.warn(
-                    "The model decodes with `search.coverage_penalty`, which verified exits do not "
-                    "have: they are left out."
-                )
-                verified = []
-            beside += [System(f"verified {way.exit}", model, way) for way in verified]
+            beside += tuning.verified
             beside.append(System("random exits", model, RandomExit(count, arguments.seed)))
         tuning.measure([tuning.full, *beside, *others], chosen)
         # Presets that cannot be kept must not cost the results: the fault is raised after those.
@@ -213,6 +207,9 @@ class _Tuning:
                 candidates = self.with_fixed(candidates, records)
         elif arguments.objective != "exits":
             candidates = self.ranked([*candidates, *self.fixed()], first)
+        if arguments.objective != "exits":
+            # Tested first: their translations are those of the full stack.
+            candidates = [*map(Choice, self.verified), *candidates]
         # The full stack is decoded once, and every candidate is compared with that.
         theirs = decode([self.full], second, self.setup)[0]
         costs: dict[int, float] = {}
@@ -266,6 +263,17 @@ class _Tuning:
         """Return all fixed exits but the last, from the first on."""
         exits = range(1, self.model.traits.num_exits)
         return [Choice(System(f"exit {n}", self.model, FixedExit(n))) for n in exits]
+
+    @functools.cached_property
+    def verified(self) -> list[System]:
+        """Verified exits before the last; none, with a warning, where the search has none."""
+        try:
+            check_verified(self.model, Verified(), self.setup.plan)
+        except ConfigError as fault:
+            console.warn(f"Verified exits are left out. {' '.join(fault.faults)}")
+            return []
+        exits = range(1, self.model.traits.num_exits)
+        return [System(f"verified {n}", self.model, Verified(n)) for n in exits]
 
     def ranked(self, candidates: Sequence[Choice], samples: Sequence[Sample]) -> list[Choice]:
         """Return the candidates by their mean losses on samples, the least first.
@@ -346,8 +354,8 @@ class _Tuning:
         report, loaded = self.report, self.loaded
         presets = []
         for choice, row in report.points:
-            if isinstance(choice.system.halt, FixedExit):
-                row.stored = str(choice.system.halt.number)
+            if isinstance(choice.system.halt, FixedExit | Verified):
+                row.stored = choice_of(choice.system.halt)
                 continue
             loss = self.arguments.allow_loss
             budget = f"{report.budget(row):g}" if loss is None else f"loss{loss:g}"
@@ -377,8 +385,10 @@ class _Tuning:
 
 
 def _describe(choice: Choice) -> dict[str, Any]:
-    fixed = {"exit": choice.system.halt.number} if isinstance(choice.system.halt, FixedExit) else {}
-    return {"thresholds": list(choice.thresholds), **fixed}
+    halt, values = choice.system.halt, {"thresholds": list(choice.thresholds)}
+    if isinstance(halt, FixedExit):
+        return values | {"exit": halt.number}
+    return values | {"verified": halt.exit} if isinstance(halt, Verified) else values
 
 
 def _load(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from types import NoneType
@@ -38,6 +39,8 @@ class Row:
     tuned: Measured
     test: Measured | None = None
     stored: str | None = None
+    beaten_by: str | None = None
+    """The name of what is as good and as fast on this machine (`find_better`)."""
 
     @property
     def shown(self) -> Measured:
@@ -45,7 +48,8 @@ class Row:
         return self.test or self.tuned
 
     def values(self) -> dict[str, Any]:
-        return self.tuned.values() | {"test": None if self.test is None else self.test.values()}
+        test = None if self.test is None else self.test.values()
+        return self.tuned.values() | {"test": test, "beaten_by": self.beaten_by}
 
 
 @dataclasses.dataclass
@@ -141,6 +145,7 @@ def _point(report: Report, choice: Choice, row: Row) -> dict[str, Any]:
 
 def write(report: Report, json: Path | None) -> None:
     """Show the table; write results and picture."""
+    find_better(report)
     _show(report)
     values = values_of(report)
     files = report.arguments.files
@@ -169,14 +174,10 @@ def draw(values: dict[str, Any], path: Path) -> None:
 def _show(report: Report) -> None:
     assert report.full is not None
     arguments, full = report.arguments, report.full.shown
-    beaten = beaten_by(report)
     named = [(f"budget {report.budget(row):g}", row) for _, row in report.points]
     named += [(row.shown.decoded.system.name, row) for row in report.beside]
     named.append(("full stack", report.full))
-    rows = [
-        [*_line(name, full, row.shown), other]
-        for (name, row), other in zip(named, beaten, strict=True)
-    ]
+    rows = [[*_line(name, full, row.shown), row.beaten_by or "-"] for name, row in named]
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     # The last split is the test split where there is one: what people should compare.
     console.table(
@@ -186,13 +187,13 @@ def _show(report: Report) -> None:
         ["", "BLEU", "exit", "MFLOPs", "seconds", "speed-up", "beaten by"],
         rows,
     )
-    print_verdict(report, beaten)
+    print_verdict(report)
     console.say(f"signature of BLEU: {full.signature}")
     for choice, row in report.points:
         chosen = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
         halt, stored = choice.system.halt, row.stored
-        if isinstance(halt, FixedExit):
-            chosen, stored = f"exit {halt.number}", str(halt.number)
+        if isinstance(halt, FixedExit | Verified):
+            chosen, stored = choice.system.name, shlex.quote(choice_of(halt))
         # Tuned thresholds hold for the beam that they were tuned with, not for the model's own.
         usage = f"; `decode --exit {stored} --beam {arguments.beam}`" if stored else ""
         console.say(f"budget {report.budget(row):g}: {chosen}{usage}")
@@ -206,31 +207,34 @@ def _show(report: Report) -> None:
         print_certified(report.calibrated)
 
 
-def beaten_by(report: Report) -> list[str]:
-    """Return for each point, other row and the full stack what beats it on this machine.
+def choice_of(halt: FixedExit | Verified) -> str:
+    """Return what `decode --exit` takes for an exit that is not stored."""
+    return str(halt.number) if isinstance(halt, FixedExit) else f"verified exit={halt.exit}"
+
+
+def find_better(report: Report) -> None:
+    """Enter into each point, other row and the full stack what beats it on this machine.
 
     A fixed exit, a verified one or the full stack that is as good and as fast, and better in one of
-    both; of several the fastest, none ("-") where there is none.
+    both; of several the fastest.
     """
     assert report.full is not None
     rivals = [*report.of_kind(FixedExit), *report.of_kind(Verified), report.full]
-    names = []
     for row in [*(row for _, row in report.points), *report.beside, report.full]:
         better = [rival.shown for rival in rivals if beats(rival.shown, row.shown, "seconds")]
-        fastest = min(better, key=lambda measured: measured.decoded.seconds, default=None)
-        names.append("-" if fastest is None else fastest.decoded.system.name)
-    return names
+        if better:
+            fastest = min(better, key=lambda measured: measured.decoded.seconds)
+            row.beaten_by = fastest.decoded.system.name
 
 
-def print_verdict(report: Report, beaten: Sequence[str]) -> None:
+def print_verdict(report: Report) -> None:
     """Print whether token-specific exits pay on this machine, and otherwise what does."""
-    assert report.full is not None
-    points = beaten[: len(report.points)]
-    if not points or "-" in points or report.arguments.only == "points":
+    names = {row.beaten_by for _, row in report.points}
+    if not names or None in names or report.arguments.only == "points":
         return
     console.say(
         f"No tuned exits ({report.mechanism}) are worthwhile on this machine. As good and faster: "
-        f"{', '.join(sorted(set(points)))}."
+        f"{', '.join(sorted(filter(None, names)))}."
     )
 
 

@@ -230,9 +230,6 @@ class TransformerExits(TransformerSource):
         collected: Tensor | None = None
         for exit in range(1, len(self.decoder) + 1):
             rows = (exits == exit).nonzero()[:, 0]
-            # The usual case near the end of a search: all rows left together, nothing to gather.
-            if len(rows) == len(exits):
-                return self.classify(self.normed(features, exit), exit)
             if len(rows):
                 leaving = self.normed(features.index_select(0, rows), exit)
                 logits = self.classify(leaving, exit)
@@ -267,7 +264,8 @@ class HaltingStep:
         self.all_rows = torch.arange(len(features), device=features.device)
         self.rows: Tensor | None = None
         """The rows [R'] that go on, None for all."""
-        self.exits = torch.ones_like(self.all_rows)
+        self.exits: Tensor | None = None
+        """The exits [R] of rows that have left, None before any has."""
         self.logits: Tensor | None = None
         self.shares: Tensor | None = None
         self.scores: Tensor | None = None
@@ -284,14 +282,19 @@ class HaltingStep:
         self.state.cache.advance()
         # Thresholds on confidence have classified every state already; else each row is classified
         # once, by the exit that it took.
-        logits, shares = self.logits, self.shares
-        if logits is None:
-            logits = self.model.classify_exits(self.features, self.exits)
+        logits, shares, exits = self.logits, self.shares, self.exits
+        if exits is None:
+            # All rows left together, the usual case near the end of a search: nothing to gather.
+            exits = torch.full_like(self.all_rows, exit)
+            if logits is None:
+                logits = self.model.classify(self.model.normed(self.features, exit), exit)
+        elif logits is None:
+            logits = self.model.classify_exits(self.features, exits)
         if shares is not None:
             if self.model.config.alignment == "mean":
-                shares = shares / self.exits[:, None]
+                shares = shares / exits[:, None]
             shares = without_lead(shares, self.memory.lead)
-        return Step(logits, self.state, shares, self.exits, self.scores)
+        return Step(logits, self.state, shares, exits, self.scores)
 
     def _run_block(self, block: DecoderBlock, exit: int) -> Tensor:
         """Run block `exit` on the rows that go on and return their states [R', D]."""
@@ -331,7 +334,10 @@ class HaltingStep:
         # Only when rows leave: while all go on, `rows` stays None and nothing is indexed.
         if len(going) < len(rows):
             rows = self.rows = rows.index_select(0, going)
-        self.exits.index_fill_(0, rows, exit + 1)
+            if self.exits is None:
+                self.exits = torch.full_like(self.all_rows, exit)
+        if self.exits is not None:
+            self.exits.index_fill_(0, rows, exit + 1)
         return True
 
     def _scores(self, running: Tensor, exit: int) -> Tensor | None:

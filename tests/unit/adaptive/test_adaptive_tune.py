@@ -230,7 +230,7 @@ def test_fixed_exits_beside_a_predictor(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without records all are decoded, and tested from the least loss on."""
-    losses = iter([0.3, 0.1, 0.2, 0.0, 0.0, 0.0])
+    losses = iter([0.3, 0.1, 0.2, *[0.0] * 5])
 
     def agreement_losses(full: list[Any], adaptive: list[Any]) -> numpy.ndarray[Any, Any]:
         return numpy.full(len(full), next(losses))
@@ -240,11 +240,33 @@ def test_fixed_exits_beside_a_predictor(
     more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--only", "points")
     options = ("seq", "--data", "data", *more, "--json", file, "--no-keep")
     assert tune(*options, "--objective", "flops") == 0
-    # The predictor comes first, then both exits.
-    assert [row.get("exit") for row in report(file)["calibrated"]["tested"]] == [1, 2, None]
+    # The predictor comes first, then both exits; verified exits lose nothing and are not ranked.
+    tested = report(file)["calibrated"]["tested"]
+    assert [row.get("verified") for row in tested] == [1, 2, None, None, None]
+    assert [row.get("exit") for row in tested] == [None, None, 1, 2, None]
     losses = iter([0.0])
     assert tune(*options, "--objective", "exits") == 0
     assert [row.get("exit") for row in report(file)["calibrated"]["tested"]] == [None]
+
+
+def test_a_verified_exit_is_certified_where_all_others_lose_too_much(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([1.0, 1.0, 1.0, 0.0, 0.0, 1.0])
+
+    def agreement_losses(full: list[Any], adaptive: list[Any]) -> numpy.ndarray[Any, Any]:
+        return numpy.full(len(full), next(losses))
+
+    monkeypatch.setattr(adaptive_tune_calibrated, "agreement_losses", agreement_losses)
+    file = tmp_path / "r.json"
+    more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--only", "points")
+    options = ("seq", "--data", "data", *more, "--json", file, "--objective", "seconds")
+    assert tune(*options) == 0
+    (point,) = report(file)["points"]
+    exit = report(file)["calibrated"]["verified"]
+    assert exit in (1, 2) and point["stored"] == f"verified exit={exit}"
+    shown = " ".join(capsys.readouterr().err.split())
+    assert f"verified {exit}; `decode --exit 'verified exit={exit}' --beam 1`" in shown
 
 
 @pytest.mark.parametrize(("loss", "needed"), [(0.2, 9), (1.0, None)])

@@ -13,7 +13,7 @@ from nmtgrid.adaptive.halting import FixedExit, Thresholds
 from nmtgrid.adaptive.tune import Budgets, Choice, Finalist, Records, beats, cost
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.adaptive_tune.run import _best, _Tuning
-from nmtgrid.cli.adaptive_tune.show import Report, Row, beaten_by, print_verdict
+from nmtgrid.cli.adaptive_tune.show import Report, Row, find_better, print_verdict
 from nmtgrid.cli.app import main
 from nmtgrid.search.api import Verified
 from nmtgrid.search.traces import read_traces
@@ -85,6 +85,21 @@ def test_tuning_measures_verified_exits(home: Path, tmp_path: Path) -> None:
     for row in values["verified"]:
         assert row["bleu"] == values["full"]["bleu"] and row["average_exit"] >= 1
         assert row["flops_per_token"] > 0 and row["tokens"] == values["full"]["tokens"]
+    names = {"exit 1", "exit 2", "verified 1", "verified 2", "full stack", None}
+    rows = [*values["points"], *values["fixed"], *values["verified"], values["uniform"]]
+    assert {row["beaten_by"] for row in rows} <= names
+
+
+def test_a_beam_leaves_verified_exits_out_and_says_why(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["adaptive-tune", str(home / "exits"), "--data", str(home / "data"), "--no-keep"]
+    out = tmp_path / "out.json"
+    options = ["--sentences", "2", "--only", "fixed", "--beam", "2", "--json", str(out)]
+    assert main([*command, *options, "--device", "cpu"]) == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "Verified exits are left out." in shown and "the beam is 2 wide" in shown
+    assert json.loads(out.read_text())["verified"] == []
 
 
 def measured(bleu: float, depth: float, seconds: float, name: str, halt: Any = None) -> Any:
@@ -144,10 +159,13 @@ def test_the_table_says_what_beats_a_row(capsys: pytest.CaptureFixture[str]) -> 
     report.beside = list(map(Row, rows))
     choice = Choice(SimpleNamespace(halt=halt))  # type: ignore[arg-type]
     report.points = [(choice, Row(measured(31, 2, 5, "confidence", halt)))]
-    assert beaten_by(report) == ["verified 1", "-", "-", "verified 1"]
-    print_verdict(report, beaten_by(report))
+    find_better(report)
+    every = [*(row for _, row in report.points), *report.beside, report.full]
+    assert [row.beaten_by for row in every] == ["verified 1", None, None, "verified 1"]
+    print_verdict(report)
     assert "No tuned exits (confidence) are worthwhile on this machine." in capsys.readouterr().err
     report.points = [(choice, Row(measured(31, 2, 3, "confidence", halt)))]
-    assert beaten_by(report)[0] == "-"
-    print_verdict(report, beaten_by(report))
+    find_better(report)
+    assert report.points[0][1].beaten_by is None
+    print_verdict(report)
     assert not capsys.readouterr().err
