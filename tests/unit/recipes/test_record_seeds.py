@@ -115,8 +115,9 @@ def test_columns_and_tables_of_a_newer_recipe() -> None:
 
 
 def test_rows_may_be_in_another_order() -> None:
-    rows = [{"system": name, "k": 3, "bleu": bleu} for name, bleu in (("a", 30.0), ("b", 20.0))]
-    others = [row | {"bleu": row["bleu"] + 4.0} for row in reversed(rows)]
+    values = (("a", 30.0), ("b", 20.0))
+    rows = [{"system": name, "k": 3, "bleu": bleu} for name, bleu in values]
+    others = [{"system": name, "k": 3, "bleu": bleu + 4.0} for name, bleu in reversed(values)]
     both = combine(_record("1", rows=rows), _record("2", rows=others))["rows"]
     assert [(row["system"], row["bleu"]["mean"]) for row in both] == [("a", 32.0), ("b", 22.0)]
 
