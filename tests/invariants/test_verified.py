@@ -216,9 +216,7 @@ def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int)
 
 
 @pytest.mark.parametrize("exit", [2, 3])
-def test_what_ran_in_a_batch_is_what_is_counted(
-    monkeypatch: pytest.MonkeyPatch, exit: int
-) -> None:
+def test_what_ran_in_a_batch_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int) -> None:
     """Rows that need fewer positions verified than others do not run the rest of them."""
     model = trained("tied")
     types, drawn = model.classifier().weight.shape[0], torch.Generator().manual_seed(0)
