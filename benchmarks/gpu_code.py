@@ -42,7 +42,7 @@ GRADIENT_MS = 2.9
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A Triton kernel at its default tile: types of arguments, constants, options."""
+    """A Triton kernel as it is launched: types of arguments, constants, options."""
 
     name: str
     function: Any
@@ -73,6 +73,7 @@ def kernels(kind: str = "bf16") -> list[Kernel]:
 
 def _convolutions(features: str) -> list[Kernel]:
     from nmtgrid.layers.kernels import grid_conv_triton as conv
+    from nmtgrid.layers.kernels.triton_support import OPTIONS
 
     grids = dict.fromkeys(("offsets", "heights", "widths"), "*i64")
     taps = {"D": SIZE, "ROWS": ROWS, "COLUMNS": COLUMNS, "LEFT": COLUMNS // 2}
@@ -83,14 +84,14 @@ def _convolutions(features: str) -> list[Kernel]:
             f"convolution, {way}", conv._convolve_kernel,
             {"x": features, "taps": "*fp32", "y": features, **grids},
             {**taps, "REVERSED": way == "input gradient", "PARTS": conv.PARTS, **tile},
-            {**warps, **conv.OPTIONS},
+            {**warps, **OPTIONS},
         )
         for way in ("forward", "input gradient")
     ]  # fmt: skip
     result.append(Kernel(
         "convolution, weight gradient", conv._weight_gradient_kernel,
         {"x": features, "gradient": features, "of_taps": "*fp32", **grids, "batch": "i32"},
-        {**taps, "SENTENCES": conv.SENTENCES, **tile}, {**warps, **conv.OPTIONS},
+        {**taps, "SENTENCES": conv.SENTENCES, **tile}, {**warps, **OPTIONS},
     ))  # fmt: skip
     numbers = ("width", "row_stride", "slot_stride", "cell_stride", "tap_row_step", "tap_step")
     for name, order, is_ring in (("rows in order", {}, False), ("a ring", {"order": "*i64"}, True)):
@@ -100,13 +101,14 @@ def _convolutions(features: str) -> list[Kernel]:
             f"convolution, decoding step, {name}", conv._step_kernel,
             {**types, **dict.fromkeys(numbers, "i32")},
             {**taps, **constants, "feature_step": 1, "IS_RING": is_ring, **step_tile},
-            {**step_warps, **conv.OPTIONS},
+            {**step_warps, **OPTIONS},
         ))  # fmt: skip
     return result
 
 
 def _passes(features: str) -> list[Kernel]:
     from nmtgrid.layers.kernels import dropout_triton, relu_triton, scaled_sum_triton
+    from nmtgrid.layers.kernels.triton_support import OPTIONS
 
     result = []
     numbers = {"count": "i32", "rate": "fp32", "factor": "fp32", "scale": "fp32", "seed": "i64"}
@@ -114,28 +116,29 @@ def _passes(features: str) -> list[Kernel]:
     for sums, drops in (("residual and dropout", True), ("residual", False)):
         constants = {"DROPS": drops, "BLOCK": dropout_triton.BLOCK}
         types = {**dict.fromkeys(("h", "y", "out"), features), **numbers}
-        result.append(Kernel(f"{sums}, forward", forward, types, constants, {}))
+        result.append(Kernel(f"{sums}, forward", forward, types, constants, OPTIONS))
         gradients = ("first", "second", "third", "of_h", "of_y")
         types = {**dict.fromkeys(gradients, features), **numbers}
         constants = {"GRADIENTS": 3, **constants}
-        result.append(Kernel(f"{sums}, backward", backward, types, constants, {}))
+        result.append(Kernel(f"{sums}, backward", backward, types, constants, OPTIONS))
     states = ("first", "second", "third", "fourth")
     result.append(Kernel(
         "sum of four states", scaled_sum_triton._sum_kernel,
         {**dict.fromkeys(states, features), "total": "*fp32", "out": features, "count": "i32",
          "scale": "fp32"},
-        {"TERMS": 4, "BEGINS": False, "ENDS": False, "BLOCK": scaled_sum_triton.BLOCK}, {},
+        {"TERMS": 4, "BEGINS": False, "ENDS": False, "BLOCK": scaled_sum_triton.BLOCK}, OPTIONS,
     ))  # fmt: skip
     tile, warps = _tile(relu_triton.TILE)
     result.append(Kernel(
         "rectifier and bias, backward", relu_triton._rectifier_kernel,
         {**dict.fromkeys(("gradient", "rectified", "of_input"), features), "sums": "*fp32",
          "count": "i32"},
-        {"N": WIDE, "STEPS": relu_triton.STEPS, **tile}, warps,
+        {"N": WIDE, "STEPS": relu_triton.STEPS, **tile}, {**warps, **OPTIONS},
     ))  # fmt: skip
     result.append(Kernel(
         "rectifier and bias, sums of programs", relu_triton._sum_kernel,
-        {"sums": "*fp32", "out": features, "groups": "i32"}, {"N": WIDE, **tile}, warps,
+        {"sums": "*fp32", "out": features, "groups": "i32"}, {"N": WIDE, **tile},
+        {**warps, **OPTIONS},
     ))  # fmt: skip
     return result
 
@@ -167,7 +170,7 @@ def compile_ahead(kernel: Kernel, capability: int) -> Compiled:
         fn=kernel.function, signature=signature, constexprs=kernel.constants, attrs=attributes
     )
     target = GPUTarget("cuda", capability, 32)
-    code = triton.compile(source, target=target, options={"num_warps": 4, **kernel.options})
+    code = triton.compile(source, target=target, options=kernel.options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as binary:
         binary.write(code.asm["cubin"])
         binary.flush()
@@ -241,7 +244,7 @@ PASSES = (
     # Each residual sum reads two grids and writes one, both ways. A float32 counts twice: the sum
     # of states is read and written, and its gradient was converted for each state.
     Passes("one strip, separate passes", 12, 5 + 6, 6, 6),
-    Passes("three strips, rectifier and bias together", 12, 5 + 3, 6, 2),
+    Passes("two strips, rectifier and bias together", 12, 5 + 3, 6, 2),
     # Backward one residual sum reads the gradients of two readers and one of three. Of 15 states 4
     # are added in a pass: 15 are read, and the sum three times written and read.
     Passes("as they are", 6 + 4 + 5, 2, 0, 2),

@@ -16,6 +16,8 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.layers.kernels.triton_support import OPTIONS
+
 BLOCK = 512
 """Elements of a quarter of a program: a draw yields four numbers."""
 
@@ -118,6 +120,5 @@ def _launch(kernel: Any, tensors: tuple[Tensor, ...], ctx: Any, *constants: int)
     with torch.cuda.device_of(tensors[0]):
         kernel[programs](
             *tensors, count, ctx.rate, factor, ctx.scale, ctx.seed,
-            *constants, ctx.rate > 0.0, BLOCK,
-            enable_fp_fusion=True,  # named, as Triton's default for it is to change
+            *constants, ctx.rate > 0.0, BLOCK, **OPTIONS,
         )  # fmt: skip

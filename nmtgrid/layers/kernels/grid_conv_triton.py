@@ -17,13 +17,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.kernels.triton_support import OPTIONS
 
-PARTS = 3
+PARTS = 2
 """Strips of one program of the convolution: each tap is loaded once for all of them."""
 TILE: dict[str, int] = {"BLOCK_S": 8, "BLOCK_D": 64, "num_warps": 4}
 """Source positions of a strip, features, and warps; `benchmarks/kernels.py` sweeps."""
-OPTIONS = {"enable_fp_fusion": True}
-"""Of the compiler: without fused multiply-adds, a default to come, arithmetic doubles."""
 STEP_TILE: dict[str, int] = {"BLOCK_S": 8, "BLOCK_D": 64, "num_warps": 4}
 """The same of a decoding step, which has few cells for many programs."""
 SENTENCES = 4
@@ -34,8 +33,9 @@ SENTENCES = 4
 # column of the kernel and adds it, weighted, to all output rows that it reaches, whose sums rotate
 # through registers. The input gradient is the same walk upwards. Loads of taps bound the speed of
 # one strip: a thread has four features of a position, so 16 bytes serve 4 multiplications. With
-# three strips they serve 12; for four there are not enough registers. Short strips waste less at
-# the ends of sentences.
+# two strips they serve 8 in about 200 registers. With three they would serve 12, and an update
+# would be 4 % faster on paper (benchmarks/gpu_code.py), but they take 252 of 255 registers with
+# Triton 3.6 and 3.7 and spill with 3.8 and 3.9. Short strips waste less at the ends of sentences.
 @triton.jit
 def _convolve_kernel(
     x, taps, y, offsets, heights, widths,

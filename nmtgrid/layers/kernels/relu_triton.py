@@ -12,6 +12,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nmtgrid.layers.kernels.triton_support import OPTIONS
+
 TILE: dict[str, int] = {"BLOCK_M": 32, "BLOCK_N": 128, "num_warps": 4}
 """Rows at a time, features, and warps."""
 STEPS = 16
@@ -68,7 +70,7 @@ def rectifier_backward(gradient: Tensor, rectified: Tensor) -> tuple[Tensor, Ten
     with torch.cuda.device_of(gradient):
         if groups:
             _rectifier_kernel[(groups, columns)](
-                gradient, rectified, of_input, sums, count, size, STEPS, **TILE
+                gradient, rectified, of_input, sums, count, size, STEPS, **TILE, **OPTIONS
             )
-        _sum_kernel[(columns,)](sums, of_bias, groups, size, **TILE)
+        _sum_kernel[(columns,)](sums, of_bias, groups, size, **TILE, **OPTIONS)
     return of_input, of_bias

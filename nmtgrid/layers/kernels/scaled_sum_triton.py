@@ -14,6 +14,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from nmtgrid.layers.kernels.triton_support import OPTIONS
+
 BLOCK = 1024
 """Elements of a program."""
 _AT_ONCE = 4
@@ -58,7 +60,6 @@ def scaled_sum(terms: Sequence[Tensor], scale: float) -> Tensor:
             pointers = [*chunk, *chunk[:1] * (_AT_ONCE - len(chunk))]
             _sum_kernel[(triton.cdiv(count, BLOCK),)](
                 *pointers, total, out, count, scale,
-                len(chunk), number == 0, number == len(chunks) - 1, BLOCK,
-                enable_fp_fusion=True,  # named, as Triton's default for it is to change
+                len(chunk), number == 0, number == len(chunks) - 1, BLOCK, **OPTIONS,
             )  # fmt: skip
     return out

@@ -1,5 +1,6 @@
 """benchmarks/gpu_code.py: instructions, shares of a peak, and a roofline by hand."""
 
+import ast
 import re
 from collections import Counter
 from pathlib import Path
@@ -80,3 +81,22 @@ def test_every_kernel_is_compiled() -> None:
     }
     assert names == written
     assert len({kernel.name for kernel in gpu_code.kernels()}) == len(gpu_code.kernels())
+
+
+def test_kernels_are_compiled_with_the_options_of_their_launches() -> None:
+    pytest.importorskip("triton", reason="Triton is not installed")
+    from nmtgrid.layers.kernels.triton_support import OPTIONS
+
+    assert all(kernel.options.items() >= OPTIONS.items() for kernel in gpu_code.kernels())
+    folder = Path(gpu_code.__file__).parents[1] / "nmtgrid/layers/kernels"
+    # Launches: calls of what is indexed by a grid of programs.
+    launches = [
+        (path.name, node)
+        for path in folder.glob("*_triton.py")
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Subscript)
+    ]
+    assert len(launches) == 7
+    for name, launch in launches:
+        words = [ast.unparse(word.value) for word in launch.keywords if word.arg is None]
+        assert "OPTIONS" in words, f"{name}:{launch.lineno}"
