@@ -112,19 +112,21 @@ def _rows(
     parts = dict.fromkeys(row.get(PART) for table in tables for row in table)
     rows: list[dict[str, Any]] = []
     for part in parts:
-        one, two = ([row for row in table if row.get(PART) == part] for table in tables)
-        if part is not None and not (one and two):
-            rows += one or two
+        left, right = ([row for row in table if row.get(PART) == part] for table in tables)
+        if part is not None and not (left and right):
+            rows += left or right
             continue
-        if len(one) != len(two):
-            raise SystemExit(f"error: the records of {name} have {len(one)} and {len(two)} rows.")
+        if len(left) != len(right):
+            raise SystemExit(
+                f"error: the records of {name} have {len(left)} and {len(right)} rows."
+            )
         # The order of rows is that of the training, which recipes may change.
-        places = {_texts(row): place for place, row in enumerate(one)}
-        if len(places) == len(one) and places.keys() == set(map(_texts, two)):
-            two = sorted(two, key=lambda row: places[_texts(row)])
+        order = {_texts(row): index for index, row in enumerate(left)}
+        if len(order) == len(left) and order.keys() == set(map(_texts, right)):
+            right = sorted(right, key=lambda row: order[_texts(row)])
         rows += [
             _row(f"row {number} of {name}", pair, counts)
-            for number, pair in enumerate(zip(one, two, strict=True), len(rows) + 1)
+            for number, pair in enumerate(zip(left, right, strict=True), len(rows) + 1)
         ]
     return rows
 
