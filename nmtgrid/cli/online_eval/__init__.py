@@ -23,8 +23,8 @@ def command(arguments: OnlineEvalArguments) -> None:
     """Evaluate simultaneous translation of a split: BLEU against latency.
 
     One row for each setting: BLEU, average proportion AP, average lagging AL, DAL, the mean and
-    maximum consecutive wait (CW, max-CW), LAAL, YAAL, the length ratio, and the seconds of
-    decoding. `--log` scores the log of another program: BLEU, and latency in both conventions.
+    maximum consecutive wait (CW, max-CW), LAAL, YAAL, and the length ratio. `--log` scores the log
+    of another program: BLEU, and latency in both conventions.
 
     With `--allow-loss` one half of a split orders the settings by latency and the other half tests
     them, the slowest first: the fastest that passes loses at most this much against offline

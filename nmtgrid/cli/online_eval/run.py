@@ -426,7 +426,7 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     revises = any(measured.decoded.erasure is not None for measured in system.done)
     leaves_early = any(measured.decoded.average_exit is not None for measured in system.done)
-    extra = ["NE"] * revises + ["exit"] * leaves_early + ["s"]
+    extra = ["NE"] * revises + ["exit"] * leaves_early
     extra += ["ms/token", "95 %"] if arguments.clock else []
     console.table(
         f"{system.name}, {arguments.evaluated_split}: {plural(counted.sentences, 'sentence')}, "
@@ -435,7 +435,6 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
         + ("\ntaken back for each that stays" * ("NE" in extra))
         + ("; exit: blocks per token" * ("exit" in extra))
-        + "; s: seconds of decoding"
         + (
             "\nms/token: time of work, one sentence after the other; 95 %: percentile"
             * arguments.clock
@@ -469,7 +468,6 @@ def _rows(
         columns.append([math.nan if erasure is None else erasure for erasure in erasures])
     if "exit" in extra:
         columns.append([measured.decoded.average_exit or math.nan for measured in done])
-    columns.append([measured.decoded.seconds for measured in done])
     if arguments.clock:
         for name in ("seconds_per_token", "seconds_per_token_p95"):
             columns.append([1000 * (measured.times[name] or math.nan) for measured in done])

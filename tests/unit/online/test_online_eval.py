@@ -1,7 +1,6 @@
 """`online-eval` from the command line, on small models with drawn weights."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -412,10 +411,6 @@ def test_an_error_keeps_what_is_done(
     assert "1 of 2 settings done" in message and "k=1" in message
     assert message.index("k=1") < message.index("`Own` failed at target token 1")
     values = report(file)
-    # The last column is the seconds of the setting.
-    (row,) = re.findall(r"│ k=1 │([^k]*?)│ └", message)
-    assert row.split("│")[-1].strip() == f"{values['settings'][0]['seconds']:.2f}"
-    assert "s: seconds of decoding" in message
     assert values["complete"] is False and len(values["settings"]) == 1
 
 
