@@ -159,6 +159,46 @@ def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> N
     assert [best.tokens for (best,) in drafted] != [best.tokens for (best,) in full]
 
 
+def test_the_number_of_drafts_follows_what_was_accepted() -> None:
+    """A row drafts on while (p_1 .. p_k)^c >= 1/2; c is fitted to the latest verifications."""
+    length = verified_search.DraftLength()
+    for _ in range(200):
+        length.add(stood=8, seen=10, logs=-4.0)
+    # 0.8 of the drafts stood, with a mean log p of -0.4: c = log 0.8 / -0.4.
+    steady = length.least
+    assert steady == pytest.approx(math.log(0.5) * -0.4 / math.log(0.8))
+    length.add(stood=0, seen=10, logs=-4.0)
+    assert steady < length.least < 0
+    for _ in range(200):
+        length.add(stood=1, seen=10, logs=-4.0)
+    assert length.least == pytest.approx(math.log(0.5) * -0.4 / math.log(0.1))
+    for _ in range(20):
+        length.add(stood=10, seen=10, logs=-4.0)
+    # The rejected ones are nearly forgotten.
+    assert length.least < steady
+    certain = verified_search.DraftLength()
+    for _ in range(2000):
+        certain.add(stood=10, seen=10, logs=0.0)
+    assert certain.least == -math.inf
+
+
+def test_rejected_drafts_make_later_ones_fewer(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = trained("tied")
+    batch = batch_for(model, (5, 4, 5, 3), (1,) * 4)
+    plan = SearchPlan(min_length=30, max_length_a=31, max_length_b=0)
+    rules = [InTurns()]  # which drafts keep too: none of them is an end symbol
+    full = search_batch([model], batch, plan, constraints=rules)
+    # As if nearly all of many drafts had been accepted before.
+    monkeypatch.setattr(verified_search, "_PRIOR", (9.0, 9.01, -20.0))
+    monkeypatch.setattr(verified_search, "accepted", lambda drafts, *_: drafts[:, 0] * 0)
+    halt = Verified(1, 8, None)
+    drafted = search_batch([model], batch, plan, constraints=rules, halt=halt)
+    assert_same(drafted, full, 4)
+    for (best,) in drafted:
+        predicted = [ran.predicted for ran in best.passes or ()]
+        assert len(predicted) == 31 and predicted[0] == 8 and max(predicted[-5:]) <= 2
+
+
 def test_drafts_stand_up_to_the_first_that_differs() -> None:
     drafts = torch.tensor([[4, 5, 6], [4, 5, 6], [4, 5, 6], [4, END, 9]])
     tokens = torch.tensor([[4, 5, 6, 7], [4, 9, 6, 7], [4, 5, 6, 7], [4, END, 9, 0]])

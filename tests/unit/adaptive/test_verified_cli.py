@@ -15,8 +15,10 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.adaptive_tune.run import _best, _Tuning
 from nmtgrid.cli.adaptive_tune.show import Report, Row, find_better, print_verdict
 from nmtgrid.cli.app import main
+from nmtgrid.search import engine
 from nmtgrid.search.api import Verified
 from nmtgrid.search.traces import read_traces
+from nmtgrid.search.verified import DraftLength, VerifiedSearch
 from tests.unit.helpers.tiny_online import toy_home
 
 
@@ -45,6 +47,32 @@ def test_decode_writes_the_same(home: Path, tmp_path: Path) -> None:
     for ours, theirs in alignments:
         assert ours is not None and theirs is not None
         assert ours == pytest.approx(theirs, abs=2e-4)
+
+
+def test_local_agreement_writes_the_same(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each source prefix is translated as a sentence of its own, by drafts or by all blocks."""
+    searches: list[int] = []
+
+    class Counted(VerifiedSearch):
+        def run(self) -> None:
+            searches.append(len(self.sentence))
+            super().run()
+
+    monkeypatch.setattr(engine, "VerifiedSearch", Counted)
+    # A model with drawn weights is not confident enough to draft anything by itself.
+    monkeypatch.setattr(DraftLength, "least", -1e9)
+    texts, counts = [], []
+    for name, options in (("full", ()), ("verified", ("--exit", "verified"))):
+        command = ["online-eval", str(home / "exits"), "--data", str(home / "data"), "--beam", "1"]
+        more = ["--sentences", "3", "--policy", "local-agreement n=2"]
+        more += ["--out", str(tmp_path / name)]
+        assert main([*command, *more, *options, "--device", "cpu"]) == 0
+        texts.append([file.read_text() for file in sorted((tmp_path / name).glob("*.txt"))])
+        counts.append(len(searches))
+    assert texts[0] == texts[1] and any(text.strip() for text in texts[0])
+    assert counts[0] == 0 < counts[1]
 
 
 def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
