@@ -73,7 +73,7 @@ def kernels(kind: str = "bf16") -> list[Kernel]:
 
 def _convolutions(features: str) -> list[Kernel]:
     from nmtgrid.layers.kernels import grid_conv_triton as conv
-    from nmtgrid.layers.kernels.triton_support import OPTIONS
+    from nmtgrid.layers.kernels.triton_options import OPTIONS
 
     grids = dict.fromkeys(("offsets", "heights", "widths"), "*i64")
     taps = {"D": SIZE, "ROWS": ROWS, "COLUMNS": COLUMNS, "LEFT": COLUMNS // 2}
@@ -108,7 +108,7 @@ def _convolutions(features: str) -> list[Kernel]:
 
 def _passes(features: str) -> list[Kernel]:
     from nmtgrid.layers.kernels import dropout_triton, relu_triton, scaled_sum_triton
-    from nmtgrid.layers.kernels.triton_support import OPTIONS
+    from nmtgrid.layers.kernels.triton_options import OPTIONS
 
     result = []
     numbers = {"count": "i32", "rate": "fp32", "factor": "fp32", "scale": "fp32", "seed": "i64"}

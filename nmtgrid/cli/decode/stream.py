@@ -126,30 +126,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     model cannot do what is asked.
     """
     setting = _setting(arguments) if _policies(arguments) else _setting_of_training(arguments)
-    agent = setting.make(arguments.finish_reading)
-    device = find_device(arguments.device)
-    folders = [arguments.model, *(arguments.ensemble or [])]
-    loaded = [load_model(folder, device, arguments.weights) for folder in folders]
-    check_ensemble(loaded)
-    _check_preset(arguments, loaded[0])
-    plan = stream_plan(default_plan(loaded[0]))
-    plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
-    check_config(plan)
-    if plan.beam > 1 or plan.sample or plan.coverage_penalty:
-        raise ConfigError("Streams are decoded greedily: with `--set`, change only length limits.")
-    halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
-    lines = Translator(
-        loaded,
-        plan,
-        TranslationOptions(max_source=arguments.max_source),
-        device=device,
-        precision=arguments.precision,
-        halt=halt,
-    )
-    translator = StreamTranslator.of(lines, agent)
-    # A first stream, thrown away: what the model cannot do is known before a word is waited for.
-    translator.begin()
-    run = _Run(translator)
+    run = _Run(_translator(arguments, setting))
     words = stream_words(arguments.source or Path(STANDARD), console.warn)
     ending: KeyboardInterrupt | NmtgridError | None = None
     with contextlib.ExitStack() as stack:
@@ -179,6 +156,32 @@ def translate_stream(arguments: DecodeArguments) -> None:
     write_report(arguments.json, {**values, "complete": ending is None})
     if ending is not None:
         raise ending
+
+
+def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslator:
+    """Load the models. Raises ConfigError if they cannot do what is asked."""
+    device = find_device(arguments.device)
+    folders = [arguments.model, *(arguments.ensemble or [])]
+    loaded = [load_model(folder, device, arguments.weights) for folder in folders]
+    check_ensemble(loaded)
+    _check_preset(arguments, loaded[0])
+    plan = stream_plan(default_plan(loaded[0]))
+    plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
+    check_config(plan)
+    if plan.beam > 1 or plan.sample or plan.coverage_penalty:
+        raise ConfigError("Streams are decoded greedily: with `--set`, change only length limits.")
+    lines = Translator(
+        loaded,
+        plan,
+        TranslationOptions(max_source=arguments.max_source),
+        device=device,
+        precision=arguments.precision,
+        halt=None if arguments.exit is None else choose_halt(arguments.exit, loaded[0]),
+    )
+    translator = StreamTranslator.of(lines, setting.make(arguments.finish_reading))
+    # A first stream, thrown away: what the model cannot do is known before a word is waited for.
+    translator.begin()
+    return translator
 
 
 class _Line(LineText):

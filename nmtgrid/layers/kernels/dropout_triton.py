@@ -16,7 +16,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.layers.kernels.triton_support import OPTIONS
+from nmtgrid.layers.kernels.triton_options import OPTIONS
 
 BLOCK = 512
 """Elements of a quarter of a program: a draw yields four numbers."""

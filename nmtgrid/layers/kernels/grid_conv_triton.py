@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.layers.kernels.triton_support import OPTIONS
+from nmtgrid.layers.kernels.triton_options import OPTIONS
 
 PARTS = 2
 """Strips of one program of the convolution: each tap is loaded once for all of them."""

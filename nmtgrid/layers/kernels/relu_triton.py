@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmtgrid.layers.kernels.triton_support import OPTIONS
+from nmtgrid.layers.kernels.triton_options import OPTIONS
 
 TILE: dict[str, int] = {"BLOCK_M": 32, "BLOCK_N": 128, "num_warps": 4}
 """Rows at a time, features, and warps."""

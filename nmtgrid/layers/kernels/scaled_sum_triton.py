@@ -14,7 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from nmtgrid.layers.kernels.triton_support import OPTIONS
+from nmtgrid.layers.kernels.triton_options import OPTIONS
 
 BLOCK = 1024
 """Elements of a program."""

@@ -9,12 +9,6 @@ import torch
 from nmtgrid.base import console
 from nmtgrid.base.devices import is_out_of_memory
 
-OPTIONS = {"enable_fp_fusion": True}
-"""Compiler options of all kernels: fused multiply-adds, which a later Triton disables by default.
-
-Without them the arithmetic of the grid convolution doubles.
-"""
-
 
 @functools.cache
 def has_triton() -> bool:

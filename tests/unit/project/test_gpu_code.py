@@ -85,7 +85,7 @@ def test_every_kernel_is_compiled() -> None:
 
 def test_kernels_are_compiled_with_the_options_of_their_launches() -> None:
     pytest.importorskip("triton", reason="Triton is not installed")
-    from nmtgrid.layers.kernels.triton_support import OPTIONS
+    from nmtgrid.layers.kernels.triton_options import OPTIONS
 
     assert all(kernel.options.items() >= OPTIONS.items() for kernel in gpu_code.kernels())
     folder = Path(gpu_code.__file__).parents[1] / "nmtgrid/layers/kernels"
