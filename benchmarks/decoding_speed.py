@@ -136,7 +136,10 @@ def stepping(
     batch = random_batch([(width, 14)] * rows).to(torch.device(conditions.device))
     endless = SearchPlan(min_length=_ENDLESS, max_length_a=_ENDLESS, max_length_b=0.0)
     with torch.no_grad():
-        run = SearchRun([model], batch.source, batch.source_lengths, endless, graphs=graphs)
+        state = model.begin(batch.source, batch.source_lengths)
+        run = SearchRun(
+            [model], [state], batch.source, batch.source_lengths, endless, graphs=graphs
+        )
     steps = itertools.count()
 
     @torch.no_grad()

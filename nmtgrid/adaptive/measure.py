@@ -6,6 +6,7 @@ Systems decode each batch in turn, so that disturbances of the machine affect al
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +20,7 @@ from torch.nn.functional import pad
 from nmtgrid.adaptive.halting import AnyHalt
 from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import DataError, listed
+from nmtgrid.base.io.workers import chunks
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.quality import bleu
@@ -283,26 +285,29 @@ def decode(
 ) -> list[Decoded]:
     """Return the translations of `samples` by each system.
 
-    The time of a batch is the minimum of `repeats`; the first decoding in a process is not timed.
-    `advance` receives the number of sentences, once for each system.
+    The time of a few batches is the minimum of `repeats`; the first decoding in a process is not
+    timed. `advance` receives the number of sentences, once for each system.
     """
     decoded: list[list[Hypothesis | None]] = [[None] * len(samples) for _ in systems]
     seconds, processor = [0.0] * len(systems), [0.0] * len(systems)
-    for number, indices in enumerate(batches(samples, setup.batch)):
-        batch = [samples[index] for index in indices]
+    # As many as a system with exits of whole sentences searches together. Sentences that are
+    # translated one by one do not wait for each other.
+    together = max(engine.batches_together(system.halt) for system in systems)
+    for number, parts in enumerate(chunks(batches(samples, setup.batch), together)):
+        groups = [[samples[index] for index in indices] for indices in parts]
         if number == 0:
             # A warm-up: compiled kernels, caches and allocators.
             for system in systems:
-                _timed(system, batch[:2], setup)
+                _timed(system, [groups[0][:2]], setup)
         for turn, system in enumerate(systems):
             # The least of the runs: noise of the machine only adds.
-            runs = [_timed(system, batch, setup) for _ in range(setup.repeats)]
+            runs = [_timed(system, groups, setup) for _ in range(setup.repeats)]
             hypotheses = runs[0][0]
             seconds[turn] += min(run[1] for run in runs)
             processor[turn] += min(run[2] for run in runs)
-            for index, hypothesis in zip(indices, hypotheses, strict=True):
+            for index, hypothesis in zip(itertools.chain(*parts), hypotheses, strict=True):
                 decoded[turn][index] = hypothesis
-            advance(len(batch))
+            advance(len(hypotheses))
     return [
         Decoded(system, decoded[turn], seconds[turn], processor[turn], setup.clock)
         for turn, system in enumerate(systems)
@@ -368,23 +373,30 @@ def depth_of(model: TranslationModel) -> int | None:
 
 
 def _timed(
-    system: System, samples: Sequence[Sample], setup: DecodeSetup
+    system: System, groups: Sequence[Sequence[Sample]], setup: DecodeSetup
 ) -> tuple[list[Hypothesis], float, float]:
-    """Return the hypotheses of a batch, and the seconds by the clock and by the processor."""
-    batch = collate([sample.source for sample in samples], [[]] * len(samples)).to(setup.device)
+    """Return the hypotheses of some batches, and the seconds by the clock and by the processor."""
+    by_exit = len(groups) > 1 and setup.batch > 1 and engine.batches_together(system.halt) > 1
+    parts = [[*itertools.chain(*groups)]] if by_exit else groups
+    collated = [
+        collate([sample.source for sample in part], [[]] * len(part)).to(setup.device)
+        for part in parts
+    ]
     # Random exits depend on the line, not on the batch that a sentence stands in.
-    keys = torch.tensor([sample.line for sample in samples])
+    keys = [torch.tensor([sample.line for sample in part]) for part in parts]
+    hypotheses: list[Hypothesis] = []
     # A GPU works behind the program's back: both readings of the clock wait for it.
     _wait(setup.device)
     started, busy = time.perf_counter(), time.process_time()
     with autocast(setup.device, setup.bf16):
-        nbest_lists = engine.search(
-            [system.model], batch.source, batch.source_lengths, setup.plan, keys=keys,
-            halt=system.halt,
-        )  # fmt: skip
+        for batch, own in zip(collated, keys, strict=True):
+            nbest_lists = engine.search(
+                [system.model], batch.source, batch.source_lengths, setup.plan, keys=own,
+                halt=system.halt, parts=len(groups),
+            )  # fmt: skip
+            hypotheses += [best for best, *_ in nbest_lists]
     _wait(setup.device)
-    seconds = time.perf_counter() - started, time.process_time() - busy
-    return [hypotheses[0] for hypotheses in nbest_lists], *seconds
+    return hypotheses, time.perf_counter() - started, time.process_time() - busy
 
 
 def _wait(device: torch.device) -> None:

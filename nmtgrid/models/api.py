@@ -688,6 +688,13 @@ class ExitModel(TranslationModel):
     def check_halt(self, halt: Halt, *, has_whole_source: bool = True) -> None:
         raise NotImplementedError
 
+    def sentence_exits(self, state: Any) -> Tensor:
+        """Return [B] (int64), the exits chosen for the sentences of the state that `begin` made.
+
+        Of models whose halting is "sequence", Eq. (5.11).
+        """
+        raise NotImplementedError
+
     def drafts(self, state: Any, verified: Verified, align: bool) -> Drafts:
         """Return the state that `begin` made, for drafts; with alignments of all tokens if asked.
 

@@ -40,6 +40,8 @@ from nmtgrid.search.verified import VerifiedSearch, check_verified
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
+_BATCHES_BY_EXIT = 4
+"""Batches that are encoded together where exits are predicted for whole sentences."""
 
 
 def check(
@@ -101,6 +103,13 @@ def check(
         )
 
 
+def batches_together(halt: Halt | Verified | None) -> int:
+    """Return how many batches should be searched in `parts` of one search, for exits like these."""
+    if halt is None or isinstance(halt, Verified) or halt.needs != "sequence":
+        return 1
+    return _BATCHES_BY_EXIT
+
+
 @torch.no_grad()  # not inference_mode: autocast keeps no cast weights there
 def search(
     models: Sequence[TranslationModel],
@@ -114,6 +123,7 @@ def search(
     agent: Agent | None = None,
     halt: Halt | Verified | None = None,
     graphs: Graphs | None = None,
+    parts: int = 1,
 ) -> list[list[Hypothesis]]:
     """Return for each sentence its best hypotheses, best first.
 
@@ -123,8 +133,10 @@ def search(
     that draws do not depend on the batch (None: their positions in it). `agent` says how much of
     the source each write may look at (None: all of it), `halt` when a row may leave the decoder
     (None: never early), or how tokens are drafted and verified (search/verified.py). Without both,
-    steps are replayed from `graphs` (None: each is computed anew). Where a model is not shown the
-    source's end, translations are as long as their sources (see `length_bounds`).
+    steps are replayed from `graphs` (None: each is computed anew). With several `parts`, where
+    exits are predicted for whole sentences, these are encoded together and searched in so many
+    parts, alike in exit; without constraints. Where a model is not shown the source's end,
+    translations are as long as their sources (see `length_bounds`).
 
     Raises ConfigError when alignments, limited reads or exits are needed that a model does not
     have, ModelError when the models' vocabularies differ in size and where nothing can be written,
@@ -142,24 +154,48 @@ def search(
         if None in results:
             raise _nothing_to_write()
         return [[hypothesis] for hypothesis in results if hypothesis is not None]
+    if parts > 1 and halt is not None and batches_together(halt) > 1:
+        assert not constraints, "they belong to the order of the sentences"
+        return _search_by_exit(models, source, lengths, plan, align, keys, halt, parts)
     # A recorded step has neither limited reads nor rows that leave it early.
     if agent is not None or halt is not None:
         graphs = None
     if graphs is not None:
         source = graphs.pad_source(source)
-    run = SearchRun(models, source, lengths, plan, align, constraints, keys, agent, halt, graphs)
-    for step in range(run.max_steps):
-        if not run.advance(step):
-            break
-    hypotheses = run.hypotheses()
-    if not all(hypotheses):
-        raise _nothing_to_write()
-    # Each sample of a sentence was searched as a group of its own.
-    score = operator.attrgetter("score")
-    return [
-        sorted(itertools.chain(*hypotheses[first : first + run.copies]), key=score, reverse=True)
-        for first in range(0, len(hypotheses), run.copies)
-    ]
+    states = [begin(model, source, lengths, agent) for model in models]
+    return SearchRun(
+        models, states, source, lengths, plan, align, constraints, keys, agent, halt, graphs
+    ).run()
+
+
+def _search_by_exit(
+    models: Sequence[TranslationModel],
+    source: Tensor,
+    lengths: Tensor,
+    plan: SearchPlan,
+    align: bool,
+    keys: Tensor | None,
+    halt: Halt,
+    parts: int,
+) -> list[list[Hypothesis]]:
+    """Search the sentences in parts, in the order of their exits.
+
+    A block runs in each step for which one row asks: in mixed batches nearly all of them do.
+    """
+    (model,) = models
+    state = model.begin(source, lengths)
+    keys = (torch.arange(len(source)) if keys is None else keys).to(source.device)
+    # A stable order: those of one exit stay as they were sorted, by length.
+    order = with_exits(model).sentence_exits(state).argsort(stable=True)
+    results: list[list[Hypothesis]] = [[] for _ in order]
+    for rows in order.tensor_split(min(parts, len(order))):
+        run = SearchRun(
+            models, [take(state, rows)], source[rows], lengths[rows], plan, align,
+            keys=keys[rows], halt=halt,
+        )  # fmt: skip
+        for row, nbest in zip(rows.tolist(), run.run(), strict=True):
+            results[row] = nbest
+    return results
 
 
 def begin(model: TranslationModel, source: Tensor, lengths: Tensor, agent: Agent | None) -> Any:
@@ -280,6 +316,7 @@ class SearchRun:
     def __init__(
         self,
         models: Sequence[TranslationModel],
+        states: Sequence[Any],
         source: Tensor,
         lengths: Tensor,
         plan: SearchPlan,
@@ -290,7 +327,7 @@ class SearchRun:
         halt: Halt | None = None,
         graphs: Graphs | None = None,
     ) -> None:
-        """Begin what `search` does with these arguments."""
+        """Begin what `search` does with these arguments, from what `begin` returned."""
         device, is_text = source.device, source.dim() == 2
         self.models, self.plan, self.align = models, plan, align
         self.agent, self.halt = agent, halt
@@ -309,9 +346,7 @@ class SearchRun:
             # A prime stride: keys of different sentences and copies do not meet.
             copy = torch.arange(self.copies, device=device)
             keys = (keys[:, None] * 1_000_003 + copy).flatten()
-        self.states = [
-            repeat(begin(model, source, lengths, agent), self.copies) for model in models
-        ]
+        self.states = [repeat(state, self.copies) for state in states]
         self.rows = Rows.begin(count, device)
         if agent is not None:
             self.rows = dataclasses.replace(self.rows, reads=torch.ones_like(self.rows.tokens))
@@ -330,6 +365,26 @@ class SearchRun:
         self.graphs = graphs if has_static_form else None
         self.recorded: RecordedSearch | None = None
         self.check_every = 1 if is_read_freely(source) else _CHECK_EVERY
+
+    def run(self) -> list[list[Hypothesis]]:
+        """Search, and return for each sentence its best hypotheses, best first.
+
+        Raises ModelError where nothing can be written.
+        """
+        for step in range(self.max_steps):
+            if not self.advance(step):
+                break
+        hypotheses = self.hypotheses()
+        if not all(hypotheses):
+            raise _nothing_to_write()
+        # Each sample of a sentence was searched as a group of its own.
+        score = operator.attrgetter("score")
+        return [
+            sorted(
+                itertools.chain(*hypotheses[first : first + self.copies]), key=score, reverse=True
+            )
+            for first in range(0, len(hypotheses), self.copies)
+        ]
 
     def hypotheses(self) -> list[list[Hypothesis]]:
         """Return the best hypotheses of each sentence, or of each of its samples."""

@@ -26,6 +26,7 @@ from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import HeapTrimmer, autocast, find_device, keep_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
+from nmtgrid.base.io.workers import chunks
 from nmtgrid.base.own_code import import_files
 from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
@@ -436,15 +437,17 @@ class Translator:
                 pieces.append(((line.number, piece), line.ids[start:end], forced))
         share_of_piece = {line.number: 1 / len(line.ends) for line in lines if line.ends}
         results: dict[tuple[int, int], list[Hypothesis]] = {}
-        batches = self._batches([len(ids) for _, ids, _ in pieces])
-        for indices in batches:
+        # Sentences of one exit stand together, unless constraints belong to the batches.
+        together = 1 if any(forced for *_, forced in pieces) else engine.batches_together(self.halt)
+        for batches in chunks(self._batches([len(ids) for _, ids, _ in pieces]), together):
             self._heap.trim()
+            indices = [*itertools.chain(*batches)]
             names, sources, prefixes = zip(*(pieces[index] for index in indices), strict=True)
             source = pad([[*ids, END] for ids in sources])
             lengths = torch.tensor([len(ids) + 1 for ids in sources])
             # A key is of a line and a piece alone, so samples do not change with the batches.
             keys = [number * _MOST_PIECES + piece for number, piece in names]
-            nbest_lists = self._search(source, lengths, keys, align, prefixes)
+            nbest_lists = self._search(source, lengths, keys, align, prefixes, len(batches))
             results.update(zip(names, nbest_lists, strict=True))
             tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
             advance(sum(share_of_piece[number] for number, _ in names), tokens)
@@ -459,6 +462,7 @@ class Translator:
         keys: list[int],
         align: bool,
         prefixes: Sequence[Sequence[int]] = (),
+        parts: int = 1,
     ) -> list[list[Hypothesis]]:
         constraints = [ForcedPrefix(prefixes, self.device)] if any(prefixes) else []
         # One autocast around the whole search: the cast weights are then kept from step to step.
@@ -473,6 +477,7 @@ class Translator:
                 keys=torch.tensor(keys),
                 halt=self.halt,
                 graphs=self.graphs,
+                parts=parts,
             )
 
     def _batches(self, sizes: list[int], width: int | None = None) -> Iterator[list[int]]:

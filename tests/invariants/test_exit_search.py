@@ -1,16 +1,19 @@
 """Laws of decoding with early exits, over every setting that has them."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.adaptive.halting import FixedExit, GivenExits, Thresholds
+from nmtgrid.adaptive.halting import FixedExit, GivenExits, Predicted, Thresholds
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import ExitModel, with_exits
 from nmtgrid.models.transformer.exits import TransformerExits
 from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Hypothesis, SearchPlan
+from nmtgrid.search.engine import SearchRun
 from tests.invariants.exit_helpers import build, exits_and_batch, halts, predicted, sites_at
 from tests.invariants.helpers import (
     LIMIT,
@@ -76,6 +79,56 @@ def test_one_sentence_equals_a_batch_of_64(exits: str, norm: str) -> None:
         own = batch.select(torch.tensor([row]))
         (alone,) = search_batch([model], own, plan, halt=halt)[0]
         _assert_same(alone, together[row][0])
+
+
+@every_exit_case
+@pytest.mark.parametrize("parts", [2, 3, 9])
+def test_searched_in_parts_by_exit(case: Case, parts: int) -> None:
+    """Where exits are known beforehand; every other halting mechanism searches them together."""
+    model, batch = exits_and_batch(case, SOURCES, TARGETS)
+    keys = torch.tensor([11, 12, 13, 14])
+    for plan in (
+        SearchPlan(max_length_a=4, max_length_b=0.4),
+        SearchPlan(beam=3, nbest=2, max_length_a=4, max_length_b=0.4),
+        SearchPlan(sample=True, nbest=3, max_length_a=4, max_length_b=0.4),
+    ):
+        for halt in halts(model):
+            options = {"keys": keys, "halt": halt, "align": True}
+            together = search_batch([model], batch, plan, **options)
+            apart = search_batch([model], batch, plan, **options, parts=parts)
+            for expected, results in zip(together, apart, strict=True):
+                for first, second in zip(results, expected, strict=True):
+                    _assert_same(first, second)
+                    assert first.alignment is not None and second.alignment is not None
+                    assert_close(first.alignment, second.alignment)
+
+
+def test_parts_hold_sentences_of_one_exit(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = (("decoder_depth", 4), ("exits", "tied"), ("halting", "sequence"))
+    model = build(Case("transformer", settings))
+    assert isinstance(model, TransformerExits) and model.halting_map is not None
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(3)
+        model.halting_map.weight.normal_(std=3.0)  # sentences differ in their exits
+    batch = batch_for(model, [3 + index % 7 for index in range(32)], [1] * 32)
+    exits = model.sentence_exits(model.begin(batch.source, batch.source_lengths))
+    assert len(set(exits.tolist())) > 1
+    seen: list[list[int]] = []
+    begin = SearchRun.__init__
+
+    def noted(self: SearchRun, models: Any, states: Any, *rest: Any, **options: Any) -> None:
+        seen.append(model.sentence_exits(states[0]).tolist())
+        begin(self, models, states, *rest, **options)
+
+    plan, halt = SearchPlan(max_length_a=4, max_length_b=0.4), Predicted("sequence")
+    together = search_batch([model], batch, plan, halt=halt)
+    monkeypatch.setattr(SearchRun, "__init__", noted)
+    apart = search_batch([model], batch, plan, halt=halt, parts=4)
+    assert [len(part) for part in seen] == [8] * 4
+    assert sum(seen, []) == sorted(exits.tolist())
+    for exit, (results, *_), (expected, *_) in zip(exits.tolist(), apart, together, strict=True):
+        _assert_same(results, expected)
+        assert set(results.exits or ()) == {exit}
 
 
 def _assert_same(results: Hypothesis, expected: Hypothesis) -> None:

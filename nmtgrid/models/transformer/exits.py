@@ -195,6 +195,10 @@ class TransformerExits(TransformerSource):
                 "confidence, or at a fixed exit.",
             )
 
+    def sentence_exits(self, state: TransformerState) -> Tensor:
+        assert state.sentence_exits is not None, "halting is sequence, and the source is whole"
+        return state.sentence_exits
+
     def drafts(self, state: TransformerState, verified: Verified, align: bool) -> Drafts:
         assert state.memory is not None, "streams write token by token"
         return TransformerDrafts(self, state.memory, verified, align)
