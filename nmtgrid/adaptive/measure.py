@@ -376,8 +376,9 @@ def _timed(
     system: System, groups: Sequence[Sequence[Sample]], setup: DecodeSetup
 ) -> tuple[list[Hypothesis], float, float]:
     """Return the hypotheses of some batches, and the seconds by the clock and by the processor."""
-    by_exit = len(groups) > 1 and setup.batch > 1 and engine.batches_together(system.halt) > 1
+    by_exit = setup.batch > 1 and engine.batches_together(system.halt) > 1
     parts = [[*itertools.chain(*groups)]] if by_exit else groups
+    count = len(groups) if by_exit else 1
     collated = [
         collate([sample.source for sample in part], [[]] * len(part)).to(setup.device)
         for part in parts
@@ -392,7 +393,7 @@ def _timed(
         for batch, own in zip(collated, keys, strict=True):
             nbest_lists = engine.search(
                 [system.model], batch.source, batch.source_lengths, setup.plan, keys=own,
-                halt=system.halt, parts=len(groups),
+                halt=system.halt, parts=count,
             )  # fmt: skip
             hypotheses += [best for best, *_ in nbest_lists]
     _wait(setup.device)

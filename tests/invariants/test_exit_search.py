@@ -125,7 +125,7 @@ def test_parts_hold_sentences_of_one_exit(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(SearchRun, "__init__", noted)
     apart = search_batch([model], batch, plan, halt=halt, parts=4)
     assert [len(part) for part in seen] == [8] * 4
-    assert sum(seen, []) == sorted(exits.tolist())
+    assert [exit for part in seen for exit in part] == sorted(exits.tolist())
     for exit, (results, *_), (expected, *_) in zip(exits.tolist(), apart, together, strict=True):
         _assert_same(results, expected)
         assert set(results.exits or ()) == {exit}

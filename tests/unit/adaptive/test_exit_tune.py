@@ -62,6 +62,7 @@ from nmtgrid.models.api import (
     with_exits,
 )
 from nmtgrid.models.directory import LoadedModel
+from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
@@ -249,6 +250,43 @@ def test_records_of_the_geometric_predictor_and_of_the_full_stack() -> None:
     # An end that the limit forced is nobody's choice.
     is_end = forced.target_output[forced.is_target].numpy() == END
     assert result.hits[~is_end, 2].all() and (result.hits == result.agrees)[~is_end].all()
+
+
+@pytest.mark.parametrize(("batch", "parts"), [(2, 4), (100, 1), (1, 1)])
+def test_exits_of_whole_sentences_are_searched_together(
+    batch: int, parts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside another system, four batches at a time; sentences one by one stay alone."""
+    network, given = model(halting="sequence"), []
+    search = engine.search
+
+    def noted(*arguments: Any, **options: Any) -> list[list[Hypothesis]]:
+        given.append((arguments[0][0], options["parts"], len(arguments[1])))
+        return search(*arguments, **options)
+
+    draw = random.Random(1)
+    drawn = [draw.choices(range(4, 10), k=draw.randint(1, 9)) for _ in range(12)]
+    pairs = [Sample(line, ids, [5], "b", "b") for line, ids in enumerate(drawn, 1)]
+    way = DecodeSetup(SearchPlan(max_length_a=4, max_length_b=1), batch=batch)
+    systems = [System("by sentence", network, Predicted("sequence")), System("full", network)]
+    expected = []
+    for sample in pairs:
+        ids, length = torch.tensor([[*sample.source, END]]), torch.tensor([len(sample.source) + 1])
+        alone = [
+            search([network], ids, length, way.plan, halt=system.halt)[0][0] for system in systems
+        ]
+        expected.append(alone)
+    assert len({max(alone[0].exits or ()) for alone in expected}) > 1
+    monkeypatch.setattr(engine, "search", noted)
+    counts: list[int] = []
+    results = decode(systems, pairs, way, counts.append)
+    assert sum(counts) == 2 * len(pairs)
+    assert max(count for _, count, _ in given) == parts
+    assert max(rows for *_, rows in given) == min(batch * parts, 12)
+    for turn in (0, 1):
+        for hypothesis, alone in zip(results[turn].hypotheses, expected, strict=True):
+            assert hypothesis is not None
+            assert (hypothesis.tokens, hypothesis.exits) == (alone[turn].tokens, alone[turn].exits)
 
 
 def test_budgets_and_drawn_thresholds() -> None:

@@ -11,15 +11,18 @@ import pytest
 import torch
 
 import nmtgrid
+from nmtgrid.adaptive.halting import Predicted
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths, save_model
+from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan, Translation
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, cut, join, split
 from nmtgrid.search.translate import TranslationOptions, Translator, whole_word
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.pipeline import Pipeline, TextFacts
 from nmtgrid.text.vocabulary import Vocabulary
+from tests.unit.helpers import tiny_online
 from tests.unit.helpers.copy_model import CopyModel, copier
 
 WORDS = "a b c d . ,"
@@ -48,6 +51,39 @@ def test_batches_hold_at_most_the_tokens_asked_for() -> None:
         assert rows * width <= 20 or rows == 1
     assert sum(rows for rows, _ in model.batches) == 7
     assert len(model.batches) < 7
+
+
+def test_exits_of_whole_sentences_are_searched_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four batches at a time; not where translations begin as they were told to."""
+    settings = {"exits": "tied", "halting": "sequence", "decoder_depth": 3}
+    system, alone = (tiny_online.translator("transformer", n, **settings) for n in (8, 1))
+    parts: list[int] = []
+    search = engine.search
+
+    def noted(*arguments: Any, **options: Any) -> list[list[Hypothesis]]:
+        parts.append(options["parts"])
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(engine, "search", noted)
+    system.halt = alone.halt = Predicted("sequence")
+    # A predictor that tells the sentences apart.
+    weight = torch.randn(3, 16, generator=torch.Generator().manual_seed(1)) * 9
+    for model in (*system.models, *alone.models):
+        model.state_dict()["halting_map.weight"].copy_(weight)
+        model.state_dict()["halting_map.bias"].zero_()
+    lines = ["ab c", "", "d e", "h", "a b c d e f", "g g g", "c"] * 3
+    expected = alone.translate(lines)
+    parts.clear()
+    translations = [*system.translations(lines)]
+    assert [translation.text for translation in translations] == expected
+    assert max(parts) == 4
+    exits = [best.exits for translation in translations for best in translation.hypotheses]
+    assert len({max(each or ()) for each in exits}) > 1
+    parts.clear()
+    prefixes = ["ab", *[""] * (len(lines) - 1)]
+    results = system.translate(lines, prefixes=prefixes)
+    assert results[1:] == expected[1:] and results[0].startswith("ab")
+    assert set(parts) == {1}
 
 
 def test_windows_are_read_only_when_needed() -> None:
