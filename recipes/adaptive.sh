@@ -276,11 +276,14 @@ guarantee() {
 }
 
 speed() {
+    local models=("aligned=$HERE/aligned-seed$SEED")
     variant Tok-LL-geometric "${LAMBDAS%% *}" 0
+    models+=("geometric=$HERE/$ONE-seed$SEED")
+    variant Seq-LL "${LAMBDAS_SEQUENCE##* }" 0
+    models+=("sequence=$HERE/$ONE-seed$SEED")
     if [ ! -s "$HERE/speed-seed$SEED.json" ]; then
-        run python "$PROJECT/recipes/adaptive_speed.py" "aligned=$HERE/aligned-seed$SEED" \
-            "geometric=$HERE/$ONE-seed$SEED" --data "$DATA" --sentences "${SENTENCES:-256}" \
-            --out "$HERE/speed-seed$SEED.json"
+        run python "$PROJECT/recipes/adaptive_speed.py" "${models[@]}" --data "$DATA" \
+            --sentences "${SENTENCES:-256}" --out "$HERE/speed-seed$SEED.json"
     fi
     keep speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
 }

@@ -7,9 +7,10 @@ python recipes/adaptive_speed.py [NAME=]MODEL... --data DATA --out TABLE.json
     Thresholds of confidence are chosen on `--tune-split` for an average exit of `--exit`. "free
     decisions" leave where these thresholds do, without deciding: what any cheaper decision gains at
     most. "free, by batch" lets all rows of a batch leave with the last of them. A model with a
-    predictor is decoded by that too. "one pass" scores the translations of the full stack all
-    positions at once, those of padding too: about what verified exits would gain if drafts cost
-    nothing and all were accepted.
+    predictor is decoded by that instead; "sequence, mixed" leaves its sentences in the batches
+    where they stand, without ordering them by exit. "one pass" scores the translations of
+    the full stack all positions at once, those of padding too: about what verified exits would gain
+    if drafts cost nothing and all were accepted.
     Weights are packed and memory is kept, as in `nmtgrid decode`.
 """
 
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nmtgrid.adaptive.halting import FixedExit, GivenExits, Thresholds, halt_by
 from nmtgrid.adaptive.measure import (
@@ -80,20 +82,25 @@ def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[
     count = model.traits.num_exits
     tuning = read_samples(loaded.pipeline, dataset.split(arguments.tune_split), arguments.tune)
     every = read_samples(loaded.pipeline, dataset.split(arguments.split), arguments.sentences)
-    confidence = Thresholds("confidence", thresholds(model, tuning, arguments.exit))
+    if model.traits.halting == "none":
+        confidence = Thresholds("confidence", thresholds(model, tuning, arguments.exit))
     rows = []
     for size in arguments.batches:
         samples = every if size > 1 else every[: arguments.alone]
         setup = DecodeSetup(SearchPlan(), size, 1, "processor")
         systems = [System("full stack", model)]
         systems += [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
-        systems.append(System("confidence", model, confidence))
-        systems += free_decisions(model, systems[-1], samples, setup)
-        if (halting := model.traits.halting) != "none":
+        if (halting := model.traits.halting) == "none":
+            systems.append(System("confidence", model, confidence))
+            systems += free_decisions(model, systems[-1], samples, setup)
+            for exit in range(1, min(count, 4)):
+                systems.append(System(f"verified {exit}", model, Verified(exit)))
+        else:
             halt = halt_by(halting, (0.5,) * (count - 1))
             systems.append(System(f"{halting} predictor", model, halt))
-        for exit in range(1, min(count, 4)):
-            systems.append(System(f"verified {exit}", model, Verified(exit)))
+        if halting == "sequence":
+            table, keys = exits_of(systems[-1], samples, setup)
+            systems.append(System("sequence, mixed", model, GivenExits(table, keys)))
         rounds = []
         for _ in range(arguments.rounds):
             rounds.append(decode(systems, samples, setup))
@@ -168,18 +175,25 @@ def thresholds(model: ExitModel, samples: Sequence[Sample], exit: float) -> tupl
     return min(best, key=lambda finalist: abs(finalist.average_exit - exit)).thresholds
 
 
-def free_decisions(
-    model: ExitModel, system: System, samples: Sequence[Sample], setup: DecodeSetup
-) -> list[System]:
-    """Return what leaves where `system` does, each row by itself or each batch together."""
+def exits_of(
+    system: System, samples: Sequence[Sample], setup: DecodeSetup
+) -> tuple[Tensor, Tensor]:
+    """Return where the tokens of each sentence left [B, T], 1 behind its end, and its key [B]."""
     done = decode([system], samples, setup)[0]
     exits = [best.exits or [] if best else [] for best in done.hypotheses]
     longest = max(map(len, exits))
     table = torch.tensor([row + [1] * (longest - len(row)) for row in exits])
+    return table, torch.tensor([sample.line for sample in samples])
+
+
+def free_decisions(
+    model: ExitModel, system: System, samples: Sequence[Sample], setup: DecodeSetup
+) -> list[System]:
+    """Return what leaves where `system` does, each row by itself or each batch together."""
+    table, keys = exits_of(system, samples, setup)
     together = table.clone()
     for part in batches(samples, setup.batch):
         together[part] = table[part].amax(0)
-    keys = torch.tensor([sample.line for sample in samples])
     names = {"free decisions": table, "free, by batch": together}
     return [System(name, model, GivenExits(exits, keys)) for name, exits in names.items()]
 
