@@ -15,7 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import metadata
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +133,7 @@ def main() -> int:
         "faults": faults,
         "figures": figures,
         "largest_differences": largest,
-        "scorer": f"OmniSTEval {metadata.version('omnisteval')} (sacreBLEU {metadata.version('sacrebleu')})",
+        "scorer": f"OmniSTEval {version('omnisteval')} (sacreBLEU {version('sacrebleu')})",
     }
     sys.stdout.write(json.dumps(summary, indent=2) + "\n")
     if arguments.json:
