@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fault injection and fuzzing: kills, full disks, damaged files, odd commands, two processes, mutants.
+# Fault injection and fuzzing: kills, full disks, damaged files, odd commands, two processes, mutants; random logs of
+# simultaneous translation, scored by OmniSTEval too.
 #
 #   bash recipes/trust.sh                    all of it
 #   ONLY="kills pairs" bash recipes/trust.sh
@@ -7,11 +8,11 @@
 #
 # The table has the number of cases, their outcomes and the number of faults; benchmarks/trust.md
 # describes each series. It needs no data. Device hours: 3, of one CPU core.
-# ONLY="kills disk flips pairs readers checkpoints commands mutants", SEED=1; rounds of each:
+# ONLY="kills disk flips pairs readers checkpoints commands logs mutants", SEED=1; rounds of each:
 # KILL_ROUNDS=75, DISK_ROUNDS=25, FLIP_ROUNDS=20, PAIR_ROUNDS=40; READERS=1600 cases of each reader,
-# CHECKPOINTS=500, COMMANDS=6000, MUTANTS=400 of all that can be planted in MUTATED="base search online
+# CHECKPOINTS=500, COMMANDS=6000, LOGS=10000, MUTANTS=400 of all that can be planted in MUTATED="base search online
 # adaptive training", on any of TESTS=tests/unit, and what these let live on TESTS_AGAIN=tests/invariants (none:
-# on no others). RUNS=runs (output folder).
+# on no others). RUNS=runs (output folder), LABEL=word for the name of the record.
 # SMALL=1: a few cases of each.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -19,7 +20,7 @@ no_arguments "$@"
 
 if [ "$SMALL" = 1 ]; then
     : "${KILL_ROUNDS:=1}" "${DISK_ROUNDS:=1}" "${FLIP_ROUNDS:=1}" "${PAIR_ROUNDS:=1}"
-    : "${READERS:=20}" "${CHECKPOINTS:=20}" "${COMMANDS:=30}" "${MUTANTS:=10}"
+    : "${READERS:=20}" "${CHECKPOINTS:=20}" "${COMMANDS:=30}" "${LOGS:=50}" "${MUTANTS:=10}"
     : "${MUTATED:=search/select.py}" "${TESTS:=tests/unit/search/test_select.py}" "${TESTS_AGAIN:=tests/unit/search/test_engine.py}"
 fi
 SEED="${SEED:-1}"
@@ -29,7 +30,7 @@ environment test
 cd "$PROJECT"
 run mkdir -p "$HERE"
 # What is at fault ends its program with 1: the table says so, and the others still run.
-for series in ${ONLY:-kills disk flips pairs readers checkpoints commands mutants}; do
+for series in ${ONLY:-kills disk flips pairs readers checkpoints commands logs mutants}; do
     out="$HERE/$series.json" program=()
     case "$series" in
     kills) program=(faults --only kills --rounds "${KILL_ROUNDS:-75}") ;;
@@ -39,6 +40,7 @@ for series in ${ONLY:-kills disk flips pairs readers checkpoints commands mutant
     readers) program=(fuzz --cases "${READERS:-1600}") ;;
     checkpoints) program=(fuzz.checkpoints --cases "${CHECKPOINTS:-500}") ;;
     commands) program=(fuzz.commands --cases "${COMMANDS:-6000}") ;;
+    logs) program=(fuzz.latency_logs --cases "${LOGS:-10000}") ;;
     mutants)
         program=(mutants --sample "${MUTANTS:-400}" --seconds 60)
         for part in ${MUTATED:-base search online adaptive training}; do program+=("nmtgrid/$part"); done
@@ -57,4 +59,4 @@ for series in ${ONLY:-kills disk flips pairs readers checkpoints commands mutant
     fi
 done
 run python "$PROJECT/recipes/trust_table.py" "$HERE" --out "$HERE/table"
-record trust "Fault injection" "$HERE/table.json"
+record "trust${LABEL:+-$LABEL}" "Fault injection" "$HERE/table.json"

@@ -67,6 +67,14 @@ def _mutants(values: Values) -> Values:
     }
 
 
+def _logs(values: Values) -> Values:
+    """Return the row of tests.fuzz.latency_logs: each figure of a log is compared."""
+    largest = values["largest_differences"]
+    outcomes = {f"figures beside those of {values['scorer']}": values["figures"]}
+    row = _row(largest, [values["cases"]], outcomes, values["faults"])
+    return row | {"largest_difference": max(largest.values())}
+
+
 def _row(
     targets: Iterable[str], cases: Iterable[int], outcomes: Mapping[str, int], faults: int
 ) -> Values:
@@ -86,6 +94,7 @@ SERIES: dict[str, tuple[str, Callable[[Values], Values]]] = {
     "readers": ("corrupted files, each reader", _readers),
     "checkpoints": ("malicious checkpoints for import-fairseq", _checkpoints),
     "commands": ("fuzzed command lines", _commands),
+    "logs": ("random latency logs, scored twice", _logs),
     "mutants": ("mutants of the code", _mutants),
 }
 

@@ -35,6 +35,14 @@ class ConfigError(NmtgridError):
         super().__init__("\n".join(self.faults), advice)
 
 
+def merged(errors: Sequence[ConfigError]) -> ConfigError:
+    """Return one error with the faults of all, and with their advice."""
+    advice = {error.advice for error in errors if error.advice}
+    if len(advice) < 2:
+        return ConfigError([fault for error in errors for fault in error.faults], *advice)
+    return ConfigError([str(error) for error in errors])
+
+
 class StorageError(NmtgridError):
     """A file of nmtgrid that cannot be written, or is missing, truncated or altered."""
 

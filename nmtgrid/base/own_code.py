@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -71,6 +72,18 @@ def own_definitions(accepts: Callable[[Any], bool]) -> dict[str, Any]:
         for name, value in vars(module).items()
         if _defines(module, value) and accepts(value)
     }
+
+
+def definition_line(name: str) -> str:
+    """Return `FILE:LINE: ` of the class or function that an imported file defines, else nothing."""
+    definitions = own_definitions(lambda value: inspect.isclass(value) or inspect.isfunction(value))
+    if name not in definitions:
+        return ""
+    definition = definitions[name]
+    try:
+        return f"{inspect.getfile(definition)}:{inspect.getsourcelines(definition)[1]}: "
+    except (OSError, TypeError):  # the class has been made by a call, or the file has changed
+        return ""
 
 
 def _defines(module: ModuleType, value: Any) -> bool:

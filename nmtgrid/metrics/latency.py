@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import nan_to_none
-from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
+from nmtgrid.base.own_code import ADVICE, definition_line, imported_name, own_definitions
 from nmtgrid.base.spans import shortened
 from nmtgrid.base.subword_marks import SPACE, joined_words, word_numbers
 
@@ -228,6 +228,11 @@ def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
         try:
             name, functions = imported_name(text), own_definitions(inspect.isfunction)
             if name not in functions:
+                if line := definition_line(name):
+                    raise ConfigError(
+                        f"{line}`{name}` is no latency metric: it must be a function.",
+                        f"Write `def {name}(delays, source_length, target_length)`.",
+                    )
                 advice = f"{nearest(name, functions)} {ADVICE}".strip()
                 raise ConfigError(f"There is no latency metric `{shortened(name)}`.", advice)
             metric: Metric = functions[name]

@@ -15,13 +15,21 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.errors import ConfigError, merged
 from nmtgrid.base.io.records import Percent, Positive, Probability
-from nmtgrid.base.own_code import ADVICE, imported_name
+from nmtgrid.base.own_code import imported_name
 from nmtgrid.metrics.risk_control import Risk
 from nmtgrid.models.directory import POLICIES, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
-from nmtgrid.online.settings import ALL, KINDS, Setting, SourceText, own_policies, read_setting
+from nmtgrid.online.settings import (
+    ALL,
+    KINDS,
+    Setting,
+    SourceText,
+    own_policies,
+    read_setting,
+    unknown_policy,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,35 +119,41 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
     """Return the texts with stored names replaced by their policies, and the stored settings.
 
     Stored names are those of the model directory in `folders`, of which there must be one. Raises
-    ConfigError for an unknown name, and for a stored one with further settings; StorageError for a
-    damaged file.
+    ConfigError that names every unknown name, and every stored one with further settings;
+    StorageError for a damaged file.
     """
-    expanded, used = [], []
+    expanded: list[str] = []
+    used: list[PolicyPreset] = []
+    errors: list[ConfigError] = []
     for text in texts:
-        name, *changes = text.split() or [""]
-        name = imported_name(name)
-        if not name or name in KINDS or name in own_policies():
-            expanded.append(" ".join([name, *changes]))
-            continue
-        stored = {key: each for folder in folders for key, each in POLICY_FILE.load(folder).items()}
-        if name not in stored:
-            # In the problem itself: whoever collects faults leaves out advice.
-            raise ConfigError(
-                f"There is no reading policy `{name}`, and none is stored under this name. "
-                f"{nearest(name, [*KINDS, *stored, *own_policies()])} {ADVICE}"
-            )
-        faults = []
-        if len(folders) > 1:
-            faults.append(
-                f"`{name}` is stored in one model's directory, but several models are given."
-            )
-        if changes:
-            faults.append(
-                f"`{name}` is the stored setting `{stored[name].policy}` and takes no further "
-                "settings: to change them, write the policy in full."
-            )
-        if faults:
-            raise ConfigError(faults)
-        expanded.append(stored[name].policy)
-        used.append(stored[name])
+        try:
+            name, *changes = text.split() or [""]
+            name = imported_name(name)
+            if not name or name in KINDS or name in own_policies():
+                expanded.append(" ".join([name, *changes]))
+                continue
+            used.append(_stored_policy(name, changes, folders))
+            expanded.append(used[-1].policy)
+        except ConfigError as error:
+            errors.append(error)
+    if errors:
+        raise merged(errors)
     return expanded, used
+
+
+def _stored_policy(name: str, changes: Sequence[str], folders: Sequence[Path]) -> PolicyPreset:
+    """Return the policy that is stored under `name`; raises as `expand` does."""
+    stored = {key: each for folder in folders for key, each in POLICY_FILE.load(folder).items()}
+    if name not in stored:
+        raise unknown_policy(name, stored)
+    faults = []
+    if len(folders) > 1:
+        faults.append(f"`{name}` is stored in one model's directory, but several models are given.")
+    if changes:
+        faults.append(
+            f"`{name}` is the stored setting `{stored[name].policy}` and takes no further "
+            "settings: to change them, write the policy in full."
+        )
+    if faults:
+        raise ConfigError(faults)
+    return stored[name]

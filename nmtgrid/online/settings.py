@@ -9,18 +9,19 @@ of its settings.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import itertools
 import math
 import re
 import typing
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from nmtgrid.base.config import meanings
-from nmtgrid.base.errors import ConfigError, nearest
-from nmtgrid.base.own_code import ADVICE, imported_name, own_definitions
+from nmtgrid.base.errors import ConfigError, list_names, merged, nearest
+from nmtgrid.base.own_code import ADVICE, definition_line, imported_name, own_definitions
 from nmtgrid.base.spans import MOST_NUMBERS, decimals, shortened, whole_numbers
 
 if TYPE_CHECKING:
@@ -240,7 +241,10 @@ def _written(value: Any) -> str:
 
 
 def policy_class(name: str) -> Any:
-    """Return the class of a policy by its name. Raises ConfigError for an unknown name."""
+    """Return the class of a policy by its name.
+
+    Raises ConfigError for an unknown name, and for a class of one's own that is no usable policy.
+    """
     from nmtgrid.online import policies, retranslation
 
     if name in KINDS:
@@ -248,10 +252,7 @@ def policy_class(name: str) -> Any:
         return getattr(module, KINDS[name].make)
     own = own_policies()
     if name not in own:
-        raise ConfigError(
-            f"There is no reading policy `{shortened(name)}`.",
-            f"{nearest(name, [*KINDS, *own])} {ADVICE}",
-        )
+        raise unknown_policy(name)
     base, policy = policies.Policy, own[name]
     if policy.decide is base.decide and policy.next_reads is base.next_reads:
         raise ConfigError(
@@ -259,7 +260,44 @@ def policy_class(name: str) -> Any:
             "Add `decide(self, proposal)`, which returns a tensor [R] of bools: True where a row "
             "writes.",
         )
+    if ignored := _ignored_settings(policy):
+        raise ConfigError(
+            f"{definition_line(name)}the reading policy `{name}` is no dataclass: "
+            f"{list_names(ignored)} would be ignored.",
+            f"Write `@dataclasses.dataclass(frozen=True)` above `class {name}`.",
+        )
     return policy
+
+
+def _ignored_settings(policy: type) -> list[str]:
+    """Return the annotated names of a user-defined policy that are no fields of a dataclass."""
+    from nmtgrid.online.policies import Policy
+
+    return [
+        name
+        for cls in policy.__mro__[: policy.__mro__.index(Policy)]
+        if "__dataclass_fields__" not in vars(cls)
+        for name, hint in inspect.get_annotations(cls).items()
+        # Those of the base, such as `wants_alignment`, are no settings.
+        if not hasattr(Policy, name) and "ClassVar" not in str(hint)
+    ]
+
+
+def unknown_policy(name: str, stored: Iterable[str] | None = None) -> ConfigError:
+    """Return the error for a name that no policy has; `stored` are names in a model directory."""
+    own = own_definitions(lambda value: True)
+    if name in own:
+        return ConfigError(
+            f"{definition_line(name)}`{name}` is no reading policy: it must be a subclass of "
+            "`nmtgrid.online.policies.Policy`.",
+            f"Write `class {name}(Policy)`.",
+        )
+    problem = f"There is no reading policy `{shortened(name)}`"
+    if stored is not None:
+        problem += ", and none is stored under this name"
+    # The nearest name is a part of the problem: of several unknown names each has its own.
+    known = nearest(name, [*KINDS, *(stored or ()), *own_policies()])
+    return ConfigError(f"{problem}. {known}", ADVICE)
 
 
 def own_policies() -> dict[str, Any]:
@@ -451,16 +489,14 @@ def read_settings(
     readers += [partial(read_policy, text) for text in policies]
     settings: list[Setting] = []
     # All are read before anything is raised, so that one message names every fault.
-    faults: list[str] = []
-    advice: list[str] = []
+    errors: list[ConfigError] = []
     for read in readers:
         try:
             settings += read()
         except ConfigError as error:
-            faults += error.faults
-            advice += filter(None, [error.advice])
-    if faults:
-        raise ConfigError(faults, advice[0] if len(advice) == 1 else "")
+            errors.append(error)
+    if errors:
+        raise merged(errors)
     # The same point may come from two lists, as from `--k` and `--policies all`.
     return list(dict.fromkeys(settings))
 

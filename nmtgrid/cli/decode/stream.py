@@ -25,9 +25,16 @@ from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
 from nmtgrid.metrics.latency import Metric, Unit, latency, read_metrics, seconds_per_token
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
+from nmtgrid.online.path_warnings import (
+    ends_at_limit,
+    length_limit_warning,
+    reads_whole_source,
+    whole_source_warning,
+)
 from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_setting, read_settings
 from nmtgrid.online.stream import LineText, StreamTranslator, stream_plan
+from nmtgrid.search.engine import hides_source_end
 from nmtgrid.search.translate import (
     TranslationOptions,
     Translator,
@@ -152,6 +159,8 @@ def translate_stream(arguments: DecodeArguments) -> None:
         report = run.report(read_metrics(arguments.metric or ()))
     except ConfigError as caught:  # a metric has failed
         report, ending = run.report({}), ending or caught
+    if ending is None:
+        run.warn(setting)
     values = {**setting.values(), "finish_reading": arguments.finish_reading, **report}
     write_report(arguments.json, {**values, "complete": ending is None})
     if ending is not None:
@@ -212,6 +221,7 @@ class _Run:
         self._unknown = UnknownUnits(translator.pipeline, console.warn)
         self._seconds = 0.0
         self._sentences = self._tokens = self._exits = self._exited_tokens = 0
+        self._at_limit = 0
         # Seconds of work before each write of each line.
         self._written: list[list[float]] = []
         # Delays and source length of each line, which latency is the mean over.
@@ -259,8 +269,26 @@ class _Run:
             "search": dataclasses.asdict(self._translator.plan),
         }
 
+    def warn(self, setting: Setting) -> None:
+        """Warn of a policy that translates offline, and of translations that do not end."""
+        streams = self._measured["token"]
+        average = latency([delays for delays, _ in streams], [length for _, length in streams])
+        written = average.sentences - average.skipped
+        late = average.yaal_skipped - average.skipped
+        if reads_whole_source(setting, late, written):
+            console.warn(whole_source_warning({setting.title: (late, written)}))
+        sources = sum(length > 0 for _, length in streams)
+        warning = length_limit_warning({setting.title: (self._at_limit, sources)})
+        # A model that is not shown the source's end does not end by itself.
+        if warning and not hides_source_end(self._translator.models):
+            console.warn(warning)
+
     def _count(self, line: _Line) -> None:
         self._sentences += 1
+        pieces = line.stream.pieces
+        lengths = [len(stream.source) for stream in pieces]
+        written = sum(len(stream.target) for stream in pieces)
+        self._at_limit += any(lengths) and ends_at_limit(written, lengths, self._translator.plan)
         for stream in line.stream.pieces:
             self._tokens += len(stream.target) + bool(stream.source)
             exits = (stream.hypothesis().exits if stream.source else None) or []

@@ -43,10 +43,17 @@ from nmtgrid.online.evaluate import (
     tokenizer_of,
 )
 from nmtgrid.online.objectives.wait_k import trained_k
+from nmtgrid.online.path_warnings import (
+    ends_at_limit,
+    length_limit_warning,
+    reads_whole_source,
+    whole_source_warning,
+)
 from nmtgrid.online.policy_presets import POLICY_FILE, PolicyPreset
 from nmtgrid.online.published import Evaluation, warnings
 from nmtgrid.online.settings import Setting, names_all
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
+from nmtgrid.search.engine import hides_source_end
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
 
 
@@ -81,10 +88,13 @@ def score_log(
     write_report(json, log_score.values())
 
 
-def print_skipped(latencies: Mapping[str, Latency]) -> None:
+def print_skipped(
+    latencies: Mapping[str, Latency], settings: Mapping[str, Setting] | None = None
+) -> None:
     """Print how many sentences have no latency, by title if the numbers differ.
 
-    Of several titles, those without any YAAL are left out: the table shows it.
+    Of several titles, those without any YAAL are left out: the table shows it. A warning names the
+    `settings` with which most sentences are translated offline although this was not asked for.
     """
     skipped = {title: latency.skipped for title, latency in latencies.items()}
     # Skipped sentences have no YAAL either and would otherwise be reported twice.
@@ -93,6 +103,14 @@ def print_skipped(latencies: Mapping[str, Latency]) -> None:
         for title, latency in latencies.items()
         if len(latencies) == 1 or not math.isnan(latency.yaal)
     }
+    offline = {}
+    for title, setting in (settings or {}).items():
+        latency = latencies[title]
+        written = latency.sentences - latency.skipped
+        unread = latency.yaal_skipped - latency.skipped
+        if reads_whole_source(setting, unread, written):
+            offline[title] = unread, written
+            late.pop(title, None)
     total = max(latency.sentences for latency in latencies.values())
     if text := _counted(skipped):
         console.say(
@@ -104,6 +122,8 @@ def print_skipped(latencies: Mapping[str, Latency]) -> None:
             f"In {text} of {total:,} sentences nothing was written before the whole source was "
             "read: YAAL excludes them."
         )
+    if offline:
+        console.warn(whole_source_warning(offline))
 
 
 def _counted(counts: Mapping[str, int]) -> str:
@@ -451,7 +471,29 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     least, most = f"{min(rates):,.0f}", f"{max(rates):,.0f}"
     rate = least if least == most else f"{least} to {most}"
     console.say(f"{seconds:.1f} s, {rate} target tokens/s")
-    print_skipped({_title(m): m.latencies[unit, convention] for m in system.done})
+    print_skipped(
+        {_title(m): m.latencies[unit, convention] for m in system.done},
+        {_title(m): m.decoded.setting for m in system.done},
+    )
+    if warning := length_limit_warning(_at_limit(system)):
+        console.warn(warning)
+
+
+def _at_limit(system: System) -> dict[str, tuple[int, int]]:
+    """Return by setting how many translations end at the length limit, and how many there are."""
+    plan = system.decoder.translator.plan
+    if hides_source_end(system.decoder.translator.models):
+        return {}  # such a model does not end by itself
+    counts = {}
+    for measured in system.done:
+        pairs = zip(system.sentences, measured.decoded.outcomes, strict=True)
+        at_limit = [
+            ends_at_limit(len(outcome.units), map(len, (p.source for p in sentence.pieces())), plan)
+            for sentence, outcome in pairs
+            if sentence.source
+        ]
+        counts[_title(measured)] = sum(at_limit), len(at_limit)
+    return counts
 
 
 def _rows(

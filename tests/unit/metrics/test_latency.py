@@ -222,6 +222,10 @@ def al(delays, source_length, target_length):
     return 1
 
 
+class Tardy:
+    pass
+
+
 number = 3
 """
 
@@ -238,6 +242,7 @@ def test_what_is_wrong_with_ones_own_metric_is_told(tmp_path: Path) -> None:
     for text, message in (
         ("tardines", "no latency metric `tardines`.*`tardiness`"),
         ("number", "no latency metric `number`"),
+        ("Tardy", r"own\.py:\d+: `Tardy` is no latency metric: .* Write `def Tardy\(delays, "),
         ("broken", r"`broken` failed at a trial.*ZeroDivisionError: .*\. It is called as"),
         ("words", "failed at a trial.*ValueError"),
         ("sentence", r"ValueError: This is a sentence\. It is called"),

@@ -333,6 +333,26 @@ def test_a_policy_of_ones_own(stream: Stream, tmp_path: Path) -> None:
     assert (code, text) == stream(LINES.encode(), "--import", own, "--policy", "Later least=3")
 
 
+def test_a_policy_that_translates_offline_is_told(stream: Stream, tmp_path: Path) -> None:
+    """Also that translations end at the limit of 4 + 1.5 |x| units, where most of them do."""
+    own, traces = tmp_path / "own.py", tmp_path / "t.jsonl"
+    own.write_text(OWN, encoding="utf-8")
+    offline = "Nothing was written before the whole source was read: Later least = {} in {} of 3"
+    for least, late in ((9, 3), (4, 1), (6, 2)):
+        # Sources of 4, 8 and 6 units.
+        policy = f"{own}:Later least={least}"
+        code, _ = stream(LINES.encode(), "--policy", policy, "--traces", traces)
+        message = stream.message  # type: ignore[attr-defined]
+        assert code == 0 and (offline.format(least, late) in message) == (late > 1)
+        limits = [
+            len(trace.target) == int(4 + 1.5 * len(trace.source))
+            for trace in read_traces(traces)
+            if trace.source
+        ]
+        at_limit = f"Later least = {least} in {sum(limits)} of 3 sentences. If those of `--k inf`"
+        assert (at_limit in message) == (sum(limits) > 1)
+
+
 def test_a_failing_policy_keeps_the_lines_that_have_ended(stream: Stream, tmp_path: Path) -> None:
     own, traces, report = tmp_path / "own.py", tmp_path / "t.jsonl", tmp_path / "r.json"
     own.write_text(OWN, encoding="utf-8")

@@ -1,92 +1,111 @@
-"""OmniSTEval, the scorer of the IWSLT evaluation, gives the scores of `online-eval --log`.
+"""OmniSTEval, the scorer of the IWSLT evaluation, gives nmtgrid's figures.
 
-    NMTGRID_FUZZED_LOGS=10000 python -m pytest -n 0 -q tests/unit/online/test_omnisteval.py
-
-compares 10,000 logs, which takes minutes.
+Those of `online-eval --log` for random logs, of which `python -m tests.fuzz.latency_logs` compares
+10,000, and those of `online-eval` for each reading policy.
 """
 
-import json
-import logging
+import dataclasses
 import math
-import os
-import random
+from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
+import torch
 
-from nmtgrid.online.simuleval import LOG, LogScore, Tokenizer, read_log, score
+from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence, instances, measure
+from nmtgrid.online.settings import KINDS, Setting, read_policy
+from nmtgrid.online.simuleval import LOG, write_log
+from nmtgrid.search.translate import Translator
+from tests.unit.helpers.tiny_online import sentences, translator
 
-scoring = pytest.importorskip("omnisteval.scoring", reason="OmniSTEval is not installed")
-loading = pytest.importorskip("omnisteval.io", reason="OmniSTEval is not installed")
-
-LOGS = int(os.environ.get("NMTGRID_FUZZED_LOGS", "300"))
-WORDS = ("the", "a", "cat", "dog", "sat", "ran", "on", "mat", "3.5", "it's", "end.", ",", ".", "…")
-
-
-def _text(source: random.Random, most: int) -> str:
-    blanks = source.choice([" ", " ", "  "])
-    return blanks.join(source.choice(WORDS) for _ in range(source.randint(1, most)))
-
-
-def _sentence(source: random.Random, index: int, measured: bool) -> dict[str, Any]:
-    """Return a sentence of any path: none written, beyond the source, never all read, all read."""
-    length = source.choice([1, 1, 2, 5, 12, 30])
-    reference = _text(source, 15)
-    prediction = source.choice([reference, _text(source, 15), _text(source, 15), ""])
-    top = source.choice([length, length, length + 3, length // 2])
-    low = source.choice([0, 0, 0, top])
-    delays = sorted(source.randint(low, top) for _ in prediction.split())
-    elapsed, seconds = [], 0.0
-    for delay in delays:
-        seconds += measured * source.random()
-        elapsed.append(delay + seconds)
-    return {
-        "index": index, "prediction": prediction, "delays": delays,
-        "elapsed": elapsed if measured else [0] * len(delays), "prediction_length": len(delays),
-        "reference": reference, "source": " ".join(["s"] * length), "source_length": length,
-    }  # fmt: skip
+pytest.importorskip("omnisteval.scoring", reason="OmniSTEval is not installed")
+LOGS = 300
+MODELS: dict[str, tuple[str, dict[str, str]]] = {
+    "reader": ("pervasive", {"reader": "own"}),
+    **{
+        reader: ("transformer", {"reader": reader})
+        for reader in ("monotonic", "transport", "information")
+    },
+}
+MODEL_OF = {"mma": "monotonic", "itst": "transport", "wait-info": "information"}
+"""Models with the mechanism that a policy needs; all others work with the first one."""
 
 
-def _compare(path: Path, tokenizer: Tokenizer) -> LogScore:
-    ours = score(read_log(path), tokenizer)
-    instances = loading.load_shortform_instances(str(path), None, "delays", "elapsed")
-    theirs, *_ = scoring.evaluate_instances(
-        instances,
-        is_longform=False,
-        bleu_tokenizer=tokenizer,
-        compute_quality=ours.bleu is not None,
-    )
-    pairs = [(getattr(ours.simuleval, name), theirs.get(name, math.nan))
-             for name in ("al", "laal", "yaal", "ap", "dal")]  # fmt: skip
-    if ours.bleu is not None:
-        pairs.append((ours.bleu.value, theirs["bleu"]))
-    if ours.computation_aware is not None:
-        pairs += [(getattr(ours.computation_aware, name), theirs[f"ca_{name}"])
-                  for name in ("al", "laal", "yaal", "ap", "dal")]  # fmt: skip
-    # Without a single prediction OmniSTEval has no latency at all; ours is not a number.
-    for value, expected in pairs:
-        assert value == pytest.approx(expected, abs=1e-9, nan_ok=True)
-    return ours
+def test_the_same_scores() -> None:
+    from tests.fuzz.latency_logs import TOLERANCE, comparisons
 
-
-def test_the_same_scores(tmp_path: Path) -> None:
-    """OmniSTEval's empty `elapsed` mean that nothing was measured; here zeros do so too."""
-    logging.disable(logging.WARNING)
-    source, path = random.Random(20), tmp_path / LOG
     scores = []
-    try:
-        for number in range(LOGS):
-            measured = source.random() < 0.3
-            sentences = [
-                _sentence(source, index, measured) for index in range(source.randint(1, 6))
-            ]
-            path.write_text("".join(json.dumps(sentence) + "\n" for sentence in sentences))
-            scores.append(_compare(path, "none" if number % 4 == 0 else "13a"))
-    finally:
-        logging.disable(logging.NOTSET)
+    for comparison in comparisons(LOGS, seed=20):
+        assert max(comparison.differences.values()) <= TOLERANCE, comparison
+        scores.append(comparison.score)
     # What is compared is there: figures of each kind, and logs without any.
     assert sum(log.bleu is not None and 0 < log.bleu.value < 100 for log in scores) > LOGS / 5
     assert sum(log.computation_aware is not None for log in scores) > LOGS / 10
     assert sum(math.isnan(log.simuleval.yaal) for log in scores) > 0
     assert sum(log.thesis.skipped > 0 for log in scores) > LOGS / 10
+
+
+def test_a_difference_is_a_difference() -> None:
+    """Also where only one of two figures is a number."""
+    from tests.fuzz.latency_logs import difference
+
+    assert difference(1.5, 1.25) == difference(1.25, 1.5) == 0.25
+    assert difference(math.nan, math.nan) == 0
+    assert difference(math.nan, 1.0) == difference(1.0, math.nan) == math.inf
+
+
+@cache
+def _translator(name: str) -> Translator:
+    arch, settings = MODELS[name]
+    online = translator(arch, **settings)
+    if arch == "transformer":
+        # Weights with which the settings of a policy differ, and sentences have several words.
+        torch.manual_seed(4)
+        for parameter in online.models[0].parameters():
+            torch.nn.init.normal_(parameter, std=0.18)
+    else:
+        with torch.no_grad():
+            for parameter in online.models[0].parameters():
+                parameter.mul_(0.5)
+    return online
+
+
+def _settings(policy: str) -> list[Setting]:
+    """Return the lowest, the highest and a middle value of a policy's sweep."""
+    if policy == "oracle":
+        return [Setting("oracle", value) for value in (0.0, 1.0)]
+    sweep = read_policy(policy)
+    return [sweep[0], sweep[len(sweep) // 2], sweep[-1]]
+
+
+def _check(pairs: Sequence[Sentence], decoded: Decoded, online: Translator, log: Path) -> None:
+    from tests.fuzz.latency_logs import LATENCIES, TOLERANCE, difference, figures_of
+
+    joiner = online.pipeline.target_joiner
+    measured = measure(pairs, decoded, joiner, lowercase=False)
+    write_log(log, instances(pairs, decoded.outcomes, joiner))
+    theirs = figures_of(log / LOG, "none")
+    ours = measured.latencies["word", "simuleval"]
+    for name in LATENCIES:
+        # OmniSTEval leaves out what no sentence has.
+        figures = getattr(ours, name), theirs.get(name, math.nan)
+        assert difference(*figures) <= TOLERANCE, (decoded.setting.title, name, figures)
+    assert difference(measured.tokenized.value, theirs["bleu"]) <= TOLERANCE
+    assert measured.tokenized.value > 0 and ours.dal > 0
+
+
+@pytest.mark.parametrize("policy", KINDS)
+def test_each_policy_of_online_eval(policy: str, tmp_path: Path) -> None:
+    online = _translator(MODEL_OF.get(policy, "reader"))
+    # A log cannot hold a sentence without a source.
+    pairs = [pair for pair in sentences(24) if pair.source]
+    results = list(OnlineDecoder(online).run(pairs, _settings(policy)))
+    # Every second reference is a translation, so that BLEU is above 0.
+    for index, outcome in enumerate(results[0].outcomes):
+        if index % 2 and outcome.words:
+            pairs[index] = dataclasses.replace(pairs[index], reference=outcome.words)
+    for number, decoded in enumerate(results):
+        _check(pairs, decoded, online, tmp_path / str(number))
+    paths = {str([outcome.reads for outcome in decoded.outcomes]) for decoded in results}
+    assert len(paths) > 1, "the settings differ"

@@ -394,6 +394,37 @@ def test_an_interruption_keeps_what_is_done(
     assert (out / "curve.png").is_file() and (out / "k-1.txt").is_file()
 
 
+LATE = """
+import dataclasses
+from nmtgrid.online.policies import Policy
+
+
+@dataclasses.dataclass(frozen=True)
+class NeverWrites(Policy):
+    def decide(self, proposal):
+        return proposal.reads < 0
+"""
+
+
+def test_a_policy_that_translates_offline_is_told(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, with its numbers; also where translations end at the limit of 5 + |x| units."""
+    own, out = tmp_path / "own.py", tmp_path / "out"
+    own.write_text(LATE, encoding="utf-8")
+    command = ("grid", "--data", "data", "--sentences", 6, "--k", "1,inf", "--out", out)
+    assert online(*command, "--policy", f"{own}:NeverWrites") == 0
+    shown = " ".join(capsys.readouterr().err.split())
+    offline = "Nothing was written before the whole source was read: NeverWrites in 6 of 6"
+    assert shown.count(offline) == 1 and shown.count("before the whole source was read") == 1
+    for slug, title in (("k-1", "k=1"), ("k-inf", "k=∞"), ("NeverWrites", "NeverWrites")):
+        traces = list(read_traces(out / f"{slug}.traces.jsonl"))
+        at_limit = sum(len(trace.target) == 5 + len(trace.source) for trace in traces)
+        assert (f"{title} in {at_limit} of 6 sentences" in shown.split("length limit")[1]) == (
+            at_limit > 3
+        )
+
+
 def test_an_error_keeps_what_is_done(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,7 +25,7 @@ from nmtgrid.metrics.latency import word_delays
 from nmtgrid.models.directory import save_model
 from nmtgrid.online import simuleval_agent
 from nmtgrid.online.policies import Bounded, WaitK
-from nmtgrid.online.settings import read_policy
+from nmtgrid.online.settings import KINDS, read_policy
 from nmtgrid.online.simuleval import Instance, read_log, score
 from nmtgrid.online.simuleval_agent import Session, add_arguments, agent_class, make_translator
 from nmtgrid.online.stream import StreamTranslator
@@ -218,8 +218,8 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     actions.WriteAction = lambda text, finished: Action(read=False, text=text, finished=finished)
 
 
-def _model(folder: Path) -> Path:
-    loaded = translator("pervasive")
+def _model(folder: Path, arch: str = "pervasive", **settings: str) -> Path:
+    loaded = translator(arch, **settings)
     plan = {"beam": 4, "max_length_a": 4.0, "max_length_b": 1.5}
     save_model(folder / "model", loaded.models[0], loaded.pipeline, {"search": plan})
     return folder / "model"
@@ -307,11 +307,22 @@ def _run(
 
 LATENCIES = {"AL": "al", "LAAL": "laal", "AP": "ap", "DAL": "dal"}
 """SimulEval's names of the metrics, and ours."""
-# Each policy that streams; the reader's needs a model that has one.
+# Each policy that streams.
 POLICIES = (
     "wait-k k=1", "wait-k k=3", "confidence threshold=0.5 floor=1 cap=6", "entropy most=2",
     "alignatt last=1", "edatt mass=0.3", "local-agreement n=2", "hold-n n=2",
+    "threshold threshold=0.5", "mma threshold=0.5", "itst delta=0.5", "wait-info k=3",
 )  # fmt: skip
+READERS = {
+    "threshold": ("pervasive", "own"), "mma": ("transformer", "monotonic"),
+    "itst": ("transformer", "transport"), "wait-info": ("transformer", "information"),
+}  # fmt: skip
+"""Architecture and `model.reader` of the models that a policy needs."""
+
+
+def test_each_policy_that_streams_is_compared() -> None:
+    names = {policy.partition(" ")[0] for policy in POLICIES}
+    assert names == KINDS.keys() - {"oracle", "re-translation"}
 
 
 @needs_simuleval
@@ -319,9 +330,13 @@ POLICIES = (
 def test_simuleval_gets_and_scores_what_a_batched_search_writes(
     project: Path, tmp_path: Path, policy: str
 ) -> None:
-    """Its own scores of the log are ours too."""
-    model = Path(os.environ.get("NMTGRID_ONLINE_MODEL") or _model(tmp_path))
+    """Its own scores of the log are ours too. Policies that need a reader have a model with it."""
     source = os.environ.get("NMTGRID_ONLINE_SOURCE")
+    if (name := policy.partition(" ")[0]) in READERS:
+        arch, reader = READERS[name]
+        model, source = _model(tmp_path, arch, reader=reader), None
+    else:
+        model = Path(os.environ.get("NMTGRID_ONLINE_MODEL") or _model(tmp_path))
     lines = _lines(100)
     if source:
         lines = Path(source).read_text(encoding="utf-8").split("\n")[:100]

@@ -14,6 +14,11 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.base.own_code import import_files
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence
+from nmtgrid.online.path_warnings import (
+    ends_at_limit,
+    length_limit_warning,
+    reads_whole_source,
+)
 from nmtgrid.online.policies import (
     AlignAtt,
     Confidence,
@@ -34,7 +39,7 @@ from nmtgrid.online.settings import (
     read_settings,
 )
 from nmtgrid.online.stream import StreamTranslator
-from nmtgrid.search.api import Agent, Proposal
+from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.vocabulary import END
 from tests.unit.helpers.tiny_online import sentences, translator
@@ -271,6 +276,24 @@ class Reads(Policy):
 
 class Other:
     pass
+
+
+class Bare(Policy):
+    wants_alignment: bool = False
+    margin: float = 0.4
+    least: int = 1
+
+    def decide(self, proposal):
+        return proposal.reads > 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Derived(Bare):
+    most: int = 3
+
+
+class Plain(Even):
+    pass
 """
 
 
@@ -371,7 +394,11 @@ def _decide(name: str) -> Tensor:
 def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
     for text, message in (
         ("Margn", "no reading policy `Margn`.*`Margin`.*--import FILE"),
-        ("Other", "no reading policy `Other`"),
+        ("Other", r"own\.py:\d+: `Other` is no reading policy: it must be a subclass"),
+        (f"{own}:Other", "Write `class Other\\(Policy\\)`"),
+        ("Bare", r"own\.py:\d+: the .* `Bare` is no dataclass: `margin`, `least` would be ignored"),
+        ("Bare margin=0.3", r"Write `@dataclasses.dataclass\(frozen=True\)` above `class Bare`"),
+        ("Derived", "`margin`, `least` would be ignored"),
         ("Mute", "has no method `decide`"),
         (f"{own}:Margn", "own.py does not define `Margn`. Did you mean `Margin`"),
         (f"{own}", "names only a file. Name what it defines: `.*own.py:NAME`"),
@@ -379,12 +406,55 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=f"(?s){message}"):
             read_policy(text)
+    assert read_policy("Plain")[0].values()["policy"] == "Plain"  # nothing would be ignored
     with pytest.raises(ConfigError, match="`Broken` failed at target token 1: AttributeError"):
         _decide("Broken")
     with pytest.raises(ConfigError, match=r"tensor of bools \[2\].*returned \[2, 4\]"):
         _decide("Shapeless")
     with pytest.raises(ConfigError, match=r"tensor of bools \[2\].*returned \[2\] of float32"):
         _decide("Probable")
+
+
+def test_several_unknown_names_are_all_told(own: Path) -> None:
+    """Each with the nearest name; what to do is said once where it is the same for all."""
+    for read in (
+        lambda texts: read_settings(None, None, None, texts),
+        lambda texts: expand(texts, []),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            read(["confidnce", "Margn margin=0.2"])
+        assert ["`confidence`" in fault for fault in caught.value.faults] == [True, False]
+        assert ["`Margin`" in fault for fault in caught.value.faults] == [False, True]
+        assert str(caught.value).count("--import FILE") == 1
+        with pytest.raises(ConfigError) as caught:
+            read(["confidnce", "Other"])
+        assert ["--import FILE" in fault for fault in caught.value.faults] == [True, False]
+        assert "Write `class Other(Policy)`" in caught.value.faults[1]
+
+
+def test_settings_that_translate_offline() -> None:
+    """More than half of the sentences read whole, unless the setting says so itself."""
+    for text, late, expected in (
+        ("confidence threshold=0.9", 10, True),
+        ("confidence threshold=0.9", 6, True),
+        ("confidence threshold=0.9", 5, False),
+        ("hold-n n=8", 10, True),
+        ("hold-n n=inf", 10, False),
+        ("wait-k k=9", 10, False),
+    ):
+        assert reads_whole_source(read_policy(text)[0], late, 10) == expected
+    assert not reads_whole_source(Setting("oracle", 0.0), 10, 10)
+    assert not reads_whole_source(read_policy("confidence")[0], 0, 0)
+
+
+def test_translations_that_end_at_the_limit() -> None:
+    """4 + 1.5 |x| tokens, of each piece."""
+    plan = SearchPlan(max_length_a=4, max_length_b=1.5)
+    assert [ends_at_limit(length, [4], plan) for length in (9, 10, 11)] == [False, True, True]
+    assert [ends_at_limit(length, [4, 2], plan) for length in (16, 17)] == [False, True]
+    warning = length_limit_warning({"a": (10, 10), "b": (1200, 2000), "c": (5, 10), "d": (0, 0)})
+    assert "model ends them: a in 10 of 10 sentences, b in 1,200 of 2,000 sentences. " in warning
+    assert length_limit_warning({"c": (5, 10)}) == ""
 
 
 def test_results_are_read_back(tmp_path: Path) -> None:
