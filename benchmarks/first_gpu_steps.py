@@ -47,7 +47,7 @@ TRITON_TESTS = tuple(
     f"tests/unit/{name}.py"
     for name in (
         "kernels/test_grid_conv_triton", "kernels/test_dropout_triton", "kernels/test_relu_triton",
-        "search/test_graphs",
+        "kernels/test_scaled_sum_triton", "search/test_graphs",
     )
 )  # fmt: skip
 
@@ -171,7 +171,10 @@ def convolutions(conditions: Conditions, folder: Path) -> None:
 
 
 def update(conditions: Conditions, folder: Path) -> None:
-    """Updates of the preset on true lengths: seconds, tokens, kernels, and how busy the GPU is."""
+    """Updates of the preset on true lengths: seconds, tokens, kernels, how busy the GPU is, memory.
+
+    What is reserved is told after the first pass over the batches and after the last one.
+    """
     figures: Row = {}
     count = 1 if conditions.quick else 20
     for arch in ("pervasive", "transformer"):
@@ -180,9 +183,12 @@ def update(conditions: Conditions, folder: Path) -> None:
         batches = real_batches(lengths, affordable(settings, conditions), count)
         updater = make_updater(make_model(settings, conditions.device), settings, conditions)
         workload = updating(updater, batches)
+        workload()
+        row: Row = {f"{name}, first pass": size for name, size in _memory(conditions).items()}
         seconds = conditions.clock().best({"": workload})[""]
         tokens = sum(batch.token_count for batch in batches)
-        row: Row = {"ms an update": 1000 * seconds / count, "target tokens/s": tokens / seconds}
+        row |= {"ms an update": 1000 * seconds / count, "target tokens/s": tokens / seconds}
+        row |= _memory(conditions)
         figures[arch] = row
         keep(folder, figures)
         kinds = [torch.profiler.ProfilerActivity.CPU]
@@ -195,6 +201,14 @@ def update(conditions: Conditions, folder: Path) -> None:
         row["busy"] = sum(float(getattr(event, name)) for event in events) / 1e6 / wall
         row["kernels an update"] = sum(event.count for event in events) / count
         keep(folder, figures)
+
+
+def _memory(conditions: Conditions) -> Row:
+    """Return the memory that torch has reserved, and the most that was allocated at one time."""
+    if conditions.device != "cuda":
+        return {}
+    sizes = torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated()
+    return {"reserved MiB": sizes[0] / 2**20, "allocated MiB": sizes[1] / 2**20}
 
 
 def _command(*words: object) -> list[str]:
@@ -254,7 +268,7 @@ def training(conditions: Conditions, folder: Path) -> None:
 
 
 def decoding(conditions: Conditions, folder: Path) -> None:
-    """Searches with and without recordings: seconds, and in fp32 equal tokens."""
+    """Searches with and without recordings: seconds, ms a step, and in fp32 equal tokens."""
     figures: Row = {"rows": []}
     quick = conditions.quick
     lengths, _ = training_lengths(conditions.lengths)
@@ -262,14 +276,18 @@ def decoding(conditions: Conditions, folder: Path) -> None:
     pairs = pairs[:: max(1, len(pairs) // (4 if quick else 2000))]
     pairs = pairs[pairs[:, 0].argsort(kind="stable")]
     batches = [pairs[first : first + 64] for first in range(0, len(pairs), 64)]
+    # Each batch takes as many steps as its longest translation has tokens, the end symbol counted.
+    steps = sum(int(pairs[:, 1].max()) + 1 for pairs in batches)
     for arch in ("pervasive", "transformer"):
         model = make_model(settings_of(arch, conditions), conditions.device).eval()
         for beam in (1, 5):
-            row: Row = {"architecture": arch, "beam": beam}
+            row: Row = {"architecture": arch, "beam": beam, "steps": steps}
             for name, is_recorded in (("graphs", True), ("eager", False)):
                 workload = search_workload(model, batches, beam, conditions, is_recorded)
                 row[f"{name}, first pass, s"] = conditions.clock().once(workload)
-                row[f"{name}, second pass, s"] = conditions.clock().once(workload)
+                seconds = row[f"{name}, second pass, s"] = conditions.clock().once(workload)
+                row[f"{name}, ms a step"] = 1000 * seconds / steps
+            row |= _memory(conditions)
             figures["rows"].append(row)
             keep(folder, figures)
         figures[f"{arch}: equal tokens in fp32"] = _are_equal(model, conditions)
@@ -300,8 +318,7 @@ def memory(conditions: Conditions, folder: Path) -> None:
         result = updater.apply([batch], 1e-4)
         row: Row = {"cells": result.cells, "loss per token": result.loss / result.tokens,
                     "halved": result.oom_splits}  # fmt: skip
-        if conditions.device == "cuda":
-            row["reserved MiB"] = torch.cuda.memory_reserved() / 2**20
+        row |= _memory(conditions)
         figures["rows"].append(row)
         keep(folder, figures)
         if result.oom_splits:

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import os
 import platform
+import re
 import sys
 from pathlib import Path
 
@@ -102,6 +103,39 @@ def is_out_of_memory(fault: BaseException) -> bool:
     if _NO_ENGINE in message:
         return _is_short_of_memory()
     return any(words in message for words in _OUT_OF_MEMORY)
+
+
+def is_of_gpu(fault: BaseException) -> bool:
+    """Return whether memory ran out on a GPU, not on the machine."""
+    message = str(fault).lower()
+    return isinstance(fault, torch.OutOfMemoryError) or any(word in message for word in _GPU)
+
+
+_GPU = ("cuda", "cudnn", "cublas", _NO_ENGINE)
+
+
+def fragmentation_advice(fault: BaseException) -> str:
+    """Return what helps where a GPU has enough memory, but in pieces; else an empty string.
+
+    torch says in its error how much was asked for, and how much it holds without using it.
+    """
+    asked, unused = (_size(pattern, str(fault)) for pattern in (_ASKED, _UNUSED))
+    if not asked or unused < asked:
+        return ""
+    return (
+        f"{unused / 2**30:.2g} GiB are free, but in pieces: set "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` in the environment."
+    )
+
+
+_SIZE = r"([\d.]+) ([KMG]?)i?B"
+_ASKED, _UNUSED = f"Tried to allocate {_SIZE}", f"{_SIZE} is reserved by PyTorch but unallocated"
+
+
+def _size(pattern: str, message: str) -> float:
+    """Return the bytes that `pattern` finds in a message, 0 where it finds none."""
+    match = re.search(pattern, message)
+    return float(match[1]) * 1024.0 ** " KMG".index(match[2] or " ") if match else 0.0
 
 
 def _is_short_of_memory() -> bool:

@@ -57,6 +57,17 @@ def is_padding(lengths: Tensor, size: int) -> Tensor:
     return ~is_token(lengths, size)
 
 
+def spread(lengths: Tensor, total: int) -> tuple[Tensor, Tensor]:
+    """Return row and position [total] of each place in rows of `lengths` [B], row after row.
+
+    `total` is the sum of the lengths: with it no device is waited for.
+    """
+    numbers = torch.arange(len(lengths), device=lengths.device)
+    row = numbers.repeat_interleave(lengths, output_size=total)
+    starts = lengths.cumsum(0) - lengths
+    return row, torch.arange(total, device=lengths.device) - starts[row]
+
+
 def take(state: State, rows: Tensor) -> State:
     """Return `state` with the given `rows` [R'] (int64), in that order; repeats are allowed."""
     value: Any = state

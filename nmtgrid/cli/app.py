@@ -65,7 +65,13 @@ _RAISE_LIMIT = (
 _NO_MEMORY_TO_LOAD = (
     f"error: There is too little memory to load torch.\n       End other programs. {_RAISE_LIMIT}\n"
 )
-_MEMORY_FULL = "error: The memory of this machine is full.\n       Use smaller batches or models.\n"
+_MEMORY_FULL = "error: The memory of this machine is full.\n       {}\n"
+_SMALLER = "Use smaller batches or models."
+_SMALLER_BATCHES = {
+    "train": "Set a smaller `batches.max_tokens` or `batches.max_cells`, or a smaller model.",
+    "decode": "Set a smaller `--batch-tokens` or `--beam`.",
+    "online-eval": "Set a smaller `--batch-tokens` or `--beam`.",
+}
 _PAUSE = 10.0
 """Seconds that a silent process of several waits before it reports an error itself."""
 _MOMENT = 0.05
@@ -138,7 +144,7 @@ def _attempt(words: list[str], debug: bool, imports: list[str], signals: list[in
             return _report(fault, words, debug)
         except (MemoryError, ImportError):
             # Not even for a message is there memory.
-            _write_plainly(_MEMORY_FULL)
+            _write_plainly(_MEMORY_FULL.format(_SMALLER))
             return USER_ERROR
     if code == INTERRUPTED:
         # Typer turns KeyboardInterrupt into this code; `main` gives the signal's own.
@@ -360,7 +366,7 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
     elif _lacks_memory_to_load(fault):
         _write_plainly(_NO_MEMORY_TO_LOAD)
     elif _is_out_of_memory(fault):
-        _write_plainly(_MEMORY_FULL)
+        _report_memory(fault, words)
     elif isinstance(fault, OSError) and fault.strerror:
         console.error(f"{fault.filename}: {fault.strerror}." if fault.filename else f"{fault}")
     else:
@@ -407,6 +413,19 @@ def _is_out_of_memory(fault: Exception) -> bool:
     from nmtgrid.base.devices import is_out_of_memory
 
     return is_out_of_memory(fault)
+
+
+def _report_memory(fault: Exception, words: list[str]) -> None:
+    """Say whose memory is full, and which options make batches smaller."""
+    advice = _SMALLER_BATCHES.get(words[0] if words else "", _SMALLER)
+    if isinstance(fault, RuntimeError) and "torch" in sys.modules:
+        from nmtgrid.base.devices import fragmentation_advice, is_of_gpu
+
+        if is_of_gpu(fault):
+            advice = f"{advice} {fragmentation_advice(fault)}".strip()
+            console.error("The memory of the GPU is full.", advice)
+            return
+    _write_plainly(_MEMORY_FULL.format(advice))
 
 
 def _drop_output() -> None:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import DataError
 from nmtgrid.base.io.records import Count
-from nmtgrid.base.rows import State, is_token, known, take, values_of
+from nmtgrid.base.rows import State, is_token, known, spread, take, values_of
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -96,6 +96,18 @@ class Batch:
     def token_count(self) -> int:
         """Target tokens to be predicted, end symbols included."""
         return sum(values_of(self.target_lengths))
+
+    @cached_property
+    def target_positions(self) -> tuple[Tensor, Tensor]:
+        """Sentence and position [M] of each target token, as `is_target.nonzero()` has them."""
+        return spread(self.target_lengths, self.token_count)
+
+    @cached_property
+    def source_widths(self) -> Tensor:
+        """[M]: the source length at each of the `target_positions`."""
+        lengths = values_of(self.source_lengths), values_of(self.target_lengths)
+        widths = [s for s, t in zip(*lengths, strict=True) for _ in range(t)]
+        return known(self.source_lengths[self.target_positions[0]], widths)
 
     def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
         """Return the state that a model's `encode` computes of source [B, S] and lengths [B].

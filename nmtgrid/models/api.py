@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.rows import spread, values_of
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
@@ -153,6 +155,8 @@ class PredictionSites:
     as having exited at the same depth ("aligned"), unless `mixed`: then each position exited at its
     own site's depth, positions without a site at the last exit, and the blocks that a position
     skipped hold copies of its state (section 5.2.3).
+
+    `in_range`: reads are known to be in range, so that no device is asked.
     """
 
     sentence: Tensor
@@ -160,35 +164,40 @@ class PredictionSites:
     reads: Tensor | None = None
     depth: Tensor | None = None
     mixed: bool = dataclasses.field(default=False, kw_only=True)
+    in_range: bool = dataclasses.field(default=False, kw_only=True)
 
     @classmethod
     def offline(cls, batch: Batch) -> PredictionSites:
         """One prediction for each target position, end symbol included, with the whole source."""
-        return cls(*_target_positions(batch))
+        return cls(*batch.target_positions)
 
     @classmethod
     def along(cls, batch: Batch, path: Tensor) -> PredictionSites:
         """Return one prediction for each target position, with the reads of `path` [B, T]."""
-        sentence, position = _target_positions(batch)
+        sentence, position = batch.target_positions
         return cls(sentence, position, path[sentence, position])
+
+    @classmethod
+    def everywhere(cls, batch: Batch) -> PredictionSites:
+        """Return one prediction for each cell of the grid: position, and reads from 1 on."""
+        sentence, position = batch.target_positions
+        widths = batch.source_widths
+        row, column = spread(widths, sum(values_of(widths)))
+        return cls(sentence[row], position[row], column + 1, in_range=True)
+
+    @cached_property
+    def cells(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The sites in a grid [B, T, S]: column j has j + 1 tokens read."""
+        assert self.reads is not None
+        return self.sentence, self.position, self.reads - 1
 
     def __len__(self) -> int:
         return self.sentence.shape[0]
 
 
-def _target_positions(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return sentence and position [M] of each target token, as `is_target.nonzero()` has them."""
-    # Their number being known, no device is waited for.
-    lengths, count = batch.target_lengths, batch.token_count
-    numbers = torch.arange(len(batch), device=lengths.device)
-    sentence = numbers.repeat_interleave(lengths, output_size=count)
-    starts = lengths.cumsum(0) - lengths
-    return sentence, torch.arange(count, device=lengths.device) - starts[sentence]
-
-
 def check_reads(batch: Batch, sites: PredictionSites) -> None:
     """Raise ValueError unless all reads are from 1 to their source's length."""
-    if sites.reads is None or not len(sites):
+    if sites.reads is None or sites.in_range or not len(sites):
         return
     lengths = batch.source_lengths[sites.sentence]
     out_of_range = (sites.reads < 1) | (sites.reads > lengths)

@@ -23,8 +23,8 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import is_padding
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll
-from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.paths import area_sites, continue_paths, is_cell
+from nmtgrid.models.api import PredictionSites, TranslationModel
+from nmtgrid.online.paths import continue_paths
 
 
 def refuse_oracle(model: TranslationModel) -> str:
@@ -46,40 +46,38 @@ def writing_costs(model: TranslationModel, batch: Batch) -> Tensor:
 
     For models with `traits.every_cell`, in evaluation mode.
     """
-    cells = grid_cells(batch)
-    return cell_costs(model, batch, cells, model.features(batch, area_sites(cells)))
-
-
-def grid_cells(batch: Batch) -> Tensor:
-    """Return [B, T, S], True where the grid has no padding."""
-    rows, columns = batch.target_output.shape[1], batch.source.shape[1]
-    return is_cell(batch.source_lengths, batch.target_lengths, rows, columns)
+    sites = PredictionSites.everywhere(batch)
+    return cell_costs(model, batch, sites, model.features(batch, sites))
 
 
 def cell_costs(
     model: TranslationModel,
     batch: Batch,
-    cells: Tensor,
+    sites: PredictionSites,
     features: Tensor,
     predictions: Tensor | None = None,
 ) -> Tensor:
-    """Return `writing_costs` from the features [M, D] of the True `cells` [B, T, S], in order.
+    """Return `writing_costs` from the features [M, D] of the sites, which are `everywhere`.
 
     Without gradient; nothing else of the model runs than the classifier. The likeliest type at each
     cell is written into `predictions` [B, T, S] (int64), unless that is None.
     """
-    positions = cells.nonzero()
     classifier = model.classifier()
-    targets = batch.target_output[positions[:, 0], positions[:, 1]]
+    targets = batch.target_output[sites.sentence, sites.position]
     # The fused loss computes -log p cell by cell in chunks: the logits [M, V] of a whole grid of
     # cells would not fit into memory.
     arguments = features, classifier.weight, classifier.bias, targets
     types = None if predictions is None else torch.empty_like(targets)
-    costs = torch.zeros(cells.shape, device=features.device)
-    costs[cells] = linear_nll(*arguments, predictions=types).float()
+    costs = features.new_zeros(grid_shape(batch), dtype=torch.float32)
+    costs[sites.cells] = linear_nll(*arguments, predictions=types).float()
     if predictions is not None and types is not None:
-        predictions[cells] = types
+        predictions[sites.cells] = types
     return costs
+
+
+def grid_shape(batch: Batch) -> tuple[int, int, int]:
+    """Return (B, T, S)."""
+    return *batch.target_output.shape, batch.source.shape[1]
 
 
 ReadingCost = Literal["delay", "printed"]

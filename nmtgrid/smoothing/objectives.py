@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
+from nmtgrid.base.rows import values_of
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.soft_targets import (
@@ -135,8 +136,10 @@ class Smoothed:
         # With `rescale` rewards are compared with that of the reference, which is scored as well.
         reference_first = torch.cat([batch.target_output[:, None], samples.tokens], 1)
         own, rewards = self.reward(batch, reference_first).tensor_split([1], 1)
-        lengths = (batch.target_lengths - 1).tolist()
-        losses = rewards.new_tensor([self.reward.loss_of_one(n) for n in lengths])
+        losses = torch.tensor(
+            [self.reward.loss_of_one(n - 1) for n in values_of(batch.target_lengths)],
+            dtype=rewards.dtype, device=rewards.device,
+        )  # fmt: skip
         lacking = in_substitutions(rewards, own[:, 0], losses)
         # The chance of the substitutes is the same in both.
         proposed = samples.distances / -settings.proposal_temperature

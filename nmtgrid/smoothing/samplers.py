@@ -50,7 +50,7 @@ class Choices:
             types = types[types >= _SPECIAL][None]
         else:
             return cls._by_row(torch.cat([text.flatten(1) for text in _references(batch)], 1))
-        return cls(types, torch.tensor([types.shape[1]], device=device))
+        return cls(types, torch.full((1,), types.shape[1], device=device))
 
     @classmethod
     def _by_row(cls, texts: Tensor) -> Choices:
@@ -170,9 +170,10 @@ def draw_samples(
         logs = logs - torch.where(distances > 0, d * others[:, None].double().log(), 0.0)
     else:
         substitutes = tokens.clone()
-        substitutes[changed], chances = spread.sample(tokens[changed], number[changed])
+        places = changed.nonzero(as_tuple=True)
+        substitutes[places], chances = spread.sample(tokens[places], number[places])
         chance_logs = torch.zeros(tokens.shape, dtype=torch.double, device=reference.device)
-        chance_logs[changed] = chances.double()
+        chance_logs[places] = chances.double()
         logs = logs + chance_logs.sum(2)
     return Samples(torch.where(changed, substitutes, tokens), distances, logs)
 
@@ -183,8 +184,7 @@ def as_batch(batch: Batch, tokens: Tensor, weights: Tensor) -> Batch:
     Sample l of sentence b is row `b * L + l`.
     """
     count = tokens.shape[1]
-    rows = torch.arange(len(batch), device=tokens.device).repeat_interleave(count)
-    several = batch.select(rows)
+    several, _ = batch.repeated(count)
     output = tokens.flatten(0, 1)
     shifted = torch.full_like(output, BEGIN)
     shifted[:, 1:] = output[:, :-1]

@@ -19,7 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.devices import autocast, is_intel, is_out_of_memory, keep_memory
+from nmtgrid.base.devices import (
+    autocast,
+    fragmentation_advice,
+    is_intel,
+    is_out_of_memory,
+    keep_memory,
+)
 from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError, listed
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
@@ -344,23 +350,9 @@ class Updater:
             except (RuntimeError, MemoryError) as fault:
                 if not is_out_of_memory(fault):
                     raise
-                if len(microbatch) == 1:
-                    width, height = microbatch.source.shape[1], microbatch.target_input.shape[1]
-                    is_known = hasattr(self.weights.model.config, "checkpoint_activations")
-                    advice = ", or `--set model.checkpoint_activations=true`" if is_known else ""
-                    raise DeviceError(
-                        f"Training pair {int(microbatch.indices[0]) + 1} ({width} source and "
-                        f"{height} target tokens) does not fit into memory, even as a batch of its "
-                        "own.",
-                        "In a new run, set a smaller `batches.max_length` or a smaller model"
-                        f"{advice}.",
-                    ) from fault
-                if self.weights.is_sharded:
-                    # All processes must do as many passes: none may halve its batch.
-                    raise DeviceError(
-                        f"A batch of {len(microbatch):,} pairs does not fit into memory.",
-                        "Set a smaller `batches.max_tokens` or `batches.max_cells`.",
-                    ) from fault
+                # All processes must do as many passes: with shards none may halve its batch.
+                if len(microbatch) == 1 or self.weights.is_sharded:
+                    raise _too_large(self.weights.model, microbatch, fault) from fault
             else:
                 values = {"loss": parts.total.detach(), "nll": parts.nll, **parts.extra}
                 for name, value in values.items():
@@ -372,6 +364,23 @@ class Updater:
                 torch.cuda.empty_cache()
             return index, sums
         return None, sums
+
+
+def _too_large(model: TranslationModel, batch: Batch, fault: BaseException) -> DeviceError:
+    """Return the error for a batch that does not fit into memory and is not halved."""
+    if len(batch) > 1:
+        problem = f"A batch of {len(batch):,} pairs does not fit into memory."
+        advice = "Set a smaller `batches.max_tokens` or `batches.max_cells`."
+    else:
+        width, height = batch.source.shape[1], batch.target_input.shape[1]
+        problem = (
+            f"Training pair {int(batch.indices[0]) + 1} ({width} source and {height} target "
+            "tokens) does not fit into memory, even as a batch of its own."
+        )
+        is_known = hasattr(model.config, "checkpoint_activations")
+        more = ", or `--set model.checkpoint_activations=true`" if is_known else ""
+        advice = f"In a new run, set a smaller `batches.max_length` or a smaller model{more}."
+    return DeviceError(problem, f"{advice} {fragmentation_advice(fault)}".strip())
 
 
 def has_fast_bf16(device: torch.device) -> bool:

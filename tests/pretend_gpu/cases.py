@@ -17,16 +17,21 @@ from benchmarks.timing import Conditions
 from nmtgrid.adaptive.halting import RandomExit
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch, collate
+from nmtgrid.layers.soft_targets import VectorDistribution
 from nmtgrid.models import zoo
-from nmtgrid.models.api import TranslationModel
-from nmtgrid.online.policies import WaitK
+from nmtgrid.models.api import TranslationModel, Verified
+from nmtgrid.online import policies
+from nmtgrid.online.retranslation import HoldN, LocalAgreement, PrefixDecoder, Retranslation
 from nmtgrid.search.api import Agent, Halt, SearchPlan
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.engine import search
+from nmtgrid.smoothing.objectives import Smoothed
+from nmtgrid.smoothing.rewards import BleuReward
+from nmtgrid.training.api import Objective
 from nmtgrid.training.optimiser import make_optimiser, optimiser_tensors
 from nmtgrid.training.prepare import Request, resolve
 from nmtgrid.training.settings import RunSettings
-from nmtgrid.training.update import NotFiniteError, Updater
+from nmtgrid.training.update import GradientWatch, NotFiniteError, Updater
 from tests.pretend_gpu.device import CUDA, Counts, Device, PretendGPU
 
 TORCH = torch.__version__
@@ -55,6 +60,7 @@ class Case:
 
 
 ONLINE = "model.source_causal=true"
+TOKEN, SEQUENCE = "smoothing.token.alpha=0.2", "smoothing.sequence.alpha=0.3"
 CASES = (
     Case("pervasive"),
     Case("pervasive", options=("model.skip=dense", "model.aggregation=max")),
@@ -76,6 +82,23 @@ CASES = (
     Case("transformer", options=("model.norm=pre", "model.positions=learned")),
     Case("transformer", options=("training.r_drop=1.0",)),
     Case("transformer", options=("training.optimiser=muon",)),
+    Case("transformer", options=("training.optimiser=adam",)),
+    Case("transformer", options=("training.optimiser=nesterov",)),
+    Case("transformer", options=("training.watch_gradients=1",)),
+    Case("transformer", options=("batches.accumulation=2",)),
+    Case("transformer", options=("objective.label_smoothing=0.0",)),
+    Case("transformer", options=("smoothing.entropy=0.1",)),
+    Case("transformer", options=(TOKEN, "smoothing.token.rarity=1.0")),
+    Case("transformer", options=(TOKEN, "smoothing.token.neighbours=4")),
+    Case("transformer", options=(SEQUENCE,)),
+    Case("transformer", options=(SEQUENCE, "smoothing.sequence.lazy=true", TOKEN)),
+    Case("transformer", options=(SEQUENCE, "smoothing.sequence.substitutes=similar", TOKEN)),
+    Case("transformer", options=(SEQUENCE, "smoothing.sequence.vocabulary=batch")),
+    Case(
+        "transformer",
+        options=(SEQUENCE, "smoothing.sequence.reward=bleu", "smoothing.sequence.samples=2"),
+    ),
+    Case("pervasive", options=(SEQUENCE, TOKEN)),
     Case("transformer", "wait-k"),
     Case("transformer", "wait-k-sampled"),
     Case("transformer", "exits-aligned", ("model.exits=tied",)),
@@ -113,6 +136,81 @@ def draw_batch(count: int = 6) -> Batch:
     return collate(source, target)
 
 
+@dataclasses.dataclass(frozen=True)
+class Decoding:
+    """How a model is decoded with: by a search, with `plan`, of an ensemble of so many `models`."""
+
+    plan: SearchPlan = dataclasses.field(default_factory=SearchPlan)
+    models: int = 1
+    is_recorded: bool = False
+    agent: Agent | None = None
+    halt: Halt | Verified | None = None
+    align: bool = False
+
+
+EXITS: dict[str, Decoding] = {
+    "early exit": Decoding(halt=RandomExit(2)),
+    "verified exit": Decoding(halt=Verified(1, 3)),
+}
+# Thresholds that are never reached: waits do not depend on what a random model predicts.
+POLICIES: dict[str, Agent] = {
+    "confidence": policies.Confidence(threshold=0.999),
+    "entropy": policies.Entropy(most=1e-6),
+    "alignatt": policies.AlignAtt(last=20),
+    "edatt": policies.EDAtt(mass=1e-6, last=20),
+}
+READINESS: dict[str, Agent] = {
+    "itst": policies.ITST(delta=100.0),
+    "wait-info": policies.WaitInfo(k=100.0),
+    "mma": policies.Monotonic(threshold=0.999),
+}
+
+
+def decodings(case: Case) -> dict[str, Decoding]:
+    """Return how a case's model is decoded with; those of training settings are not."""
+    if any(option.startswith(("training.", "smoothing.", "batches.")) for option in case.options):
+        return {}  # decoding is that of a case before
+    beam = SearchPlan(beam=4)
+    ways = {
+        "greedy": Decoding(is_recorded=True),
+        "beam 4": Decoding(beam, is_recorded=True),
+    }
+    if case in (Case("pervasive"), Case("transformer")):
+        sample = SearchPlan(sample=True, top_k=5, top_p=0.9, nbest=2)
+        ways |= {
+            "ensemble": Decoding(beam, models=2, is_recorded=True),
+            "sample": Decoding(sample, is_recorded=True),
+            "alignment": Decoding(beam, align=True, is_recorded=True),
+            "coverage": Decoding(SearchPlan(beam=4, coverage_penalty=0.2), is_recorded=True),
+        }
+    if "exits" in case.objective:
+        ways |= EXITS
+    if case.objective.startswith("wait-k"):
+        ways["wait-3"] = Decoding(agent=policies.WaitK(3))
+    if case.objective == "dynamic":
+        ways["reader"] = Decoding(agent=policies.Threshold(0.5))
+    if case.objective in READINESS:
+        ways[f"{case.objective} policy"] = Decoding(agent=READINESS[case.objective])
+    if case == Case("pervasive", "wait-k", (ONLINE,)) or case.objective == "itst":
+        ways |= {name: Decoding(agent=agent) for name, agent in POLICIES.items()}
+    return ways
+
+
+def smoothed(objective: Objective, settings: RunSettings) -> Objective:
+    """Return the objective, smoothed as the settings say, with random vectors of the types."""
+    smoothing = settings.smoothing
+    if not smoothing.is_on:
+        return objective
+    token = smoothing.token
+    vectors = torch.nn.functional.normalize(torch.randn(TYPES, 4))
+    spread: Any = VectorDistribution(vectors, token.temperature, torch.rand(TYPES), token.rarity)
+    spread = spread.to(CUDA)
+    if token.neighbours:
+        spread = spread.nearest(token.neighbours)
+    reward = BleuReward() if smoothing.sequence.reward == "bleu" else None
+    return Smoothed(objective, smoothing, TYPES, spread, reward)
+
+
 def measure(case: Case) -> dict[str, dict[str, float]]:
     """Return the figures of the second update and of searches, by what is counted.
 
@@ -126,58 +224,62 @@ def measure(case: Case) -> dict[str, dict[str, float]]:
     objective.check(model)
     with PretendGPU():
         model = model.to(CUDA)
-        optimiser = make_optimiser(model, settings.training)
-        updater = Updater(model, objective, optimiser, CUDA, bf16=True, clip_norm=5.0)
-        alpha = settings.training.r_drop or None
-        batch = dataclasses.replace(draw_batch(), update=1, r_drop=alpha)
-        with Device.counting() as first:
-            updater.launch([batch], 1e-3)
-        with Device.counting() as counts:
-            (before,) = updater.launch([batch], 1e-3)
-        (after,) = updater.finish()
-        assert math.isfinite(before.loss) and math.isfinite(after.loss)
-        refuse(first)
-        figures: dict[str, dict[str, float]] = {"update": {**_figures(counts)}}
+        figures: dict[str, dict[str, float]] = {"update": train(model, objective, settings)}
         model.eval()
-        if any(option.startswith("training.") for option in case.options):
-            return figures  # decoding is that of a case before
-        for name, beam in (("greedy", 1), ("beam 4", 4)):
-            figures[name] = decode(model, beam, Graphs(Recorder(CUDA)))
-        if "exits" in case.objective:
-            figures["early exit"] = decode(model, 1, halt=RandomExit(2))
-        if case.objective.startswith("wait-k"):
-            figures["wait-3"] = decode(model, 1, agent=WaitK(3))
+        for name, decoding in decodings(case).items():
+            figures[name] = decode(model, decoding)
+        if case == Case("transformer"):
+            for policy in (LocalAgreement(n=2), HoldN(n=2), Retranslation(mask=1)):
+                figures[type(policy).__name__] = decode_prefixes(model, policy)
     return figures
 
 
-def decode(
-    model: TranslationModel, beam: int, graphs: Graphs | None = None, *,
-    agent: Agent | None = None, halt: Halt | None = None,
-) -> dict[str, float]:  # fmt: skip
+def train(model: TranslationModel, objective: Objective, settings: RunSettings) -> dict[str, float]:
+    """Do two updates; return the figures of the second one."""
+    optimiser = make_optimiser(model, settings.training)
+    objective = smoothed(objective, settings)
+    updater = Updater(model, objective, optimiser, CUDA, bf16=True, clip_norm=5.0)
+    alpha = settings.training.r_drop or None
+    batch = dataclasses.replace(draw_batch(), update=1, r_drop=alpha)
+    batches = [batch] * settings.batches.accumulation
+    watch = GradientWatch(model) if settings.training.watch_gradients else None
+    with Device.counting() as first:
+        results = updater.launch(batches, 1e-3, watch)
+    with Device.counting() as counts:
+        results += updater.launch(batches, 1e-3, watch)
+    results += updater.finish()
+    assert len(results) == 2 and all(math.isfinite(result.loss) for result in results)
+    refuse(first)
+    return {**_figures(counts)}
+
+
+def decode(model: TranslationModel, decoding: Decoding) -> dict[str, float]:
     """Return the figures of a step: the mean over `STEPS`, and what one of `MORE` adds.
 
     Shapes are known: recordings are made in searches before.
     """
-    short = _counted(model, beam, STEPS, graphs, agent, halt)
+    graphs = Graphs(Recorder(CUDA)) if decoding.is_recorded else None
+    short = _counted(model, decoding, STEPS, graphs)
     figures = {name: round(count / STEPS, 2) for name, count in short.items()}
     if graphs is not None:
-        long = _counted(model, beam, STEPS + MORE, graphs, agent, halt)
+        long = _counted(model, decoding, STEPS + MORE, graphs)
         for name in ("launches", "waits"):
             figures[f"{name} of a later step"] = round((long[name] - short[name]) / MORE, 2)
     return figures
 
 
 def _counted(
-    model: TranslationModel, beam: int, steps: int, graphs: Graphs | None, agent: Agent | None,
-    halt: Halt | None,
-) -> dict[str, int]:  # fmt: skip
+    model: TranslationModel, decoding: Decoding, steps: int, graphs: Graphs | None
+) -> dict[str, int]:
     """Return the figures of a search of so many steps."""
     length = steps - 1
-    plan = SearchPlan(beam=beam, min_length=length, max_length_a=float(length), max_length_b=0.0)
+    plan = dataclasses.replace(
+        decoding.plan, min_length=length, max_length_a=float(length), max_length_b=0.0
+    )
     batch = draw_batch().to(CUDA)
     run = functools.partial(
-        search, [model], batch.source, batch.source_lengths, plan, graphs=graphs, agent=agent,
-        halt=halt,
+        search, [model] * decoding.models, batch.source, batch.source_lengths, plan, graphs=graphs,
+        agent=decoding.agent, halt=decoding.halt, align=decoding.align,
     )  # fmt: skip
     with torch.autocast("cuda", torch.bfloat16):
         # Only replays are counted.
@@ -190,6 +292,19 @@ def _counted(
     assert all(len(sentence) == length for sentence in tokens[0])
     assert all(later == tokens[0] for later in tokens), "replays compute what steps compute"
     return _figures(counts)
+
+
+def decode_prefixes(
+    model: TranslationModel, policy: LocalAgreement | HoldN | Retranslation
+) -> dict[str, float]:
+    """Return the figures of three sentences decoded prefix by prefix."""
+    plan = SearchPlan(max_length_a=float(STEPS), max_length_b=0.0, min_length=STEPS)
+    decoder = PrefixDecoder([model], plan, policy, device=CUDA, bf16=True)
+    sources = [[5, 6, 7], [8, 9], [4, 9, 5, 6]]
+    with Device.counting() as counts:
+        results = decoder.decode(sources)
+    assert [len(result.hypothesis.tokens) for result in results] == [STEPS] * len(sources)
+    return {**_figures(counts)}
 
 
 def count_planted_faults() -> dict[str, int]:
@@ -243,7 +358,10 @@ def try_broken_loss(optimiser: str) -> str:
 def try_first_gpu(folder: Path) -> list[str]:
     """Run the steps of the first GPU's protocol whose code on a GPU is another; return faults."""
     conditions, faults = Conditions("cuda", "bf16", runs=1, quick=True), []
-    for step in (steps.environment, steps.waits, steps.convolutions, steps.decoding, steps.memory):
+    for step in (
+        steps.environment, steps.waits, steps.update, steps.decoding, steps.convolutions,
+        steps.memory,
+    ):  # fmt: skip
         try:
             with PretendGPU(), Device.counting() as counts:
                 step(conditions, folder)

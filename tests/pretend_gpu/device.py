@@ -213,7 +213,8 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             Device.mix(f"{name} of {mixed} on the CPU")
     _check_types(name, args)
     if name not in VIEWS:
-        Device.launch(name, 1 if _writes_a_number(name, args) else KERNELS.get(name, 1))
+        kernels = 1 if _writes_a_number(name, args) else KERNELS.get(name, 1)
+        Device.launch(name, kernels + KERNELS["nonzero"] * len(_masks(name, args)))
     return _compute(func, name, args, kwargs, leaves)
 
 
@@ -275,15 +276,23 @@ def _look_for_waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             Device.wait("copy to the CPU")
         elif on_cpu(args[1]) and not (kwargs.get("non_blocking") or args[2:3] == (True,)):
             Device.copy(f"copy of {tuple(args[1].shape)}")
-    if name in ("index", "index_put", "index_put_", "_unsafe_index"):
+    for _ in _masks(name, args):
+        Device.wait(f"{name} by a mask")
+    if name in _INDEXING:
         for index in args[1]:
-            if index is None:
-                continue
-            # A mask is turned into positions, whose number the host must know.
-            if index.dtype in (torch.bool, torch.uint8) and not _writes_a_number(name, args):
-                Device.wait(f"{name} by a mask")
             if on_cpu(index) and on_gpu(args[0]):
                 Device.copy(f"index of {tuple(index.shape)}")
+
+
+_INDEXING = ("index", "index_put", "index_put_", "_unsafe_index")
+
+
+def _masks(name: str, args: tuple[Any, ...]) -> list[Tensor]:
+    """Return the masks that `nonzero` turns into positions, whose number the host must know."""
+    if name not in _INDEXING or _writes_a_number(name, args):
+        return []
+    kinds = (torch.bool, torch.uint8)
+    return [index for index in args[1] if index is not None and index.dtype in kinds]
 
 
 def _check_types(name: str, args: tuple[Any, ...]) -> None:

@@ -21,7 +21,9 @@ All training objectives end here; benchmarks/kernels.py compares it with the nai
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -30,6 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.base.rows import spread, values_of
 from nmtgrid.layers.kernels.linear import product, working_dtype
 from nmtgrid.layers.soft_targets import SoftTargets
 
@@ -157,15 +160,16 @@ def linear_divergence(
     features: Tensor,
     weight: Tensor,
     bias: Tensor | None,
-    references: Tensor,
+    widths: Tensor,
     measure: Measure,
     chunk: int | None = None,
 ) -> Tensor:
-    """Return [M]: how far the prediction at each site is from that at its reference.
+    """Return [M]: how far the prediction at each site is from that at the last site of its row.
 
-    features [M, D], weight [V, D], bias [V] or None; references [M] (int64) index the features.
+    features [M, D] are those of rows of `widths` [N] sites, row after row; weight [V, D], bias [V]
+    or None.
     In float32 at least, without gradient; chunk counts the features taken at a time, with at most
-    as many references beside them. See `linear_cross_entropy`.
+    as many of those last sites beside them. See `linear_cross_entropy`.
 
     Raises: ValueError for a chunk below 1.
     """
@@ -173,16 +177,19 @@ def linear_divergence(
     matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
     total = torch.promote_types(dtype, torch.float32)
     values = features.new_empty(len(features), dtype=total)
+    row, _ = spread(widths, len(features))
+    last, ends = widths.cumsum(0) - 1, list(itertools.accumulate(values_of(widths)))
 
-    def log_probs(rows: Tensor) -> Tensor:
+    def log_probs(rows: Rows) -> Tensor:
         return product(features[rows].to(dtype), matrix, shift).to(total).log_softmax(1)
 
     with torch.autocast(features.device.type, enabled=False):
-        for rows in torch.arange(len(features), device=features.device).split(chunk):
-            # Sites of a row of a grid have one reference, whose logits are computed once.
-            kinds, index = references[rows].unique(return_inverse=True)
-            log_q = log_probs(kinds)[index]
-            values[rows] = _distance(measure, log_probs(rows), log_q).clamp(0.0, 1.0)
+        for sites in _slices(len(features), chunk):
+            # Logits of a row's last site are computed once for all its sites in the chunk.
+            first = bisect.bisect_right(ends, sites.start)
+            stop = bisect.bisect_left(ends, min(sites.stop, len(features))) + 1
+            log_q = log_probs(last[first:stop])[row[sites] - first]
+            values[sites] = _distance(measure, log_probs(sites), log_q).clamp(0.0, 1.0)
     return values
 
 

@@ -17,9 +17,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from nmtgrid.base.rows import spread, values_of
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import (
     agent_paths,
     along,
@@ -27,8 +28,8 @@ from nmtgrid.online.objectives.dynamic import (
     check_grid,
     read_share,
 )
-from nmtgrid.online.oracle import cell_costs, grid_cells
-from nmtgrid.online.paths import area_sites, is_cell, is_right_of, wait_k
+from nmtgrid.online.oracle import cell_costs, grid_shape
+from nmtgrid.online.paths import is_right_of, wait_k
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
@@ -82,36 +83,33 @@ class Divergence(BaseObjective[DivergenceSettings]):
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths
         size = batch.target_input.shape[1]
-        cells = grid_cells(batch)
-        sites = area_sites(cells)
+        sites = PredictionSites.everywhere(batch)
         with _evaluation(model), torch.no_grad():
             fixed = model.features(batch, sites)
-        costs = cell_costs(model, batch, cells, fixed)
-        labels = future_divergence(model, batch, cells, fixed, settings.measure)
+        costs = cell_costs(model, batch, sites, fixed)
+        labels = future_divergence(model, batch, sites, fixed, settings.measure)
         extra: dict[str, Tensor] = {}
         write_loss = costs.new_zeros(())
         if settings.alpha:
             features, logits = model.features_with_reading(batch, sites)
             area = is_right_of(wait_k(settings.k, lengths[0], size), *lengths, columns)
-            # In the order of the sites: those are the cells' `nonzero()`.
-            is_written = area[cells]
+            is_written = area[sites.cells]
             write_loss = cell_loss(
                 model, batch, sites, features, is_written, settings.label_smoothing
             )
             extra["write_cells"] = is_written.sum()
         else:
             logits = model.reading(batch)
-        # In the last column there is nothing left to decide: the agent writes.
-        counts = is_cell(lengths[0] - 1, lengths[1], size, columns)
-        decided = logits.float()[counts]
-        read_loss = binary_cross_entropy_with_logits(decided, labels[counts], reduction="sum")
+        cells = _decided_cells(batch)
+        decided, labels = logits.float()[cells], labels[cells]
+        read_loss = binary_cross_entropy_with_logits(decided, labels, reduction="sum")
         total = settings.alpha * write_loss + read_loss
         paths = agent_paths(logits, batch, settings.validate_threshold)
         extra |= {
             "agent_loss": read_loss.detach(),
-            "agent_error": (decided.detach().sigmoid() - labels[counts]).abs().sum(),
-            "agent_cells": counts.sum(),
-            "divergence": labels[counts].sum(),
+            "agent_error": (decided.detach().sigmoid() - labels).abs().sum(),
+            "agent_cells": torch.full((), len(decided), device=decided.device),
+            "divergence": labels.sum(),
             "agent_reads": read_share(paths, batch),
         }
         criterion = None if model.training else total.detach()
@@ -121,23 +119,32 @@ class Divergence(BaseObjective[DivergenceSettings]):
 
 @torch.no_grad()
 def future_divergence(
-    model: TranslationModel, batch: Batch, cells: Tensor, features: Tensor, measure: Measure
+    model: TranslationModel,
+    batch: Batch,
+    sites: PredictionSites,
+    features: Tensor,
+    measure: Measure,
 ) -> Tensor:
     """Return [B, T, S]: how far each cell's prediction is from its row's with the whole source.
 
-    features [M, D] are those of the True `cells` [B, T, S], all that are no padding, in order;
-    padding is 0.
+    features [M, D] are those of the sites, which are `everywhere`; padding is 0.
     """
-    order = torch.zeros_like(cells, dtype=torch.int64)
-    order[cells] = torch.arange(len(features), device=features.device)
-    # The number of each row's last cell, which has the whole source.
-    last = (batch.source_lengths - 1)[:, None, None].expand(-1, cells.shape[1], 1)
-    references = order.gather(2, last).expand(cells.shape)[cells]
     classifier = model.classifier()
-    values = torch.zeros(cells.shape, device=features.device)
-    arguments = features, classifier.weight, classifier.bias, references, measure
-    values[cells] = linear_divergence(*arguments).float()
+    values = features.new_zeros(grid_shape(batch), dtype=torch.float32)
+    arguments = features, classifier.weight, classifier.bias, batch.source_widths, measure
+    values[sites.cells] = linear_divergence(*arguments).float()
     return values
+
+
+def _decided_cells(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the cells [M] of a grid [B, T, S] in which the agent decides.
+
+    In the last column of a row there is nothing left to decide: it writes.
+    """
+    sentence, position = batch.target_positions
+    widths = batch.source_widths
+    row, column = spread(widths - 1, sum(values_of(widths)) - len(widths))
+    return sentence[row], position[row], column
 
 
 @contextlib.contextmanager

@@ -21,11 +21,11 @@ from nmtgrid.online.oracle import (
     ReadingCost,
     binary_search_paths,
     cell_costs,
-    grid_cells,
+    grid_shape,
     oracle_paths,
     path_costs,
 )
-from nmtgrid.online.paths import area_sites, is_right_of
+from nmtgrid.online.paths import is_right_of
 from nmtgrid.online.policies import (
     Area,
     Threshold,
@@ -112,8 +112,7 @@ class Dynamic(BaseObjective[DynamicSettings]):
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths
-        cells = grid_cells(batch)
-        sites = area_sites(cells)
+        sites = PredictionSites.everywhere(batch)
         logits: Tensor | None = None
         if settings.beta:
             # With alpha 0 the translation network is fixed: no gradient is kept for it.
@@ -123,7 +122,7 @@ class Dynamic(BaseObjective[DynamicSettings]):
         else:
             features = model.features(batch, sites)
         # The oracle reads the same features, without gradient: no second pass over the grid.
-        costs, paths = self._label(model, batch, cells, features)
+        costs, paths = self._label(model, batch, sites, features)
         total = costs.new_zeros(())
         extra = {"oracle_reads": read_share(paths, batch)}
         if settings.alpha:
@@ -132,8 +131,7 @@ class Dynamic(BaseObjective[DynamicSettings]):
             else:
                 reads = torch.arange(1, columns + 1, device=paths.device)
                 area = (reads == paths[..., None]) & batch.is_target[..., None]
-            # In the order of the sites: those are the cells' `nonzero()`.
-            is_written = area[cells]
+            is_written = area[sites.cells]
             write_loss = cell_loss(
                 model, batch, sites, features, is_written, settings.label_smoothing
             )
@@ -158,15 +156,15 @@ class Dynamic(BaseObjective[DynamicSettings]):
         return LossParts(total, batch.token_count, nll, extra, criterion)
 
     def _label(
-        self, model: TranslationModel, batch: Batch, cells: Tensor, features: Tensor
+        self, model: TranslationModel, batch: Batch, sites: PredictionSites, features: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Return the costs of writing [B, T, S] and z* [B, T]."""
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
         if settings.labels == "oracle":
-            costs = cell_costs(model, batch, cells, features)
+            costs = cell_costs(model, batch, sites, features)
             return costs, oracle_paths(costs, *lengths, settings.delay_weight, settings.cost)
-        predictions = torch.zeros_like(cells, dtype=torch.int64)
-        costs = cell_costs(model, batch, cells, features, predictions)
+        predictions = batch.target_output.new_zeros(grid_shape(batch))
+        costs = cell_costs(model, batch, sites, features, predictions)
         bounds = settings.search_from, settings.search_to
         return costs, binary_search_paths(costs, predictions, *lengths, *bounds)
 
@@ -196,9 +194,11 @@ def cell_loss(
 
     `weights` [M] are those of all sites too (None: ones).
     """
-    loss, _ = SiteTargets.at(batch, sites)[counts].cross_entropy(
-        features[counts], model.classifier(), None if weights is None else weights[counts],
-        label_smoothing,
+    # The only wait for a device: how many sites count is known to it alone.
+    chosen = counts.nonzero()[:, 0]
+    loss, _ = SiteTargets.at(batch, sites)[chosen].cross_entropy(
+        features.index_select(0, chosen), model.classifier(),
+        None if weights is None else weights[chosen], label_smoothing,
     )  # fmt: skip
     return loss
 
@@ -210,13 +210,12 @@ def agent_paths(logits: Tensor, batch: Batch, threshold: float) -> Tensor:
 
 def read_share(paths: Tensor, batch: Batch) -> Tensor:
     """Return the sum over target tokens of the share of the source read on paths [B, T]."""
-    return (paths / batch.source_lengths[:, None])[batch.is_target].sum()
+    return (paths / batch.source_lengths[:, None])[batch.target_positions].sum()
 
 
 def along(costs: Tensor, paths: Tensor, batch: Batch) -> Tensor:
     """Return the sum of costs [B, T, S] on paths [B, T]."""
-    # A path counts reads from 1, columns from 0; padding is left out by `is_target`.
-    return costs.gather(2, paths[..., None] - 1)[..., 0][batch.is_target].sum()
+    return costs[PredictionSites.along(batch, paths).cells].sum()
 
 
 DYNAMIC = ObjectiveKind(

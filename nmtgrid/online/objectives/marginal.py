@@ -18,7 +18,7 @@ from torch.nn.functional import logsigmoid, pad
 
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import (
     agent_paths,
     along,
@@ -26,8 +26,8 @@ from nmtgrid.online.objectives.dynamic import (
     check_grid,
     read_share,
 )
-from nmtgrid.online.oracle import cell_costs, delay_penalty, grid_cells, path_costs
-from nmtgrid.online.paths import area_sites, is_cell
+from nmtgrid.online.oracle import cell_costs, delay_penalty, path_costs
+from nmtgrid.online.paths import is_cell
 from nmtgrid.online.policies import Threshold
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.settings import FROM_0, INSIDE_0_1, SmoothedSettings
@@ -141,12 +141,11 @@ class Marginal(BaseObjective[MarginalSettings]):
         self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths
-        cells = grid_cells(batch)
-        sites = area_sites(cells)
+        sites = PredictionSites.everywhere(batch)
         features, logits = model.features_with_reading(
             batch, sites, learn_features=bool(settings.alpha)
         )
-        costs = cell_costs(model, batch, cells, features)
+        costs = cell_costs(model, batch, sites, features)
         price = delay_penalty(settings.delay_weight, lengths[0], columns)
         log_sums, posteriors = write_posteriors(-costs - price, logits, *lengths)
         # The value is the marginal's with what smoothing adds; the expected cost that is taken away
@@ -162,8 +161,8 @@ class Marginal(BaseObjective[MarginalSettings]):
                 weights = weights + settings.offline * is_last
             if settings.area:
                 weights = weights + settings.area / lengths[0][:, None, None]
-            # In the order of the sites, of which those that no path writes at need no classifier.
-            shares = weights[cells].float()
+            # Sites that no path writes at need no classifier.
+            shares = weights[sites.cells].float()
             counts = shares > _NO_SHARE
             write_loss = cell_loss(
                 model, batch, sites, features, counts, settings.label_smoothing, shares

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import nmtgrid
 from nmtgrid.cli import app
@@ -39,6 +40,34 @@ def test_faults_for_want_of_memory(
     assert app.main(["decode"]) == 2
     message = capfd.readouterr().err
     assert words in message and "nmtgrid itself" not in message
+
+
+GPU_FULL = (
+    "CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 79.11 GiB of which "
+    "118.75 MiB is free. Of the allocated memory 72.00 GiB is allocated by PyTorch, and 6.50 GiB "
+    "is reserved by PyTorch but unallocated."
+)
+ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("train", "`batches.max_tokens`"), ("decode", "`--batch-tokens`"), ("analyze", "batches")],
+)
+@pytest.mark.parametrize(("asked", "in_pieces"), [("512.00 MiB", True), ("7.00 GiB", False)])
+def test_a_full_gpu(
+    command: str, option: str, asked: str, in_pieces: bool,
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    def run(words: list[str]) -> int:
+        raise torch.OutOfMemoryError(GPU_FULL.format(asked))
+
+    monkeypatch.setattr(app, "_run", run)
+    assert app.main([command]) == 2
+    message = " ".join(capfd.readouterr().err.split())
+    assert "memory of the GPU is full" in message and option in message
+    assert (ALLOCATOR in message) == in_pieces
+    assert ("6.5 GiB are free, but in pieces" in message) == in_pieces
 
 
 def test_no_memory_even_for_the_message(

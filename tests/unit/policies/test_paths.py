@@ -9,6 +9,8 @@ import torch
 
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.rows import repeat
+from nmtgrid.data.batches import collate
+from nmtgrid.models.api import PredictionSites
 from nmtgrid.online.paths import (
     area_sites,
     binary_weights,
@@ -122,6 +124,14 @@ def test_sites_of_areas() -> None:
     weights = torch.rand(2, 3, 5)
     picked = weights[sites.sentence, sites.position, sites.reads - 1]
     assert torch.equal(weights[area], picked)
+
+
+def test_sites_everywhere() -> None:
+    batch = collate([[5, 6], [], [7, 8, 9]], [[4], [5, 6, 7], []])
+    sites = PredictionSites.everywhere(batch)
+    sizes = [(3, 2), (1, 4), (4, 1)]  # source and target, the end symbols counted
+    expected = [(b, t, j) for b, (s, n) in enumerate(sizes) for t in range(n) for j in range(s)]
+    assert list(zip(*(index.tolist() for index in sites.cells), strict=True)) == expected
 
 
 def test_number_of_paths() -> None:

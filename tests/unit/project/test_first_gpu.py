@@ -20,6 +20,7 @@ from benchmarks.timing import Conditions
 from nmtgrid.cli.app import main
 from tests.conftest import PROJECT
 
+KERNEL_TESTS = PROJECT / "tests/unit/kernels"
 QUICK = Conditions("cpu", "bf16", quick=True)
 IN_A_STEP = {
     "environment": {"torch", "compiler"},
@@ -53,7 +54,23 @@ def test_every_step_runs(step: steps.Step, tmp_path: Path, monkeypatch: pytest.M
             assert figures[name]["updates compared"] == 4
             assert figures[name]["largest difference"] < 1e-6
     if step.name == "decoding":
+        for row in figures["rows"]:
+            for name in ("graphs", "eager"):
+                seconds = row[f"{name}, ms a step"] * row["steps"] / 1000
+                assert seconds == pytest.approx(row[f"{name}, second pass, s"])
         assert figures["pervasive: equal tokens in fp32"]
+
+
+def test_all_tests_of_triton_kernels_are_run() -> None:
+    found = {f"tests/unit/kernels/{path.name}" for path in KERNEL_TESTS.glob("test_*_triton.py")}
+    assert found and found <= set(steps.TRITON_TESTS)
+    assert all((PROJECT / name).is_file() for name in steps.TRITON_TESTS)
+
+
+def test_a_short_loan_is_enough_for_the_steps_that_tell_most() -> None:
+    first = first_gpu.STEPS[:4]
+    assert [step.name for step in first] == ["environment", "waits", "update", "decoding"]
+    assert sum(step.minutes for step in first) <= 15
 
 
 def _options(folder: Path, **changes: Any) -> argparse.Namespace:

@@ -17,7 +17,7 @@ from nmtgrid.search import beams, engine, select
 from nmtgrid.search import cuda_graphs as graphs_module
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
-from nmtgrid.search.cuda_graphs import Graphs, Recorder, pad_groups
+from nmtgrid.search.cuda_graphs import Graphs, Recorder, _CastWeights, pad_groups
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import END, PAD
 from tests.unit.search.recording import Recordings
@@ -303,6 +303,45 @@ def test_states_without_a_fixed_form_step_as_ever(name: str, device: str) -> Non
     if device == "cpu":
         assert_same(actual, expected)
         assert recordings.count == 0
+
+
+@torch.no_grad()
+def test_weights_are_cast_once() -> None:
+    weight, other = (torch.nn.Parameter(torch.randn(4, 6)) for _ in range(2))
+    views = [weight, weight.t(), weight[:2], weight[2:], other]
+    casts = _CastWeights()
+    with casts:
+        first = [view.to(torch.bfloat16) for view in views]
+        again = [view.to(torch.bfloat16) for view in views]
+        half = weight.to(torch.float16)
+    assert [cast.data_ptr() for cast in again] == [cast.data_ptr() for cast in first]
+    assert len({cast.data_ptr() for cast in [*first, half]}) == len(views) + 1
+    for view, cast in zip(views, again, strict=True):
+        assert torch.equal(cast, view.to(torch.bfloat16))
+
+
+@torch.no_grad()
+def test_what_is_no_weight_is_cast_anew() -> None:
+    states = torch.zeros(3)
+    with _CastWeights():
+        assert states.to(torch.bfloat16).tolist() == [0.0] * 3
+        states += 1
+        assert states.to(torch.bfloat16).tolist() == [1.0] * 3
+
+
+@torch.no_grad()
+def test_casts_in_the_memory_of_a_recording_are_not_kept() -> None:
+    before, inside = (torch.nn.Parameter(torch.randn(4)) for _ in range(2))
+    casts = _CastWeights()
+    with casts:
+        kept = before.to(torch.bfloat16)
+        casts.is_recording = True
+        assert before.to(torch.bfloat16).data_ptr() == kept.data_ptr()
+        recorded = inside.to(torch.bfloat16)
+        casts.is_recording = False
+        later = inside.to(torch.bfloat16)
+        assert later.data_ptr() != recorded.data_ptr()
+        assert inside.to(torch.bfloat16).data_ptr() == later.data_ptr()
 
 
 def test_groups_are_made_up_to_powers_of_two() -> None:

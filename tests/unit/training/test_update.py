@@ -123,6 +123,13 @@ def test_other_faults_are_not_taken_for_want_of_memory() -> None:
         narrow.apply([sentences.batch([7])], 0.1)
     # A setting that this model does not have.
     assert "checkpoint_activations" not in str(caught.value)
+    assert "expandable_segments" not in str(caught.value)
+    in_pieces = torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 20.00 MiB. Of the allocated memory 5.00 GiB is "
+        "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+    )
+    with pytest.raises(DeviceError, match="expandable_segments:True"):
+        updater(fresh(), Narrow(0, in_pieces)).apply([sentences.batch([7])], 0.1)
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
     broken = updater(fresh(), Narrow(0, RuntimeError("shapes do not fit")))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
