@@ -15,7 +15,15 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
 from nmtgrid.adaptive.halting import no_predictor
-from nmtgrid.adaptive.objectives import Weighting, aligned_loss, by_exit, exit_weights
+from nmtgrid.adaptive.objectives import (
+    ExitSettings,
+    Weighting,
+    aligned_loss,
+    by_exit,
+    check_reads,
+    exit_sites,
+    exit_weights,
+)
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
@@ -23,7 +31,7 @@ from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import FROM_0, SHARE, SmoothedSettings
+from nmtgrid.training.settings import FROM_0, SHARE
 
 OracleScore = Literal["likelihood", "correctness"]
 """What an oracle judges exits by."""
@@ -138,7 +146,7 @@ def predicted_exits(logits: Tensor, family: Family, threshold: float = 0.5) -> T
 
 
 @dataclasses.dataclass(frozen=True)
-class HaltingSettings(SmoothedSettings):
+class HaltingSettings(ExitSettings):
     """Settings of training an exit predictor with its decoder."""
 
     alpha: Annotated[float, FROM_0] = 1.0
@@ -177,6 +185,13 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
 
     def check(self, model: TranslationModel) -> None:
         family_of(with_exits(model))
+        check_reads(model, self.settings.reads)
+        if model.traits.halting == "sequence" and self.settings.reads != "whole":
+            raise ConfigError(
+                "This model's predictor chooses exits for whole sentences from the whole source, "
+                "which `objective.reads=sampled` does not show.",
+                "Leave it at `whole`, or train a model with `--set model.halting=geometric`.",
+            )
         if model.traits.halting == "sequence" and self.settings.sigma:
             raise ConfigError(
                 "`objective.sigma` smooths over a sentence's tokens, but this model's predictor "
@@ -189,7 +204,7 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
         batch = batch.with_shared_source()
         model, settings = with_exits(model), self.settings
         family = family_of(model)
-        sites = PredictionSites.offline(batch)
+        sites = exit_sites(model, batch, settings.reads)
         targets = SiteTargets.at(batch, sites)
         states = model.exit_features(batch, sites)
         weights = exit_weights(settings.weights, len(states))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import torch
 from torch import Tensor
@@ -18,7 +18,8 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Teacher
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
-from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
+from nmtgrid.search.paths import sample_k, wait_k
+from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets, both_passes
 from nmtgrid.training.settings import FROM_0, FROM_1, SmoothedSettings
 
@@ -47,11 +48,24 @@ def gradient_scales(ratio: float, count: int) -> list[float]:
     return [ratio * (count - n) for n in range(1, count)] + [1.0]
 
 
-_SEED = 5_106_107
+_SEED, _SEED_OF_PATHS = 5_106_107, 5_106_108
+
+
+Reads = Literal["whole", "sampled"]
+"""The source that predictions see."""
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignedSettings(SmoothedSettings):
+class ExitSettings(SmoothedSettings):
+    """The setting that all objectives of exits share."""
+
+    reads: Reads = dataclasses.field(default="whole", kw_only=True)
+    """The source that each prediction sees: the whole, or, for simultaneous translation, what has
+    been read along a wait-k path, with k drawn for each sentence (4.30)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedSettings(ExitSettings):
     """Settings of aligned training."""
 
     weights: Weighting = "uniform"
@@ -67,10 +81,33 @@ class AlignedSettings(SmoothedSettings):
     exit's predictions. Its gradient does not reach the last exit."""
 
 
-class _WithoutPredictor(BaseObjective[Settings]):
+_Settings = TypeVar("_Settings", bound=ExitSettings)
+
+
+def exit_sites(model: TranslationModel, batch: Batch, reads: Reads) -> PredictionSites:
+    """Return a prediction for each target position, of the whole source or along sampled paths.
+
+    In validation the same paths are sampled each time.
+    """
+    if reads == "whole":
+        return PredictionSites.offline(batch)
+    generator = None if model.training else torch.Generator().manual_seed(_SEED_OF_PATHS)
+    k = sample_k(batch.source_lengths, generator=generator)
+    paths = wait_k(k, batch.source_lengths, batch.target_input.shape[1])
+    return PredictionSites.along(batch, paths)
+
+
+def check_reads(model: TranslationModel, reads: Reads) -> None:
+    """Raise ConfigError where predictions cannot be trained with a part of the source."""
+    if reads == "sampled" and not model.traits.prefix_safe:
+        raise model.refusal()
+
+
+class _WithoutPredictor(BaseObjective[_Settings]):
     """The check that both objectives share."""
 
     def check(self, model: TranslationModel) -> None:
+        check_reads(model, self.settings.reads)
         halting = with_exits(model).traits.halting
         if halting != "none":
             raise ConfigError(
@@ -95,7 +132,7 @@ class Aligned(_WithoutPredictor[AlignedSettings]):
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         model, settings = with_exits(model), self.settings
-        sites = PredictionSites.offline(batch)
+        sites = exit_sites(model, batch, settings.reads)
         count = model.traits.num_exits
         # Without gradients (validation) there is nothing to scale: one plain pass.
         form = settings.gradient_form if torch.is_grad_enabled() else "none"
@@ -121,7 +158,7 @@ class Aligned(_WithoutPredictor[AlignedSettings]):
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedSettings(SmoothedSettings):
+class MixedSettings(ExitSettings):
     """Settings of mixed training."""
 
     sequences: Annotated[int, FROM_1] = 1
@@ -143,17 +180,17 @@ class Mixed(_WithoutPredictor[MixedSettings]):
     """
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        model, count = with_exits(model), self.settings.sequences
+        model, settings = with_exits(model), self.settings
+        count = settings.sequences
         # M sequences of a sentence are M rows, which share one encoding.
         several, _ = batch.repeated(count)
-        sites = PredictionSites.offline(several)
+        all_sites = exit_sites(model, several, settings.reads)
         generator = None if model.training else torch.Generator().manual_seed(_SEED)
-        depth = draw_exits(sites.position, model.traits.num_exits, generator)
-        sites = dataclasses.replace(sites, depth=depth, mixed=True)
+        depth = draw_exits(all_sites.position, model.traits.num_exits, generator)
+        sites = dataclasses.replace(all_sites, depth=depth, mixed=True)
         features = model.features(*both_passes(several, sites))
         passes = features.unflatten(0, (-1, len(sites)))
-        settings = self.settings
-        full_stack = self._full_stack(model, several) if settings.distillation else None
+        full_stack = self._full_stack(model, several, all_sites) if settings.distillation else None
         targets = SiteTargets.at(several, sites)
         # Exit by exit, because each may have a classifier of its own; a GPU is asked once for all.
         exits = range(1, model.traits.num_exits + 1)
@@ -175,9 +212,9 @@ class Mixed(_WithoutPredictor[MixedSettings]):
         return LossParts(total, tokens, nll, {"average_exit": depth.sum() / count})
 
     @torch.no_grad()
-    def _full_stack(self, model: ExitModel, batch: Batch) -> Teacher:
+    def _full_stack(self, model: ExitModel, batch: Batch, sites: PredictionSites) -> Teacher:
         """Return the last exit's predictions at all sites, of tokens that all leave there."""
-        features = model.features(*both_passes(batch, PredictionSites.offline(batch)))
+        features = model.features(*both_passes(batch, sites))
         last = model.classifier().detached()
         return Teacher(features, last.weight, last.bias, self.settings.distillation)
 

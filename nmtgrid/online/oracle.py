@@ -24,7 +24,7 @@ from nmtgrid.base.rows import is_padding
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import PredictionSites, TranslationModel
-from nmtgrid.online.paths import continue_paths
+from nmtgrid.search.paths import continue_paths
 
 
 def refuse_oracle(model: TranslationModel) -> str:

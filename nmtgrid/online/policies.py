@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.online.paths import continue_paths, is_cell, wait_k
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
+from nmtgrid.search.paths import continue_paths, is_cell, wait_k
 from nmtgrid.text.vocabulary import END
 from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, POSITIVE, Range, SettingsGroup
 

@@ -29,8 +29,8 @@ from nmtgrid.online.objectives.dynamic import (
     read_share,
 )
 from nmtgrid.online.oracle import cell_costs, grid_shape
-from nmtgrid.online.paths import is_right_of, wait_k
 from nmtgrid.online.policies import Threshold
+from nmtgrid.search.paths import is_right_of, wait_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
 

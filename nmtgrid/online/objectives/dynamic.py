@@ -25,7 +25,6 @@ from nmtgrid.online.oracle import (
     oracle_paths,
     path_costs,
 )
-from nmtgrid.online.paths import is_right_of
 from nmtgrid.online.policies import (
     Area,
     Threshold,
@@ -34,6 +33,7 @@ from nmtgrid.online.policies import (
     agent_loss,
     threshold_paths,
 )
+from nmtgrid.search.paths import is_right_of
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings

@@ -27,8 +27,8 @@ from nmtgrid.online.objectives.dynamic import (
     read_share,
 )
 from nmtgrid.online.oracle import cell_costs, delay_penalty, path_costs
-from nmtgrid.online.paths import is_cell
 from nmtgrid.online.policies import Threshold
+from nmtgrid.search.paths import is_cell
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.settings import FROM_0, INSIDE_0_1, SmoothedSettings
 

@@ -18,8 +18,8 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.transformer.information import sum_penalty
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import read_share
-from nmtgrid.online.paths import sample_k
 from nmtgrid.online.policies import WaitInfo
+from nmtgrid.search.paths import sample_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import ABOVE_0, FROM_0, SmoothedSettings

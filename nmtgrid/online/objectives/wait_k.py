@@ -19,7 +19,8 @@ from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.directory import read_run_settings
-from nmtgrid.online.paths import (
+from nmtgrid.online.policies import WaitK
+from nmtgrid.search.paths import (
     area_sites,
     binary_weights,
     exact_weights,
@@ -27,7 +28,6 @@ from nmtgrid.online.paths import (
     sample_k,
     wait_k,
 )
-from nmtgrid.online.policies import WaitK
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import site_loss
 from nmtgrid.training.settings import FROM_0, FROM_1, SmoothedSettings

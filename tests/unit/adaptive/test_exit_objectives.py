@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.adaptive.halting import FixedExit
 from nmtgrid.adaptive.halting_objective import (
     CompoundLoss,
     Family,
@@ -192,6 +194,75 @@ def test_earlier_exits_learn_from_the_last_which_is_held_fixed(exits: str) -> No
     torch.testing.assert_close(parts.total, expected)
     every = parameters_of(network)
     assert_same(gradients(parts.total, every), gradients(expected, every))
+
+
+K = torch.tensor([2, 1, 1])
+
+
+@torch.no_grad()
+def log_p_along(network: ExitModel) -> Tensor:
+    """Return log-probabilities [M, N, V] of each exit, written step by step along wait-K."""
+    rows = []
+    for exit in range(1, EXITS + 1):
+        state = network.begin(BATCH.source, BATCH.source_lengths)
+        steps = []
+        for position, tokens in enumerate(BATCH.target_input.unbind(1)):
+            reads = torch.minimum(K + position, BATCH.source_lengths)
+            step = network.step(tokens, state, reads=reads, halt=FixedExit(exit))
+            steps.append(step.logits.log_softmax(-1))
+            state = step.state
+        values = torch.stack(steps, 1)
+        rows.append(torch.cat([row[:size] for row, size in zip(values, TARGETS, strict=True)]))
+    return torch.stack(rows, 1)
+
+
+def limited(exits: str, **changes: Any) -> ExitModel:
+    return model(exits=exits, encoder="unidirectional", **changes)
+
+
+@pytest.mark.parametrize("exits", ["tied", "separate"])
+def test_training_with_what_wait_k_has_read(exits: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All three objectives, against decoding along those paths."""
+    monkeypatch.setattr("nmtgrid.adaptive.objectives.sample_k", lambda *_, **__: K)
+    network, shares = limited(exits), torch.tensor(exit_weights("linear", EXITS))
+    values = log_p_along(network)
+    assert float((values - log_p(network)).detach().abs().max()) > 0.01, "reading matters"
+    settings = AlignedSettings("linear", label_smoothing=0.2, reads="sampled")
+    parts = Aligned(settings).loss(network, BATCH)
+    expected = (costs(values, 0.2) @ shares).sum()
+    torch.testing.assert_close(parts.total, expected)
+    scaled = dataclasses.replace(settings, gradient_ratio=0.5)
+    torch.testing.assert_close(Aligned(scaled).loss(network, BATCH).total, expected)
+    # Tokens of one sentence that all leave together are aligned.
+    for exit in range(1, EXITS + 1):
+        monkeypatch.setattr(
+            "nmtgrid.adaptive.objectives.draw_exits",
+            lambda like, *_, exit=exit: torch.full_like(like, exit),
+        )
+        mixed = MixedSettings(label_smoothing=0.2, reads="sampled", distillation=0.6)
+        fixed = values[:, -1].detach()
+        divergence = (fixed.exp() * (fixed - values[:, exit - 1])).sum()
+        torch.testing.assert_close(
+            Mixed(mixed).loss(network, BATCH).total,
+            costs(values, 0.2)[:, exit - 1].sum() + 0.6 * divergence,
+        )
+    network = limited(exits, halting="geometric")
+    parts = compound(network, reads="sampled", alpha=0.7, label_smoothing=0.2)
+    values = log_p_along(network)
+    reported = [float(parts.extra[f"nll_exit_{exit}"]) for exit in range(1, EXITS + 1)]
+    assert reported == pytest.approx(costs(values).sum(0).tolist(), rel=1e-5)
+    oracle = best_exits(-costs(values).detach(), "geometric", 0.0, 0.0)
+    assert float(parts.extra["oracle_exit"]) == float(oracle.sum())
+
+
+def test_drawn_reads_and_models_that_must_see_the_whole_source() -> None:
+    network, objective = limited("tied"), Aligned(AlignedSettings(reads="sampled"))
+    assert objective.loss(network, BATCH).nll == objective.loss(network, BATCH).nll
+    network.train()
+    assert len({float(objective.loss(network, BATCH).nll) for _ in range(6)}) > 1
+    objective.check(network)
+    with pytest.raises(ConfigError, match="whole source"):
+        CompoundLoss(HaltingSettings(reads="sampled")).check(limited("tied", halting="sequence"))
 
 
 @pytest.mark.parametrize("exits", ["tied", "separate"])

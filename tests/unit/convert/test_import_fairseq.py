@@ -14,7 +14,7 @@ from nmtgrid.data.batches import collate
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
-from nmtgrid.online.paths import wait_k
+from nmtgrid.search.paths import wait_k
 from nmtgrid.text.vocabulary import BEGIN
 from tests.unit.convert.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
 from tests.unit.convert.fairseq_reference import ConvS2S, Reference, Transformer

@@ -20,9 +20,9 @@ from nmtgrid.online.objectives.wait_k import (
     WaitKLikelihood,
     WaitKSettings,
 )
-from nmtgrid.online.paths import sample_k
 from nmtgrid.online.policies import AlongPaths, Threshold, WaitK
 from nmtgrid.search.api import Agent
+from nmtgrid.search.paths import sample_k
 from tests.unit.policies.all_paths import all_paths
 
 BATCH = collate([[5, 6, 7], [8]], [[4, 5], [6, 7, 4]])

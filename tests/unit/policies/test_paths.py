@@ -11,7 +11,7 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.rows import repeat
 from nmtgrid.data.batches import collate
 from nmtgrid.models.api import PredictionSites
-from nmtgrid.online.paths import (
+from nmtgrid.search.paths import (
     area_sites,
     binary_weights,
     continue_paths,

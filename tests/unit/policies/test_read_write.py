@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.online.paths import wait_k
 from nmtgrid.online.policies import (
     Area,
     Threshold,
@@ -15,6 +14,7 @@ from nmtgrid.online.policies import (
     next_reads,
     threshold_paths,
 )
+from nmtgrid.search.paths import wait_k
 from tests.unit.policies.all_paths import (
     SIZES,
     all_paths,

@@ -30,12 +30,12 @@ from nmtgrid.online.objectives.itst import (
     norm_cost,
 )
 from nmtgrid.online.objectives.wait_info import InformationLikelihood, WaitInfoSettings
-from nmtgrid.online.paths import wait_k
 from nmtgrid.online.policies import ITST, Bounded, Policy, WaitInfo, WaitK
 from nmtgrid.online.settings import KINDS, read_policy
 from nmtgrid.online.stream import TokenStream
 from nmtgrid.search.api import Agent, Hypothesis, Proposal, SearchPlan
 from nmtgrid.search.engine import search
+from nmtgrid.search.paths import wait_k
 from nmtgrid.training.api import Objective
 from nmtgrid.training.events import StopRequest
 from tests.invariants.cases import Case

@@ -16,7 +16,7 @@ import torch
 
 from docs import drawings
 from nmtgrid.layers.kernels.grid_conv import live_taps
-from nmtgrid.online.paths import wait_k
+from nmtgrid.search.paths import wait_k
 
 PROJECT = Path(__file__).resolve().parents[3]
 DOCS = PROJECT / "docs"
