@@ -18,6 +18,7 @@
 #                                          (and 5.12); 5.13: of Seq-LL for two lambdas
 #   bash recipes/adaptive.sh guarantee     thresholds guaranteed to lose at most ALLOW percent (1; toy 10)
 #   bash recipes/adaptive.sh speed         seconds of fixed, confident, free, predicted and verified exits
+#   bash recipes/adaptive.sh clock         BLEU against computation-aware lagging: exits together with wait-k
 #   bash recipes/adaptive.sh --dry-run ... only prints the commands
 #
 # Data: ON=multi30k, multi30k-en-de (or others of cs de en fr), iwslt14-de-en, iwslt14-en-de (downloaded, or from
@@ -34,7 +35,7 @@
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
 # minutes: wall), SEED=1, RUNS=runs (output folder), SETS="--set ..." for every model, ALIGNED_SETS="--set
 # objective.distillation=1" for those of aligned training alone, LABEL=word for the folder and the records of
-# such a run. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing results
+# such a run; of clock EXITS="all 1 2 3", K=1..9:2 and SENTENCES=200. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing results
 # are kept.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -44,7 +45,8 @@ if [ "$SMALL" = 1 ]; then
     ON="${ON:-toy}" DEPTHS="${DEPTHS:-1 2}" COUNTS=2 WEIGHTS="linear inverse" RATIOS="0.5 1.1"
     LAMBDAS="${LAMBDAS:-0.1}" SIGMAS="${SIGMAS:-0}" LAMBDAS_SEQUENCE="${LAMBDAS_SEQUENCE:-0.5}"
     SWEEP_LAMBDAS="${SWEEP_LAMBDAS:-0.1}" SWEEP_FOR="${SWEEP_FOR:-0.1}" SWEEP_SIGMAS="${SWEEP_SIGMAS:-1}"
-    SAMPLES="${SAMPLES:-200}" FINALISTS="${FINALISTS:-1}" SENTENCES="${SENTENCES:-24}"
+    SAMPLES="${SAMPLES:-200}" FINALISTS="${FINALISTS:-1}" SENTENCES="${SENTENCES:-24}" EXITS="${EXITS:-all 1}"
+    K="${K:-1,3}"
 fi
 ON="${ON:-multi30k}"
 SEED="${SEED:-1}"
@@ -288,6 +290,25 @@ speed() {
     keep speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
 }
 
+# One online decoder, trained aligned along sampled wait-k paths; its streams leave after each of some
+# blocks. Times are those of this machine: leave it alone meanwhile.
+clock() {
+    local exit name results=()
+    aligned online --set model.encoder=unidirectional --set objective.reads=sampled
+    for exit in ${EXITS:-all 1 2 3}; do
+        name="exit-$exit" results+=("$HERE/eval/exit-$exit-seed$SEED")
+        if grep -qs '"complete": true' "${results[-1]}/results.json"; then say "${results[-1]} is there already."; continue; fi
+        local leave=(--exit "$exit")
+        if [ "$exit" = all ]; then leave=(); fi
+        run nmtgrid online-eval "$name=$HERE/online-seed$SEED" --data "$DATA" --split test --clock \
+            --k "${K:-1..9:2}" --sentences "${SENTENCES:-200}" "${leave[@]}" --out "${results[-1]}"
+    done
+    run nmtgrid analyze latency "${results[@]}" --metric ca-al --out "$HERE/clock-seed$SEED.png" \
+        --json "$HERE/clock-seed$SEED.json"
+    keep exits-clock "Exits together with wait-k, on the clock" "$HERE/clock-seed$SEED.json" \
+        "$HERE/clock-seed$SEED.png"
+}
+
 for figure in "$@"; do
     case "$figure" in
     5.[2-5]) "table_${figure//./_}" ;;
@@ -296,6 +317,7 @@ for figure in "$@"; do
     5.11 | 5.12) figure_5_11 "$figure" ;;
     guarantee) guarantee ;;
     speed) aligned && speed ;;
-    *) fail "there is no table or figure $figure here: 5.2 to 5.13 guarantee speed" ;;
+    clock) clock ;;
+    *) fail "there is no table or figure $figure here: 5.2 to 5.13 guarantee speed clock" ;;
     esac
 done

@@ -47,6 +47,10 @@ class OnlineResult:
     corpus: str = ""
     model: str = ""
     """The model's folder, where the system is called after it."""
+    seconds_per_token: float | None = None
+    """Seconds of work, if measured."""
+    average_exit: float | None = None
+    """Blocks per token, with early exits."""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
         """Return a metric of `metrics.latency.METRICS` or `length_ratio`; NaN if undefined."""
@@ -83,6 +87,8 @@ class _Row(Record, rename={"oracle": "lambda"}):
     threshold: NonNegative = math.nan
     oracle: NonNegative = math.nan
     computation_aware: dict[str, Finite | None] | None = None
+    seconds_per_token: NonNegative | None = None
+    average_exit: NonNegative | None = None
 
     def result(self) -> OnlineResult:
         """Return the row with the parameter. Raises ValueError where it lacks that."""
@@ -107,7 +113,14 @@ class _Row(Record, rename={"oracle": "lambda"}):
         options = tuple((self.options or {}).items())
         parameter = "" if self.policy in KINDS else self.parameter
         setting = Setting(self.policy, value, options, parameter)
-        return OnlineResult(self.system, setting, self.bleu_tokenized, latencies)
+        return OnlineResult(
+            self.system,
+            setting,
+            self.bleu_tokenized,
+            latencies,
+            seconds_per_token=self.seconds_per_token,
+            average_exit=self.average_exit,
+        )
 
 
 AREA_METRICS = ("al", "dal")
@@ -324,7 +337,7 @@ def latency_section(
             levels=levels,
         )
 
-    rows, table = _settings_table(results, unit, convention)
+    rows, table = _settings_table(results, unit, convention, metric.startswith(AWARE))
     caption = f"BLEU against {TITLES[metric]}, a curve for each system and policy."
     return Section(
         "latency",
@@ -405,32 +418,40 @@ def _check_names(
 
 
 def _settings_table(
-    results: Sequence[OnlineResult], unit: Unit, convention: Convention
+    results: Sequence[OnlineResult], unit: Unit, convention: Convention, with_time: bool
 ) -> tuple[list[dict[str, Any]], Table]:
+    """Return the rows of the file and the table; `with_time` has computation-aware metrics."""
+    names = (*METRICS, *(name for name in TITLES if with_time and name.startswith(AWARE)))
     rows = []
     for result in results:
-        figures = {name: result.latency(name, unit, convention) for name in _FIGURES}
+        figures = {name: result.latency(name, unit, convention) for name in names}
+        time = {"seconds_per_token": result.seconds_per_token, "average_exit": result.average_exit}
         rows.append({
             "system": result.system,
             **result.setting.values(),
             "bleu_tokenized": result.bleu,
-            **nan_to_none(figures),
+            **nan_to_none({name.replace("-", "_"): value for name, value in figures.items()}),
+            "length_ratio": nan_to_none(result.latency("length_ratio", unit, convention)),
+            **(time if with_time else {}),
         })  # fmt: skip
-    table = Table(
-        f"BLEU tokenised (percent); latency in source {unit}s (AP: share), {convention} "
-        f"convention;\nratio: {unit}s of hypothesis / reference",
-        ["system", "", "BLEU", *map(heading, METRICS), "ratio"],
-        [
-            [
-                result.system,
-                result.setting.title.replace(" = ", "="),
-                result.bleu,
-                *map(row.get, _FIGURES),
-            ]
-            for result, row in zip(results, rows, strict=True)
-        ],
-    )
-    return rows, table
+    shown = [*METRICS, "length_ratio"]
+    headings = [*map(heading, METRICS), "ratio"]
+    caption = f"BLEU tokenised (percent); latency in source {unit}s (AP: share), {convention} "
+    caption += f"convention;\nratio: {unit}s of hypothesis / reference"
+    if with_time:
+        shown = ["al", "ca_al", "laal", "ca_laal"]
+        headings = ["AL", "CA-AL", "LAAL", "CA-LAAL", "ms/token", "exit"]
+        caption = f"BLEU tokenised (percent); latency in source {unit}s, {convention} convention, "
+        caption += "CA-:\ncomputation-aware; exit: blocks per token (-: all)"
+    cells = []
+    for result, row in zip(results, rows, strict=True):
+        figures_shown = [*map(row.get, shown)]
+        if with_time:
+            seconds = result.seconds_per_token
+            figures_shown += [None if seconds is None else 1000 * seconds, result.average_exit]
+        title = result.setting.title.replace(" = ", "=")
+        cells.append([result.system, title, result.bleu, *figures_shown])
+    return rows, Table(caption, ["system", "", "BLEU", *headings], cells)
 
 
 def area_table(areas: Sequence[CurveArea]) -> Table:
