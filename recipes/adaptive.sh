@@ -35,8 +35,8 @@
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
 # minutes: wall), SEED=1, RUNS=runs (output folder), SETS="--set ..." for every model, ALIGNED_SETS="--set
 # objective.distillation=1" for those of aligned training alone, LABEL=word for the folder and the records of
-# such a run; of clock EXITS="all 1 2 3", K=1..9:2 and SENTENCES=200. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing results
-# are kept.
+# such a run; of clock EXITS="all 1 2 3", K=1..9:2, SENTENCES=200. SMALL=1: the toy corpus, decoders of two
+# blocks, 40 updates, fewer of each list. Existing results are kept.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 5.6 5.9
