@@ -257,11 +257,11 @@ def test_exits_of_whole_sentences_are_searched_together(
     batch: int, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Beside another system, four batches at a time; sentences one by one stay alone."""
-    network, given = model(halting="sequence"), []
+    network, calls = model(halting="sequence"), []
     search = engine.search
 
     def noted(*arguments: Any, **options: Any) -> list[list[Hypothesis]]:
-        given.append((arguments[0][0], options["parts"], len(arguments[1])))
+        calls.append((arguments[0][0], options["parts"], len(arguments[1])))
         return search(*arguments, **options)
 
     draw = random.Random(1)
@@ -281,8 +281,8 @@ def test_exits_of_whole_sentences_are_searched_together(
     counts: list[int] = []
     results = decode(systems, pairs, way, counts.append)
     assert sum(counts) == 2 * len(pairs)
-    assert max(count for _, count, _ in given) == parts
-    assert max(rows for *_, rows in given) == min(batch * parts, 12)
+    assert max(count for _, count, _ in calls) == parts
+    assert max(rows for *_, rows in calls) == min(batch * parts, 12)
     for turn in (0, 1):
         for hypothesis, alone in zip(results[turn].hypotheses, expected, strict=True):
             assert hypothesis is not None

@@ -273,6 +273,28 @@ def test_simulevals_convention_counts_words(
     assert json.loads(report.read_text())["unit"] == "word"
 
 
+def test_a_computation_aware_metric_is_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the time and the exit beside it; a row without times has none."""
+    times: dict[str, Any] = {"computation_aware": {"al": 4.75, "laal": 5.25}}
+    timed = times | {"seconds_per_token": 0.025, "average_exit": 1.5}
+    report = tmp_path / "r.json"
+    folder = write(tmp_path / "a", [ROWS[0] | timed, ROWS[1]])
+    assert run(folder, "--metric", "ca-al", "--json", report) == 0
+    first, second = json.loads(report.read_text())["settings"]
+    assert (first["ca_al"], first["ca_laal"], first["al"]) == (4.75, 5.25, 2.0)
+    assert (first["seconds_per_token"], first["average_exit"]) == (0.025, 1.5)
+    assert second["ca_al"] is second["seconds_per_token"] is None
+    lines = [re.findall(r"[\w.=/-]+", line) for line in capsys.readouterr().err.splitlines()]
+    assert ["system", "BLEU", "AL", "CA-AL", "LAAL", "CA-LAAL", "ms/token", "exit"] in lines
+    assert ["m", "k=3", "20.00", "2.00", "4.75", "1.00", "5.25", "25.00", "1.50"] in lines
+    assert ["m", "k=1", "10.00", "1.00", "-", "1.00", "-", "-", "-"] in lines
+    # Other metrics keep their table.
+    assert run(folder, "--json", report) == 0
+    assert "seconds_per_token" not in json.loads(report.read_text())["settings"][0]
+
+
 def test_evaluations_of_other_sentences_are_refused(tmp_path: Path, capsys: Any) -> None:
     folders = []
     for name, count in (("a", 9), ("b", 8), ("c", None)):
