@@ -36,11 +36,10 @@ class ConfigError(NmtgridError):
 
 
 def merged(errors: Sequence[ConfigError]) -> ConfigError:
-    """Return one error with the faults of all, and with their advice."""
+    """Return one error with the faults of all, and with their advice unless it differs."""
     advice = {error.advice for error in errors if error.advice}
-    if len(advice) < 2:
-        return ConfigError([fault for error in errors for fault in error.faults], *advice)
-    return ConfigError([str(error) for error in errors])
+    faults = [fault for error in errors for fault in error.faults]
+    return ConfigError(faults, advice.pop() if len(advice) == 1 else "")
 
 
 class StorageError(NmtgridError):

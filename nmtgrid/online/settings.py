@@ -260,27 +260,28 @@ def policy_class(name: str) -> Any:
             "Add `decide(self, proposal)`, which returns a tensor [R] of bools: True where a row "
             "writes.",
         )
-    if ignored := _ignored_settings(policy):
-        raise ConfigError(
-            f"{definition_line(name)}the reading policy `{name}` is no dataclass: "
-            f"{list_names(ignored)} would be ignored.",
-            f"Write `@dataclasses.dataclass(frozen=True)` above `class {name}`.",
-        )
+    _check_dataclass(policy)
     return policy
 
 
-def _ignored_settings(policy: type) -> list[str]:
-    """Return the annotated names of a user-defined policy that are no fields of a dataclass."""
+def _check_dataclass(policy: type) -> None:
+    """Raise ConfigError if a class of a user-defined policy has settings but is no dataclass."""
     from nmtgrid.online.policies import Policy
 
-    return [
-        name
-        for cls in policy.__mro__[: policy.__mro__.index(Policy)]
-        if "__dataclass_fields__" not in vars(cls)
-        for name, hint in inspect.get_annotations(cls).items()
-        # Those of the base, such as `wants_alignment`, are no settings.
-        if not hasattr(Policy, name) and "ClassVar" not in str(hint)
-    ]
+    fields = {field.name for field in dataclasses.fields(Policy)}
+    for cls in policy.__mro__[: policy.__mro__.index(Policy)]:
+        # Other attributes of the base, such as `wants_alignment`, are no settings.
+        settings = [
+            name
+            for name, hint in inspect.get_annotations(cls).items()
+            if (name in fields or not hasattr(Policy, name)) and "ClassVar" not in str(hint)
+        ]
+        if settings and "__dataclass_fields__" not in vars(cls):
+            raise ConfigError(
+                f"{definition_line(cls.__name__)}the reading policy `{cls.__name__}` is no "
+                f"dataclass: {list_names(settings)} would be ignored.",
+                f"Write `@dataclasses.dataclass(frozen=True)` above `class {cls.__name__}`.",
+            )
 
 
 def unknown_policy(name: str, stored: Iterable[str] | None = None) -> ConfigError:

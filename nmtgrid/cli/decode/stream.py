@@ -289,7 +289,7 @@ class _Run:
         lengths = [len(stream.source) for stream in pieces]
         written = sum(len(stream.target) for stream in pieces)
         self._at_limit += any(lengths) and ends_at_limit(written, lengths, self._translator.plan)
-        for stream in line.stream.pieces:
+        for stream in pieces:
             self._tokens += len(stream.target) + bool(stream.source)
             exits = (stream.hypothesis().exits if stream.source else None) or []
             self._exits += sum(exits)

@@ -9,6 +9,7 @@ import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.unit.helpers.tiny_online import sentences, translator
 
 pytest.importorskip("omnisteval.scoring", reason="OmniSTEval is not installed")
 LOGS = 300
-MODELS: dict[str, tuple[str, dict[str, str]]] = {
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
     "reader": ("pervasive", {"reader": "own"}),
     **{
         reader: ("transformer", {"reader": reader})

@@ -218,7 +218,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     actions.WriteAction = lambda text, finished: Action(read=False, text=text, finished=finished)
 
 
-def _model(folder: Path, arch: str = "pervasive", **settings: str) -> Path:
+def _model(folder: Path, arch: str = "pervasive", **settings: Any) -> Path:
     loaded = translator(arch, **settings)
     plan = {"beam": 4, "max_length_a": 4.0, "max_length_b": 1.5}
     save_model(folder / "model", loaded.models[0], loaded.pipeline, {"search": plan})

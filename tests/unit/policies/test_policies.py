@@ -281,7 +281,7 @@ class Other:
 class Bare(Policy):
     wants_alignment: bool = False
     margin: float = 0.4
-    least: int = 1
+    floor: int = 1
 
     def decide(self, proposal):
         return proposal.reads > 0
@@ -396,9 +396,9 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
         ("Margn", "no reading policy `Margn`.*`Margin`.*--import FILE"),
         ("Other", r"own\.py:\d+: `Other` is no reading policy: it must be a subclass"),
         (f"{own}:Other", "Write `class Other\\(Policy\\)`"),
-        ("Bare", r"own\.py:\d+: the .* `Bare` is no dataclass: `margin`, `least` would be ignored"),
+        ("Bare", r"own\.py:\d+: the .* `Bare` is no dataclass: `margin`, `floor` would be ignored"),
         ("Bare margin=0.3", r"Write `@dataclasses.dataclass\(frozen=True\)` above `class Bare`"),
-        ("Derived", "`margin`, `least` would be ignored"),
+        ("Derived", "`Bare` is no dataclass: `margin`, `floor` would be ignored"),
         ("Mute", "has no method `decide`"),
         (f"{own}:Margn", "own.py does not define `Margn`. Did you mean `Margin`"),
         (f"{own}", "names only a file. Name what it defines: `.*own.py:NAME`"),
@@ -416,7 +416,7 @@ def test_what_is_wrong_with_ones_own_policy_is_told(own: Path) -> None:
 
 
 def test_several_unknown_names_are_all_told(own: Path) -> None:
-    """Each with the nearest name; what to do is said once where it is the same for all."""
+    """Each with the nearest name; what to do is said once, if it is the same for all."""
     for read in (
         lambda texts: read_settings(None, None, None, texts),
         lambda texts: expand(texts, []),
@@ -428,8 +428,9 @@ def test_several_unknown_names_are_all_told(own: Path) -> None:
         assert str(caught.value).count("--import FILE") == 1
         with pytest.raises(ConfigError) as caught:
             read(["confidnce", "Other"])
-        assert ["--import FILE" in fault for fault in caught.value.faults] == [True, False]
-        assert "Write `class Other(Policy)`" in caught.value.faults[1]
+        assert "Did you mean `confidence`?" in caught.value.faults[0]
+        assert "`Other` is no reading policy" in caught.value.faults[1]
+        assert not caught.value.advice
 
 
 def test_settings_that_translate_offline() -> None:
