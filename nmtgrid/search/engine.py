@@ -142,7 +142,7 @@ def search(
         if None in results:
             raise _nothing_to_write()
         return [[hypothesis] for hypothesis in results if hypothesis is not None]
-    # A recorded step has neither limited reads nor rows that leave it early.
+    # What is computed for reads and exits depends on the data; a recording always does the same.
     if agent is not None or halt is not None:
         graphs = None
     if graphs is not None:

@@ -167,8 +167,8 @@ READINESS: dict[str, Agent] = {
 
 
 def decodings(case: Case) -> dict[str, Decoding]:
-    """Return how a case's model is decoded with; those of training settings are not."""
-    if any(option.startswith(("training.", "smoothing.", "batches.")) for option in case.options):
+    """Return how a case's model is decoded with, by what it is called."""
+    if not all(option.startswith("model.") for option in case.options):
         return {}  # decoding is that of a case before
     beam = SearchPlan(beam=4)
     ways = {
