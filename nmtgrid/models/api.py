@@ -172,10 +172,10 @@ class PredictionSites:
         return cls(*batch.target_positions)
 
     @classmethod
-    def along(cls, batch: Batch, path: Tensor) -> PredictionSites:
+    def along(cls, batch: Batch, path: Tensor, *, in_range: bool = False) -> PredictionSites:
         """Return one prediction for each target position, with the reads of `path` [B, T]."""
         sentence, position = batch.target_positions
-        return cls(sentence, position, path[sentence, position])
+        return cls(sentence, position, path[sentence, position], in_range=in_range)
 
     @classmethod
     def everywhere(cls, batch: Batch) -> PredictionSites:

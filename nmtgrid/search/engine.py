@@ -157,7 +157,7 @@ def search(
     if parts > 1 and halt is not None and batches_together(halt) > 1:
         assert not constraints, "they belong to the order of the sentences"
         return _search_by_exit(models, source, lengths, plan, align, keys, halt, parts)
-    # A recorded step has neither limited reads nor rows that leave it early.
+    # What is computed for reads and exits depends on the data; a recording always does the same.
     if agent is not None or halt is not None:
         graphs = None
     if graphs is not None:

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.base import console
 from nmtgrid.base.devices import (
     autocast,
     fragmentation_advice,
@@ -353,6 +354,9 @@ class Updater:
                 # All processes must do as many passes: with shards none may halve its batch.
                 if len(microbatch) == 1 or self.weights.is_sharded:
                     raise _too_large(self.weights.model, microbatch, fault) from fault
+                advice = fragmentation_advice(fault)
+                if advice and math.isinf(self.too_many_cells):  # the first time
+                    console.warn(f"gpu-memory: {advice}")
             else:
                 values = {"loss": parts.total.detach(), "nll": parts.nll, **parts.extra}
                 for name, value in values.items():

@@ -167,8 +167,8 @@ READINESS: dict[str, Agent] = {
 
 
 def decodings(case: Case) -> dict[str, Decoding]:
-    """Return how a case's model is decoded with; those of training settings are not."""
-    if any(option.startswith(("training.", "smoothing.", "batches.")) for option in case.options):
+    """Return how a case's model is decoded with, by what it is called."""
+    if not all(option.startswith("model.") for option in case.options):
         return {}  # decoding is that of a case before
     beam = SearchPlan(beam=4)
     ways = {
@@ -358,10 +358,7 @@ def try_broken_loss(optimiser: str) -> str:
 def try_first_gpu(folder: Path) -> list[str]:
     """Run the steps of the first GPU's protocol whose code on a GPU is another; return faults."""
     conditions, faults = Conditions("cuda", "bf16", runs=1, quick=True), []
-    for step in (
-        steps.environment, steps.waits, steps.update, steps.decoding, steps.convolutions,
-        steps.memory,
-    ):  # fmt: skip
+    for step in (steps.environment, steps.waits, steps.decoding, steps.convolutions, steps.memory):
         try:
             with PretendGPU(), Device.counting() as counts:
                 step(conditions, folder)

@@ -60,7 +60,7 @@ class WaitKLikelihood(_Online[WaitKSettings]):
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         paths = _wait_k(batch, self.settings.k, self.settings.finish_reading)
-        sites = PredictionSites.along(batch, paths)
+        sites = PredictionSites.along(batch, paths, in_range=True)
         return site_loss(model, batch, sites, label_smoothing=self.settings.label_smoothing)
 
 
@@ -99,7 +99,8 @@ class SampledWaitK(_Online[SampledSettings]):
         k = sample_k(batch.source_lengths, count, generator)
         # M paths of a sentence are M rows of a larger batch, whose source is encoded once.
         several, rows = batch.repeated(count)
-        sites = PredictionSites.along(several, _wait_k(several, k, settings.finish_reading))
+        paths = _wait_k(several, k, settings.finish_reading)
+        sites = PredictionSites.along(several, paths, in_range=True)
         tokens = batch.token_count
         if count > 1 and model.traits.every_cell:
             # One grid holds the paths of all draws: the sites point back to the sentences' rows,
@@ -163,8 +164,8 @@ class WaitKArea(_Online[AreaSettings]):
                 is_drawn = torch.rand(shares.shape, device=shares.device) < chance
                 shares = shares * is_drawn / chance
         area = shares > 0
-        weights = shares[area]
-        sites = area_sites(area)
+        sites = dataclasses.replace(area_sites(area), in_range=True)
+        weights = shares[sites.cells]
         parts = site_loss(model, batch, sites, weights, settings.label_smoothing)
         # The logged likelihood is a mean over cells times tokens: comparable with other objectives.
         # No cell may be left where few are drawn.

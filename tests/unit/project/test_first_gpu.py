@@ -62,8 +62,8 @@ def test_every_step_runs(step: steps.Step, tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_all_tests_of_triton_kernels_are_run() -> None:
-    listed = {f"tests/unit/kernels/{path.name}" for path in KERNEL_TESTS.glob("test_*_triton.py")}
-    assert listed and listed <= set(steps.TRITON_TESTS)
+    kernels = {f"tests/unit/kernels/{path.name}" for path in KERNEL_TESTS.glob("test_*_triton.py")}
+    assert kernels and kernels <= set(steps.TRITON_TESTS)
     assert all((PROJECT / name).is_file() for name in steps.TRITON_TESTS)
 
 

@@ -5,7 +5,7 @@ import torch
 from nmtgrid.base.rows import is_token, is_true_everywhere, known, values_of
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.kernels.layout import GridLayout
-from nmtgrid.models.api import PredictionSites
+from nmtgrid.models.api import PredictionSites, check_reads
 
 META = torch.device("meta")
 
@@ -31,6 +31,14 @@ def test_a_batch_keeps_them() -> None:
     assert repeated.select(_lengths([5, 0])).target_input.shape == (2, 4)
     layout = GridLayout.make(batch.target_lengths, batch.source_lengths)
     assert layout.shapes == ((2, 3), (4, 2)) and layout.cell_count == 14
+
+
+def test_a_whole_grid() -> None:
+    batch = collate([[5, 6], [7]], [[5], [6, 7, 8]]).to(META)
+    sites = PredictionSites.everywhere(batch)
+    check_reads(batch, sites)
+    assert [len(index) for index in sites.cells] == [2 * 3 + 4 * 2] * 3
+    assert values_of(batch.source_widths) == [3, 3, 2, 2, 2, 2]
 
 
 def test_sites_are_those_of_the_mask() -> None:

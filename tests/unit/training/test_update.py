@@ -83,6 +83,10 @@ class Narrow(Likelihood):
         return parts
 
 
+IN_PIECES = torch.OutOfMemoryError(
+    "CUDA out of memory. Tried to allocate 20.00 MiB. Of the allocated memory 5.00 GiB is "
+    "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
+)
 FAULTS = [
     torch.OutOfMemoryError("CUDA out of memory."),
     RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: 12 bytes"),
@@ -116,6 +120,15 @@ def test_a_batch_that_does_not_fit_is_halved_and_the_update_stays_exact(
     assert objective.refused == refused
 
 
+def test_memory_in_pieces_is_told_once(messages: list[str]) -> None:
+    narrow = updater(fresh(), Narrow(150, IN_PIECES))
+    narrow.apply([Sentences().batch(range(12))], 0.0)
+    assert messages == [
+        "gpu-memory: 1 GiB are free, but in pieces: set "
+        "`PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True` in the environment."
+    ]
+
+
 def test_other_faults_are_not_taken_for_want_of_memory() -> None:
     sentences = Sentences()
     narrow = updater(fresh(), Narrow(0, MemoryError()))
@@ -124,12 +137,8 @@ def test_other_faults_are_not_taken_for_want_of_memory() -> None:
     # A setting that this model does not have.
     assert "checkpoint_activations" not in str(caught.value)
     assert "expandable_segments" not in str(caught.value)
-    in_pieces = torch.OutOfMemoryError(
-        "CUDA out of memory. Tried to allocate 20.00 MiB. Of the allocated memory 5.00 GiB is "
-        "allocated by PyTorch, and 1.00 GiB is reserved by PyTorch but unallocated."
-    )
     with pytest.raises(DeviceError, match="expandable_segments:True"):
-        updater(fresh(), Narrow(0, in_pieces)).apply([sentences.batch([7])], 0.1)
+        updater(fresh(), Narrow(0, IN_PIECES)).apply([sentences.batch([7])], 0.1)
     assert not is_out_of_memory(RuntimeError("shapes do not fit"))
     broken = updater(fresh(), Narrow(0, RuntimeError("shapes do not fit")))
     with pytest.raises(RuntimeError, match="shapes do not fit"):
