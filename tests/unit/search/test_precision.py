@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import nmtgrid
 from nmtgrid.base.errors import ConfigError
@@ -16,7 +16,12 @@ from nmtgrid.cli.app import main
 from nmtgrid.cli.decode.run import format_precision
 from nmtgrid.layers.kernels import packed_weights
 from nmtgrid.layers.kernels.linear import linear, product
-from nmtgrid.layers.kernels.packed_weights import PackedWeight, can_pack, with_packed_weights
+from nmtgrid.layers.kernels.packed_weights import (
+    PackedWeight,
+    Packing,
+    can_pack,
+    with_packed_weights,
+)
 from nmtgrid.models import zoo
 from nmtgrid.models.api import Verified
 from nmtgrid.search import precision
@@ -75,7 +80,11 @@ def test_bf16_is_within_the_rounding_of_its_factors() -> None:
 
 
 @needs_fp32
-def test_packed_fp32_is_the_plain_product_and_follows_the_weight() -> None:
+@pytest.mark.parametrize("is_small", [True, False])
+def test_packed_fp32_is_the_plain_product_and_follows_the_weight(
+    is_small: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packed_weights, "_is_small", lambda x, weight: is_small)
     x, weight, bias = factors(5)
     parameter = nn.Parameter(weight.clone())
     parameter.packed = PackedWeight("fp32")  # type: ignore[attr-defined]
@@ -88,6 +97,37 @@ def test_packed_fp32_is_the_plain_product_and_follows_the_weight() -> None:
     torch.testing.assert_close(parameter.grad, x.sum(0).expand(40, 48))
     assert product(x.double(), parameter.double()).dtype is torch.float64
     assert product(x[:0], parameter).shape == (0, 40)
+
+
+@needs_fp32
+@pytest.mark.parametrize(
+    ("rows", "size", "is_packed"),
+    [(2, 128, False), (200, 128, False), (512, 128, True),
+     (1, 512, False), (2, 512, True), (1, 1024, True)],
+)  # fmt: skip
+def test_small_products_in_fp32_are_plain(
+    rows: int, size: int, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packs: list[int] = []
+    pack = packed_weights._pack
+
+    def counted(weight: Tensor, bias: Tensor | None, packing: Packing) -> Any:
+        packs.append(len(weight))
+        return pack(weight, bias, packing)
+
+    monkeypatch.setattr(packed_weights, "_pack", counted)
+    draw = torch.Generator().manual_seed(2)
+    x, weight = (torch.randn(n, size, generator=draw) for n in (rows, size))
+    packed, bias = PackedWeight("fp32"), torch.randn(size, generator=draw)
+    for rectify in (False, True):
+        expected = (x.double() @ weight.double().t() + bias).float()
+        expected = expected.relu() if rectify else expected
+        result = packed.product(x.view(1, rows, size), weight, bias, rectify)
+        torch.testing.assert_close(result, expected[None], rtol=1e-4, atol=1e-3)
+    assert bool(packs) is is_packed
+    packed = PackedWeight("int8") if can_pack("int8") else packed
+    packed.product(x, weight, bias)
+    assert packs or not can_pack("int8"), "only fp32"
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
