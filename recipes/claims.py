@@ -256,7 +256,10 @@ def _two_blocks(rows: Sequence[Row]) -> str:
 
 
 def _confidence(rows: Sequence[Row]) -> str:
-    row, full = (find(rows, method=method, batch=64) for method in ("confidence", "full stack"))
+    model = rows[0]["model"]
+    row, full = (
+        find(rows, model=model, method=method, batch=64) for method in ("confidence", "full stack")
+    )
     average_exit, faster = mean_of(row["average_exit"]), mean_of(row["speedup"])
     share = mean_of(row["mflops"]) / mean_of(full["mflops"])
     return (

@@ -182,7 +182,8 @@ def _policies(rows: Sequence[Row]) -> str:
     titles = {
         "marginal-0.5": "`marginal`", "marginal-area-0.5": "`marginal` with all cells",
         "marginal-fixed-0.5": "`marginal` with the model fixed", "dynamic-0.5": "`dynamic`",
-        "divergence": "`divergence`", "mma": "MMA", "itst": "ITST", "wait-info": "Wait-info",
+        "binary-search": "labels by binary search", "divergence": "`divergence`",
+        "mma": "MMA", "itst": "ITST", "wait-info": "Wait-info",
     }  # fmt: skip
     untrained = {
         "edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence",
@@ -194,8 +195,11 @@ def _policies(rows: Sequence[Row]) -> str:
     shares = ", ".join(
         f"{title} {area(base, curve)}" for curve, title in untrained.items() if curve in curves
     )
-    readers = "marginal against dynamic"
-    between = [f"`marginal` minus `dynamic` {area(readers)}"] if readers in systems else []
+    between = [
+        f"`marginal` minus `{other}` {area(f'marginal against {other}')}"
+        for other in ("dynamic", "divergence", "binary-search")
+        if f"marginal against {other}" in systems
+    ]
     parts += [f"without training: {shares}", *between, "the others are in the table"]
     return (
         "mean BLEU minus that of wait-k with the model that has no reader, at equal AL (in "
@@ -221,6 +225,12 @@ def _tuning(rows: Sequence[Row]) -> str:
 
 
 def _exits(rows: Sequence[Row]) -> str:
+    predictors = {
+        name: [row for row in rows if row["method"] == name]
+        for name in ("geometric predictor", "sequence predictor", "sequence, mixed")
+    }
+    rows = [row for row in rows if row["model"] == rows[0]["model"]]
+
     def speedup(batch: int, method: str) -> float:
         return mean_of(find(rows, batch=batch, method=method)["speedup"])
 
@@ -231,12 +241,19 @@ def _exits(rows: Sequence[Row]) -> str:
     bleu, full = (
         mean_of(find(rows, batch=64, method=method)["bleu"]) for method in ("exit 2", "full stack")
     )
-    return (
+    text = (
         "speed relative to the full stack, with one sentence at a time and with 64: verified "
         f"exits, which lose nothing, {best(1):.2f} and {best(64):.2f}; a fixed exit after block "
         f"2 ({bleu:.1f} instead of {full:.1f} BLEU), {speedup(1, 'exit 2'):.2f} and "
         f"{speedup(64, 'exit 2'):.2f}"
     )
+    for name, own in predictors.items():
+        if own:
+            one, many = (mean_of(find(own, batch=size)["speedup"]) for size in (1, 64))
+            row = find(own, batch=64)
+            text += f"; {name} (average exit {mean_of(row['average_exit']):.1f}, "
+            text += f"{mean_of(row['bleu']):.1f} BLEU), {one:.2f} and {many:.2f}"
+    return text
 
 
 def _mutants(rows: Sequence[Row]) -> str:
@@ -313,6 +330,11 @@ QUESTIONS = (
         ("table-4", "figure-4", "figure-C", "policies", "guarantee"),
         (
             Answer("policies-multi30k", "Multi30k De-En, Pervasive Attention", _policies),
+            Answer(
+                "policies-readers-multi30k",
+                "Multi30k De-En, Pervasive Attention, other readers",
+                _policies,
+            ),
             Answer("policies-multi30k-en-de", "Multi30k En-De, Pervasive Attention", _policies),
             Answer("policies-transformer-multi30k", "Multi30k De-En, Transformer", _policies),
             Answer(
