@@ -138,10 +138,16 @@ for seed in $SEEDS; do
     done
 done
 run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/table"
-record "policies${LABEL:+-$LABEL}" "Reading policies${LABEL:+, $LABEL}" "$HERE/table.json" "${results[0]}/curve.png"
-
-# What they cost, in processor time and in turn, of the first seed's models.
+# The picture is of the first seed's models.
 read -r first _ <<<"$SEEDS"
+curves=()
+for folder in "${results[@]}"; do
+    case "$folder" in *"-seed$first") curves+=("$folder") ;; esac
+done
+run nmtgrid analyze latency "${curves[@]}" --out "$HERE/curves.png"
+record "policies${LABEL:+-$LABEL}" "Reading policies${LABEL:+, $LABEL}" "$HERE/table.json" "$HERE/curves.png"
+
+# What they cost, in processor time and in turn.
 TIMED=("wait-k k=1,3,5,7,9" confidence entropy alignatt edatt "confidence floor=2 cap=8")
 if [ "$SMALL" = 1 ]; then ROUNDS="${ROUNDS:-1}"; fi
 if [ "${ROUNDS:-7}" = 0 ]; then exit; fi

@@ -76,6 +76,15 @@ def test_what_is_left_is_compared_without_times(tmp_path: Path) -> None:
     (second / ".facts.json.12.part").write_text("")
     assert differing(left(first), left(second)) == ["facts.json"]
     assert leftovers(second) == [".facts.json.12.part"] and not leftovers(first)
+    # A model card says in words how long the training took.
+    third = tmp_path / "3"
+    for folder, updates, minutes in ((first, 8, "0.0"), (second, 8, "0.1"), (third, 9, "0.0")):
+        folder.mkdir(exist_ok=True)
+        card = {"training": {"training": f"{updates} updates, {minutes} minutes (cpu)"}}
+        (folder / "facts.json").write_text(json.dumps(card))
+        (folder / "README.md").write_text(f"{updates} updates, {minutes} minutes (cpu)")
+    assert differing(left(first), left(second)) == []
+    assert {"README.md", "facts.json"} <= {*differing(left(first), left(third))}
 
 
 @pytest.mark.parametrize(
