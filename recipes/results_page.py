@@ -249,10 +249,10 @@ def _exits(rows: Sequence[Row]) -> str:
     )
     for name, own in predictors.items():
         if own:
-            one, many = (mean_of(find(own, batch=size)["speedup"]) for size in (1, 64))
+            alone, batched = (mean_of(find(own, batch=size)["speedup"]) for size in (1, 64))
             row = find(own, batch=64)
             text += f"; {name} (average exit {mean_of(row['average_exit']):.1f}, "
-            text += f"{mean_of(row['bleu']):.1f} BLEU), {one:.2f} and {many:.2f}"
+            text += f"{mean_of(row['bleu']):.1f} BLEU), {alone:.2f} and {batched:.2f}"
     return text
 
 

@@ -18,7 +18,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 LIST="pervasive table-3.1 table-3.2 table-3.3 table-3.4 table-3.5 table-3.6 table-3.7 table-3.8 \
 figure-3.8 figure-3.9 figure-3.10 conll
 online 4.2 4.9 4.10 4.11 4.12 4.13 4.14 4.15 4.16 4.17 4.18 C.1 C.2
-adaptive 5.2 5.3 5.4 5.5 5.6 5.7 5.8 5.9 5.10 5.11 5.12 5.13 guarantee speed
+adaptive 5.2 5.3 5.4 5.5 5.6 5.7 5.8 5.9 5.10 5.11 5.12 5.13 guarantee speed clock
 smoothing -
 captions -
 zoo -
