@@ -226,8 +226,12 @@ def _tuning(rows: Sequence[Row]) -> str:
 
 def _exits(rows: Sequence[Row]) -> str:
     predictors = {
-        name: [row for row in rows if row["method"] == name]
-        for name in ("geometric predictor", "sequence predictor", "sequence, mixed")
+        title: [row for row in rows if row["method"] == method]
+        for method, title in (
+            ("geometric predictor", "a geometric predictor"),
+            ("sequence predictor", "a predictor for whole sentences, searched by exit"),
+            ("sequence, mixed", "the same, searched in mixed batches"),
+        )
     }
     rows = [row for row in rows if row["model"] == rows[0]["model"]]
 
