@@ -354,7 +354,7 @@ QUESTIONS = (
     ),
     Question(
         "Do early exits pay?",
-        ("table-5", "figure-5", "exit-guarantee", "speed"),
+        ("table-5", "figure-5", "exit-guarantee", "exits-clock", "speed"),
         (Answer("speed-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=128", _exits),),
     ),
     Question(
