@@ -79,13 +79,18 @@ def product(
     is_faster = _IS_FASTER.get(x.dtype, False) and _is_plain(x, weight)
     # In bf16 `F.linear` takes oneDNN by itself, but first copies a bias into every row.
     if not is_faster or (x.dtype is torch.bfloat16 and bias is None):
-        result = F.linear(x, weight, bias)
-        return result.relu_() if rectify else result
+        return plain_product(x, weight, bias, rectify)
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
         weight = weight.contiguous()  # oneDNN multiplies a slice hundreds of times more slowly
     activation = "relu" if rectify else "none"
     result = torch.ops.mkldnn._linear_pointwise(x, weight, bias, activation, [], "")
     return result
+
+
+def plain_product(x: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
+    """Return `product` as torch computes it, with its own choice of a library."""
+    result = F.linear(x, weight, bias)
+    return result.relu_() if rectify else result
 
 
 def _is_plain(x: Tensor, weight: Tensor) -> bool:

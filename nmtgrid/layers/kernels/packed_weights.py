@@ -14,10 +14,9 @@ import warnings
 from typing import Any, Literal, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from nmtgrid.layers.kernels.linear import Projection, packs_fp32
+from nmtgrid.layers.kernels.linear import Projection, packs_fp32, plain_product
 
 Packing = Literal["fp32", "bf16", "int8"]
 _SMALL_WEIGHT, _SMALL_PRODUCT, _ONE_ROW = 1 << 16, 1 << 22, 1 << 19
@@ -47,7 +46,7 @@ class PackedWeight:
         With `rectify` its ReLU.
         """
         if self.packing == "fp32" and _is_small(x, weight):
-            return _plain(x, weight, bias, rectify)
+            return plain_product(x, weight, bias, rectify)
         # Whoever writes into the weight, by whichever name, changes its version.
         of = weight._version, weight.data_ptr(), None if bias is None else bias._version, id(bias)
         if of != self._of:
@@ -72,11 +71,6 @@ def _is_small(x: Tensor, weight: Tensor) -> bool:
     """
     size, rows = weight.numel(), x.numel() // weight.shape[1]
     return size * rows < _SMALL_PRODUCT if size <= _SMALL_WEIGHT else rows == 1 and size < _ONE_ROW
-
-
-def _plain(x: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
-    result = F.linear(x, weight, bias)
-    return result.relu_() if rectify else result
 
 
 def _pointwise(x: Tensor, packed: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
