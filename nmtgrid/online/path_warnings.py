@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from nmtgrid.base.errors import listed
+from nmtgrid.metrics.latency import Latency
 from nmtgrid.online.settings import Setting
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.constraints import length_bounds
@@ -26,6 +27,14 @@ def ends_at_limit(target_length: int, source_lengths: Iterable[int], plan: Searc
     """
     lengths = torch.tensor([length + 1 for length in source_lengths])
     return target_length >= int(length_bounds(plan, lengths)[1].sum())
+
+
+def whole_source_counts(average: Latency) -> tuple[int, int]:
+    """Return in how many sentences all was read before the first write, and how many there are.
+
+    Sentences of which the source or the translation is empty are in neither.
+    """
+    return average.yaal_skipped - average.skipped, average.sentences - average.skipped
 
 
 def reads_whole_source(setting: Setting, late: int, written: int) -> bool:

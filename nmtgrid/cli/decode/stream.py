@@ -29,6 +29,7 @@ from nmtgrid.online.path_warnings import (
     ends_at_limit,
     length_limit_warning,
     reads_whole_source,
+    whole_source_counts,
     whole_source_warning,
 )
 from nmtgrid.online.policy_presets import Conditions, expand
@@ -273,10 +274,9 @@ class _Run:
         """Warn of a policy that translates offline, and of translations that do not end."""
         streams = self._measured["token"]
         average = latency([delays for delays, _ in streams], [length for _, length in streams])
-        written = average.sentences - average.skipped
-        late = average.yaal_skipped - average.skipped
-        if reads_whole_source(setting, late, written):
-            console.warn(whole_source_warning({setting.title: (late, written)}))
+        counts = whole_source_counts(average)
+        if reads_whole_source(setting, *counts):
+            console.warn(whole_source_warning({setting.title: counts}))
         sources = sum(length > 0 for _, length in streams)
         warning = length_limit_warning({setting.title: (self._at_limit, sources)})
         # A model that is not shown the source's end does not end by itself.

@@ -47,6 +47,7 @@ from nmtgrid.online.path_warnings import (
     ends_at_limit,
     length_limit_warning,
     reads_whole_source,
+    whole_source_counts,
     whole_source_warning,
 )
 from nmtgrid.online.policy_presets import POLICY_FILE, PolicyPreset
@@ -99,17 +100,15 @@ def print_skipped(
     skipped = {title: latency.skipped for title, latency in latencies.items()}
     # Skipped sentences have no YAAL either and would otherwise be reported twice.
     late = {
-        title: latency.yaal_skipped - latency.skipped
+        title: whole_source_counts(latency)[0]
         for title, latency in latencies.items()
         if len(latencies) == 1 or not math.isnan(latency.yaal)
     }
     offline = {}
     for title, setting in (settings or {}).items():
-        latency = latencies[title]
-        written = latency.sentences - latency.skipped
-        unread = latency.yaal_skipped - latency.skipped
-        if reads_whole_source(setting, unread, written):
-            offline[title] = unread, written
+        counts = whole_source_counts(latencies[title])
+        if reads_whole_source(setting, *counts):
+            offline[title] = counts
             late.pop(title, None)
     total = max(latency.sentences for latency in latencies.values())
     if text := _counted(skipped):
