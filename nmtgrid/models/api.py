@@ -440,7 +440,8 @@ class TranslationModel(nn.Module):
     ) -> Step:
         """Return what `step` would, for the `rows` [R'] (None: all) of a state that was fed.
 
-        reads [R] applies to all rows and never decreases from one proposal to the next.
+        reads [R'] are those of the rows and never decrease from one proposal of a row to its next.
+        Where `traits.every_cell` is True, `rows` may name a row several times, with other reads.
         `Step.state` replaces the state.
         """
         raise self.refusal()

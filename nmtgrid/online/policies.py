@@ -255,6 +255,8 @@ class Confidence(Policy):
     threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Minimum probability of the most likely token; higher reads more."""
 
+    judges_rows_alone = True
+
     def decide(self, proposal: Proposal) -> Tensor:
         return proposal.log_probabilities.amax(1) >= math.log(self.threshold)
 
@@ -265,6 +267,8 @@ class Entropy(Policy):
 
     most: Annotated[float, ABOVE_0] = 1.5
     """Maximum entropy in nats; lower reads more."""
+
+    judges_rows_alone = True
 
     def decide(self, proposal: Proposal) -> Tensor:
         logs = proposal.log_probabilities
@@ -286,6 +290,7 @@ class AlignAtt(Policy):
     more."""
 
     wants_alignment = True
+    judges_rows_alone = True
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.alignment is not None
@@ -307,6 +312,7 @@ class EDAtt(Policy):
     """Number of latest source tokens."""
 
     wants_alignment = True
+    judges_rows_alone = True
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.alignment is not None
@@ -416,6 +422,7 @@ class Bounded(Agent):
         self.agent, self.plan, self.end_is_hidden = agent, plan, end_is_hidden
         self.wants_reading, self.wants_proposals = agent.wants_reading, agent.wants_proposals
         self.wants_alignment, self.wants_readiness = agent.wants_alignment, agent.wants_readiness
+        self.judges_rows_alone = agent.judges_rows_alone
 
     @property
     def chooses_from(self) -> float | None:

@@ -219,6 +219,9 @@ class Agent:
     """Whether the models' reading probabilities are needed."""
     wants_proposals: bool = False
     """Whether `writes` is to be asked."""
+    judges_rows_alone: bool = False
+    """Whether `writes` depends on nothing but each row of the proposal, so that it may be asked
+    about several reads of a row at once, and about reads that are never made."""
     wants_alignment: bool = False
     """Whether proposals need alignments."""
     wants_readiness: Readiness = "none"

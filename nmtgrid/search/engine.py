@@ -40,6 +40,8 @@ from nmtgrid.search.verified import VerifiedSearch, check_verified
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
+_CELLS_AHEAD = 32
+"""Cells of the grid that a policy is asked about at once where fewer rows read on."""
 _BATCHES_BY_EXIT = 4
 """Batches that are encoded together where exits are predicted for whole sentences."""
 
@@ -255,6 +257,12 @@ class Averaged(NamedTuple):
         mean = torch.stack(values).logsumexp(0) - math.log(len(values))
         return cls(mean, alignment, readiness)
 
+    def take(self, rows: Tensor) -> Averaged:
+        """Return those of some rows [R']."""
+        alignment = None if self.alignment is None else self.alignment[rows]
+        readiness = None if self.readiness is None else self.readiness[rows]
+        return Averaged(self.log_probabilities[rows], alignment, readiness)
+
     def put(self, rows: Tensor, part: Averaged) -> None:
         """Put those of some rows [R'] in their place."""
         for whole, some in zip(self, part, strict=True):
@@ -468,32 +476,50 @@ class SearchRun:
         self.states = [model.feed(self.rows.tokens, state) for model, state in pairs]
         lengths, reads = self.source_lengths[sentence], self.rows.reads.clone()
         rows = torch.arange(len(reads), device=lengths.device)
-        predicted: Averaged | None = None
-        while True:
-            some = None if predicted is None else rows
-            steps = [
-                model.propose(state, reads, rows=some, align=align)
-                for model, state in zip(self.models, self.states, strict=True)
-            ]
-            self.states = [step.state for step in steps]
-            latest = Averaged.of(steps)
-            if predicted is None:
-                predicted = latest
-            else:
-                predicted.put(rows, latest)
-            proposal = Proposal(step, sentence[rows], reads[rows], *latest)
-            # At the end of the source there is nothing left to read, and what is no hypothesis any
-            # more need not read it.
-            goes_on = ~agent.writes(proposal) & (proposal.reads < lengths[rows])
-            goes_on &= self.rows.log_probabilities[rows] > -math.inf
-            rows = rows[goes_on]
-            if not len(rows):
-                break
-            reads[rows] += 1
+        # What is no hypothesis any more need not read.
+        is_live = self.rows.log_probabilities > -math.inf
+        predicted = self._proposed(reads, None, align)
+        proposal = Proposal(step, sentence, reads, *predicted)
+        # At the end of the source there is nothing left to read.
+        goes_on = ~agent.writes(proposal) & (reads < lengths) & is_live
+        while len(rows := rows[goes_on]):
+            # Several columns of a row at once where few rows are left: such calls cost the same.
+            ahead = self._columns_ahead(agent, len(rows))
+            cells, columns = rows, reads[rows] + 1
+            if ahead > 1:
+                cells = rows.repeat_interleave(ahead)
+                columns = columns[:, None] + torch.arange(ahead, device=rows.device)
+                columns = torch.minimum(columns.flatten(), lengths[cells])
+            latest = self._proposed(columns, cells, align)
+            proposal = Proposal(step, sentence[cells], columns, *latest)
+            goes_on = ~agent.writes(proposal) & (columns < lengths[cells])
+            if ahead > 1:
+                # A row stays at the first of its columns where it writes.
+                passed = goes_on.view(-1, ahead).cumprod(1).sum(1)
+                first = torch.arange(0, len(cells), ahead, device=rows.device)
+                chosen = first + passed.clamp(max=ahead - 1)
+                latest, columns, goes_on = latest.take(chosen), columns[chosen], passed == ahead
+            predicted.put(rows, latest)
+            reads[rows] = columns
         self.rows = dataclasses.replace(self.rows, reads=reads)
         pairs = zip(self.models, self.states, strict=True)
         self.states = [model.accept(state) for model, state in pairs]
         return predicted
+
+    def _columns_ahead(self, agent: Agent, rows: int) -> int:
+        """Return with how many further reads each of so many rows is proposed at once."""
+        if not agent.judges_rows_alone or not all(m.traits.every_cell for m in self.models):
+            return 1
+        return max(1, _CELLS_AHEAD // rows)
+
+    def _proposed(self, reads: Tensor, rows: Tensor | None, align: bool) -> Averaged:
+        """Return the models' proposals for some rows (None: all) with so many reads."""
+        steps = [
+            model.propose(state, reads, rows=rows, align=align)
+            for model, state in zip(self.models, self.states, strict=True)
+        ]
+        self.states = [step.state for step in steps]
+        return Averaged.of(steps)
 
     def _constrain(self, log_probabilities: Tensor, step: int, sentence: Tensor) -> Tensor:
         """Rule out what must not follow; a row at its limit can end whatever the rules say."""

@@ -1,13 +1,16 @@
 """Laws of online decoding: along any path, what is decoded is what teacher forcing says there."""
 
+import dataclasses
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models.api import PredictionSites, TranslationModel
+from nmtgrid.models.api import PredictionSites, Step, TranslationModel
 from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
 from tests.invariants.helpers import (
@@ -82,6 +85,44 @@ def test_a_policy_that_sees_predictions_has_the_score_of_its_path(case: Case) ->
             assert hypothesis.log_probabilities == pytest.approx(
                 expected, abs=LIMIT * len(expected)
             )
+
+
+@dataclasses.dataclass(frozen=True)
+class _PickyAlone(Picky):
+    """The same decisions, which may be asked for several reads of a row at once."""
+
+    judges_rows_alone = True
+
+
+@every_online_case
+@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize(
+    "settings", [{}, {"floor": 1, "cap": 3}, {"finish_reading": True}], ids=str
+)
+def test_proposals_of_several_reads_at_once_change_nothing(
+    case: Case, beam: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only models that predict at every cell are asked so, and need no more calls for it."""
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
+    rows_asked: list[list[int]] = []
+    propose = model.propose
+
+    def counted(state: Any, reads: Tensor, rows: Tensor | None = None, align: bool = False) -> Step:
+        rows_asked.append([] if rows is None else rows.tolist())
+        return propose(state, reads, rows=rows, align=align)
+
+    monkeypatch.setattr(model, "propose", counted)
+    expected = _decode(model, batch, Picky(**settings), beam)
+    calls, is_asked_again = len(rows_asked), any(rows_asked)
+    assert all(len(set(rows)) == len(rows) for rows in rows_asked)
+    rows_asked.clear()
+    hypotheses = _decode(model, batch, _PickyAlone(**settings), beam)
+    is_ahead = any(len(set(rows)) < len(rows) for rows in rows_asked)
+    assert is_ahead == (is_asked_again and model.traits.every_cell) and len(rows_asked) <= calls
+    for nbest, expected_nbest in zip(hypotheses, expected, strict=True):
+        for one_call, by_column in zip(nbest, expected_nbest, strict=True):
+            assert (one_call.tokens, one_call.reads) == (by_column.tokens, by_column.reads)
+            assert one_call.score == pytest.approx(by_column.score, abs=LIMIT)
 
 
 @every_online_case

@@ -94,7 +94,7 @@ class GridModel(TranslationModel):
             state = dataclasses.replace(state, partial=self._partial(features, state.above))
         assert state.partial is not None and isinstance(state.position, int)
         chosen = torch.arange(len(reads), device=reads.device) if rows is None else rows
-        counts = reads = reads[chosen]
+        counts = reads
         if self.area == "grid":
             counts = reads * state.position
         pooled = tuple(part[chosen, reads - 1] for part in state.partial)

@@ -268,11 +268,14 @@ class Transformer(TransformerExits):
         """Return the state, and what `rows` [R'] (None: all) may look at of the source."""
         if state.source is not None:
             # A bi-directional encoder's memory is made for just these reads.
-            state = self._reread(state, state.source, reads)
+            whole = reads
+            if rows is not None and reads is not None and state.reads is not None:
+                whole = state.reads.index_copy(0, rows, reads)
+            state = self._reread(state, state.source, whole)
         memory = state.memory if state.stream is None else state.stream.memory()
         assert memory is not None
         if rows is not None:
-            memory, reads = take(memory, rows), None if reads is None else reads[rows]
+            memory = take(memory, rows)
         if reads is not None and state.source is None:
             # An encoder that sees no later tokens: what has not been read is masked out.
             memory = memory.limited(reads.view(-1, memory.width))

@@ -167,7 +167,7 @@ def test_readiness_step_by_step_is_teacher_forced(form: str, is_single: bool) ->
         readiness = step.readiness.clone()
         while len(rows := (reads < path[:, t]).nonzero()[:, 0]):
             reads = reads.index_add(0, rows, torch.ones_like(rows))
-            step = model.propose(step.state, reads, rows=rows)
+            step = model.propose(step.state, reads[rows], rows=rows)
             assert step.readiness is not None and (step.readiness >= readiness[rows]).all()
             readiness[rows] = step.readiness
         state, before, counts = model.accept(step.state), reads, batch.is_target[:, t]
