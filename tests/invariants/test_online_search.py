@@ -95,9 +95,10 @@ class _PickyAlone(Picky):
 
 
 @every_online_case
-@pytest.mark.parametrize("beam", [1, 3])
 @pytest.mark.parametrize(
-    "settings", [{}, {"floor": 1, "cap": 3}, {"finish_reading": True}], ids=str
+    ("beam", "settings"),
+    [(1, {}), (1, {"finish_reading": True}), (3, {"floor": 1, "cap": 3})],
+    ids=["greedy", "reads-to-the-end", "beam-with-cap"],
 )
 def test_proposals_of_several_reads_at_once_change_nothing(
     case: Case, beam: int, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
