@@ -33,10 +33,11 @@
 # minutes, as the tables do: one of aligned training costs up to three of a plain decoder.
 # DEPTHS="1 2 3 4 5 6" of baselines, BEAM=1 (published: 5), SAMPLES=10000, BATCH=64,
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
-# minutes: wall), SEED=1, RUNS=runs (output folder), SETS="--set ..." for every model, ALIGNED_SETS="--set
-# objective.distillation=1" for those of aligned training alone, LABEL=word for the folder and the records of
-# such a run; of clock EXITS="all 1 2 3", K=1..9:2, SENTENCES=200. SMALL=1: the toy corpus, decoders of two
-# blocks, 40 updates, fewer of each list. Existing results are kept.
+# minutes: wall), SEED=1 (of tables 5.2 to 5.5 several, SEEDS="1 2 3"), RUNS=runs (output folder), SETS="--set
+# ..." for every model, ALIGNED_SETS="--set objective.distillation=1" for those of aligned training alone,
+# LABEL=word for the folder and the records of such a run; of clock EXITS="all 1 2 3", K=1..9:2,
+# SENTENCES=200. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing
+# results are kept.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 5.6 5.9
@@ -49,7 +50,8 @@ if [ "$SMALL" = 1 ]; then
     K="${K:-1,3}"
 fi
 ON="${ON:-multi30k}"
-SEED="${SEED:-1}"
+SEEDS="${SEEDS:-${SEED:-1}}"
+SEED="${SEED:-${SEEDS%% *}}"
 BATCH="${BATCH:-64}"
 BEAM="${BEAM:-1}"
 HERE="$RUNS/adaptive-$ON${LABEL:+-$LABEL}"
@@ -78,6 +80,12 @@ LAMBDAS_SEQUENCE="${LAMBDAS_SEQUENCE:-0 0.5 2}"
 SAMPLES="${SAMPLES:-10000}"
 FINALISTS="${FINALISTS:-3}"
 PRESET="${PRESET:-$(preset_of "$ON")-exits}"
+for figure in "$@"; do
+    case "$SEEDS/$figure" in
+    *\ */5.[2-5]) ;;
+    *\ */*) fail "several SEEDS are for tables 5.2 to 5.5; $figure is of one SEED" ;;
+    esac
+done
 
 environment
 dataset "$ON" "$DATA" "$HERE/text"
@@ -115,10 +123,8 @@ tune() {
 
 # `tabulate TABLE TITLE SPLIT NAME...`: random and fixed exits of what was measured, baselines first.
 tabulate() {
-    local name results=()
-    for name in "${@:4}"; do results+=("$name=$HERE/eval/$name-fixed-seed$SEED"); done
-    run python "$PROJECT/recipes/adaptive_table.py" exits "${results[@]}" --split "$3" \
-        --out "$HERE/table-$1"
+    run python "$PROJECT/recipes/adaptive_table.py" exits "${@:4}" --folder "$HERE" \
+        --seeds "$SEEDS" --split "$3" --out "$HERE/table-$1"
     keep "table-$1" "$2" "$HERE/table-$1.json"
 }
 
@@ -128,28 +134,46 @@ keep() { record "$1${LABEL:+-$LABEL}" "$2${LABEL:+, $LABEL}" "${@:3}"; }
 # `fixed NAME OPTION...`: measure random and fixed exits of a model.
 fixed() { tune "$1-fixed" "$1" --only fixed "${@:2}"; }
 
-table_5_2() {
-    local count names=(aligned)
+# `each_seed FUNCTION ARGUMENT...`: call it with each seed of SEEDS as SEED.
+each_seed() {
+    local SEED
+    for SEED in $SEEDS; do "$@"; done
+}
+
+aligned_and_baselines() {
     aligned
     baselines
     fixed aligned "${BASELINES[@]}"
+}
+
+# `mixed COUNT`: a decoder by mixed training with so many sequences of exits.
+mixed() {
+    with_exits "mixed$1" --objective exits-mixed --set "objective.sequences=$1"
+    fixed "mixed$1"
+}
+
+table_5_2() {
+    local count names=(aligned)
+    each_seed aligned_and_baselines
     for count in ${COUNTS:-1 3 6}; do
-        with_exits "mixed$count" --objective exits-mixed --set "objective.sequences=$count"
-        fixed "mixed$count"
+        each_seed mixed "$count"
         names+=("mixed$count")
     done
     tabulate 5.2 "Aligned against mixed training, development set" tuned "${names[@]}"
 }
 
+# `aligned_with SETTING VALUE`: aligned training with another value of a setting of the objective.
+aligned_with() {
+    aligned "aligned-$2" --set "objective.$1=$2"
+    fixed "aligned-$2"
+}
+
 # `ablation TABLE TITLE SETTING VALUE...`: aligned training with other values of a setting.
 ablation() {
     local value names=(aligned)
-    aligned
-    baselines
-    fixed aligned "${BASELINES[@]}"
+    each_seed aligned_and_baselines
     for value in "${@:4}"; do
-        aligned "aligned-$value" --set "objective.$3=$value"
-        fixed "aligned-$value"
+        each_seed aligned_with "$3" "$value"
         names+=("aligned-$value")
     done
     tabulate "$1" "$2" tuned "${names[@]}"
@@ -164,9 +188,7 @@ table_5_4() {
 }
 
 table_5_5() {
-    aligned
-    baselines
-    fixed aligned "${BASELINES[@]}"
+    each_seed aligned_and_baselines
     tabulate "${1:-5.5}" "Aligned against models trained alone, test set" test aligned
 }
 

@@ -1,8 +1,11 @@
 """Tables 5.2 to 5.6 and figure 5.7 of recipes/adaptive.sh, from what its commands left.
 
-python recipes/adaptive_table.py exits NAME=DIR... --split tuned|test --out PREFIX
-    BLEU of random exits, of each fixed exit and their mean, a row for each DIR that `adaptive-tune
-    --out` wrote; baselines, where one of them has any, first. Writes PREFIX.md and PREFIX.json.
+python recipes/adaptive_table.py exits NAME... --folder DIR --seeds "1 2 3" --split tuned|test
+        --out PREFIX
+    BLEU of random exits, of each fixed exit and their mean, means and standard deviations over the
+    seeds: a row for each NAME, from the model DIR/NAME-seedN and DIR/eval/NAME-fixed-seedN, what
+    `adaptive-tune --out` wrote; baselines, where one of them has any, first. Writes PREFIX.md and
+    PREFIX.json.
 python recipes/adaptive_table.py sweep LAMBDA,SIGMA=FILE... --out PREFIX
     The average exit of each FILE that `decode --exit auto --json` wrote, along lambda (where sigma
     is 0) and along sigma. Writes PREFIX.png, PREFIX.md and PREFIX.json.
@@ -15,28 +18,50 @@ import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from nmtgrid.metrics.quality import spread
 from recipes.results import Row, write_table
 
 
-def exits(named: Sequence[str], split: str) -> list[Row]:
-    """Return a row for each tuning: BLEU by exit number, "random" and "mean"."""
+def exits(names: Sequence[str], folder: Path, seeds: Sequence[str], split: str) -> list[Row]:
+    """Return a row for each model: BLEU by exit number, "random" and "mean", over the seeds."""
     rows: list[Row] = []
-    for text in named:
-        name, _, folder = text.partition("=")
-        values = json.loads((Path(folder) / "results.json").read_text(encoding="utf-8"))
-        if values["baselines"] and not any(row["system"] == "baselines" for row in rows):
-            by_depth = {str(row["depth"]): _bleu(row, split) for row in values["baselines"]}
-            rows.insert(0, {"system": "baselines"} | by_depth)
-        by_exit = {str(row["exit"]): _bleu(row, split) for row in values["fixed"]}
-        random = _bleu(values["uniform"], split)
-        rows.append({"system": name, "random": random} | by_exit)
+    for name in names:
+        tunings = [_read(folder / f"eval/{name}-fixed-seed{seed}/results.json") for seed in seeds]
+        runs = [_read(folder / f"{name}-seed{seed}/done.json") for seed in seeds]
+        if tunings[0]["baselines"] and not any(row["system"] == "baselines" for row in rows):
+            scores = [
+                {str(row["depth"]): _bleu(row, split) for row in tuning["baselines"]}
+                for tuning in tunings
+            ]
+            rows.insert(0, {"system": "baselines", "seeds": " ".join(seeds)} | _over_seeds(scores))
+        scores = [
+            {str(row["exit"]): _bleu(row, split) for row in tuning["fixed"]} for tuning in tunings
+        ]
+        rows.append(
+            {
+                "system": name,
+                "seeds": " ".join(seeds),
+                "updates": round(statistics.mean(run["updates"] for run in runs)),
+                "random": spread([_bleu(tuning["uniform"], split) for tuning in tunings]),
+            }
+            | _over_seeds(scores)
+        )
     numbers = sorted({key for row in rows for key in row if key.isdigit()}, key=int)
-    return [
-        {name: row.get(name) for name in ("system", "random", *numbers)}
-        | {"mean": statistics.mean(row[name] for name in numbers if name in row)}
-        for row in rows
-    ]
+    names = ["system", "seeds", "updates", "random", *numbers, "mean"]
+    return [{name: row.get(name) for name in names} for row in rows]
+
+
+def _over_seeds(scores: Sequence[dict[str, float]]) -> Row:
+    """Return BLEU by exit number and the mean over the exits, from those of each seed."""
+    by_exit = {number: spread([score[number] for score in scores]) for number in scores[0]}
+    return by_exit | {"mean": spread([statistics.mean(score.values()) for score in scores])}
+
+
+def _read(path: Path) -> dict[str, Any]:
+    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return values
 
 
 def sweep(named: Sequence[str]) -> list[Row]:
@@ -45,7 +70,7 @@ def sweep(named: Sequence[str]) -> list[Row]:
     for text in named:
         setting, _, path = text.partition("=")
         penalty, sigma = setting.split(",")
-        values = json.loads(Path(path).read_text(encoding="utf-8"))
+        values = _read(Path(path))
         rows.append(
             {
                 "lambda": float(penalty),
@@ -89,13 +114,16 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=("exits", "sweep"))
-    parser.add_argument("named", nargs="+", metavar="NAME=PATH")
+    parser.add_argument("named", nargs="+", metavar="NAME")
+    parser.add_argument("--folder", type=Path)
+    parser.add_argument("--seeds", default="1")
     parser.add_argument("--split", choices=("tuned", "test"), default="tuned")
     parser.add_argument("--out", required=True, type=Path)
     arguments = parser.parse_args()
     named, out = arguments.named, arguments.out
     if arguments.what == "exits":
-        write_table(exits(named, arguments.split), str(out))
+        rows = exits(named, arguments.folder, arguments.seeds.split(), arguments.split)
+        write_table(rows, str(out))
     else:
         rows = sweep(named)
         write_table(rows, str(out))

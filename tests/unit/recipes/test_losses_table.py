@@ -138,13 +138,34 @@ def test_an_ensemble_is_the_last_row(tmp_path: Path) -> None:
 def test_exits_and_decoders_of_their_depths_share_columns(tmp_path: Path) -> None:
     """Baselines have no random exits, and were not trained with two blocks."""
     table = recipe_module("adaptive_table")
-    values = {
-        "baselines": [{"depth": 1, "bleu": 10.0}, {"depth": 3, "bleu": 20.0}],
-        "fixed": [{"exit": 1, "bleu": 9.0}, {"exit": 2, "bleu": 12.0}, {"exit": 3, "bleu": 18.0}],
-        "uniform": {"bleu": 11.0},
+    for seed, above in ((1, 0.0), (2, 2.0)):
+        values = {
+            "baselines": [{"depth": 1, "bleu": 10.0}, {"depth": 3, "bleu": 20.0 + above}],
+            "fixed": [
+                {"exit": 1, "bleu": 9.0 + above},
+                {"exit": 2, "bleu": 12.0 + above},
+                {"exit": 3, "bleu": 18.0 + above},
+            ],
+            "uniform": {"bleu": 11.0},
+        }
+        tuned = tmp_path / f"eval/aligned-fixed-seed{seed}/results.json"
+        done = tmp_path / f"aligned-seed{seed}/done.json"
+        for path, content in ((tuned, values), (done, {"updates": 100 + 10 * seed})):
+            path.parent.mkdir(parents=True)
+            path.write_text(json.dumps(content))
+    baselines, aligned = table.exits(["aligned"], tmp_path, ["1", "2"], "tuned")
+    assert [*baselines] == [*aligned] == ["system", "seeds", "updates", "random", *"123", "mean"]
+    assert (baselines["system"], baselines["random"], baselines["2"]) == ("baselines", None, None)
+    assert (aligned["seeds"], aligned["updates"]) == ("1 2", 115)
+    means = [baselines[name]["mean"] for name in ("1", "3", "mean")]
+    assert means == [10.0, 21.0, 15.5]
+    means = [aligned[name]["mean"] for name in ("random", "1", "2", "3", "mean")]
+    assert means == [11.0, 10.0, 13.0, 19.0, 14.0]
+    assert aligned["random"]["standard_deviation"] == 0.0
+    for name in ("1", "mean"):
+        assert aligned[name]["standard_deviation"] == pytest.approx(2**0.5)
+    # Of one seed there is no deviation.
+    assert table.exits(["aligned"], tmp_path, ["2"], "tuned")[1]["mean"] == {
+        "mean": 15.0,
+        "standard_deviation": None,
     }
-    (tmp_path / "results.json").write_text(json.dumps(values))
-    baselines, aligned = table.exits([f"aligned={tmp_path}"], "tuned")
-    assert [*baselines] == [*aligned] == ["system", "random", "1", "2", "3", "mean"]
-    assert [*baselines.values()] == ["baselines", None, 10.0, None, 20.0, 15.0]
-    assert [*aligned.values()] == ["aligned", 11.0, 9.0, 12.0, 18.0, 13.0]
