@@ -35,6 +35,7 @@
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
 # minutes: wall), SEED=1 (of tables 5.2 to 5.5 several, SEEDS="1 2 3"), RUNS=runs (output folder), SETS="--set
 # ..." for every model, ALIGNED_SETS="--set objective.distillation=1" for those of aligned training alone,
+# DISTILLED=DIR trains on the dataset that recipes/distill.sh made of ON (RUNS/distill-ON/distilled),
 # LABEL=word for the folder and the records of such a run; of clock EXITS="all 1 2 3", K=1..9:2,
 # SENTENCES=200. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing
 # results are kept.
@@ -88,7 +89,11 @@ for figure in "$@"; do
 done
 
 environment
-dataset "$ON" "$DATA" "$HERE/text"
+if [ -n "${DISTILLED:-}" ]; then
+    DATA="$DISTILLED" INVOKED="DISTILLED=DIR $INVOKED"
+else
+    dataset "$ON" "$DATA" "$HERE/text"
+fi
 
 # `train NAME MINUTES UPDATES OPTION...`: train a Transformer, unless it is there.
 train() {
