@@ -36,7 +36,7 @@ if grep -q '^source .*/losses\.sh"$' "${READ_BY[-1]}"; then READ_BY+=("$PROJECT/
 READ="$(grep -ohE '\$\{[A-Z][A-Z0-9_]*:?[-+]' "${READ_BY[@]}" | tr -d '${:+-')"
 for variable in $(compgen -e | grep -xE -e "$READ" -e "$OWN"); do
     case "$variable" in
-    DATA | TEACHER | HERE | RUNS | JOBS | RESUME | RETRY | DRY_RUN | PYTHON* | NMTGRID_* | OMP_* | SLURM_*) continue ;;
+    DATA | TEACHER | DISTILLED | HERE | RUNS | JOBS | RESUME | RETRY | DRY_RUN | PYTHON* | NMTGRID_* | OMP_* | SLURM_*) continue ;;
     VIRTUAL_ENV | CONDA_PREFIX) continue ;;
     esac
     case "${!variable}" in
