@@ -126,11 +126,11 @@ class Drafts(Protocol):
         """
         ...
 
-    def verify(self, needed: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run the other blocks over those of the Q tokens fed since the last `keep` in `needed`.
+    def verify(self, cells: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Run the other blocks over some of the Q tokens that were fed since the last `keep`.
 
-        needed [R, Q] (bool) are the first few of each row, M in all. Returns the last exit's
-        logits [M, V] of what follows each, and alignments [R, Q, S].
+        cells [M] are numbers r * Q + q in ascending order, the first few of each row r. Returns the
+        last exit's logits [M, V] of what follows each, and alignments [R, Q, S].
         """
         ...
 

@@ -140,17 +140,18 @@ class VerifiedSearch:
         self.sentence = torch.arange(count, device=device)
         self.tokens = torch.full((count,), BEGIN, device=device)
         self.written = torch.zeros(count, dtype=torch.long, device=device)
+        # Of the rows that go on: the most that one may still write, and the most that one has.
+        self.remaining, self.longest = int(rules.limits.max()), 0
         self.passes: list[_Pass] = []
 
     def run(self) -> None:
         """Write all translations."""
         while len(self.sentence):
-            remaining = int((self.rules.limits[self.sentence] - self.written).max())
-            self._verify(self._draft(min(self.most, remaining)))
+            self._verify(self._draft(min(self.most, self.remaining)))
 
     def _draft(self, most: int) -> _Drafts:
         """Feed the last tokens and draft up to `most` in each row, feeding the drafts too."""
-        last, least, token = int(self.written.max()) + most, self.length.least, self.tokens
+        last, least, token = self.longest + most, self.length.least, self.tokens
         counts, total = torch.zeros_like(token), torch.zeros(len(token), device=token.device)
         goes_on = torch.ones_like(token, dtype=torch.bool)
         is_over = torch.zeros_like(goes_on)
@@ -189,46 +190,60 @@ class VerifiedSearch:
 
     def _verify(self, drafts: _Drafts) -> None:
         """Write what the full stack finds, as far as each row's drafts agree with it."""
+        shape = len(drafts.tokens), drafts.fed
         columns = torch.arange(drafts.fed, device=drafts.tokens.device)
         is_needed = columns < drafts.needed[:, None]
-        logits, alignments = self.state.verify(is_needed)
+        cells = is_needed.flatten().nonzero()[:, 0]
+        logits, alignments = self.state.verify(cells)
         values = logits.float().log_softmax(1)
-        steps = (self.written[:, None] + columns)[is_needed]
-        sentence = self.sentence.repeat_interleave(drafts.needed)
-        at_limit = int(steps.max()) >= self.min_limit
+        steps = (self.written[:, None] + columns).flatten()[cells]
+        sentence = self.sentence[cells // drafts.fed]
+        at_limit = self.longest + drafts.fed > self.min_limit
         value, token = stable_max(self.rules.apply(values, steps, sentence, at_limit=at_limit))
-        tokens = torch.full(is_needed.shape, PAD, device=token.device)
-        tokens[is_needed] = token
-        log_probabilities = value.new_zeros(is_needed.shape)
-        log_probabilities[is_needed] = value
+        tokens = torch.full_like(is_needed, PAD, dtype=token.dtype).flatten()
+        tokens = tokens.index_copy(0, cells, token).view(shape)
+        log_probabilities = value.new_zeros(tokens.numel()).index_copy(0, cells, value).view(shape)
         stood = accepted(drafts.tokens, drafts.counts, tokens)
         # One token more than stood: the correction, or what follows the last draft. An end symbol
         # is the last token then: no draft follows one.
         written = (stood + 1).minimum(drafts.needed)
         last = tokens.gather(1, written[:, None] - 1)[:, 0]
-        self._count(drafts, stood)
         self.passes.append(
             _Pass(self.sentence, tokens, log_probabilities, alignments, written, stood, drafts)
         )
-        self._go_on(last, written, last == END)
+        self._go_on(drafts, stood, last, written)
 
-    def _count(self, drafts: _Drafts, stood: Tensor) -> None:
-        """Count the drafts that stood, and the first of each row that did not."""
-        seen = (stood + 1).minimum(drafts.counts)
-        is_seen = torch.arange(drafts.tokens.shape[1], device=seen.device) < seen[:, None]
-        logs = drafts.logs.masked_fill(~is_seen, 0.0).sum()
-        self.length.add(int(stood.sum()), int(seen.sum()), float(logs))
+    def _go_on(self, drafts: _Drafts, stood: Tensor, tokens: Tensor, written: Tensor) -> None:
+        """Go on with the rows that are not done, from the last of what was `written` [R].
 
-    def _go_on(self, tokens: Tensor, written: Tensor, is_done: Tensor) -> None:
-        """Go on with the rows that are not done, from the last of what was `written` [R]."""
+        Counts the drafts that stood, and the first of each row that did not.
+        """
         self.state.keep(written)
         self.tokens, self.written = tokens, self.written + written
-        going = (~is_done).nonzero()[:, 0]
-        if len(going) < len(is_done):
-            self.tokens, self.written = self.tokens[going], self.written[going]
-            self.sentence = self.sentence[going]
-            if len(going):
-                self.state.take_rows(going)
+        is_done = tokens == END
+        seen = (stood + 1).minimum(drafts.counts)
+        is_seen = torch.arange(drafts.tokens.shape[1], device=seen.device) < seen[:, None]
+        remaining = self.rules.limits[self.sentence] - self.written
+        # All numbers in one copy: an accelerator is waited for once.
+        numbers = torch.stack(
+            [
+                stood.sum().double(),
+                seen.sum().double(),
+                drafts.logs.masked_fill(~is_seen, 0.0).sum().double(),
+                is_done.sum().double(),
+                remaining.masked_fill(is_done, 0).max().double(),
+                self.written.masked_fill(is_done, 0).max().double(),
+            ]
+        ).tolist()
+        self.length.add(int(numbers[0]), int(numbers[1]), numbers[2])
+        done, self.remaining, self.longest = map(int, numbers[3:])
+        if not done:
+            return
+        going = is_done.sort(stable=True).indices[: len(is_done) - done]
+        self.tokens, self.written = self.tokens[going], self.written[going]
+        self.sentence = self.sentence[going]
+        if len(going):
+            self.state.take_rows(going)
 
     def hypotheses(self, plan: SearchPlan, lengths: Sequence[int]) -> list[Hypothesis | None]:
         """Return each sentence's translation, None where nothing could be written.

@@ -420,16 +420,17 @@ class TransformerDrafts:
         normed = self.model.normed(features, self.exit)
         return linear(normed, self.classifier.weight, self.classifier.bias)
 
-    def verify(self, needed: Tensor) -> tuple[Tensor, Tensor | None]:
-        features, rows, count = torch.stack(self._fed, 1).flatten(0, 1), *needed.shape
+    def verify(self, cells: Tensor) -> tuple[Tensor, Tensor | None]:
+        fed = torch.stack(self._fed, 1)
+        (rows, count), features = fed.shape[:2], fed.flatten(0, 1)
         indices: Tensor | None = None
-        if not bool(needed.all()):
-            indices = needed.flatten().nonzero()[:, 0]
+        if len(cells) < len(features):
+            indices = cells
             features = features.index_select(0, indices)
-        cells = Cells(rows, indices, self.cache.mask_of(count))
+        places = Cells(rows, indices, self.cache.mask_of(count))
         weights: list[Tensor] | None = [] if self.is_aligned else None
         for block in self.blocks[self.exit :]:
-            features = block.step_several(features, self.cache, self.memory, cells, weights)
+            features = block.step_several(features, self.cache, self.memory, places, weights)
         logits = self.model.classify(self.model.normed(features, len(self.blocks)))
         return logits, None if weights is None else self._alignment(weights)
 
