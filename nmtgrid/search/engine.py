@@ -40,8 +40,9 @@ from nmtgrid.search.verified import VerifiedSearch, check_verified
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
-_CELLS_AHEAD = 32
-"""Cells of the grid that a policy is asked about at once where fewer rows read on."""
+_CELLS_AHEAD = {"cpu": 32, "accelerator": 1024}
+"""Cells of the grid that a policy is asked about at once where fewer rows read on: each question
+makes an accelerator wait."""
 _BATCHES_BY_EXIT = 4
 """Batches that are encoded together where exits are predicted for whole sentences."""
 
@@ -510,7 +511,8 @@ class SearchRun:
         """Return with how many further reads each of so many rows is proposed at once."""
         if not agent.judges_rows_alone or not all(m.traits.every_cell for m in self.models):
             return 1
-        return max(1, _CELLS_AHEAD // rows)
+        kind = "cpu" if is_read_freely(self.source_lengths) else "accelerator"
+        return max(1, _CELLS_AHEAD[kind] // rows)
 
     def _proposed(self, reads: Tensor, rows: Tensor | None, align: bool) -> Averaged:
         """Return the models' proposals for some rows (None: all) with so many reads."""
