@@ -405,6 +405,37 @@ def test_settings_of_aligned_models_and_a_label(tmp_path: Path) -> None:
     assert records == ["table-5.4-d256", "speed-d256"]
 
 
+def test_exits_on_distilled_text(tmp_path: Path) -> None:
+    """Nothing is prepared, and the user's folder does not enter the record."""
+    ended = _bash(
+        RECIPES / "adaptive.sh", "--dry-run", "speed", folder=tmp_path, DISTILLED="/own/distilled"
+    )
+    assert ended.returncode == 0, ended.stderr
+    commands = _commands(ended.stdout)
+    assert not any(words[1] == "preprocess" for words in commands)
+    trained = [words for words in commands if words[:2] == ["nmtgrid", "train"]]
+    assert trained and all(words[2] == "/own/distilled" for words in trained)
+    (kept,) = (words for words in commands if words[1].endswith("results.py"))
+    invoked = kept[kept.index("--command") + 1]
+    assert "DISTILLED=DIR" in invoked and "/own" not in invoked
+
+
+def test_tables_of_exits_are_made_with_several_seeds(tmp_path: Path) -> None:
+    path, chosen = RECIPES / "adaptive.sh", {"SEEDS": "1 2", "DEPTHS": "2", "COUNTS": "1"}
+    ended = _bash(path, "--dry-run", "5.2", folder=tmp_path, **chosen)
+    assert ended.returncode == 0, ended.stderr
+    trained = [
+        (Path(words[words.index("--out") + 1]).name, words[words.index("--seed") + 1])
+        for words in _commands(ended.stdout)
+        if words[:2] == ["nmtgrid", "train"]
+    ]
+    assert sorted(trained) == [
+        (f"{name}-seed{seed}", seed) for name in ("aligned", "blocks2", "mixed1") for seed in "12"
+    ]
+    ended = _bash(path, "--dry-run", "5.2", "5.6", folder=tmp_path, **chosen)
+    assert ended.returncode == 2 and "several SEEDS" in ended.stderr and "$ " not in ended.stdout
+
+
 def test_a_corpus_without_a_preset_with_exits(tmp_path: Path) -> None:
     path, corpus = RECIPES / "adaptive.sh", {"ON": "iwslt15-en-vi"}
     ended = _bash(path, "--dry-run", "speed", folder=tmp_path, **corpus)
