@@ -228,6 +228,7 @@ def _exits(rows: Sequence[Row]) -> str:
     predictors = {
         title: [row for row in rows if row["method"] == method]
         for method, title in (
+            ("confidence", "confidence thresholds"),
             ("geometric predictor", "a geometric predictor"),
             ("sequence predictor", "a predictor for whole sentences, searched by exit"),
             ("sequence, mixed", "the same, searched in mixed batches"),
@@ -355,7 +356,10 @@ QUESTIONS = (
     Question(
         "Do early exits pay?",
         ("table-5", "figure-5", "exit-guarantee", "exits-clock", "speed"),
-        (Answer("speed-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=128", _exits),),
+        (
+            Answer("speed-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=128", _exits),
+            Answer("speed-256-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=256", _exits),
+        ),
     ),
     Question(
         "What does loss smoothing give?",
