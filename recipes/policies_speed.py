@@ -2,8 +2,8 @@
 
 python recipes/policies_speed.py MODEL --data DATA --policy TEXT... [--sentences N] [--rounds R]
         --out PREFIX
-    Translate N sentences of the test split greedily along each setting, R times, in turn within
-    one process. A row for each setting: the median processor time for each token written, and its
+    Translate N sentences of the test split greedily along each setting, R times, in turn for each
+    hundred of them, within one process. A row for each setting: the median processor time for each token written, and its
     ratio to that of the wait-k whose delay (DAL) is nearest. Writes PREFIX.md and PREFIX.json.
 """
 
@@ -17,10 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.online.evaluate import OnlineDecoder, read_sentences, sentence_latencies
+from nmtgrid.online.evaluate import OnlineDecoder, Outcome, read_sentences, sentence_latencies
 from nmtgrid.online.settings import Setting, read_policy
 from nmtgrid.search.translate import TranslationOptions, load
 from recipes.results import write_table
+
+_PART = 100
+"""Sentences that each setting translates before the next one does."""
 
 
 def rows_of(
@@ -36,14 +39,23 @@ def rows_of(
     seconds: dict[Setting, list[float]] = {setting: [] for setting in settings}
     tokens: dict[Setting, int] = {}
     delays: dict[Setting, float] = {}
-    for _ in range(rounds):
+    joiner = translator.pipeline.target_joiner
+    for turn in range(rounds):
+        # A machine's speed drifts: a part of the sentences at a time, in another order each round.
+        spent = dict.fromkeys(settings, 0.0)
+        outcomes: dict[Setting, list[Outcome]] = {setting: [] for setting in settings}
+        tokens = dict.fromkeys(settings, 0)
+        for first in range(0, len(sentences), _PART):
+            part = sentences[first : first + _PART]
+            for setting in settings if turn % 2 == 0 else reversed(settings):
+                began = time.process_time()
+                (decoded,) = decoder.run(part, [setting])
+                spent[setting] += time.process_time() - began
+                tokens[setting] += decoded.target_tokens
+                outcomes[setting] += decoded.outcomes
         for setting in settings:
-            began = time.process_time()
-            (decoded,) = decoder.run(sentences, [setting])
-            seconds[setting].append(time.process_time() - began)
-            tokens[setting] = decoded.target_tokens
-            joiner = translator.pipeline.target_joiner
-            latencies = sentence_latencies(sentences, decoded.outcomes, joiner)
+            seconds[setting].append(spent[setting])
+            latencies = sentence_latencies(sentences, outcomes[setting], joiner)
             delays[setting] = latencies["token", "thesis"].mean().dal
     cost = {s: 1000 * statistics.median(seconds[s]) / max(tokens[s], 1) for s in settings}
     wait_k = [setting for setting in settings if setting.policy == "wait-k"]
