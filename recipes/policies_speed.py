@@ -3,8 +3,9 @@
 python recipes/policies_speed.py MODEL --data DATA --policy TEXT... [--sentences N] [--rounds R]
         --out PREFIX
     Translate N sentences of the test split greedily along each setting, R times, in turn for each
-    hundred of them, within one process. A row for each setting: the median processor time for each token written, and its
-    ratio to that of the wait-k whose delay (DAL) is nearest. Writes PREFIX.md and PREFIX.json.
+    hundred of them, within one process. A row for each setting: the median processor time for each
+    token written, and its ratio to that of the wait-k whose delay (DAL) is nearest. Writes
+    PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations
