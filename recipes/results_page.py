@@ -359,6 +359,11 @@ QUESTIONS = (
         (
             Answer("speed-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=128", _exits),
             Answer("speed-256-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=256", _exits),
+            Answer(
+                "speed-distilled-multi30k",
+                "Multi30k De-En, d=128, trained on a teacher's translations",
+                _exits,
+            ),
         ),
     ),
     Question(
