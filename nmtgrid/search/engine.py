@@ -258,12 +258,6 @@ class Averaged(NamedTuple):
         mean = torch.stack(values).logsumexp(0) - math.log(len(values))
         return cls(mean, alignment, readiness)
 
-    def take(self, rows: Tensor) -> Averaged:
-        """Return those of some rows [R']."""
-        alignment = None if self.alignment is None else self.alignment[rows]
-        readiness = None if self.readiness is None else self.readiness[rows]
-        return Averaged(self.log_probabilities[rows], alignment, readiness)
-
     def put(self, rows: Tensor, part: Averaged) -> None:
         """Put those of some rows [R'] in their place."""
         for whole, some in zip(self, part, strict=True):
@@ -499,7 +493,8 @@ class SearchRun:
                 passed = goes_on.view(-1, ahead).cumprod(1).sum(1)
                 first = torch.arange(0, len(cells), ahead, device=rows.device)
                 chosen = first + passed.clamp(max=ahead - 1)
-                latest, columns, goes_on = latest.take(chosen), columns[chosen], passed == ahead
+                latest = Averaged(*take(latest, chosen))
+                columns, goes_on = columns[chosen], passed == ahead
             predicted.put(rows, latest)
             reads[rows] = columns
         self.rows = dataclasses.replace(self.rows, reads=reads)

@@ -200,8 +200,7 @@ class VerifiedSearch:
         sentence = self.sentence[cells // drafts.fed]
         at_limit = self.longest + drafts.fed > self.min_limit
         value, token = stable_max(self.rules.apply(values, steps, sentence, at_limit=at_limit))
-        tokens = torch.full_like(is_needed, PAD, dtype=token.dtype).flatten()
-        tokens = tokens.index_copy(0, cells, token).view(shape)
+        tokens = token.new_full((is_needed.numel(),), PAD).index_copy(0, cells, token).view(shape)
         log_probabilities = value.new_zeros(tokens.numel()).index_copy(0, cells, value).view(shape)
         stood = accepted(drafts.tokens, drafts.counts, tokens)
         # One token more than stood: the correction, or what follows the last draft. An end symbol

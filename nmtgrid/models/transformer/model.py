@@ -268,10 +268,7 @@ class Transformer(TransformerExits):
         """Return the state, and what `rows` [R'] (None: all) may look at of the source."""
         if state.source is not None:
             # A bi-directional encoder's memory is made for just these reads.
-            whole = reads
-            if rows is not None and reads is not None and state.reads is not None:
-                whole = state.reads.index_copy(0, rows, reads)
-            state = self._reread(state, state.source, whole)
+            state = self._reread(state, state.source, reads, rows)
         memory = state.memory if state.stream is None else state.stream.memory()
         assert memory is not None
         if rows is not None:

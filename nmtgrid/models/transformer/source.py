@@ -478,19 +478,29 @@ class TransformerSource(ExitModel):
         return stream.grown(column, is_seen)
 
     def _reread(
-        self, state: TransformerState, source: Tensor, reads: Tensor | None
+        self,
+        state: TransformerState,
+        source: Tensor,
+        reads: Tensor | None,
+        rows: Tensor | None = None,
     ) -> TransformerState:
-        """Re-encode the source that rows have read unless the cache holds it, Eq. (4.16)."""
+        """Re-encode the source that rows have read unless the cache holds it, Eq. (4.16).
+
+        `reads` are those of `rows` (None: of all), the others have read what they had.
+        """
         if reads is None and state.reads is None and state.memory is not None:
             return state
         # Three cases: no limit now nor before; a stream's first memory; else the rows, and only
         # those, that have read more than their part of the memory holds.
         whole = (source != PAD).sum(1)
+        before = whole if state.reads is None else state.reads
+        if reads is not None and rows is not None:
+            reads = before.index_copy(0, rows, reads)
         reads = whole if reads is None else torch.minimum(reads, whole)
         if state.memory is None:
             memory = self._remember(self._encode(source, reads)).contiguous()
             return dataclasses.replace(state, memory=memory, reads=reads)
-        rows = (reads != (whole if state.reads is None else state.reads)).nonzero()[:, 0]
+        rows = (reads != before).nonzero()[:, 0]
         if not len(rows):
             return state
         size = int(reads[rows].max())
