@@ -4,8 +4,9 @@ python recipes/policies_speed.py MODEL --data DATA --policy TEXT... [--sentences
         --out PREFIX
     Translate N sentences of the test split greedily along each setting, R times, in turn for each
     hundred of them, within one process. A row for each setting: the median processor time for each
-    token written, and its ratio to that of the wait-k whose delay (DAL) is nearest. Writes
-    PREFIX.md and PREFIX.json.
+    token written, its ratio to that of the wait-k whose delay (DAL) is nearest, and how many
+    predictions were made for each token, since a policy that looks at predictions makes one before
+    each READ. Writes PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations
@@ -13,11 +14,15 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.models.api import TranslationModel
 from nmtgrid.online.evaluate import OnlineDecoder, Outcome, read_sentences, sentence_latencies
 from nmtgrid.online.settings import Setting, read_policy
 from nmtgrid.search.translate import TranslationOptions, load
@@ -27,6 +32,22 @@ _PART = 100
 """Sentences that each setting translates before the next one does."""
 
 
+def _count_predictions(models: Sequence[TranslationModel]) -> Counter[str]:
+    """Return a counter to which each model adds the rows that it predicts a token for."""
+    counter: Counter[str] = Counter()
+
+    def counting(classify: Callable[..., Tensor]) -> Callable[..., Tensor]:
+        def classified(features: Tensor, *options: Any) -> Tensor:
+            counter["rows"] += features.shape[:-1].numel()
+            return classify(features, *options)
+
+        return classified
+
+    for model in models:
+        setattr(model, "classify", counting(model.classify))  # noqa: B010
+    return counter
+
+
 def rows_of(
     model: str, data: str, settings: Sequence[Setting], count: int, rounds: int
 ) -> list[dict[str, Any]]:
@@ -34,24 +55,27 @@ def rows_of(
     options = TranslationOptions(batch_tokens=2000)
     translator = load(model, device="cpu", beam=1, coverage_penalty=0.0, options=options)
     decoder = OnlineDecoder(translator)
+    predictions = _count_predictions(translator.models)
     dataset = Dataset.open(data)
     sentences = read_sentences(translator.pipeline, dataset.split("test"), count)
     settings = [setting for setting in settings if not decoder.faults([setting])]
     seconds: dict[Setting, list[float]] = {setting: [] for setting in settings}
     tokens: dict[Setting, int] = {}
+    predicted: dict[Setting, int] = {}
     delays: dict[Setting, float] = {}
     joiner = translator.pipeline.target_joiner
     for turn in range(rounds):
         # A machine's speed drifts: a part of the sentences at a time, in another order each round.
         spent = dict.fromkeys(settings, 0.0)
         outcomes: dict[Setting, list[Outcome]] = {setting: [] for setting in settings}
-        tokens = dict.fromkeys(settings, 0)
+        tokens, predicted = dict.fromkeys(settings, 0), dict.fromkeys(settings, 0)
         for first in range(0, len(sentences), _PART):
             part = sentences[first : first + _PART]
             for setting in settings if turn % 2 == 0 else reversed(settings):
-                began = time.process_time()
+                before, began = predictions.total(), time.process_time()
                 (decoded,) = decoder.run(part, [setting])
                 spent[setting] += time.process_time() - began
+                predicted[setting] += predictions.total() - before
                 tokens[setting] += decoded.target_tokens
                 outcomes[setting] += decoded.outcomes
         for setting in settings:
@@ -71,6 +95,7 @@ def rows_of(
             {
                 "setting": setting.title,
                 "dal": delays[setting],
+                "predictions_per_token": predicted[setting] / max(tokens[setting], 1),
                 "ms_per_token": cost[setting],
                 "beside": nearest.title,
                 "ratio": statistics.median(ratios),
