@@ -4,14 +4,14 @@ python recipes/adaptive_speed.py [NAME=]MODEL... --data DATA --out TABLE.json
     Decode the first sentences of a split greedily, in batches of each size, some rounds of all ways
     in turn, and write for each way the median over the rounds of how many times faster it is than
     the full stack, by processor time, with BLEU, average exit (blocks run per token) and MFLOPs.
-    Thresholds of confidence are chosen on `--tune-split` for an average exit of `--exit`. "free
-    decisions" leave where these thresholds do, without deciding: what any cheaper decision gains at
-    most. "free, by batch" lets all rows of a batch leave with the last of them. A model with a
-    predictor is decoded by that instead; "sequence, mixed" leaves its sentences in the batches
-    where they stand, without ordering them by exit. "one pass" scores the translations of
-    the full stack all positions at once, those of padding too: about what verified exits would gain
-    if drafts cost nothing and all were accepted.
-    Weights are packed and memory is kept, as in `nmtgrid decode`.
+    Thresholds of confidence, or of a geometric predictor, are chosen on `--tune-split` for each
+    average exit of `--exits`: "confidence 1.5". "free decisions" leave where the last of these
+    thresholds do, without deciding: what any cheaper decision gains at most. "free, by batch" lets
+    all rows of a batch leave with the last of them. A model with a predictor is decoded by that
+    too; "sequence, mixed" leaves its sentences in the batches where they stand, without ordering
+    them by exit. "one pass" scores the translations of the full stack all positions at once, those
+    of padding too: about what verified exits would gain if drafts cost nothing and all were
+    accepted. Weights are packed and memory is kept, as in `nmtgrid decode`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from nmtgrid.adaptive.measure import (
     measure,
     read_samples,
 )
-from nmtgrid.adaptive.tune import Budgets, draw_thresholds, finalists, record
+from nmtgrid.adaptive.tune import Budgets, Recorded, draw_thresholds, finalists, record
 from nmtgrid.base.devices import keep_memory
 from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.data.batches import collate
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--sentences", type=int, default=256)
     parser.add_argument("--alone", type=int, default=48, help="sentences at batch size 1")
     parser.add_argument("--batches", type=int, nargs="+", default=[64, 1])
-    parser.add_argument("--exit", type=float, default=2.0)
+    parser.add_argument("--exits", type=float, nargs="+", default=[1.5, 2.0])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--out", type=Path, required=True)
     arguments = parser.parse_args()
@@ -82,16 +82,15 @@ def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[
     count = model.traits.num_exits
     tuning = read_samples(loaded.pipeline, dataset.split(arguments.tune_split), arguments.tune)
     every = read_samples(loaded.pipeline, dataset.split(arguments.split), arguments.sentences)
-    if model.traits.halting == "none":
-        confidence = Thresholds("confidence", thresholds(model, tuning, arguments.exit))
+    halting, tuned = model.traits.halting, by_thresholds(model, tuning, arguments.exits)
     rows = []
     for size in arguments.batches:
         samples = every if size > 1 else every[: arguments.alone]
         setup = DecodeSetup(SearchPlan(), size, 1, "processor")
         systems = [System("full stack", model)]
         systems += [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
-        if (halting := model.traits.halting) == "none":
-            systems.append(System("confidence", model, confidence))
+        systems += tuned
+        if halting == "none":
             systems += free_decisions(model, systems[-1], samples, setup)
             for exit in range(1, min(count, 4)):
                 systems.append(System(f"verified {exit}", model, Verified(exit)))
@@ -156,8 +155,17 @@ def summary(decoded: Sequence[Decoded], full: Sequence[Decoded]) -> dict[str, An
     }  # fmt: skip
 
 
-def thresholds(model: ExitModel, samples: Sequence[Sample], exit: float) -> tuple[float, ...]:
-    """Return the thresholds of confidence that agree best with the full stack at this depth."""
+def by_thresholds(
+    model: ExitModel, samples: Sequence[Sample], exits: Sequence[float]
+) -> list[System]:
+    """Return what agrees best with the full stack at each of these average exits.
+
+    Exits are by confidence, or by the model's geometric predictor; others have no thresholds.
+    """
+    halting = model.traits.halting
+    if halting == "multinomial" or halting == "sequence":
+        return []
+    mechanism: Recorded = "confidence" if halting == "none" else halting
     setup = DecodeSetup(SearchPlan())
     done = decode([System("full stack", model)], samples, setup)[0]
     forced = [[] if best is None else best.tokens for best in done.hypotheses]
@@ -167,12 +175,17 @@ def thresholds(model: ExitModel, samples: Sequence[Sample], exit: float) -> tupl
             collate([samples[p].source for p in part], [forced[p] for p in part], part)
             for part in batches(samples, 64)
         ),
-        "confidence",
+        mechanism,
     )
     budgets = Budgets(0.2, model.traits.num_exits)
     drawn = draw_thresholds(10_000, model.traits.num_exits)
     best = finalists(records, drawn, budgets, 1)
-    return min(best, key=lambda finalist: abs(finalist.average_exit - exit)).thresholds
+    chosen = []
+    for exit in exits:
+        nearest = min(best, key=lambda finalist: abs(finalist.average_exit - exit))
+        halt = Thresholds(mechanism, nearest.thresholds)
+        chosen.append(System(f"{mechanism} {exit:g}", model, halt))
+    return chosen
 
 
 def exits_of(

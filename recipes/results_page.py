@@ -145,6 +145,17 @@ def _ladder(rows: Sequence[Row]) -> str:
     return f"test BLEU, beam 5, each step on top of the one before: {', '.join(steps)}"
 
 
+def _distilled(rows: Sequence[Row]) -> str:
+    original, distilled, teacher = (
+        mean_of(find(rows, system=name)["bleu"]) for name in ("original", "distilled", "teacher")
+    )
+    p = find(rows, system="distilled")["p_bleu"]
+    return (
+        f"test BLEU {distilled:.1f} when trained on the teacher's translations, {original:.1f} on "
+        f"the references (p = {p:.3f}); the teacher has {teacher:.1f}"
+    )
+
+
 def _smoothing(rows: Sequence[Row]) -> str:
     both, twice = find(rows, loss="both-bleu-batch"), find(rows, loss="twice")
     sequence = find(rows, loss="seq-bleu-batch")
@@ -406,6 +417,11 @@ QUESTIONS = (
                 "ingredients-pervasive-multi30k",
                 "Multi30k De-En, Pervasive Attention, 10 minutes",
                 _ladder,
+            ),
+            Answer(
+                "distill-multi30k",
+                "Multi30k De-En, Transformer, 12 minutes, distilled from a ConvS2S of 12 minutes",
+                _distilled,
             ),
         ),
     ),
