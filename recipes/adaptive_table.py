@@ -14,22 +14,22 @@ python recipes/adaptive_table.py sweep LAMBDA,SIGMA=FILE... --out PREFIX
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nmtgrid.metrics.quality import spread
-from recipes.results import Row, write_table
+from recipes.results import Row, read_json, write_table
 
 
 def exits(names: Sequence[str], folder: Path, seeds: Sequence[str], split: str) -> list[Row]:
     """Return a row for each model: BLEU by exit number, "random" and "mean", over the seeds."""
     rows: list[Row] = []
     for name in names:
-        tunings = [_read(folder / f"eval/{name}-fixed-seed{seed}/results.json") for seed in seeds]
-        runs = [_read(folder / f"{name}-seed{seed}/done.json") for seed in seeds]
+        tunings = [
+            read_json(folder / f"eval/{name}-fixed-seed{seed}/results.json") for seed in seeds
+        ]
+        runs = [read_json(folder / f"{name}-seed{seed}/done.json") for seed in seeds]
         if tunings[0]["baselines"] and not any(row["system"] == "baselines" for row in rows):
             scores = [
                 {str(row["depth"]): _bleu(row, split) for row in tuning["baselines"]}
@@ -59,18 +59,13 @@ def _over_seeds(scores: Sequence[dict[str, float]]) -> Row:
     return by_exit | {"mean": spread([statistics.mean(score.values()) for score in scores])}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return values
-
-
 def sweep(named: Sequence[str]) -> list[Row]:
     """Return lambda, sigma, average exit and BLEU of each file."""
     rows = []
     for text in named:
         setting, _, path = text.partition("=")
         penalty, sigma = setting.split(",")
-        values = _read(Path(path))
+        values = read_json(Path(path))
         rows.append(
             {
                 "lambda": float(penalty),

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
 import math
 import tempfile
 from collections import Counter
@@ -35,7 +34,7 @@ from nmtgrid.search.traces import Trace, read_traces
 from nmtgrid.text.bpe import remove_bpe
 from nmtgrid.text.cleaning import Filters
 from nmtgrid.text.pipeline import Pipeline
-from recipes.results import write_table
+from recipes.results import read_json, write_table
 
 ORIGIN = "origin.json"
 Pairs = list[tuple[str, str]]
@@ -53,7 +52,7 @@ def split(data: Path, lines: Path, size: int, teacher: Path, beam: int) -> None:
         "size": size,
     }
     if (lines / ORIGIN).exists():
-        if json.loads((lines / ORIGIN).read_text(encoding="utf-8")) != origin:
+        if read_json(lines / ORIGIN) != origin:
             raise SystemExit(
                 f"error: {lines} is of another dataset, teacher, beam or SPLIT. Remove it, or set "
                 "RUNS to another folder."
@@ -88,7 +87,7 @@ def translated(lines: Path, pipeline: Pipeline) -> tuple[Pairs, Counter[str]]:
         sources, report = list(read_lines(path, allow_empty=True)), path.with_suffix(".json")
         if not report.is_file():
             raise SystemExit(f"error: {path} has not been translated: run the recipe again.")
-        search = json.loads(report.read_text(encoding="utf-8"))["search"]
+        search = read_json(report)["search"]
         traces = list(read_traces(path.with_suffix(".jsonl")))
         if len(traces) != len(sources):
             raise SystemExit(
@@ -202,7 +201,7 @@ def main() -> None:
             make_dataset(options.data, options.lines, options.out, options.originals)
         else:
             files = options.compared, options.counts
-            compared, counts = (json.loads(path.read_text(encoding="utf-8")) for path in files)
+            compared, counts = map(read_json, files)
             write_table(rows_of(compared, counts), options.out)
     except NmtgridError as fault:
         raise SystemExit(f"error: {fault}") from None

@@ -11,7 +11,6 @@ python recipes/ingredients_table.py table STEP... --seeds LIST --beam B [--ensem
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import spread
 from recipes.distill_table import write_lines
-from recipes.results import write_table
+from recipes.results import read_json, write_table
 
 Row = dict[str, Any]
 
@@ -28,8 +27,8 @@ Row = dict[str, Any]
 def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:
     """Return the scores of a step, mean and deviation over the seeds."""
     models = [Path(f"{step}-seed{seed}") for seed in seeds]
-    trained = [_read(model / "done.json") for model in models]
-    scored = [_read(model / f"test-beam{beam}.json") for model in models]
+    trained = [read_json(model / "done.json") for model in models]
+    scored = [read_json(model / f"test-beam{beam}.json") for model in models]
     rates = [read_run(model / "metrics.jsonl", model.name).tokens_per_second for model in models]
     row: Row = {
         "step": step.name,
@@ -51,7 +50,7 @@ def _p_values(models: Sequence[Path]) -> str:
     values = []
     for model in models:
         if (model / "compare.json").is_file():
-            tests = _read(model / "compare.json")["tests"]
+            tests = read_json(model / "compare.json")["tests"]
             systems = next(m for t in tests for m in t["metrics"] if m["metric"] == "bleu")
             p_value = systems["systems"][-1]["p_value"]
             values.append("identical" if p_value is None else f"{p_value:.3f}")
@@ -59,16 +58,12 @@ def _p_values(models: Sequence[Path]) -> str:
 
 
 def _ensemble(path: Path, seeds: Sequence[str]) -> Row:
-    scores = _read(path)
+    scores = read_json(path)
     return {
         "step": f"ensemble of {len(seeds)}",
         "bleu": spread([scores["bleu_tokenized"]]),
         "chrf": spread([scores["chrf"]]),
     }
-
-
-def _read(path: Path) -> Any:
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def main() -> None:

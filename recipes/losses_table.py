@@ -22,6 +22,7 @@ from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import shown, spread
+from recipes.results import read_json
 
 Row = dict[str, Any]
 TRANSLATIONS = {"bleu_tokenized": "BLEU"}
@@ -36,7 +37,7 @@ def read(named: Sequence[str], epoch: int, scores: Mapping[str, str] = TRANSLATI
         loss, _, architecture = label.partition(",")
         groups.setdefault((loss, architecture), {})[_seed(Path(path))] = Path(path)
     by_system = {
-        name: {seed: json.loads(file.read_text(encoding="utf-8")) for seed, file in files.items()}
+        name: {seed: read_json(file) for seed, file in files.items()}
         for name, files in groups.items()
     }
     last = list(scores)[-1]
@@ -57,7 +58,7 @@ def read(named: Sequence[str], epoch: int, scores: Mapping[str, str] = TRANSLATI
 
 def _seed(scores: Path) -> int:
     """Return the seed of the model in whose directory `scores` lies."""
-    config = json.loads((scores.parent / "config.json").read_text(encoding="utf-8"))
+    config = read_json(scores.parent / "config.json")
     return int(config["settings"]["training"]["seed"])
 
 

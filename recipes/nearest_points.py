@@ -8,13 +8,11 @@ python recipes/nearest_points.py AGENT WAIT-K
 from __future__ import annotations
 
 import itertools
-import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-Row = Mapping[str, Any]
+from recipes.results import Row, read_json
 
 
 def nearest(agent: Sequence[Row], waits: Sequence[Row]) -> tuple[Row, Row]:
@@ -36,9 +34,7 @@ def _describe(row: Row) -> str:
 
 def main(files: Sequence[str]) -> None:
     """Print the settings of two result files."""
-    agent, waits = (
-        json.loads(Path(file).read_text(encoding="utf-8"))["settings"] for file in files
-    )
+    agent, waits = (read_json(Path(file))["settings"] for file in files)
     ours, theirs = nearest(agent, waits)
     threshold, k = f"{ours['threshold']:g}", f"{theirs['k']:g}"
     print(

@@ -27,14 +27,13 @@ Each writes PREFIX.md and PREFIX.json; the picture is PREFIX.png.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
 from nmtgrid.metrics.quality import spread
-from recipes.results import Row, write_table
+from recipes.results import Row, read_json, write_table
 
 SPLITS = ("valid", "test")
 
@@ -58,13 +57,13 @@ def scores(
 def ensemble(path: Path) -> Row:
     """Return a row of what several models together scored, SPLIT-beamN.json."""
     split, beam = path.stem.split("-")
-    scores = _read(path)
+    scores = read_json(path)
     return {"model": "ensemble", f"{split}_{beam}": spread([scores["bleu_tokenized"]])}
 
 
 def p_values(path: Path) -> dict[str, float]:
     """Return the p-value of BLEU against the first system, of each of the others."""
-    metrics = (metric for test in _read(path)["tests"] for metric in test["metrics"])
+    metrics = (metric for test in read_json(path)["tests"] for metric in test["metrics"])
     systems = next(m["systems"] for m in metrics if m["metric"] == "bleu")
     # The translations may be the same, which leaves nothing to test.
     return {s["system"]: 1.0 if s["p_value"] is None else s["p_value"] for s in systems[1:]}
@@ -81,7 +80,7 @@ def grid(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
 
 
 def _scores(models: Sequence[Path]) -> Row:
-    runs = [_read(model / "done.json") for model in models]
+    runs = [read_json(model / "done.json") for model in models]
     # Means over the seeds: updates, passes over the data, minutes by the run's clock.
     row: Row = {"parameters": runs[0]["parameters"]} | {
         name: round(mean(run[name] for run in runs)) for name in ("updates", "epochs", "minutes")
@@ -92,11 +91,11 @@ def _scores(models: Sequence[Path]) -> Row:
     for split in SPLITS:
         if (models[0] / f"{split}-forced.json").is_file():
             row[f"{split}_perplexity"] = spread(
-                [_read(model / f"{split}-forced.json")["perplexity"] for model in models]
+                [read_json(model / f"{split}-forced.json")["perplexity"] for model in models]
             )
         for path in sorted(models[0].glob(f"{split}-beam*.json")):
             row[f"{split}_{path.stem.rsplit('-')[-1]}"] = spread(
-                [_read(model / path.name)["bleu_tokenized"] for model in models]
+                [read_json(model / path.name)["bleu_tokenized"] for model in models]
             )
     return row
 
@@ -105,7 +104,7 @@ def plans(named: Mapping[str, str]) -> list[Row]:
     """Return what each plan says of its model, its training and its search."""
     rows = []
     for name, path in named.items():
-        plan = _read(Path(path))
+        plan = read_json(Path(path))
         shape, settings = plan["properties"], plan["settings"]
         training, batches, search = (settings[key] for key in ("training", "batches", "search"))
         rows.append(
@@ -161,10 +160,10 @@ def lengths(named: Mapping[str, str]) -> list[Row]:
 
 def alignments(named: Mapping[str, str], gold: Path | None = None) -> list[Row]:
     """Return entropy (nats), coverage and AER of each model; of several in one file, all."""
-    rates = {row["system"]: row["aer"] for row in _models(_read(gold))} if gold else {}
+    rates = {row["system"]: row["aer"] for row in _models(read_json(gold))} if gold else {}
     rows: list[Row] = []
     for name, path in named.items():
-        values = _read(Path(path))
+        values = read_json(Path(path))
         has_rows = isinstance(values, dict) and "rows" in values
         models = values["rows"] if has_rows else _models(values)
         for row in models:
@@ -187,7 +186,7 @@ def _models(values: Any) -> list[Row]:
 def buckets(named: Mapping[str, str]) -> list[Row]:
     """Return a row for each bucket: what it is, its sentences, BLEU of each system, intervals."""
     rows = []
-    for values in (_read(Path(path)) for path in named.values()):
+    for values in (read_json(Path(path)) for path in named.values()):
         for section in values["buckets"]:
             score = _score(section["by"])
             for index, bucket in enumerate(section["buckets"]):
@@ -251,12 +250,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         lines.append(Line(f"k = {kernel}", points[0], points[1], style, mark=True))
     title = f"Development set, beam {score.removeprefix('valid_beam')}"
     draw_page([Panel(title, "depth N (blocks)", "BLEU", lines)], path)
-
-
-def _read(path: Path) -> Any:
-    if not path.is_file():
-        raise SystemExit(f"error: {path} is missing: has the recipe run through?")
-    return json.loads(path.read_text(encoding="utf-8"))
 
 
 def main() -> None:

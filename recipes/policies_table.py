@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +25,7 @@ from nmtgrid.metrics.quality import spread, tokenizer
 from nmtgrid.online.settings import Setting
 from nmtgrid.search.traces import read_traces
 from nmtgrid.text.scripts import bleu_tokenizer
-from recipes.results import write_table
+from recipes.results import read_json, write_table
 from recipes.seeds import PART
 
 Values = dict[str, Any]
@@ -46,10 +45,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path)
     parser.add_argument("--out", required=True)
     options = parser.parse_args()
-    results = {
-        folder: json.loads((folder / "results.json").read_text(encoding="utf-8"))
-        for folder in options.folders
-    }
+    results = {folder: read_json(folder / "results.json") for folder in options.folders}
     rows = [*settings_rows(results.values()), *area_rows(results.values())]
     try:
         systems = [System(folder, result, options.data) for folder, result in results.items()]

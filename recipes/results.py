@@ -66,13 +66,19 @@ def keep(experiment: str, title: str, table: Path, command: str, seeds: str = "1
     }
 
 
-def rows_of(path: Path) -> list[Row]:
-    """Return the rows of a table, each a flat object. Raises SystemExit where there are none."""
+def read_json(path: Path) -> Any:
+    """Return what an earlier step of a recipe wrote. Raises SystemExit where that is not there."""
+    if not path.is_file():
+        raise SystemExit(f"error: {path} is missing: has the recipe run through?")
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise SystemExit(f"error: {path} cannot be read as JSON: {error}") from None
-    rows = _rows(values)
+
+
+def rows_of(path: Path) -> list[Row]:
+    """Return the rows of a table, each a flat object. Raises SystemExit where there are none."""
+    rows = _rows(read_json(path))
     if not rows:
         raise SystemExit(f"error: {path} holds no rows that this program knows.")
     return [_flat(row) for row in rows]
@@ -170,10 +176,7 @@ def adopt(
 
 def read(path: Path) -> Record:
     """Return a record. Raises SystemExit for a file that is none."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise SystemExit(f"error: {path} cannot be read: {error}") from None
+    record = read_json(path)
     keys = {"experiment", "title", "command", "small", "date", "machine", "software", "rows"}
     if not isinstance(record, dict) or not keys <= set(record):
         raise SystemExit(f"error: {path} is not a record written by `results.py keep`.")

@@ -149,7 +149,7 @@ def _distilled(rows: Sequence[Row]) -> str:
     original, distilled, teacher = (
         mean_of(find(rows, system=name)["bleu"]) for name in ("original", "distilled", "teacher")
     )
-    p = find(rows, system="distilled")["p_bleu"]
+    p = mean_of(find(rows, system="distilled")["p_bleu"])
     return (
         f"test BLEU {distilled:.1f} when trained on the teacher's translations, {original:.1f} on "
         f"the references (p = {p:.3f}); the teacher has {teacher:.1f}"

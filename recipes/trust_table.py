@@ -8,13 +8,12 @@ python recipes/trust_table.py FOLDER --out PREFIX
 from __future__ import annotations
 
 import argparse
-import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from recipes.results import write_table
+from recipes.results import read_json, write_table
 
 Values = dict[str, Any]
 
@@ -108,7 +107,7 @@ def main() -> None:
     for name, (title, row_of) in SERIES.items():
         path = options.folder / f"{name}.json"
         if path.is_file():
-            rows.append({"what": title} | row_of(json.loads(path.read_text(encoding="utf-8"))))
+            rows.append({"what": title} | row_of(read_json(path)))
     if not rows:
         raise SystemExit(f"error: {options.folder} has no counts: run recipes/trust.sh.")
     write_table(rows, options.out)

@@ -10,20 +10,19 @@ what `analyze compare` found: whether each system differs from the first one by 
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
 from nmtgrid.analysis.training_curves import read_run
 from recipes.pervasive_table import p_values
-from recipes.results import write_table
+from recipes.results import read_json, write_table
 
 
 def row(model: Path) -> dict[str, Any]:
     """Return the facts of one model directory."""
-    trained, greedy = _read(model / "done.json"), _read(model / "test-beam1.json")
-    beam5, forced = _read(model / "test-beam5.json"), _read(model / "test-forced.json")
-    config = _read(model / "config.json")
+    trained, greedy = read_json(model / "done.json"), read_json(model / "test-beam1.json")
+    beam5, forced = read_json(model / "test-beam5.json"), read_json(model / "test-forced.json")
+    config = read_json(model / "config.json")
     return {
         "system": model.name.rsplit("-seed", 1)[0],
         "arch": config["arch"],
@@ -41,13 +40,6 @@ def row(model: Path) -> dict[str, Any]:
         "decoding_speed": greedy["tokens_per_second"],
         "signature": beam5["signature_bleu_tokenized"],
     }
-
-
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        raise SystemExit(f"error: {path} is missing: has the recipe run through?")
-    values: dict[str, Any] = json.loads(path.read_text())
-    return values
 
 
 def main() -> None:
