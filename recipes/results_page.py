@@ -237,14 +237,11 @@ def _tuning(rows: Sequence[Row]) -> str:
 
 def _exits(rows: Sequence[Row]) -> str:
     predictors = {
-        title: [row for row in rows if row["method"] == method]
-        for method, title in (
-            ("confidence", "confidence thresholds"),
-            ("geometric predictor", "a geometric predictor"),
-            ("sequence predictor", "a predictor for whole sentences, searched by exit"),
-            ("sequence, mixed", "the same, searched in mixed batches"),
-        )
-    }
+        "confidence": "confidence thresholds", "geometric": "a geometric predictor",
+        "sequence predictor": "a predictor for whole sentences",
+    }  # fmt: skip
+    batched = [row for row in rows if row["batch"] == 64]
+    alone = {row["method"]: row for row in rows if row["batch"] == 1}
     rows = [row for row in rows if row["model"] == rows[0]["model"]]
 
     def speedup(batch: int, method: str) -> float:
@@ -263,12 +260,14 @@ def _exits(rows: Sequence[Row]) -> str:
         f"2 ({bleu:.1f} instead of {full:.1f} BLEU), {speedup(1, 'exit 2'):.2f} and "
         f"{speedup(64, 'exit 2'):.2f}"
     )
-    for name, own in predictors.items():
-        if own:
-            alone, batched = (mean_of(find(own, batch=size)["speedup"]) for size in (1, 64))
-            row = find(own, batch=64)
-            text += f"; {name} (average exit {mean_of(row['average_exit']):.1f}, "
-            text += f"{mean_of(row['bleu']):.1f} BLEU), {alone:.2f} and {batched:.2f}"
+    for prefix, title in predictors.items():
+        points = [row for row in batched if row["method"].startswith(prefix)]
+        if not points:
+            continue
+        row = max(points, key=lambda point: mean_of(point["bleu"]))
+        speeds = [mean_of(point["speedup"]) for point in (alone[row["method"]], row)]
+        text += f"; {title} (average exit {mean_of(row['average_exit']):.1f}, "
+        text += f"{mean_of(row['bleu']):.1f} BLEU), {speeds[0]:.2f} and {speeds[1]:.2f}"
     return text
 
 
