@@ -156,6 +156,15 @@ def _distilled(rows: Sequence[Row]) -> str:
     )
 
 
+def _extra_data(rows: Sequence[Row]) -> str:
+    alone, extra = (find(rows, model=f"{name} extra data") for name in ("without", "with"))
+    return (
+        f"test BLEU, beam 5, {mean_of(extra['test_beam5']):.1f} after a first stage on both "
+        f"corpora, {mean_of(alone['test_beam5']):.1f} on Multi30k alone for the same time (p = "
+        f"{extra['p_of_bleu']})"
+    )
+
+
 def _smoothing(rows: Sequence[Row]) -> str:
     both, twice = find(rows, loss="both-bleu-batch"), find(rows, loss="twice")
     sequence = find(rows, loss="seq-bleu-batch")
@@ -421,6 +430,11 @@ QUESTIONS = (
                 "distill-multi30k",
                 "Multi30k De-En, Transformer, 12 minutes, distilled from a ConvS2S of 12 minutes",
                 _distilled,
+            ),
+            Answer(
+                "extra-multi30k",
+                "Multi30k De-En with extra data (Tatoeba De-En), Transformer, 30 minutes",
+                _extra_data,
             ),
         ),
     ),
