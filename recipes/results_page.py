@@ -85,6 +85,7 @@ class Answer:
     record: str
     setting: str
     text: Callable[[Sequence[Row]], str]
+    in_readme: bool = False
 
 
 @dataclass(frozen=True)
@@ -315,11 +316,17 @@ QUESTIONS = (
         "Is Pervasive Attention competitive?",
         ("table-3", "figure-3", "conll", "zoo", "one-model"),
         (
-            Answer("zoo-multi30k", "Multi30k De-En, 30 minutes of one core each", _architectures),
+            Answer(
+                "zoo-multi30k",
+                "Multi30k De-En, 30 minutes of one core each",
+                _architectures,
+                in_readme=True,
+            ),
             Answer(
                 "zoo-iwslt14-de-en",
                 "IWSLT'14 De-En (45,623 pairs), 110 minutes of one core each",
                 _architectures,
+                in_readme=True,
             ),
             Answer(
                 "table-3.7-multi30k", "Multi30k De-En, 13 minutes of one core each", _architectures
@@ -346,6 +353,7 @@ QUESTIONS = (
                 "Multi30k De-En, Pervasive Attention, self-attention (preset `multi30k-hour`), 118 "
                 "minutes of one core for each seed",
                 _one_model,
+                in_readme=True,
             ),
         ),
     ),
@@ -353,7 +361,12 @@ QUESTIONS = (
         "Which reading policy?",
         ("table-4", "figure-4", "figure-C", "policies", "guarantee"),
         (
-            Answer("policies-multi30k", "Multi30k De-En, Pervasive Attention", _policies),
+            Answer(
+                "policies-multi30k",
+                "Multi30k De-En, Pervasive Attention",
+                _policies,
+                in_readme=True,
+            ),
             Answer(
                 "policies-readers-multi30k",
                 "Multi30k De-En, Pervasive Attention, other readers",
@@ -365,6 +378,7 @@ QUESTIONS = (
                 "policies-iwslt14-de-en",
                 "IWSLT'14 De-En (45,623 pairs), Pervasive Attention",
                 _policies,
+                in_readme=True,
             ),
             Answer("policies-toy-words", "toy corpus, Pervasive Attention", _policies),
             Answer(
@@ -377,7 +391,12 @@ QUESTIONS = (
         ("table-5", "figure-5", "exit-guarantee", "exits-clock", "speed"),
         (
             Answer("speed-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=128", _exits),
-            Answer("speed-256-multi30k", "Multi30k De-En, Transformer of 6 blocks, d=256", _exits),
+            Answer(
+                "speed-256-multi30k",
+                "Multi30k De-En, Transformer of 6 blocks, d=256",
+                _exits,
+                in_readme=True,
+            ),
             Answer(
                 "speed-distilled-multi30k",
                 "Multi30k De-En, d=128, trained on a teacher's translations",
@@ -389,7 +408,12 @@ QUESTIONS = (
         "What does loss smoothing give?",
         ("table-E",),
         (
-            Answer("table-E.3-multi30k", "Multi30k De-En, Bi-LSTM, 1,500 updates", _smoothing),
+            Answer(
+                "table-E.3-multi30k",
+                "Multi30k De-En, Bi-LSTM, 1,500 updates",
+                _smoothing,
+                in_readme=True,
+            ),
             Answer(
                 "table-E.3-multi30k-pervasive",
                 "Multi30k De-En, Pervasive Attention, 1,500 updates",
@@ -425,11 +449,13 @@ QUESTIONS = (
                 "ingredients-pervasive-multi30k",
                 "Multi30k De-En, Pervasive Attention, 10 minutes",
                 _ladder,
+                in_readme=True,
             ),
             Answer(
                 "distill-multi30k",
                 "Multi30k De-En, Transformer, 12 minutes, distilled from a ConvS2S of 12 minutes",
                 _distilled,
+                in_readme=True,
             ),
             Answer(
                 "extra-multi30k",
@@ -442,9 +468,9 @@ QUESTIONS = (
         "Can it be trusted?",
         ("trust", "paragraphs"),
         (
-            Answer("trust-mutants", "mutation testing", _mutants),
+            Answer("trust-mutants", "mutation testing", _mutants, in_readme=True),
             Answer("trust-mutants", "fuzzed command lines", _fuzzed_commands),
-            Answer("trust-mended", "fault injection", _kills),
+            Answer("trust-mended", "fault injection", _kills, in_readme=True),
             Answer("paragraphs-multi30k", "several sentences in a line, Multi30k", _paragraphs),
         ),
     ),
@@ -460,7 +486,7 @@ def stale() -> dict[Path, str]:
     """Return the pages that are not current, with the text that they should have."""
     records = {path.stem: read(path) for path in sorted(RECORDS.glob("*.json"))}
     published = json.loads((HERE / "published.json").read_text(encoding="utf-8")) | curves()
-    block = answer_table(records, "recipes/RESULTS.md")
+    block = answer_table(records, readme=True)
     readme = _BLOCK.sub(lambda match: match[1] + block + match[2], README.read_text("utf-8"))
     pages = {
         RESULTS: results_page(records, published),
@@ -509,13 +535,15 @@ def published_page(published: Mapping[str, Any]) -> str:
     return "\n".join([INTRODUCTIONS[PUBLISHED], *tables])
 
 
-def answer_table(records: Mapping[str, Record], page: str = "") -> str:
-    """Return the short answers, linked to `page`: a row for each record that a question names."""
+def answer_table(records: Mapping[str, Record], *, readme: bool = False) -> str:
+    """Return the short answers, linked to their sections: all of them, or those of the README."""
+    page = "recipes/RESULTS.md" if readme else ""
     lines = [["question", "setting", "result"], ["---"] * 3]
     for question in QUESTIONS:
         title = f"[{question.title}]({page}#{anchor(question.title)})"
         answers = [answer for answer in question.answers if answer.record in records]
-        for answer in answers:
+        chosen = [answer for answer in answers if answer.in_readme or not readme]
+        for answer in chosen:
             lines.append([title, answer.setting, answer.text(records[answer.record]["rows"])])
             title = ""
         if not answers:

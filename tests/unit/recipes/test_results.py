@@ -156,11 +156,14 @@ def test_short_answers_are_computed_from_records() -> None:
     zoo = _record(experiment="zoo", small=False, rows=systems)
     exits = _record(experiment="table-5.2", small=False, rows=[{"bleu": 1.0}])
     plan = _record(experiment="table-E.2", small=False, rows=[{"parameters": 3, "beam": 5}])
-    text = results_page.answer_table({"zoo-multi30k": zoo, "x": exits, "y": plan}, "PAGE.md")
+    known = {"zoo-multi30k": zoo, "table-3.7-multi30k": zoo, "x": exits, "y": plan}
+    assert results_page.answer_table(known).count("test BLEU, beam 5: ") == 2
+    text = results_page.answer_table(known, readme=True)
+    assert text.count("test BLEU, beam 5: ") == 1
     both = "Bi-LSTM 31.26 (4.0M parameters), A 30.04 (1.3M parameters)"
     assert f"test BLEU, beam 5: {both} |" in text
-    assert "](PAGE.md#do-early-exits-pay) |  | 1 record, see the tables |" in text
-    assert "](PAGE.md#what-does-loss-smoothing-give) |  | no record" in text
+    assert "](recipes/RESULTS.md#do-early-exits-pay) |  | 1 record, see the tables |" in text
+    assert "](recipes/RESULTS.md#what-does-loss-smoothing-give) |  | no record" in text
     systems[0]["p_of_bleu"] = 0.051
     text = results_page.answer_table({"zoo-multi30k": zoo})
     assert f"{both}; significantly different from Bi-LSTM: none |" in text
