@@ -35,6 +35,7 @@
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
 # minutes: wall), SEED=1 (of tables 5.2 to 5.5 several, SEEDS="1 2 3"), RUNS=runs (output folder), SETS="--set
 # ..." for every model, ALIGNED_SETS="--set objective.distillation=1" for those of aligned training alone,
+# START_MINUTES=18 lets those begin from one decoder without exits of that many minutes,
 # DISTILLED=DIR trains on the dataset that recipes/distill.sh made of ON (RUNS/distill-ON/distilled),
 # LABEL=word for the folder and the records of such a run; of clock EXITS="all 1 2 3", K=1..9:2,
 # SENTENCES=200. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing
@@ -79,6 +80,7 @@ LAMBDAS="${LAMBDAS:-0 0.05 0.2}"
 SIGMAS="${SIGMAS:-0 1}"
 LAMBDAS_SEQUENCE="${LAMBDAS_SEQUENCE:-0 0.5 2}"
 SAMPLES="${SAMPLES:-10000}"
+START_MINUTES="${START_MINUTES:-0}"
 FINALISTS="${FINALISTS:-3}"
 PRESET="${PRESET:-$(preset_of "$ON")-exits}"
 for figure in "$@"; do
@@ -104,8 +106,15 @@ train() {
 # `with_exits NAME OPTION...`: a decoder with exits, trained from nothing.
 with_exits() { train "$1" "$MINUTES" "$UPDATES" "${@:2}"; }
 
-# `aligned [NAME OPTION...]`: one by aligned training.
-aligned() { with_exits "${1:-aligned}" --objective exits-aligned "${@:2}" "${ALIGNED_SETS[@]}"; }
+# `aligned [NAME OPTION...]`: one by aligned training, with START_MINUTES from a decoder without exits.
+aligned() {
+    local from=()
+    if [ "$START_MINUTES" != 0 ]; then
+        train start "$START_MINUTES" "$UPDATES" --set model.exits=none
+        from=(--init "$HERE/start-seed$SEED")
+    fi
+    with_exits "${1:-aligned}" --objective exits-aligned "${from[@]}" "${@:2}" "${ALIGNED_SETS[@]}"
+}
 
 # Train a decoder of each depth by itself; set BASELINES to what measures them beside.
 BASELINES=()

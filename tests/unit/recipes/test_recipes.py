@@ -420,6 +420,21 @@ def test_exits_on_distilled_text(tmp_path: Path) -> None:
     assert "DISTILLED=DIR" in invoked and "/own" not in invoked
 
 
+def test_aligned_decoders_begin_from_one_without_exits(tmp_path: Path) -> None:
+    chosen = {"START_MINUTES": "18", "MINUTES": "6", "LABEL": "start"}
+    ended = _bash(RECIPES / "adaptive.sh", "--dry-run", "speed", folder=tmp_path, **chosen)
+    assert ended.returncode == 0, ended.stderr
+    commands = _commands(ended.stdout)
+    start, aligned, *others = (words for words in commands if words[:2] == ["nmtgrid", "train"])
+    assert "model.exits=none" in start and start[start.index("--max-minutes") + 1] == "18"
+    assert aligned[aligned.index("--init") + 1] == start[start.index("--out") + 1]
+    assert aligned[aligned.index("--max-minutes") + 1] == "6"
+    # Predictors are fine-tuned from the aligned decoder.
+    assert all(words[words.index("--init") + 1].endswith("aligned-seed1") for words in others)
+    (kept,) = (words for words in commands if words[1].endswith("results.py"))
+    assert "START_MINUTES=18" in kept[kept.index("--command") + 1]
+
+
 def test_tables_of_exits_are_made_with_several_seeds(tmp_path: Path) -> None:
     path, chosen = RECIPES / "adaptive.sh", {"SEEDS": "1 2", "DEPTHS": "2", "COUNTS": "1"}
     ended = _bash(path, "--dry-run", "5.2", folder=tmp_path, **chosen)
