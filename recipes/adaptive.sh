@@ -84,6 +84,9 @@ START_MINUTES="${START_MINUTES:-0}"
 FINALISTS="${FINALISTS:-3}"
 PRESET="${PRESET:-$(preset_of "$ON")-exits}"
 for figure in "$@"; do
+    if [ "$figure" = clock ] && [ "$START_MINUTES" != 0 ]; then
+        fail "START_MINUTES is not for clock: its decoder has an encoder of its own"
+    fi
     case "$SEEDS/$figure" in
     *\ */5.[2-5]) ;;
     *\ */*) fail "several SEEDS are for tables 5.2 to 5.5; $figure is of one SEED" ;;
@@ -103,7 +106,7 @@ train() {
     train_model "$HERE/$1-seed$SEED" transformer "$PRESET" "$SEED" "$3" "$2" "${@:4}"
 }
 
-# `with_exits NAME OPTION...`: a decoder with exits, trained from nothing.
+# `with_exits NAME OPTION...`: a decoder with exits, trained for the time of each model.
 with_exits() { train "$1" "$MINUTES" "$UPDATES" "${@:2}"; }
 
 # `aligned [NAME OPTION...]`: one by aligned training, with START_MINUTES from a decoder without exits.

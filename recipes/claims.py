@@ -46,7 +46,7 @@ class Claim:
     command: str
     evidence: Evidence | None = None
     also: tuple[Evidence, ...] = ()
-    """Further evidence, which the verdict of the first takes into account."""
+    """Further evidence with verdicts of its own; that of the claim takes it into account."""
 
 
 VERDICTS = ("reproduced", "in part", "not reproduced", "no difference seen", "not tested")
@@ -95,6 +95,8 @@ def _details(claim: Claim, records: Mapping[str, Record]) -> str:
         figures = tested.figures(record["rows"])
         seeds = len(seeds_of(record))
         setting = tested.setting.format(seeds="one seed" if seeds == 1 else f"{seeds} seeds")
+        if tested is not evidence:
+            setting += f", *{tested.verdict}*"
         text += f"* Here, {setting}: {figures} (`{tested.record}`).\n* {tested.why}\n"
     return text
 
@@ -204,13 +206,13 @@ def _against_baseline(**systems: str) -> Callable[[Sequence[Row]], str]:
 
 def _along_wait_k(rows: Sequence[Row]) -> str:
     """Return BLEU of each model along its wait-k curve."""
-    settings = [row for row in rows if "k = " in (row.get("setting") or "")]
-    parts = []
-    for name in dict.fromkeys(row["system"] for row in settings):
-        own = [row for row in settings if row["system"] == name]
-        shown = (f"{mean_of(row['bleu_tokenized']):.1f}" for row in own)
-        parts.append(f"{name} {', '.join(shown)}")
-    names = (row["setting"].removeprefix("k = ") for row in own)
+    curves: dict[str, dict[str, str]] = {}
+    for row in rows:
+        if row.get("setting"):
+            bleu = f"{mean_of(row['bleu_tokenized']):.1f}"
+            curves.setdefault(row["system"], {})[row["setting"].removeprefix("k = ")] = bleu
+    (names, *_) = curves.values()
+    parts = (f"{system} {', '.join(curve.values())}" for system, curve in curves.items())
     return f"test BLEU, greedy, for k = {', '.join(names)}: {'; '.join(parts)}"
 
 

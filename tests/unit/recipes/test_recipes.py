@@ -433,6 +433,8 @@ def test_aligned_decoders_begin_from_one_without_exits(tmp_path: Path) -> None:
     assert all(words[words.index("--init") + 1].endswith("aligned-seed1") for words in others)
     (kept,) = (words for words in commands if words[1].endswith("results.py"))
     assert "START_MINUTES=18" in kept[kept.index("--command") + 1]
+    ended = _bash(RECIPES / "adaptive.sh", "--dry-run", "clock", folder=tmp_path, **chosen)
+    assert ended.returncode == 2 and "START_MINUTES is not for clock" in ended.stderr
 
 
 def test_tables_of_exits_are_made_with_several_seeds(tmp_path: Path) -> None:
