@@ -55,7 +55,7 @@ def begin(
     )  # fmt: skip
     request = Request(arch=arch, preset=preset, changes=[*always, *changes])
     settings = resolve(request, objectives)
-    return prepare(data, settings, folder, find_device("cpu"), objectives).run()
+    return prepare(data, settings, folder, find_device("cpu", is_training=True), objectives).run()
 
 
 def report_of(events: Iterator[Event]) -> Updated:

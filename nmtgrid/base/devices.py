@@ -157,11 +157,11 @@ def is_intel() -> bool:
     return "GenuineIntel" in vendors
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str, *, is_training: bool = False) -> torch.device:
     """Return the device called `name`: `cpu`, `cuda`, `cuda:1`, or `auto` (a GPU if there is one).
 
     A GPU becomes torch's current one, and computes fp32 without TF32. On a CPU the caches of shapes
-    are bounded, unless the environment says how.
+    are bounded, unless the environment says how, and more tightly where `is_training`.
 
     Raises DeviceError when it is not there.
     """
@@ -185,11 +185,12 @@ def find_device(name: str) -> torch.device:
             f"The device `{name}` is not available: there are only {count} (from 0).",
             "Give a smaller number.",
         )
-    # torch and oneDNN keep what they made for the last 1,024 shapes, hundreds of MB, though a
-    # training on text hardly meets a shape again; the steps of a search have fewer than these.
-    # They ask for the sizes when they first compute.
+    # torch and oneDNN keep what they made for the last 1,024 shapes, in trainings hundreds of MB,
+    # though a training on text hardly meets a shape again. The products of a search recur in the
+    # next batch: with 128 each, reading policies would make them anew. They ask for the sizes when
+    # they first compute.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128")
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128" if is_training else "1024")
     if device.type == "cuda":
         if device.index is not None:
             torch.cuda.set_device(device)

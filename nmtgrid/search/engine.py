@@ -40,7 +40,7 @@ from nmtgrid.search.verified import VerifiedSearch, check_verified
 
 _CHECK_EVERY = 4
 """Steps between two looks at what is done: a look makes an accelerator wait for the host."""
-_CELLS_AHEAD = {"cpu": 32, "accelerator": 1024}
+_CELLS_AHEAD = {"cpu": 16, "accelerator": 1024}
 """Cells of the grid that a policy is asked about at once where fewer rows read on: each question
 makes an accelerator wait."""
 _BATCHES_BY_EXIT = 4

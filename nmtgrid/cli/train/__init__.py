@@ -73,7 +73,7 @@ def command(arguments: TrainArguments) -> None:
         import_tensorboard()  # a package that is missing is an error now, not after the first epoch
 
     name = arguments.device if processes.count == 1 else local_device(arguments.device)
-    device = find_device(name)
+    device = find_device(name, is_training=True)
     with process_group(processes, device):
         code, report = run_all(arguments, request, seeds, device, processes)
     write_report(arguments.json, report)

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import nmtgrid
+from nmtgrid.base.devices import find_device
 from nmtgrid.cli import app
 from tests.conftest import PROJECT
 
@@ -95,17 +96,19 @@ def test_a_limit_too_small_for_torch(tmp_path: Path, limit: int) -> None:
 def test_caches_of_shapes_are_small(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tiny_model: Path
 ) -> None:
-    """For the command line and for Python."""
+    """For the command line and for Python, and smaller for trainings."""
     names = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     for name in names:
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
+    find_device("cpu", is_training=True)
+    assert [int(os.environ.pop(name)) for name in names] == [32, 128]
     nmtgrid.load(tiny_model, device="cpu")
-    assert all(0 < int(os.environ.pop(name)) <= 128 for name in names)
+    assert [int(os.environ.pop(name)) for name in names] == [32, 1024]
     (tmp_path / "text").write_text("la\n")
     command = ["decode", str(tiny_model), str(tmp_path / "text"), "--out", str(tmp_path / "out")]
     assert app.main([*command, "--device", "cpu"]) == 0
-    assert all(0 < int(os.environ[name]) <= 128 for name in names)
+    assert [int(os.environ[name]) for name in names] == [32, 1024]
     monkeypatch.setenv(names[0], "7")
     nmtgrid.load(tiny_model, device="cpu")
     assert os.environ[names[0]] == "7"
