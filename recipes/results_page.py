@@ -331,6 +331,7 @@ QUESTIONS = (
             Answer(
                 "table-3.7-multi30k", "Multi30k De-En, 13 minutes of one core each", _architectures
             ),
+            Answer("zoo-updates-multi30k", "Multi30k De-En, 1,500 updates each", _architectures),
             Answer(
                 "one-model-depth-2-multi30k",
                 "Multi30k De-En, Pervasive Attention of two blocks instead of five, 13 minutes of "

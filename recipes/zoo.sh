@@ -34,8 +34,10 @@ PRESET="$(preset_of "$ON")"
 EVERY="pervasive:pervasive:$PRESET bilstm:bilstm:$PRESET convs2s:convs2s:$PRESET
 transformer:transformer:$PRESET transparent:transformer:$PRESET-transparent
 pervasive-densenet:pervasive-densenet:$PRESET convrnn:convrnn:$PRESET"
-EXPERIMENT=zoo SAME="processor time"
-if [ "$UPDATES" != 0 ]; then EXPERIMENT=zoo-updates SAME="number of updates"; fi
+EXPERIMENT=zoo SAME="processor time" ALSO=""
+if [ "$UPDATES" != 0 ]; then
+    EXPERIMENT=zoo-updates SAME="number of updates" ALSO=", with the same number of updates"
+fi
 EXPERIMENT+="${LABEL:+-$LABEL}"
 HERE="$RUNS/$EXPERIMENT-$ON"
 case "$ON" in
@@ -88,5 +90,5 @@ record "$EXPERIMENT" "Every architecture with the same $SAME${LABEL:+, $LABEL}" 
 run nmtgrid analyze buckets "${translations[@]}" --data "$DATA" --split test \
     --out "$HERE/lengths" --json "$HERE/buckets.json"
 run python "$PROJECT/recipes/pervasive_table.py" buckets "$ON=$HERE/buckets.json" --out "$HERE/lengths"
-record "${EXPERIMENT/zoo/zoo-lengths}" "The same systems by length and length ratio${LABEL:+, $LABEL}" \
+record "${EXPERIMENT/zoo/zoo-lengths}" "The same systems by length and length ratio$ALSO${LABEL:+, $LABEL}" \
     "$HERE/lengths.json"
