@@ -1,6 +1,6 @@
 """What early exits gain on the clock: all ways to decode one model, in turn, in one process.
 
-python recipes/adaptive_speed.py [NAME=]MODEL... --data DATA --out TABLE.json
+python -m recipes.adaptive_speed [NAME=]MODEL... --data DATA --out TABLE.json
     Decode the first sentences of a split greedily, in batches of each size, some rounds of all ways
     in turn, and write for each way the median over the rounds of how many times faster it is than
     the full stack, by processor time, with BLEU, average exit (blocks run per token) and MFLOPs.

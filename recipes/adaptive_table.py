@@ -1,12 +1,12 @@
 """Tables 5.2 to 5.6 and figure 5.7 of recipes/adaptive.sh, from what its commands left.
 
-python recipes/adaptive_table.py exits NAME... --folder DIR --seeds "1 2 3" --split tuned|test
+python -m recipes.adaptive_table exits NAME... --folder DIR --seeds "1 2 3" --split tuned|test
         --out PREFIX
     BLEU of random exits, of each fixed exit and their mean, means and standard deviations over the
     seeds: a row for each NAME, from the model DIR/NAME-seedN and DIR/eval/NAME-fixed-seedN, what
     `adaptive-tune --out` wrote; baselines, where one of them has any, first. Writes PREFIX.md and
     PREFIX.json.
-python recipes/adaptive_table.py sweep LAMBDA,SIGMA=FILE... --out PREFIX
+python -m recipes.adaptive_table sweep LAMBDA,SIGMA=FILE... --out PREFIX
     The average exit of each FILE that `decode --exit auto --json` wrote, along lambda (where sigma
     is 0) and along sigma. Writes PREFIX.png, PREFIX.md and PREFIX.json.
 """

@@ -1,6 +1,6 @@
 """Measures `nmtgrid demo` from outside: a part of recipes/demo.sh.
 
-python recipes/demo_table.py MODEL... --source FILE [--sentences N] [--streams M] --out PREFIX
+python -m recipes.demo_table MODEL... --source FILE [--sentences N] [--streams M] --out PREFIX
         [--picture FILE.png]
     Start the server on a free port of this machine. Feed N sentences to each system, word by
     word: the milliseconds from sending a word to the first text that it decided. The same on the

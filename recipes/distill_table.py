@@ -1,14 +1,14 @@
 """The texts, the dataset and the table of recipes/distill.sh: a student learns from a teacher.
 
-python recipes/distill_table.py split DATA LINES --size N --teacher MODEL --beam N
+python -m recipes.distill_table split DATA LINES --size N --teacher MODEL --beam N
     Write the training sources of DATA as raw text, N lines each, to LINES/0001.source and so on,
     and the references of the test split to LINES/reference. LINES, if it is there, must be of the
     same dataset, teacher and beam.
-python recipes/distill_table.py dataset DATA LINES [--originals] --out NEW
+python -m recipes.distill_table dataset DATA LINES [--originals] --out NEW
     Make the dataset NEW of these sources and their translations, LINES/0001.jsonl (traces) and
     0001.json (decode's report) and so on, with the units and the other splits of DATA. NEW.json
     counts the pairs and what was left out. With --originals the pairs of DATA are in it too.
-python recipes/distill_table.py table COMPARE.json NEW.json --out PREFIX
+python -m recipes.distill_table table COMPARE.json NEW.json --out PREFIX
     Write PREFIX.md and PREFIX.json from what `analyze compare` found.
 """
 

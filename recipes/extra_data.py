@@ -1,6 +1,6 @@
 """Joins a corpus with extra data for recipes/extra.sh.
 
-python recipes/extra_data.py SOURCE_LANG TARGET_LANG --plain DIR --extra PREFIX --out PREFIX
+python -m recipes.extra_data SOURCE_LANG TARGET_LANG --plain DIR --extra PREFIX --out PREFIX
     Writes the training pairs of DIR and then those of the extra text. Extra pairs with a source or
     target sentence of DIR's valid or test set, compared in lower case and without punctuation, are
     left out.

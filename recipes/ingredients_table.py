@@ -1,8 +1,8 @@
 """The table of recipes/ingredients.sh: a ladder of trainings, each with one ingredient more.
 
-python recipes/ingredients_table.py references DATA FILE
+python -m recipes.ingredients_table references DATA FILE
     Write the raw references of the test split.
-python recipes/ingredients_table.py table STEP... --seeds LIST --beam B [--ensemble FILE] --out P
+python -m recipes.ingredients_table table STEP... --seeds LIST --beam B [--ensemble FILE] --out P
     A row for each STEP, of the model directories STEP-seedN: what `done.json` (train),
     `test-beamB.json` (decode) and `compare.json` (analyze compare, against the step before) say;
     the last row is the ensemble's. Writes P.md and P.json.

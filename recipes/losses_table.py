@@ -1,6 +1,6 @@
 """Tables E.1 and E.3 of recipes/captions.sh and smoothing.sh, from what `decode` and `train` wrote.
 
-python recipes/losses_table.py LOSS,ARCHITECTURE=FILE... --data DATA --out PREFIX
+python -m recipes.losses_table LOSS,ARCHITECTURE=FILE... --data DATA --out PREFIX
     A row for each loss; for each architecture the scores of the files of one name, mean and
     standard deviation: tokenised BLEU, of captions BLEU-1, BLEU-4 and CIDEr; the same of how much
     the last of these lies above `mle` of the same seed (one seed draws the same weights and

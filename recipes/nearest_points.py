@@ -1,6 +1,6 @@
 """Which threshold of a trained policy and which k of wait-k lag alike, for figure 4.16.
 
-python recipes/nearest_points.py AGENT WAIT-K
+python -m recipes.nearest_points AGENT WAIT-K
     Prints the threshold, the k and a sentence on both; AGENT and WAIT-K are the `results.json` that
     `nmtgrid online-eval --out` wrote.
 """

@@ -1,9 +1,9 @@
 """The texts and the table of recipes/paragraphs.sh: several sentences in one line.
 
-python recipes/paragraphs_table.py join TEXT LANGUAGE SENTENCES PREFIX
+python -m recipes.paragraphs_table join TEXT LANGUAGE SENTENCES PREFIX
     Write PREFIX.LANGUAGE, lines of SENTENCES sentences each of the test split in TEXT, and
     PREFIX.sentences.LANGUAGE, the same sentences one in a line. What does not fill a line is left.
-python recipes/paragraphs_table.py score ARCH=FOLDER... --reference FILE --sentences N --out PREFIX
+python -m recipes.paragraphs_table score ARCH=FOLDER... --reference FILE --sentences N --out PREFIX
     Score FOLDER/{whole,split,sentences}.txt, the latter's lines joined, N of them in a line.
     Writes PREFIX.md and PREFIX.json.
 """

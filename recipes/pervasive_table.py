@@ -1,23 +1,23 @@
 """Tables and figures of recipes/pervasive.sh, from what its commands left.
 
-python recipes/pervasive_table.py scores NAME=MODEL... --seeds "1 2 3" --out PREFIX
+python -m recipes.pervasive_table scores NAME=MODEL... --seeds "1 2 3" --out PREFIX
         [--compare P] [--ensemble FILE]
     A row for each NAME: parameters, length of the training, perplexity and BLEU, mean and standard
     deviation of the model directories MODEL-seedN, from `done.json`, every `SPLIT-beamB.json` and
     `SPLIT-forced.json`; and the p-value of each seed that `analyze compare` wrote to
     P-seedN.compare.json. FILE has the scores of an ensemble, `SPLIT-beamB.json`, for a last row.
-python recipes/pervasive_table.py grid K,N=MODEL... --seeds "1" --out PREFIX
+python -m recipes.pervasive_table grid K,N=MODEL... --seeds "1" --out PREFIX
     The same for kernels K and depths N, with a picture: BLEU along the depth, a line a kernel.
-python recipes/pervasive_table.py plans NAME=FILE... --out PREFIX
+python -m recipes.pervasive_table plans NAME=FILE... --out PREFIX
     Properties and settings from what `train --dry-run --json` wrote.
-python recipes/pervasive_table.py lengths NAME=DATA... --out PREFIX
+python -m recipes.pervasive_table lengths NAME=DATA... --out PREFIX
     Percentiles of lengths and of their ratio, in units, of each split of a dataset.
-python recipes/pervasive_table.py alignments NAME=FILE... [--gold FILE] --out PREFIX
+python -m recipes.pervasive_table alignments NAME=FILE... [--gold FILE] --out PREFIX
     Entropies and coverages of what `analyze alignments --json` and `blocks` wrote; alignment error
     rates of what `analyze alignments --words --gold` wrote into the last FILE.
-python recipes/pervasive_table.py blocks NAME=MODEL --data DATA --split valid --out PREFIX
+python -m recipes.pervasive_table blocks NAME=MODEL --data DATA --split valid --out PREFIX
     The same averages for each decoder block of a Transformer, teacher forced.
-python recipes/pervasive_table.py buckets NAME=FILE... --out PREFIX
+python -m recipes.pervasive_table buckets NAME=FILE... --out PREFIX
     BLEU of each system in each bucket (sentence BLEU where difficulty makes the buckets) of what
     `analyze buckets --json` or `analyze difficulty --json` wrote.
 

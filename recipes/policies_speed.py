@@ -1,13 +1,13 @@
 """Processor time of reading policies beside wait-k's, of one model: a part of recipes/policies.sh.
 
-python recipes/policies_speed.py MODEL --data DATA --policy TEXT... [--sentences N] [--rounds R]
+python -m recipes.policies_speed MODEL --data DATA --policy TEXT... [--sentences N] [--rounds R]
         --out PREFIX
     Translate N sentences of the test split greedily along each setting, R times, in turn for each
-    hundred of them, within one process, whose cache of products is large enough for all of them
-    (a run of one setting has few enough for the usual one). A row for each setting: the median processor time for each
-    token written, its ratio to that of the wait-k whose delay (DAL) is nearest, and how many
-    predictions were made for each token, since a policy that looks at predictions makes one before
-    each READ. Writes PREFIX.md and PREFIX.json.
+    hundred of them, within one process, whose cache of products is large enough for all of them (a
+    run of one setting has few enough for the usual one). A row for each setting: the median
+    processor time for each token written, its ratio to that of the wait-k whose delay (DAL) is
+    nearest, and how many predictions were made for each token, since a policy that looks at
+    predictions makes one before each READ. Writes PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The table of recipes/policies.sh and online.sh: each setting of each system, over the seeds.
 
-python recipes/policies_table.py FOLDER... [--start NAME] [--data DIR] --out PREFIX
+python -m recipes.policies_table FOLDER... [--start NAME] [--data DIR] --out PREFIX
     FOLDERs are what `online-eval --out` wrote, NAME-seedN. Write PREFIX.md and PREFIX.json. Readers
     are trained from the model NAME (pervasive). The references of the paired bootstrap are read
     from the dataset DIR (the one that the results name).

@@ -1,9 +1,9 @@
 """How often a guarantee of `online-eval --allow-loss` fails: the same sentences, split many times.
 
-python recipes/resplits.py pool PREFIX --sentences N
+python -m recipes.resplits pool PREFIX --sentences N
     Write N sentence pairs of the toy grammar, drawn as its training pairs are, into PREFIX.qa and
     PREFIX.qb.
-python recipes/resplits.py MODEL --data DATA --split NAME --policy TEXT... --out PREFIX
+python -m recipes.resplits MODEL --data DATA --split NAME --policy TEXT... --out PREFIX
     Translate the split along all settings once; then, many times, choose among them on a few of the
     sentences drawn at random, as the command does, and see what is lost on the others. Write
     PREFIX.md and PREFIX.json.

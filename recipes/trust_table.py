@@ -1,6 +1,6 @@
 """The table of recipes/trust.sh: outcomes of injected faults.
 
-python recipes/trust_table.py FOLDER --out PREFIX
+python -m recipes.trust_table FOLDER --out PREFIX
     Read the counts that the programs under tests/ wrote into FOLDER/SERIES.json; write PREFIX.md
     and PREFIX.json, a row for each series.
 """

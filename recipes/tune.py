@@ -1,6 +1,6 @@
 """The sweep of recipes/tune.sh: checks all settings, trains, and writes table and picture.
 
-python recipes/tune.py DATA --out FOLDER --grid GRID ... -- OPTION...
+python -m recipes.tune DATA --out FOLDER --grid GRID ... -- OPTION...
     FOLDER/runs/NAME is a model directory, NAME.json its record and NAME.log what its training
     said; FOLDER/table.{md,json,png} has all settings, best first. What comes behind `--` are
     options of `nmtgrid train` for every run. Begun again, it trains nothing twice.

@@ -1,6 +1,6 @@
 """The plan of recipes/tune.sh: which settings are trained, for how long, and how many go on.
 
-python recipes/tune_plan.py DATA --out FOLDER --grid GRID ... -- OPTION...
+python -m recipes.tune_plan DATA --out FOLDER --grid GRID ... -- OPTION...
     Print the commands of the first rung and one of each other. Trains nothing, and needs nothing
     but Python: `--dry-run` works before anything is installed.
 

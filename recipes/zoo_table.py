@@ -1,6 +1,6 @@
 """The table of recipes/zoo.sh: one row for each trained system, as Markdown and JSON.
 
-python recipes/zoo_table.py MODEL... [--compare FILE] --out PREFIX   writes PREFIX.md, PREFIX.json
+python -m recipes.zoo_table MODEL... [--compare FILE] --out PREFIX   writes PREFIX.md, PREFIX.json
 
 A MODEL is a directory that holds what the recipe left: `config.json`, `metrics.jsonl`, `done.json`
 (train's report), `test-beam1.json`, `test-beam5.json` and `test-forced.json` (decode's). FILE is
