@@ -276,7 +276,7 @@ figure_5_7() {
         for sigma in ${SWEEP_SIGMAS:-0.5 1 5 20}; do sweep "$lambda" "$sigma"; done
     done
     run python "$PROJECT/recipes/adaptive_table.py" sweep "${found[@]}" --out "$HERE/figure-5.7"
-    keep figure-5.7 "Average exit along lambda and sigma" "$HERE/figure-5.7.json"
+    keep figure-5.7 "Average exit along lambda and sigma" "$HERE/figure-5.7.json" "$HERE/figure-5.7.png"
 }
 
 figure_5_8() {

@@ -403,6 +403,7 @@ QUESTIONS = (
                 "Multi30k De-En, d=128, trained on a teacher's translations",
                 _exits,
             ),
+            Answer("speed-iwslt14-de-en", "IWSLT'14 De-En, d=128, 40 minutes of one core", _exits),
         ),
     ),
     Question(
