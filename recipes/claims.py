@@ -293,20 +293,18 @@ def _tuned_for_two(rows: Sequence[Row]) -> str:
 
 def _sweep(rows: Sequence[Row]) -> str:
     """Return the average exits along lambda without smoothing, and along sigma for each lambda."""
+    names = ("lambda", "sigma", "average_exit")
+    points = sorted(tuple(mean_of(row[name]) for name in names) for row in rows)
 
-    def along(penalty: float) -> str:
-        points = sorted(
-            (row["sigma"], row["average_exit"]) for row in rows if row["lambda"] == penalty
-        )
-        return ", ".join(f"{average_exit:.2f}" for _, average_exit in points)
+    def along(what: str, pairs: Sequence[tuple[float, float]]) -> str:
+        settings = ", ".join(f"{setting:g}" for setting, _ in pairs)
+        return f"{what} = {settings}: " + ", ".join(f"{exit:.2f}" for _, exit in pairs)
 
-    sharp = sorted((row["lambda"], row["average_exit"]) for row in rows if row["sigma"] == 0)
-    text = "average exits for λ = " + ", ".join(f"{penalty:g}" for penalty, _ in sharp)
-    text += ": " + ", ".join(f"{average_exit:.2f}" for _, average_exit in sharp)
-    for penalty in sorted({row["lambda"] for row in rows if row["sigma"] > 0}):
-        sigmas = sorted(row["sigma"] for row in rows if row["lambda"] == penalty)
-        widths = ", ".join(f"{sigma:g}" for sigma in sigmas)
-        text += f"; with λ = {penalty:g} for σ = {widths}: {along(penalty)}"
+    sharp = [(penalty, exit) for penalty, sigma, exit in points if sigma == 0]
+    text = "average exits for " + along("λ", sharp)
+    for penalty in sorted({penalty for penalty, sigma, _ in points if sigma > 0}):
+        smoothed = [(sigma, exit) for weight, sigma, exit in points if weight == penalty]
+        text += f"; with λ = {penalty:g} for " + along("σ", smoothed)
     return text
 
 
