@@ -168,7 +168,8 @@ def adopt(
         picture = record.pop("picture", None)
         if picture and not record["small"]:
             record["picture"] = picture
-            if not other_seeds:
+            # A record that is here already, and gets a title or a note, has its picture here too.
+            if not other_seeds and path.resolve() != target.resolve():
                 shutil.copyfile(path.with_name(picture), FIGURES / picture)
         _write(record, target)
         print(f"{target.name}: {len(record['rows'])} rows")

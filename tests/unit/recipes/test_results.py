@@ -108,6 +108,23 @@ def test_keeping_and_adopting_records(tmp_path: Path, monkeypatch: pytest.Monkey
     assert results.read(tmp_path / "records/small-conll-toy.json")["rows"] == [{"bleu": 3}]
 
 
+def test_an_adopted_record_gets_another_title_and_a_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its picture, which lies in a folder of its own by then, stays."""
+    monkeypatch.setattr(results, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(results, "FIGURES", tmp_path / "figures")
+    (tmp_path / "figures").mkdir()
+    path = tmp_path / "conll-toy.json"
+    path.write_text(json.dumps(_record(small=False, picture="conll-toy.png")))
+    path.with_suffix(".png").write_bytes(b"picture")
+    results.adopt([path])
+    results.adopt([tmp_path / "records/conll-toy.json"], title="Another", note="A note.")
+    record = results.read(tmp_path / "records/conll-toy.json")
+    assert (record["title"], record["notes"]) == ("Another", ["A note."])
+    assert (tmp_path / "figures" / record["picture"]).read_bytes() == b"picture"
+
+
 PUBLISHED: dict[str, Any] = {
     "table-3.4": {"what": "theirs", "columns": ["s", "BLEU"], "rows": [["dense", 34.45]],
                   "fitted": {"7,000,001": "A fitted size.", "34.45": "no count"}},
