@@ -735,7 +735,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "A higher cost of a block leaves earlier, wide kernels favour late exits",
+                "Tokens leave earlier if a block costs more, and later with wide kernels",
                 "figure 5.7",
                 "a figure: average exits on the development set",
                 _TABLE_5.format("5.7"),
@@ -745,8 +745,8 @@ CHAPTERS = (
                     "fine-tuned for 2, {seeds}",
                     "reproduced",
                     _sweep,
-                    "Both curves rise with σ, and without smoothing tokens leave the earlier the "
-                    "more a block costs; BLEU hardly changes down to an average exit of 1.6.",
+                    "The average exit falls with λ and rises with σ. BLEU hardly changes down to "
+                    "an average exit of 1.6.",
                 ),
             ),
             Claim(

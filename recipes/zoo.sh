@@ -36,7 +36,8 @@ transformer:transformer:$PRESET transparent:transformer:$PRESET-transparent
 pervasive-densenet:pervasive-densenet:$PRESET convrnn:convrnn:$PRESET"
 EXPERIMENT=zoo SAME="processor time" ALSO=""
 if [ "$UPDATES" != 0 ]; then
-    EXPERIMENT=zoo-updates SAME="number of updates" ALSO=", with the same number of updates"
+    EXPERIMENT=zoo-updates SAME="number of updates"
+    ALSO=", with the same $SAME"
 fi
 EXPERIMENT+="${LABEL:+-$LABEL}"
 HERE="$RUNS/$EXPERIMENT-$ON"

@@ -186,9 +186,9 @@ def find_device(name: str, *, is_training: bool = False) -> torch.device:
             "Give a smaller number.",
         )
     # torch and oneDNN keep what they made for the last 1,024 shapes, in trainings hundreds of MB,
-    # though a training on text hardly meets a shape again. The products of a search recur in the
-    # next batch: with 128 each, reading policies would make them anew. They ask for the sizes when
-    # they first compute.
+    # though a training on text hardly meets a shape again. The shapes of a search recur in its next
+    # batch, and those of reading policies are more than 128. torch and oneDNN read these variables
+    # when they first compute.
     os.environ.setdefault("LRU_CACHE_CAPACITY", "32")
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "128" if is_training else "1024")
     if device.type == "cuda":
