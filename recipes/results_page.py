@@ -599,7 +599,7 @@ def _title(experiment: str, records: Sequence[Record]) -> str:
     kind, _, number = experiment.partition("-")
     titles = list(dict.fromkeys(str(record["title"]) for record in records))
     if kind not in ("table", "figure"):
-        return titles[0] if titles else experiment
+        return min(titles, key=len) if titles else experiment
     return f"{kind.capitalize()} {number}" + (f": {titles[0]}" if len(titles) == 1 else "")
 
 
@@ -607,7 +607,8 @@ def _experiment(experiment: str, records: Sequence[Record], published: Any) -> s
     """Return one experiment: our tables, then what was published."""
     title = _title(experiment, records)
     parts = [f"### {title}\n"]
-    tables = [_record(record, title) for record in records]
+    ordered = sorted(records, key=lambda record: not title.endswith(record["title"]))
+    tables = [_record(record, title) for record in ordered]
     tables += [_published(published)] if published else []
     fitted = published.get("fitted", {}) if published else {}
     return "\n".join(parts + [_marked(table, fitted) for table in tables])

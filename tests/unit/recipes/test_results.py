@@ -153,6 +153,15 @@ def test_real_runs_are_shown_by_question_beside_published_figures() -> None:
     assert "yet: Table 5.2: Not shown ([small run](SMALL.md#table-52-not-shown))." in text
 
 
+def test_a_heading_stays_when_a_record_of_another_corpus_comes_before() -> None:
+    first = _record(small=False, experiment="speed", title="On the clock, IWSLT'14")
+    second = _record(small=False, experiment="speed", title="On the clock")
+    text = results_page.results_page({"a": first, "b": second}, {})
+    parts = ["### On the clock\n\n[`b`]", "**On the clock, IWSLT'14**\n\n[`a`]"]
+    places = [text.index(part) for part in parts]
+    assert places == sorted(places) and text.count("### On the clock") == 1
+
+
 def test_small_runs_and_published_figures_have_pages_of_their_own() -> None:
     real = _record(small=False, title="Long")
     text = results_page.small_page({"small-a": _record(), "a": real})
