@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recipes import claims, results, results_page
+from recipes import claims, results, results_page, short_answers
 
 
 def _record(**changed: Any) -> dict[str, Any]:
@@ -25,8 +25,8 @@ def test_the_pages_are_current_and_every_record_is_one() -> None:
         record = results.read(path)
         assert path.stem.startswith("small-") == record["small"], path.name
         assert record["rows"], path.name
-    for question in results_page.QUESTIONS:
-        for answer in question.answers:
+    for question in short_answers.QUESTIONS:
+        for answer in (answer for table in question.tables for answer in table.answers):
             assert not answer.record.startswith("small-")
 
 
@@ -146,7 +146,7 @@ def test_real_runs_are_shown_by_question_beside_published_figures() -> None:
     assert places == sorted(places) and text.count("### Figure 4.12") == 1
     assert "| a\\|b | 7,000,001 † |" in text and "\n† A fitted size.\n" in text
     assert "| dense | 34.45 † |" in text and "Signatures: `S|1`." in text
-    assert text.count("Not shown") == 1 and "**" not in text
+    assert text.count("Not shown") == 1 and "**" not in text[text.index("\n## Is") :]
     assert "`bash x`; 2026-11-21; a machine; nmtgrid 0." in text
     fast = results_page.results_page({"a": real | {"speed": {"fp32": 99, "bf16": 420}}}, {})
     assert "a machine (one core: 99 GFLOP/s in fp32, 420 GFLOP/s in bf16); nmtgrid 0." in fast
@@ -173,29 +173,27 @@ def test_small_runs_and_published_figures_have_pages_of_their_own() -> None:
 
 
 def test_short_answers_are_computed_from_records() -> None:
-    text = results_page.answer_table({})
-    assert text.count("no record of a real run yet") == len(results_page.QUESTIONS)
+    text = short_answers.short_answers({})
+    assert text.count("No record of a real run yet.") == len(short_answers.QUESTIONS)
     systems = [
-        {"system": "A", "beam5": 30.044, "parameters": 1_260_000},
         {"system": "bilstm", "beam5": 31.256, "parameters": 4e6},
+        {"system": "pervasive", "beam5": 30.044, "parameters": 1_260_000},
     ]
     zoo = _record(experiment="zoo", small=False, rows=systems)
     exits = _record(experiment="table-5.2", small=False, rows=[{"bleu": 1.0}])
     plan = _record(experiment="table-E.2", small=False, rows=[{"parameters": 3, "beam": 5}])
     known = {"zoo-multi30k": zoo, "table-3.7-multi30k": zoo, "x": exits, "y": plan}
-    assert results_page.answer_table(known).count("test BLEU, beam 5: ") == 2
-    text = results_page.answer_table(known, readme=True)
-    assert text.count("test BLEU, beam 5: ") == 1
-    both = "Bi-LSTM 31.26 (4.0M parameters), A 30.04 (1.3M parameters)"
-    assert f"test BLEU, beam 5: {both} |" in text
-    assert "](recipes/RESULTS.md#do-early-exits-pay) |  | 1 record, see the tables |" in text
-    assert "](recipes/RESULTS.md#what-does-loss-smoothing-give) |  | no record" in text
-    systems[0]["p_of_bleu"] = 0.051
-    text = results_page.answer_table({"zoo-multi30k": zoo})
-    assert f"{both}; significantly different from Bi-LSTM: none |" in text
-    systems[0]["p_of_bleu"] = "0.049, 0.001"
-    text = results_page.answer_table({"zoo-multi30k": zoo})
-    assert f"{both}; significantly different from Bi-LSTM: A |" in text
+    assert short_answers.short_answers(known).count("\n| Multi30k De-En, ") == 2
+    text = short_answers.short_answers(known, readme=True)
+    assert text.count("\n| Multi30k De-En, ") == 1
+    assert "| setting | Pervasive Attention | Bi-LSTM |\n| --- | --- | --- |\n" in text
+    assert "one core each | 30.04 (1.3M) | 31.26 (4.0M) |\n" in text
+    assert "](recipes/RESULTS.md#do-early-exits-pay)**\n\n1 record, see the tables.\n" in text
+    assert "](recipes/RESULTS.md#what-does-loss-smoothing-give)**\n\nNo record" in text
+    for p, mark in (("0.051", ""), ("0.049, 0.001", "\\*"), ("0.049, 0.06", ""), ("–", "")):
+        systems[0]["p_of_bleu"] = p
+        text = short_answers.short_answers({"zoo-multi30k": zoo})
+        assert f"| 30.04 (1.3M) | 31.26{mark} (4.0M) |\n" in text
 
 
 def test_the_answer_of_several_seeds_is_their_mean_beside_an_ensemble() -> None:
@@ -203,16 +201,69 @@ def test_the_answer_of_several_seeds_is_their_mean_beside_an_ensemble() -> None:
     seeds = {"model": "a", "seeds": "1 2", "parameters": 2_060_000, "test_beam5": bleu}
     together = {"model": "ensemble", "test_beam5": {"mean": 46.0}}
     record = _record(experiment="one-model-muon-004", small=False, rows=[seeds, together])
-    text = results_page.answer_table({"one-model-muon-004-multi30k": record})
-    both = "test BLEU 44.86 ± 0.30 with beam 5, 2.1M parameters; the ensemble of 2 seeds 46.00"
-    assert f"| {both} |" in text
+    text = short_answers.short_answers({"one-model-muon-004-multi30k": record})
+    assert "| 2.1M | 44.86 ± 0.30 | 46.00 (2 models) |" in text
 
 
 def test_the_answer_of_a_ladder_names_its_steps_in_order() -> None:
     rows = [{"step": "base", "bleu": {"mean": 30.04}}, {"step": "r-drop", "bleu": {"mean": 31.06}}]
     record = _record(experiment="ingredients-pervasive", small=False, rows=rows)
-    text = results_page.answer_table({"ingredients-pervasive-multi30k": record})
+    text = short_answers.short_answers({"ingredients-pervasive-multi30k": record})
     assert "each step on top of the one before: AdamW 30.0, R-Drop 31.1 |" in text
+
+
+def test_policies_stand_in_rows_and_settings_in_columns() -> None:
+    def areas(system: str, curve: str | None, al: float, dal: float, p: str) -> list[results.Row]:
+        values = (("AL", al, p), ("DAL", dal, "0.001"))
+        return [
+            {"system": system, "curve": curve, "latency": latency, "difference": {"mean": mean},
+             "p_of_each_seed": p}
+            for latency, mean, p in values
+        ]  # fmt: skip
+
+    german = areas("pervasive", "edatt", -0.34, 1.26, "0.02, 0.06")
+    german += areas("dynamic-0.5", None, 0.44, -0.1, "0.002")
+    english = areas("pervasive", "edatt", 0.1, 0.2, "–")
+    records = {
+        name: _record(experiment="policies", small=False, rows=rows)
+        for name, rows in (
+            ("policies-multi30k", german),
+            ("policies-multi30k-en-de", english),
+        )
+    }
+    text = short_answers.short_answers(records)
+    assert "|  | Multi30k De-En, Pervasive Attention | Multi30k En-De, Pervasive" in text
+    assert (
+        "\n| `dynamic` | +0.4\\* (-0.1\\*) |  |\n| EDAtt | -0.3 (+1.3\\*) | +0.1 (+0.2\\*) |\n"
+        in text
+    )
+
+
+def test_exits_show_the_point_with_the_best_bleu_and_fixed_exits_of_the_first_model() -> None:
+    def row(model: str, batch: int, method: str, speedup: float, bleu: float) -> results.Row:
+        return {"model": model, "batch": batch, "method": method, "speedup": speedup,
+                "bleu": bleu, "average_exit": 2.04}  # fmt: skip
+
+    rows = [
+        row(model, batch, method, speedup + batch / 100, bleu)
+        for batch in (64, 1)
+        for model, method, speedup, bleu in (
+            ("aligned", "full stack", 1.0, 30.0),
+            ("aligned", "exit 2", 1.5, 29.0),
+            ("aligned", "verified 1", 1.1, 30.0),
+            ("aligned", "verified 2", 1.2, 30.0),
+            ("aligned", "confidence 1.5", 1.4, 28.0),
+            ("aligned", "confidence 2", 1.3, 29.9),
+            ("geometric", "exit 2", 9.0, 9.0),
+        )
+    ]
+    text = short_answers.short_answers(
+        {"speed-multi30k": _record(experiment="speed", small=False, rows=rows)}
+    )
+    assert "\n| verified exits, same output | 1.21, 1.84 (30.0 at 2.0) |\n" in text
+    assert "\n| exit 2 | 1.51, 2.14 (29.0 at 2.0) |\n" in text
+    assert "\n| confidence thresholds | 1.31, 1.94 (29.9 at 2.0) |\n" in text
+    assert "geometric" not in text
 
 
 def test_parts_and_cells_of_a_page() -> None:
