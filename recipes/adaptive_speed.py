@@ -11,7 +11,8 @@ python -m recipes.adaptive_speed [NAME=]MODEL... --data DATA --out TABLE.json
     too; "sequence, mixed" leaves its sentences in the batches where they stand, without ordering
     them by exit. "one pass" scores the translations of the full stack all positions at once, those
     of padding too: about what verified exits would gain if drafts cost nothing and all were
-    accepted. Weights are packed and memory is kept, as in `nmtgrid decode`.
+    accepted. BLEU is given where all `--sentences` are decoded, not for the few of batch size 1.
+    Weights are packed and memory is kept, as in `nmtgrid decode`.
 """
 
 from __future__ import annotations
@@ -112,7 +113,8 @@ def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[
             rows.append(
                 {
                     "model": name, "batch": size, "method": decoded[0].system.name, **row,
-                    "bleu": measured.bleu, "average_exit": measured.average_exit,
+                    "bleu": measured.bleu if len(samples) == len(every) else None,
+                    "average_exit": measured.average_exit,
                     "mflops": None if flops is None else flops / 1e6, "sentences": len(samples),
                 }
             )  # fmt: skip
