@@ -45,6 +45,7 @@ class OnlineResult:
     evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
     """What was translated, and how its text was made."""
     corpus: str = ""
+    split: str = ""
     model: str = ""
     """The model's folder, where the system is called after it."""
     seconds_per_token: float | None = None
@@ -81,10 +82,10 @@ class _Row(Record, rename={"oracle": "lambda"}):
     bleu_tokenized: Percent
     latencies: list[_Latency]
     parameter: str = ""
-    value: NonNegative | None = math.nan
+    value: Finite | None = math.nan
     options: dict[str, bool | int | float | str] | None = None
-    k: NonNegative | None = math.nan
-    threshold: NonNegative = math.nan
+    k: Finite | None = math.nan
+    threshold: Finite = math.nan
     oracle: NonNegative = math.nan
     computation_aware: dict[str, Finite | None] | None = None
     seconds_per_token: NonNegative | None = None
@@ -187,6 +188,7 @@ class _Results(Record):
                 row.result(),
                 evaluation=evaluation,
                 corpus=corpus,
+                split=self.split or "",
                 model=models.get(row.system, ""),
             )
             for row in self.settings
@@ -376,12 +378,14 @@ def _check_metric(
 
 
 def _check_sentences(results: Sequence[OnlineResult]) -> None:
-    """Raise ConfigError for evaluations of different languages or numbers of sentences."""
+    """Raise ConfigError for evaluations of different languages, splits or numbers of sentences."""
     of_all = [result.evaluation for result in results]
     # Results of earlier versions lack some: what is not known contradicts nothing.
     pairs = {"-".join(each.languages) for each in of_all if each.languages is not None}
     counts = {each.sentences for each in of_all if each.sentences is not None}
-    for kinds in (sorted(pairs), [f"{count:,} sentences" for count in sorted(counts)]):
+    splits = {f"`{result.split}`" for result in results if result.split}
+    sizes = [f"{count:,} sentences" for count in sorted(counts)]
+    for kinds in (sorted(pairs), sorted(splits), sizes):
         if len(kinds) > 1:
             raise ConfigError(
                 f"These evaluations are of different test sets: {', '.join(kinds)}.",

@@ -37,8 +37,8 @@ def import_files(files: Iterable[str | Path]) -> None:
                 "Name a Python file: `--import my_model.py`, or `imports=['my_model.py']`.",
             )
         path = Path(file).resolve()
-        if path not in _modules:
-            _modules[path] = _run(path)
+        # Of several definitions with one name, that of the file named last is taken.
+        _modules[path] = _modules.pop(path) if path in _modules else _run(path)
 
 
 def imported_name(text: str) -> str:
@@ -59,6 +59,19 @@ def imported_name(text: str) -> str:
         own = [key for key, value in vars(module).items() if _defines(module, value)]
         raise ConfigError(f"{file} does not define `{shortened(name)}`.", nearest(name, own))
     return name
+
+
+def check_unique(texts: Iterable[str]) -> None:
+    """Raise ConfigError where two of these texts, FILE.py:Name, name the same of two files."""
+    files: dict[str, str] = {}
+    for file, _, name in (text.rpartition(":") for text in texts):
+        if not file.endswith(".py"):
+            continue
+        first = files.setdefault(name, file)
+        if Path(first).resolve() != Path(file).resolve():
+            raise ConfigError(
+                f"`{name}` is defined by two files: {first} and {file}.", "Rename one of the two."
+            )
 
 
 def own_definitions(accepts: Callable[[Any], bool]) -> dict[str, Any]:

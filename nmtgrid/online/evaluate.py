@@ -50,7 +50,7 @@ from nmtgrid.search import engine
 from nmtgrid.search.api import Agent, Hypothesis
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long_line_warning
 from nmtgrid.search.translate import Translator
-from nmtgrid.text.moses import unescape
+from nmtgrid.text.moses import is_invisible, unescape
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.scripts import bleu_tokenizer
 
@@ -126,7 +126,10 @@ def read_sentences(
         if source_text == "words":
             # As in a stream: each raw word is tokenised and segmented before the next is known.
             words = [
-                part for word in source.split() for part in limits.parts(word, pipeline.source)
+                part
+                for word in source.split()
+                if not is_invisible(word)
+                for part in limits.parts(word, pipeline.source)
             ]
         else:
             # Tokenised whole, as the training data was; its tokens then count as words.

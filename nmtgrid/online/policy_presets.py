@@ -17,7 +17,7 @@ from pathlib import Path
 
 from nmtgrid.base.errors import ConfigError, merged
 from nmtgrid.base.io.records import Percent, Positive, Probability
-from nmtgrid.base.own_code import imported_name
+from nmtgrid.base.own_code import check_unique, imported_name
 from nmtgrid.metrics.risk_control import Risk
 from nmtgrid.models.directory import POLICIES, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
@@ -119,9 +119,11 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
     """Return the texts with stored names replaced by their policies, and the stored settings.
 
     Stored names are those of the model directory in `folders`, of which there must be one. Raises
-    ConfigError that names every unknown name, and every stored one with further settings;
-    StorageError for a damaged file.
+    ConfigError that names every unknown name, and every stored one with further settings, and for
+    one name of two files; StorageError for a damaged file.
     """
+    texts = list(texts)
+    check_unique(text.split(maxsplit=1)[0] for text in texts if text.strip())
     expanded: list[str] = []
     used: list[PolicyPreset] = []
     errors: list[ConfigError] = []

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from nmtgrid.base.config import meanings
 from nmtgrid.base.errors import ConfigError, list_names, merged, nearest
-from nmtgrid.base.own_code import ADVICE, definition_line, imported_name, own_definitions
+from nmtgrid.base.own_code import (
+    ADVICE,
+    check_unique,
+    definition_line,
+    imported_name,
+    own_definitions,
+)
 from nmtgrid.base.spans import MOST_NUMBERS, decimals, shortened, whole_numbers
 
 if TYPE_CHECKING:
@@ -157,8 +163,12 @@ class Setting:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the whole source is read before the first write."""
-        return math.isinf(self.value) and not dict(self.options).get("cap")
+        """Whether the whole source is read before the first write, as far as is known.
+
+        What an infinite setting means to a user-defined policy is not known.
+        """
+        is_infinite = self.kind is not None and math.isinf(self.value)
+        return is_infinite and not dict(self.options).get("cap")
 
     @property
     def translates_prefixes(self) -> bool:
@@ -243,14 +253,19 @@ def _written(value: Any) -> str:
 def policy_class(name: str) -> Any:
     """Return the class of a policy by its name.
 
-    Raises ConfigError for an unknown name, and for a class of one's own that is no usable policy.
+    Raises ConfigError for an unknown name, for one that two policies have, and for a class of
+    one's own that is no usable policy.
     """
     from nmtgrid.online import policies, retranslation
 
+    own = own_policies()
     if name in KINDS:
+        if name in own:
+            raise ConfigError(
+                f"{definition_line(name)}there are two reading policies `{name}`.", "Rename yours."
+            )
         module = retranslation if KINDS[name].translates_prefixes else policies
         return getattr(module, KINDS[name].make)
-    own = own_policies()
     if name not in own:
         raise unknown_policy(name)
     base, policy = policies.Policy, own[name]
@@ -332,6 +347,8 @@ def read_policy(text: str) -> list[Setting]:
             faults.append(f"`{name}` has no setting `{shortened(key)}`. {known}".strip())
         elif not equals:
             faults.append(f"`{name} {key}` has no value: write `{key}=...`.")
+        elif key in lists:
+            faults.append(f"`{name} {key}` is given twice: write its values as `{key}=A,B`.")
         else:
             try:
                 lists[key] = _values(values, name, key, fields[key])
@@ -481,13 +498,14 @@ def read_settings(
 
     `policies` are texts of `read_policy`. None and nothing everywhere: wait-k's usual sweep. Raises
     ConfigError that names every fault: a k below 1, a threshold outside (0, 1), a negative lambda,
-    what `base.spans` refuses, and what a policy does.
+    what `base.spans` refuses, what a policy does, and one name of two files.
     """
     if k is None and thresholds is None and oracle is None and not policies:
         k = KINDS["wait-k"].values
     lists = {"wait-k": k, "threshold": thresholds, "oracle": oracle}
     readers = [partial(_read_list, name, text) for name, text in lists.items() if text is not None]
     readers += [partial(read_policy, text) for text in policies]
+    check_unique(text.split(maxsplit=1)[0] for text in policies if text.strip())
     settings: list[Setting] = []
     # All are read before anything is raised, so that one message names every fault.
     errors: list[ConfigError] = []

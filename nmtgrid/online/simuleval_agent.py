@@ -47,7 +47,8 @@ class Session:
     def turn(self, source: list[str], source_is_whole: bool) -> tuple[str, bool] | None:
         """Return words to write and whether they are the last; None means READ.
 
-        Once the source is whole the translation is finished, so there is nothing left to read.
+        The translation ends with the source, never before: a line that becomes too long for one
+        piece goes on with another one after the end of the first.
         """
         words: list[str] = []
         for segment in source[self._fed :]:
@@ -56,13 +57,13 @@ class Session:
         self._fed = len(source)
         if source_is_whole:
             words += self._stream.end()
-        is_last = source_is_whole or self._stream.is_finished
         if self._is_raw:
             words = [whole for word in words for whole in self._raw.add(word)]
-            words += self._raw.end() if is_last else []
-        if not words and not is_last:
+            if source_is_whole or self._stream.is_finished:
+                words += self._raw.end()
+        if not words and not source_is_whole:
             return None
-        return " ".join(words), is_last
+        return " ".join(words), source_is_whole
 
 
 def make_translator(arguments: Namespace) -> StreamTranslator:

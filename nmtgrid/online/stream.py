@@ -411,8 +411,8 @@ class LineStream:
 
     @property
     def is_finished(self) -> bool:
-        """Whether nothing more will be written: of a long line further pieces may come."""
-        return self.pieces[-1].is_finished and not self.is_long
+        """Whether all that was read is translated; a line that becomes long has further pieces."""
+        return self.pieces[-1].is_finished
 
     def read(self, word: str) -> list[str]:
         """Take a raw word; return the target words that have become final.

@@ -16,7 +16,7 @@ import torch
 
 from nmtgrid.adaptive.exit_presets import AUTO, EXIT_FILE, halt_of
 from nmtgrid.base.errors import ConfigError, NmtgridError, nearest
-from nmtgrid.base.own_code import imported_name
+from nmtgrid.base.own_code import check_unique, imported_name
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset, expand
@@ -77,6 +77,7 @@ class Models:
             check_text(loaded.model)
         # With the names of policies alone, their files having been run.
         words = [text.split() or [""] for text in policies]
+        check_unique(name for name, *_ in words)
         self._policies = [" ".join([imported_name(name), *rest]) for name, *rest in words]
         by_name = {text.partition(" ")[0]: text for text in self._policies}
         self._own = {name: text for name, text in by_name.items() if name in own_policies()}

@@ -214,6 +214,11 @@ def latency(arguments: LatencyArguments) -> None:
         evaluations = [result.evaluation for result in online_results]
         for reason in warnings(arguments.published, evaluations, unit):
             console.warn(f"`--published {arguments.published}`: {reason}")
+    if len(corpora := sorted({result.corpus for result in online_results if result.corpus})) > 1:
+        console.warn(
+            f"These evaluations are of different datasets: {'; '.join(corpora)}. They compare only "
+            "if the sentences are the same."
+        )
     section = latency_section(
         online_results,
         arguments.metric,

@@ -297,15 +297,29 @@ def test_a_computation_aware_metric_is_in_the_table(
 
 def test_evaluations_of_other_sentences_are_refused(tmp_path: Path, capsys: Any) -> None:
     folders = []
-    for name, count in (("a", 9), ("b", 8), ("c", None)):
+    for name, count in (("a", 9), ("b", 8), ("c", None), ("valid", 9), ("other", 9)):
         folders.append(write(tmp_path / name, ROWS))
         facts: dict[str, Any] = {"settings": ROWS, "languages": ["en", "vi"], "sentences": count}
+        facts["data"] = "other/data" if name == "other" else "toy/data"
+        facts["split"] = "valid" if name == "valid" else "test"
         (folders[-1] / "results.json").write_text(json.dumps(facts))
     assert run(folders[0], f"other={folders[2]}") == 0
     assert run(folders[0], f"other={folders[1]}") == 2
     assert "different test sets: 8 sentences, 9 sentences" in " ".join(
         capsys.readouterr().err.split()
     )
+    assert run(folders[0], f"other={folders[3]}") == 2
+    assert "different test sets: `test`, `valid`" in " ".join(capsys.readouterr().err.split())
+    assert run(folders[0], f"other={folders[4]}") == 0
+    assert "datasets: other en-vi, test; toy en-vi, test." in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_settings_of_ones_own_may_be_negative(tmp_path: Path) -> None:
+    own = row("LogProb", "value", -0.5, 20.0, 4.0) | {"parameter": "least"}
+    (result,) = read_online_results(write(tmp_path, [own]))
+    assert result.setting.title == "LogProb least = -0.5"
 
 
 def test_settings_without_a_latency_have_no_place_on_its_curve(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ from nmtgrid.online.simuleval_agent import Session, add_arguments, agent_class, 
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search import engine
 from nmtgrid.search.api import Agent
+from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.translate import Translator, load
 from nmtgrid.text.moses import Moses
 from tests.unit.helpers.tiny_online import LETTERS, translator, units_of_words
@@ -131,8 +132,25 @@ def test_a_policy_of_ones_own(tmp_path: Path) -> None:
             assert (instance.prediction, list(instance.delays)) == (words, delays)
 
 
-def test_it_says_when_it_has_finished_early() -> None:
-    """The end symbol may come before the source's end; SimulEval asks no more then."""
+def test_a_line_that_becomes_long_is_translated_to_its_end() -> None:
+    """Its first piece ends before it is known to be long."""
+    loaded = translator("pervasive")
+    limits = SourceLimits(whole=12, piece=8)
+    streams = StreamTranslator(loaded.models, loaded.pipeline, WaitK(1), loaded.plan, limits=limits)
+    session, count = Session(streams, tokenized=True), 0
+    for line in _lines(20):
+        text = f"{line} . " * 4
+        stream, words, ends = streams.begin(), list[str](), []
+        for word in text.split():
+            words += stream.read(word)
+            ends.append(stream.is_finished and not stream.is_long)
+        count += any(ends)
+        assert _drive(session, text.split()).prediction.split() == [*words, *stream.end()]
+    assert count
+
+
+def test_translations_may_be_finished_early() -> None:
+    """The end symbol may come before the source's end."""
     instance = [_drive(_session(1), line.split()) for line in _lines(20)]
     assert any(
         not instance.delays or max(instance.delays) < instance.source_length
@@ -177,7 +195,7 @@ def test_words_are_written_as_people_write_them_and_once_they_are_whole() -> Non
     # The last word goes out where the translation ends early.
     session = _scripted(False, ["it", "&apos;s"])
     session._stream.is_finished = True  # type: ignore[misc]
-    assert session.turn(["a"], False) == ("it's", True)
+    assert session.turn(["a"], False) == ("it's", False)
 
 
 def test_without_simuleval_it_says_how_to_get_it(

@@ -4,12 +4,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from nmtgrid.analysis.latency import read_online_results
+from nmtgrid.base import own_code
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.base.own_code import import_files
@@ -350,6 +352,46 @@ def test_the_file_may_stand_before_the_name(tmp_path: Path) -> None:
         read_policy(f"{path}:ShortFrom")
     with pytest.raises(ConfigError, match=r"There is no file .*absent\.py"):
         read_policy(f"{tmp_path / 'absent.py'}:ShortForm")
+
+
+@pytest.mark.parametrize(
+    "read", [lambda texts: expand(texts, []), lambda texts: read_settings(None, None, None, texts)]
+)
+def test_one_name_of_two_files_is_refused(tmp_path: Path, read: Any) -> None:
+    """One after the other each stands for itself."""
+    texts = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.py"
+        path.write_text(OWN.replace("margin: float = 0.4", f"margin: float = 0.{number}"))
+        texts.append(f"{path}:Margin")
+    with pytest.raises(ConfigError, match=r"`Margin` is defined by two files: .*1\.py and .*2\.py"):
+        read([f"{texts[0]} margin=0.2", f"{texts[1]} margin=0.2"])
+    read([f"{texts[0]} margin=0.2", f"{texts[0]} margin=0.3"])
+    for text, value in zip([*texts, texts[0]], (0.1, 0.2, 0.1), strict=True):
+        assert [setting.value for setting in read_policy(text)] == [value]
+
+
+def test_a_policy_with_the_name_of_another_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "named.py"
+    path.write_text(OWN.replace("class Margin", "class edatt"), encoding="utf-8")
+    try:
+        for text in (f"{path}:edatt", "edatt"):
+            with pytest.raises(ConfigError, match=r"named\.py:\d+: there are two .* `edatt`"):
+                read_policy(text)
+    finally:
+        own_code._modules.pop(path)
+    assert read_policy("edatt mass=0.5")
+
+
+def test_a_setting_that_is_given_twice_is_refused() -> None:
+    with pytest.raises(ConfigError, match="`confidence threshold` is given twice: write its val"):
+        read_policy("confidence threshold=0.4 threshold=0.8")
+
+
+def test_an_infinite_setting_of_ones_own_is_not_offline(own: Path) -> None:
+    """What it means is the policy's to say, in a batch as in a stream."""
+    (setting,) = read_policy("Ahead k=inf")
+    assert not setting.is_offline and read_policy("wait-k k=inf")[0].is_offline
 
 
 def _check_streams(
