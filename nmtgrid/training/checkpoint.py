@@ -45,6 +45,7 @@ FORMAT = 1
 FOLDER = "checkpoints"
 BEST, LAST, AVERAGE = "model.safetensors", "last.safetensors", "average.safetensors"
 _TENSORS, _FACTS = "training.safetensors", "training.json"
+_AGAIN = "begin again: with `--overwrite`, or `--resume` for one of several `--seeds`."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,7 @@ class RunState(Record, kw_only=True):
 
     pairs: Positive
     lengths: str | None = None
+    valid_lengths: str | None = None
     progress: dict[str, Any]
     rate: RateState
     meter: Meter
@@ -119,7 +121,7 @@ class Checkpoints:
             raise StorageError(
                 f"The state {path} could not be saved: {why.rpartition(': ')[2].rstrip('.')}.",
                 "Fix this, for example by freeing disk space, and "
-                + (advice if existing else "start again with `--overwrite`."),
+                + (advice if existing else _AGAIN),
             ) from fault
         finally:
             remove_folder(part)

@@ -415,7 +415,8 @@ def _prepare(
             part.compile(dynamic=True)
     trainer = Trainer(
         model, objective, train, settings, folder, device,
-        bf16=bf16, validator=validator, stop=stop, processes=processes, resegmented=resegmented,
+        bf16=bf16, validator=validator, valid=valid, stop=stop, processes=processes,
+        resegmented=resegmented,
     )  # fmt: skip
     if not resume and processes.count > 1:
         # All processes have drawn the same weights; what they drop out differs from here on.
@@ -435,8 +436,10 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
     # Read before the settings of this run take their place.
     saved = from_json(type(trainer.settings), _read_run(folder).settings)
     if not trainer.resume():
-        advice = "Begin again with `--overwrite`."
-        raise ModelError(f"{folder} contains no saved state to resume from.", advice)
+        raise ModelError(
+            f"{folder} contains no saved state to resume from.",
+            "Move this folder away and begin its run again.",
+        )
     trainer.compare_rate(saved.training)
 
 
@@ -663,6 +666,12 @@ def check_folder(folder: Path, *, overwrite: bool) -> None:
             "damaged.",
             "Choose another `--out`.",
         )
+
+
+def is_begun(folder: Path) -> bool:
+    """Return whether a run in `folder` has saved a state or weights; before, none are lost."""
+    weights = any((folder / name).exists() for name in (BEST, LAST, AVERAGE))
+    return weights or bool(Checkpoints(folder).existing())
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -126,9 +126,9 @@ def read_batches(
 class Trainer:
     """Trains `model` on `train`; the model directory `folder` gets weights and checkpoints.
 
-    `validator` scores weights (None: no validation; the last weights count). `resegmented` are the
-    pairs of `train` under BPE-dropout. Call `resume()` before `run()` to continue from the newest
-    checkpoint.
+    `validator` scores weights (None: no validation; the last weights count) on the pairs `valid`.
+    `resegmented` are the pairs of `train` under BPE-dropout. Call `resume()` before `run()` to
+    continue from the newest checkpoint.
     """
 
     def __init__(
@@ -142,6 +142,7 @@ class Trainer:
         *,
         bf16: bool = False,
         validator: Validator | None = None,
+        valid: Pairs | None = None,
         stop: StopRequest | None = None,
         processes: Processes = ALONE,
         resegmented: ResegmentedPairs | None = None,
@@ -173,7 +174,11 @@ class Trainer:
         self.progress = Progress()
         self.meter = Meter.empty()
         self._heap = HeapTrimmer()
-        self._data_facts = {"pairs": self.plan.count, "lengths": _checksum_of_lengths(train)}
+        self._data_facts = {
+            "pairs": self.plan.count,
+            "lengths": _checksum_of_lengths(train),
+            "valid_lengths": None if valid is None else _checksum_of_lengths(valid),
+        }
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
         self._world_size_changed = False
@@ -189,8 +194,8 @@ class Trainer:
     def resume(self) -> bool:
         """Continue from the newest checkpoint; return False if there is none.
 
-        Raises DataError unless the run was started on the same pairs, ModelError if the weights
-        belong to another model.
+        Raises DataError unless the run was started and validated on the same pairs, ModelError if
+        the weights belong to another model.
         """
         snapshot = self.checkpoints.load()
         if snapshot is None:
@@ -208,6 +213,10 @@ class Trainer:
             )  # fmt: skip
         if state.lengths not in (None, self._data_facts["lengths"]):
             raise DataError("The run was started on other training pairs.", advice)
+        valid_lengths = state.valid_lengths, self._data_facts["valid_lengths"]
+        if None not in valid_lengths and len(set(valid_lengths)) > 1:
+            # The best loss so far is that of the pairs of before.
+            raise DataError("The run has been validated on other pairs.", advice)
         try:
             self.weights.load(snapshot.weights)
         except RuntimeError as fault:

@@ -37,6 +37,7 @@ from nmtgrid.training.prepare import (
     check_folder,
     check_parts,
     data_of_run,
+    is_begun,
     prepare,
     resolve,
 )
@@ -63,7 +64,9 @@ def run_all(
     check_shared_folder(out, processes)
     find_test_split(arguments)  # no unknown name should come out after hours of training
     if seeds is None:
-        code, report = _train(arguments, request, out, device, processes, resume=resume)
+        code, report = _train(
+            arguments, request, out, device, processes, resume=resume, overwrite=arguments.overwrite
+        )
         if processes.is_first and not code:
             report |= _test_scores(arguments, out)
         return code, report
@@ -74,12 +77,16 @@ def run_all(
         for folder in folders.values():
             check_folder(folder, overwrite=arguments.overwrite)
     for seed, folder in folders.items():
-        # After an interruption `--resume` goes on with one run and begins those that had to wait.
-        begun = resume and folder.exists()
+        # After an interruption `--resume` goes on with one run and begins those that had to wait,
+        # also one that was killed before its first state.
+        begun = resume and is_begun(folder)
         console.say(f"Seed {seed}, into {folder}:")
         flags = {**request.flags, "training.seed": seed}
         seeded = dataclasses.replace(request, flags=flags)
-        code, report = _train(arguments, seeded, folder, device, processes, resume=begun)
+        overwrite = arguments.overwrite or (resume and not begun)
+        code, report = _train(
+            arguments, seeded, folder, device, processes, resume=begun, overwrite=overwrite
+        )
         reports.append({"seed": seed, **report})
         if code:
             # Interrupted: the seeds that are left are not begun.
@@ -133,6 +140,7 @@ def _train(
     processes: Processes,
     *,
     resume: bool,
+    overwrite: bool,
 ) -> tuple[int, dict[str, Any]]:
     """Train one model; return the exit code (0, or 128 + signal) and the report.
 
@@ -152,7 +160,7 @@ def _train(
         device,
         objectives,
         resume=resume,
-        overwrite=arguments.overwrite,
+        overwrite=overwrite,
         init=arguments.init,
         stop=stop,
         processes=processes,
@@ -208,6 +216,8 @@ def _follow(
                 finished = event
     assert finished is not None
     if processes.is_first:
+        if not finished.update:
+            console.warn("The run ended before its first update: nothing has been learned.")
         console.say(f"The model is in {out}.")
     # A signal to another process stops this one, too.
     stopped_by = signals[0] if signals else signal.SIGTERM if finished.interrupted else 0
@@ -220,7 +230,7 @@ def _card_rows(finished: events.Finished, trainer: Trainer) -> dict[str, str]:
     rows["preset"] = settings.preset or "none"
     rows["objective"] = settings.objective_name
     rows["training"] = (
-        f"{plural(finished.update, 'update')}, {plural(finished.epoch + 1, 'epoch')}, "
+        f"{plural(finished.update, 'update')}, {plural(finished.epoch, 'full epoch')}, "
         f"{finished.minutes:.1f} minutes ({trainer.device.type}, "
         f"{plural(trainer.processes.count, 'process')}, seed {settings.training.seed})"
     )

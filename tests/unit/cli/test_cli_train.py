@@ -16,6 +16,7 @@ import torch
 
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
 from nmtgrid.base.io.arrays import load_tensors
+from nmtgrid.base.io.atomic import remove_folder
 from nmtgrid.cli.app import main
 from nmtgrid.cli.train.run import parse_seeds
 from nmtgrid.data.build import TextPlan, preprocess_files
@@ -246,6 +247,42 @@ def test_several_seeds_are_summed_up(data: Path, tmp_path: Path, messages: list[
     assert (out / "seed-2" / "model.safetensors").is_file()
 
 
+def test_a_seed_that_was_killed_before_its_first_state_begins_again(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    """And no other seed does."""
+    out = tmp_path / "models"
+    options = ["--max-updates", 1, "--test-split", "none", "--out", out, *SMALL]
+    assert train(data, "--seeds", "1..2", *options) == 0
+    first, second = out / "seed-1", out / "seed-2"
+    before = (first / "last.safetensors").stat()
+    lost = second / "model.safetensors"
+    remove_folder(second / "checkpoints")
+    assert train(data, "--seeds", "1..3", "--resume", *options) == 2
+    assert "seed-2 contains no saved state" in messages[-1] and "--overwrite" not in messages[-1]
+    for name in (lost.name, "last.safetensors"):
+        (second / name).unlink()
+    assert train(data, "--seeds", "1..3", "--resume", *options) == 0
+    # Killed while the next one was being prepared: there is a lock and nothing else.
+    remove_folder(out / "seed-3")
+    (out / "seed-3").mkdir()
+    (out / "seed-3" / ".lock").write_text("")
+    assert train(data, "--seeds", "1..3", "--resume", *options) == 0
+    assert lost.is_file() and (out / "seed-3" / lost.name).is_file()
+    assert (first / "last.safetensors").stat().st_ino == before.st_ino
+
+
+def test_the_card_counts_full_epochs_and_no_update_is_told(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    options = ["--max-updates", 0, "--test-split", "none", *SMALL]
+    assert train(data, "--out", tmp_path / "a", "--max-epochs", 2, *options) == 0
+    assert ", 2 full epochs, " in (tmp_path / "a" / "README.md").read_text(encoding="utf-8")
+    assert not any("nothing has been learned" in message for message in messages)
+    assert train(data, "--out", tmp_path / "b", "--max-minutes", 1e-9, *options) == 0
+    assert any("nothing has been learned" in message for message in messages)
+
+
 def test_seeds_are_lists_and_spans() -> None:
     assert parse_seeds("1,2,3") == [1, 2, 3] and parse_seeds("4..6,9") == [4, 5, 6, 9]
     for text in ("", "a", "1..", "3..1", "2,2"):
@@ -359,7 +396,7 @@ def test_only_folders_of_numbers_are_states(tmp_path: Path) -> None:
 def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fault = StorageError("x could not be written: the disk is full.", "Free some space.")
     full, states = Mock(side_effect=fault), Checkpoints(tmp_path)
-    for advice in ("start again with `--overwrite`", "continue with `--resume`"):
+    for advice in ("begin again: with `--overwrite`", "continue with `--resume`"):
         monkeypatch.setattr(checkpoint, "save_tensors", full)
         with pytest.raises(StorageError, match="could not be saved: the disk is full") as caught:
             states.save(snapshot(1), None)
@@ -398,6 +435,16 @@ def test_as_many_other_pairs_are_not_the_same_data(tmp_path: Path) -> None:
     ):
         with pytest.raises(DataError, match=words):
             trainer(tmp_path, max_updates=8, sentences=sentences).resume()
+
+
+def test_validation_pairs_stay_the_same(tmp_path: Path) -> None:
+    """The best loss is one of them; a run of an older version does not know its own."""
+    for folder, valid in ((tmp_path / "new", Sentences(9)), (tmp_path / "old", None)):
+        list(trainer(folder, valid=valid).run())
+        assert trainer(folder, valid=valid, max_updates=8).resume()
+    assert trainer(tmp_path / "old", valid=Sentences(8), max_updates=8).resume()
+    with pytest.raises(DataError, match="validated on other pairs"):
+        trainer(tmp_path / "new", valid=Sentences(8), max_updates=8).resume()
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), -1.0])

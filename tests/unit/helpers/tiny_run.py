@@ -102,6 +102,7 @@ def trainer(
     model: TranslationModel | None = None,
     sentences: Sentences | None = None,
     validator: Validator | None = None,
+    valid: Sentences | None = None,
     stop: StopRequest | None = None,
     **training: Any,
 ) -> Trainer:
@@ -117,5 +118,6 @@ def trainer(
     model, objective = model or TinyModel(), Likelihood(LikelihoodSettings())
     pairs, device = sentences or Sentences(), torch.device("cpu")
     return Trainer(
-        model, objective, pairs, settings, folder, device, validator=validator, stop=stop
-    )
+        model, objective, pairs, settings, folder, device,
+        validator=validator, valid=valid, stop=stop,
+    )  # fmt: skip
