@@ -201,11 +201,20 @@ Clock = Literal["wall", "processor"]
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """A model and its exit mechanism (None: all blocks run)."""
+    """A model and its exit mechanism (None: all blocks run).
+
+    On a CPU the model is one that was prepared for decoding (`search.precision.prepare`): `bf16`
+    says whether it needs autocast besides.
+    """
 
     name: str
     model: TranslationModel
     halt: AnyHalt | Verified | None = None
+    bf16: bool = False
+
+    def by(self, name: str, halt: AnyHalt | Verified) -> System:
+        """Return the same model with an exit mechanism."""
+        return dataclasses.replace(self, name=name, halt=halt)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,7 +283,6 @@ class DecodeSetup:
     repeats: int = 1
     clock: Clock = "wall"
     device: torch.device = dataclasses.field(default_factory=lambda: torch.device("cpu"))
-    bf16: bool = False
 
 
 def decode(
@@ -389,7 +397,7 @@ def _timed(
     # A GPU works behind the program's back: both readings of the clock wait for it.
     _wait(setup.device)
     started, busy = time.perf_counter(), time.process_time()
-    with autocast(setup.device, setup.bf16):
+    with autocast(setup.device, system.bf16):
         for batch, own in zip(collated, keys, strict=True):
             nbest_lists = engine.search(
                 [system.model], batch.source, batch.source_lengths, setup.plan, keys=own,

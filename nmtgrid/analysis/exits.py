@@ -385,7 +385,10 @@ _TEXT = (
     "hypothesis and 1 for its end symbol; the beginning is what lies before 0.1, the end what lies "
     "behind 0.9, the end symbol included. Confidence is the probability that the model gave the "
     "token at its exit; a sentence's is the mean of its tokens', its exit the mean of their exits, "
-    "and its source length is in units without the end symbol. r is Pearson's correlation."
+    "and its source length is in units without the end symbol. r is Pearson's correlation. Of "
+    "verified exits (`decode --exit verified`) the traces hold the drafting exit for each draft "
+    "that was accepted and the last exit for other tokens, so that their averages show how many "
+    "drafts stood, not how many blocks ran: `decode --json` and `adaptive-tune` count those."
 )
 
 

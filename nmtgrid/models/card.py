@@ -25,7 +25,10 @@ _NO_LICENSE = "license: unknown"
 
 
 class ScoreRecord(Record):
-    """Scores of a split by name, and the conditions of their computation."""
+    """Scores of a split by name, and the conditions of their computation.
+
+    All that is not named here is as the model's settings have it: `decode --card` refuses the rest.
+    """
 
     split: str
     data: str

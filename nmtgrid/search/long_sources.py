@@ -170,7 +170,8 @@ def join(
     word behind it where it was full, and the end symbol at the line's end.
     The log-probability of an inner end symbol goes to the token before it (or after, where there
     is none), so that they still add up; alignments stand on the diagonal, an inner source end
-    symbol's share goes to the last one. The score is eq. (2.28) of the whole.
+    symbol's share goes to the last one. The score is eq. (2.28) of the whole plus the coverage
+    penalties of the pieces; `passes` are those of all pieces.
     """
     if len(pieces) == 1:
         return pieces[0]
@@ -189,24 +190,38 @@ def join(
     values += [first + carried, *rest]
     tokens = [token for piece in pieces for token in piece.tokens]
     total = sum(piece.log_probability for piece in pieces)
-    # Scores of pieces do not add up: each has the norm of its own length.
-    norm = float(plan.length_norm(torch.tensor(len(tokens) + 1)))
+    # Scores of pieces do not add up: each has the norm of its own length. Coverage penalties do.
+    score = total / _norm(tokens, plan) + sum(_coverage_penalty(piece, plan) for piece in pieces)
     # Of exits and their scores those of inner end symbols are dropped.
     exits = [piece.exits for piece in pieces if piece.exits is not None]
     scores = [piece.exit_scores for piece in pieces if piece.exit_scores is not None]
     has_exits = len(exits) == len(pieces)
     has_scores = has_exits and len(scores) == len(pieces)
+    passes = [piece.passes for piece in pieces if piece.passes is not None]
     return Hypothesis(
         tokens,
         values,
         total,
-        total / norm,
+        score,
         _diagonal([piece.alignment for piece in pieces if piece.alignment is not None]),
         reads=_joined_reads(pieces, sizes, seen) if sizes else None,
         exits=[n for inner in exits[:-1] for n in inner[:-1]] + exits[-1] if has_exits else None,
         exit_scores=torch.cat([*(s[:-1] for s in scores[:-1]), scores[-1]]) if has_scores else None,
         num_exits=pieces[0].num_exits,
+        passes=[ran for part in passes for ran in part] if len(passes) == len(pieces) else None,
     )
+
+
+def _norm(tokens: Sequence[int], plan: SearchPlan) -> float:
+    """Return the length norm of `tokens` and the end symbol."""
+    return float(plan.length_norm(torch.tensor(len(tokens) + 1)))
+
+
+def _coverage_penalty(piece: Hypothesis, plan: SearchPlan) -> float:
+    """Return what the score of a piece has besides eq. (2.28)."""
+    if not plan.coverage_penalty:
+        return 0.0  # and not what rounding leaves
+    return piece.score - piece.log_probability / _norm(piece.tokens, plan)
 
 
 def _joined_reads(
@@ -231,7 +246,9 @@ def join_ranked(
 ) -> list[tuple[Hypothesis, list[int]]]:
     """Return the hypotheses of a line: the first of each piece together, and so on, best first.
 
-    With each stand the numbers of the tokens, from 0, that its pieces begin with.
+    The first of all pieces stays the first, as where there are no others: no search of a whole line
+    says that another is better. With each stand the numbers of the tokens, from 0, that its pieces
+    begin with.
     """
     if len(pieces) < 2:
         return [(whole, [0]) for hypotheses in pieces for whole in hypotheses]
@@ -243,8 +260,9 @@ def join_ranked(
         (join(parts, plan), list(accumulate((len(part.tokens) for part in parts[:-1]), initial=0)))
         for parts in ranked
     ]
-    # Ranks may change places: the sum of scores is not the score of the whole.
-    return sorted(joined, key=lambda pair: pair[0].score, reverse=True)
+    # The others may change places: the sum of scores is not the score of the whole.
+    best, *others = joined
+    return [best, *sorted(others, key=lambda pair: pair[0].score, reverse=True)]
 
 
 def long_line_warning(

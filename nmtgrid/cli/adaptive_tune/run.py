@@ -67,7 +67,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     """Tune, measure and report; see the command."""
     assert arguments.model is not None and arguments.data is not None
     dataset = Dataset.open(arguments.data)
-    loaded, setup, others = _load(arguments, dataset)
+    loaded, full, setup, others = _load(arguments, dataset)
     if arguments.files and arguments.files[0].exists():
         console.warn(f"{arguments.files[0]} of an earlier tuning will be replaced.")
     with contextlib.ExitStack() as stack:
@@ -76,7 +76,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
             EXIT_FILE.check_writable(loaded.folder)
             # Neither another tuning nor a training may write there until the settings are kept.
             stack.enter_context(FolderLock(loaded.folder, "nmtgrid adaptive-tune"))
-        model = with_exits(loaded.model)
+        model = with_exits(full.model)
         own, count = model.traits.halting, model.traits.num_exits
         mechanism = arguments.mechanism or ("confidence" if own == "none" else own)
         check_halt(halt_by(mechanism, (0.5,) * (count - 1)), model)
@@ -91,15 +91,15 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
             for split in report.splits
         ]
         report.counts = list(map(len, samples))
-        tuning = _Tuning(report, loaded, setup, samples)
+        tuning = _Tuning(report, loaded, full, setup, samples)
         chosen = tuning.choose()
         beside = []
         if arguments.only != "points":
             # The last exit is the full stack.
-            beside = [System(f"exit {n}", model, FixedExit(n)) for n in range(1, count)]
+            beside = [full.by(f"exit {n}", FixedExit(n)) for n in range(1, count)]
             beside += tuning.verified
-            beside.append(System("random exits", model, RandomExit(count, arguments.seed)))
-        tuning.measure([tuning.full, *beside, *others], chosen)
+            beside.append(full.by("random exits", RandomExit(count, arguments.seed)))
+        tuning.measure([full, *beside, *others], chosen)
         # Presets that cannot be kept must not cost the results: the fault is raised after those.
         fault = tuning.kept() if arguments.keep else None
         write(report, arguments.json)
@@ -114,13 +114,13 @@ class _Tuning:
         self,
         report: Report,
         loaded: LoadedModel,
+        full: System,
         setup: DecodeSetup,
         samples: Sequence[Sequence[Sample]],
     ) -> None:
         self.report, self.loaded, self.setup, self.samples = report, loaded, setup, samples
         self.arguments, self.budgets = report.arguments, report.budgets
-        self.model = with_exits(loaded.model)
-        self.full = System("full stack", self.model)
+        self.full, self.model = full, with_exits(full.model)
         self.truth = self.arguments.judge == "references"
         """Whether vectors are replayed on the references, or on the full stack's translations."""
         self.records: Records | None = None
@@ -159,7 +159,7 @@ class _Tuning:
     def choice(self, finalist: Finalist | None = None) -> Choice:
         """Return the choice of a vector of thresholds, or of a predictor without any."""
         mechanism, thresholds = self.report.mechanism, finalist.thresholds if finalist else ()
-        system = System(mechanism, self.model, halt_by(mechanism, thresholds))
+        system = self.full.by(mechanism, halt_by(mechanism, thresholds))
         return Choice(system, thresholds, finalist)
 
     @functools.cached_property
@@ -184,7 +184,7 @@ class _Tuning:
         )
         on_device = (batch.to(setup.device) for batch in chosen)
         with progress("recording exits", len(samples)) as go:
-            return record(self.model, on_device, mechanism, bf16=setup.bf16, advance=go)
+            return record(self.model, on_device, mechanism, bf16=self.full.bf16, advance=go)
 
     def calibrate(self, guarantee: Guarantee) -> Choice | None:
         """Return the fastest choice that is certified (None: none is); report on it.
@@ -262,7 +262,7 @@ class _Tuning:
     def fixed(self) -> list[Choice]:
         """Return all fixed exits but the last, from the first on."""
         exits = range(1, self.model.traits.num_exits)
-        return [Choice(System(f"exit {n}", self.model, FixedExit(n))) for n in exits]
+        return [Choice(self.full.by(f"exit {n}", FixedExit(n))) for n in exits]
 
     @functools.cached_property
     def verified(self) -> list[System]:
@@ -273,7 +273,7 @@ class _Tuning:
             console.warn(f"Verified exits are left out. {' '.join(fault.faults)}")
             return []
         exits = range(1, self.model.traits.num_exits)
-        return [System(f"verified {n}", self.model, Verified(n)) for n in exits]
+        return [self.full.by(f"verified {n}", Verified(n)) for n in exits]
 
     def ranked(self, candidates: Sequence[Choice], samples: Sequence[Sample]) -> list[Choice]:
         """Return the candidates by their mean losses on samples, the least first.
@@ -376,7 +376,7 @@ class _Tuning:
             # A certified point has a name of its own and must not replace the presets of a tuning.
             tuning = report.name if self.arguments.allow_loss is None else None
             try:
-                save_exits(loaded.folder, loaded.model, presets, tuning)
+                save_exits(loaded.folder, self.model, presets, tuning)
             except NmtgridError as error:
                 for _, row in report.points:
                     row.stored = None
@@ -393,16 +393,18 @@ def _describe(choice: Choice) -> dict[str, Any]:
 
 def _load(
     arguments: AdaptiveTuneArguments, dataset: Dataset
-) -> tuple[LoadedModel, DecodeSetup, list[System]]:
-    """Return the model, how to decode, and the baselines. Raises ConfigError of all faults."""
+) -> tuple[LoadedModel, System, DecodeSetup, list[System]]:
+    """Return the model, its full stack, how to decode, and the baselines.
+
+    Raises ConfigError of all faults.
+    """
     assert arguments.model is not None
     device = find_device(arguments.device)
     loaded = load_model(arguments.model, device, arguments.weights)
     with_exits(loaded.model)
     plan = dataclasses.replace(default_plan(loaded), beam=arguments.beam, nbest=1, sample=False)
-    bf16 = arguments.precision == "bf16"
-    setup = DecodeSetup(plan, arguments.batch, arguments.repeats, arguments.clock, device, bf16)
-    _checked(loaded, setup, arguments, dataset)
+    setup = DecodeSetup(plan, arguments.batch, arguments.repeats, arguments.clock, device)
+    full = _system("full stack", loaded, setup, arguments, dataset)
     # Faults are collected, so that one run names all baselines that cannot be used.
     faults, others, named = [], [], []
     for text in arguments.baselines or ():
@@ -412,27 +414,36 @@ def _load(
         except NmtgridError as fault:
             faults.append(str(fault))
             continue
+        name = label or folder_name(path)
         try:
-            _checked(other, setup, arguments, dataset)
+            others.append(_system(name, other, setup, arguments, dataset))
         except NmtgridError as fault:
             faults.append(f"{path}: {fault}")
             continue
-        name = label or folder_name(path)
         named.append((name, path))
-        others.append(System(name, other.model))
     if faults := [*faults, *name_faults(named)]:
         raise ConfigError(faults)
-    return loaded, setup, others
+    return loaded, full, setup, others
 
 
-def _checked(
-    loaded: LoadedModel, setup: DecodeSetup, arguments: AdaptiveTuneArguments, dataset: Dataset
-) -> None:
+def _system(
+    name: str,
+    loaded: LoadedModel,
+    setup: DecodeSetup,
+    arguments: AdaptiveTuneArguments,
+    dataset: Dataset,
+) -> System:
+    """Return the model as `decode` runs it, all blocks, once it is known to fit the dataset.
+
+    Raises NmtgridError where it does not.
+    """
     translator = Translator(
         [loaded], setup.plan, device=setup.device, precision=arguments.precision
     )
     check_same_text(translator, dataset)
     check_vocabularies(translator, dataset)
+    # What is measured must be the decoder that runs later: packed weights, and their rounding.
+    return System(name, translator.models[0], bf16=translator.bf16)
 
 
 def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, float]:

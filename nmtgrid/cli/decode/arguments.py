@@ -37,7 +37,11 @@ class DecodeArguments(CommandArguments):
     out: Path | None = option("Output file.  [default: -]", "FILE")
     data: Path | None = option("Translate a split and score it.", "DATA")
     split: str | None = option("The split of `--data`.  [default: test]", "NAME")
-    card: bool = flag("--card", "With `--data`: add the scores to the model's README.md.")
+    card: bool = flag(
+        "--card",
+        "With `--data`: add the scores to the model's README.md; the search must be the model's "
+        "own, with any `--beam` and `--weights`.",
+    )
     ter: bool = flag("--ter", "With `--data`: TER too (slow; minutes for poor translations).")
     forced: bool = flag(
         "--forced", "Write no translations: score the references of the split (perplexity)."
@@ -75,8 +79,8 @@ class DecodeArguments(CommandArguments):
     max_source: int | None = option(
         "Maximum source length in units before splitting.  [default: as in training]", "N"
     )
-    long_lines: Literal["split", "cut"] | None = option(
-        "Split longer sources, or truncate them.  [default: split]"
+    long_lines: Literal["split", "cut"] = option(
+        "Split longer sources, or truncate them.", default="split"
     )
     weights: Weights = "best"
     exit: str | None = option(
@@ -143,10 +147,13 @@ RULES = [
     Requires("split", "data", "`--split` belongs to `--data`: name the dataset."),
     Requires("ter", "data", "`--ter` needs references: name a dataset with `--data`."),
     Requires("card", "data", "`--card` enters scores: name a dataset with `--data`."),
+    # Whatever changes translations but does not stand beside a score: see `ScoreRecord`.
     Excludes(
+        "ensemble exit sample prefix precision length_penalty coverage_penalty nbest changes "
+        "replace_unknown max_source long_lines",
         "card",
-        "ensemble exit sample prefix",
-        "`--card` is for translations of MODEL on its own: leave out {other}.",
+        "`--card` is for translations of MODEL on its own, by its own settings (beam and weights "
+        "are recorded): leave out {options}.",
     ),
     Requires(
         "k threshold policy finish_reading metric",

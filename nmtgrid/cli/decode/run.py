@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from nmtgrid.adaptive.exit_presets import AUTO, halt_of
+from nmtgrid.adaptive.measure import blocks_run
 from nmtgrid.analysis.alignment.pharaoh import to_text
 from nmtgrid.analysis.alignment.soft_alignments import links
 from nmtgrid.base import console
@@ -39,7 +40,7 @@ from nmtgrid.models.api import with_exits
 from nmtgrid.models.card import CARD, ScoreRecord, update_card
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
-from nmtgrid.search.api import Halt, SearchPlan, Translation, Verified
+from nmtgrid.search.api import Halt, Hypothesis, SearchPlan, Translation, Verified
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import (
@@ -419,7 +420,7 @@ def _write_translations(
     aligns = all(model.traits.aligns for model in translator.models)
     align = arguments.alignments is not None or (arguments.traces is not None and aligns)
     translations: list[Translation] = []
-    sentences = exits = exited_tokens = 0
+    sentences, blocks = 0, BlockCount(translator.halt)
     is_typed = _is_typed(arguments)
     flush_every = 1 if is_typed else _FLUSH_EVERY
     started = time.perf_counter()
@@ -439,9 +440,8 @@ def _write_translations(
             if traces is not None or alignments is not None:
                 _write_trace(Trace.of(translation), traces, alignments)
             sentences += 1
-            if translation.hypotheses and translation.hypotheses[0].exits is not None:
-                exits += sum(translation.hypotheses[0].exits)
-                exited_tokens += len(translation.hypotheses[0].exits)
+            if translation.hypotheses:
+                blocks.add(translation.hypotheses[0])
             if is_split:
                 # Alignments of a whole split would fill the memory, and no score needs them.
                 hypotheses = [] if align else translation.hypotheses
@@ -454,8 +454,8 @@ def _write_translations(
         "tokens_per_second": meter.tokens / max(seconds, 1e-9),
         "search": dataclasses.asdict(translator.plan),
     }
-    if exits:
-        report["average_exit"] = exits / exited_tokens
+    if blocks.average is not None:
+        report["average_exit"] = blocks.average
     return report, translations
 
 
@@ -483,6 +483,35 @@ def _write_trace(trace: Trace, traces: IO[bytes] | None, alignments: IO[bytes] |
         traces.write(f"{trace.to_line()}\n".encode())
     if alignments is not None:
         alignments.write(f"{to_text(links(trace))}\n".encode())
+
+
+@dataclasses.dataclass
+class BlockCount:
+    """Counts the decoder's blocks that ran for the tokens of translations with early exits.
+
+    With verified exits these are more than `Hypothesis.exits` tell: the other blocks verify the
+    drafts, and drafts that fell have run too. Translations that do not tell their verifications,
+    such as those of streams, do not count then.
+    """
+
+    halt: Halt | Verified | None
+    blocks: int = 0
+    tokens: int = 0
+
+    def add(self, hypothesis: Hypothesis) -> None:
+        """Count a translation, end symbols included."""
+        exits, passes = hypothesis.exits, hypothesis.passes
+        if not isinstance(self.halt, Verified):
+            self.blocks += sum(exits or ())
+            self.tokens += len(exits or ())
+        elif passes is not None and hypothesis.num_exits is not None:
+            self.blocks += blocks_run(self.halt, hypothesis.num_exits, passes)
+            self.tokens += sum(ran.written for ran in passes)
+
+    @property
+    def average(self) -> float | None:
+        """Blocks per token, the average exit; None without early exits."""
+        return self.blocks / self.tokens if self.tokens else None
 
 
 @dataclasses.dataclass

@@ -20,7 +20,7 @@ from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.cli.decode.arguments import DecodeArguments
-from nmtgrid.cli.decode.run import choose_halt
+from nmtgrid.cli.decode.run import BlockCount, choose_halt
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
 from nmtgrid.metrics.latency import Metric, Unit, latency, read_metrics, seconds_per_token
 from nmtgrid.models.directory import LoadedModel, load_model
@@ -221,8 +221,8 @@ class _Run:
         self._started = time.perf_counter()
         self._unknown = UnknownUnits(translator.pipeline, console.warn)
         self._seconds = 0.0
-        self._sentences = self._tokens = self._exits = self._exited_tokens = 0
-        self._at_limit = 0
+        self._sentences = self._tokens = self._at_limit = 0
+        self._blocks = BlockCount(translator.halt)
         # Seconds of work before each write of each line.
         self._written: list[list[float]] = []
         # Delays and source length of each line, which latency is the mean over.
@@ -254,9 +254,7 @@ class _Run:
             averages = latency(delays, lengths, unit=unit, own=own)
             latencies.append({**averages.values(), **unknown})
         shown = ["al", "unit", "convention", *(["own"] if own else [])]
-        average_exit = {}
-        if self._exited_tokens:
-            average_exit["average_exit"] = self._exits / self._exited_tokens
+        average_exit = self._blocks.average
         return {
             "sentences": self._sentences,
             "target_tokens": self._tokens,
@@ -265,7 +263,7 @@ class _Run:
             "tokens_per_second": self._tokens / max(self._seconds, 1e-9),
             **seconds_per_token(self._written),
             **{name: latencies[0][name] for name in shown},
-            **average_exit,
+            **({} if average_exit is None else {"average_exit": average_exit}),
             "latencies": latencies,
             "search": dataclasses.asdict(self._translator.plan),
         }
@@ -291,9 +289,8 @@ class _Run:
         self._at_limit += any(lengths) and ends_at_limit(written, lengths, self._translator.plan)
         for stream in pieces:
             self._tokens += len(stream.target) + bool(stream.source)
-            exits = (stream.hypothesis().exits if stream.source else None) or []
-            self._exits += sum(exits)
-            self._exited_tokens += len(exits)
+            if stream.source:
+                self._blocks.add(stream.hypothesis())
         whole = line.stream
         self._unknown.add([self._translator.pipeline.source_vocabulary.encode(whole.source)])
         self._written.append(whole.seconds)

@@ -6,15 +6,20 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy
 import pytest
+import torch
 
+from nmtgrid.adaptive.tune import record
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.layers.kernels.packed_weights import Packing, can_pack
+from nmtgrid.models.api import ExitModel, TranslationModel
+from nmtgrid.search import engine
 from nmtgrid.search.traces import read_traces
 from tests.unit.helpers.text_data import CHINESE, text_data
 from tests.unit.helpers.toy_model import toy_model
@@ -31,6 +36,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 KEYS = {"budget", "thresholds", "bleu", "average_exit", "flops_per_token", "seconds"}
 COUNT = 6
+CERTIFIED = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--candidates", 3)
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +123,46 @@ def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) ->
             assert trace.exit_scores is not None and len(trace.exit_scores) == len(trace.exits)
             exits += trace.exits
     assert sum(exits) / len(exits) == pytest.approx(point["average_exit"])
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_what_is_measured_is_the_decoder_that_decode_runs(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, precision: str
+) -> None:
+    """By the packing of its weights, and by autocast: with bf16 a grid has the one, others not."""
+    grid, search, used = toy_model(tmp_path / "grid", here / "data"), engine.search, set()
+
+    def how(model: TranslationModel) -> tuple[str, bool, tuple[str, ...]]:
+        packed = (getattr(weight, "packed", None) for weight in model.parameters())
+        packings = {weights.packing for weights in packed if weights is not None}
+        return model.architecture, torch.is_autocast_enabled("cpu"), tuple(packings)
+
+    def noted(models: list[TranslationModel], *more: Any, **options: Any) -> Any:
+        used.add(how(models[0]))
+        return search(models, *more, **options)
+
+    def recorded(model: ExitModel, *more: Any, bf16: bool, **options: Any) -> Any:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+            used.add(how(model))
+        return record(model, *more, bf16=bf16, **options)
+
+    monkeypatch.setattr(engine, "search", noted)
+    monkeypatch.setattr(adaptive_tune_calibrated, "record", recorded)
+    order = ["--data", "data", "--device", "cpu", "--precision", precision]
+    for model in ("exits", str(grid)):
+        assert main(["decode", model, *order, "--split", "valid", "--beam", "1"]) == 0
+    of_decode = used.copy()
+    assert {name for name, *_ in of_decode} == {"transformer", "pervasive"}
+    # As on any processor that has such products.
+    if can_pack(cast(Packing, precision)):
+        assert ("transformer", False, (precision,)) in of_decode
+    used.clear()
+    assert tune("exits", *order, "--baselines", grid, "--name", "packed") == 0
+    assert used == of_decode
+    used.clear()
+    assert tune("exits", *order, *CERTIFIED, "--no-keep", "--objective", "seconds") == 0
+    assert used == {how for how in of_decode if how[0] == "transformer"}
+    assert any(name.startswith("packed-") for name in report(Path("exits/exits.json"))["settings"])
 
 
 def test_text_without_spaces_is_scored_as_decode_does(
@@ -207,8 +253,7 @@ def test_a_certified_loss(
 ) -> None:
     file = tmp_path / "r.json"
     options = ("exits", "--data", "data", "--test-split", "test", "--json", file, "--no-keep")
-    more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--candidates", 3)
-    assert tune(*options, *more) == 0
+    assert tune(*options, *CERTIFIED) == 0
     calibrated = report(file)["calibrated"]
     assert calibrated["certified"] and calibrated["p_value"] <= 0.5 and calibrated["loss"] <= 95
     assert calibrated["test"]["holds"] == (calibrated["test"]["loss"] <= 95)
@@ -218,7 +263,7 @@ def test_a_certified_loss(
     tuning = adaptive_tune_calibrated._Tuning
     all_of = tuning.with_fixed
     monkeypatch.setattr(tuning, "with_fixed", lambda self, _, records: all_of(self, [], records))
-    assert tune(*options, *more, "--risk", "bleu", "--objective", "flops") == 0
+    assert tune(*options, *CERTIFIED, "--risk", "bleu", "--objective", "flops") == 0
     assert [point["thresholds"] for point in report(file)["points"]] == [[]]
     assert re.search(r": exit (\d); `decode --exit \1 --beam 1`", capsys.readouterr().err)
     order = ("exits", "--data", "data", "--sentences", 6, "--allow-loss", 0.5)

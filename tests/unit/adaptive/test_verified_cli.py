@@ -10,6 +10,7 @@ import pytest
 
 from nmtgrid.adaptive.exit_presets import ExitSettings, verified_of
 from nmtgrid.adaptive.halting import FixedExit, Thresholds
+from nmtgrid.adaptive.measure import System
 from nmtgrid.adaptive.tune import Budgets, Choice, Finalist, Records, beats, cost
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.adaptive_tune.run import _best, _Tuning
@@ -170,7 +171,8 @@ def test_fixed_exits_are_tested_where_they_agree(truth: bool, order: list[str]) 
         for name, share in (("safe", 1.0), ("fast", 0.5))
     ]
     model = SimpleNamespace(traits=SimpleNamespace(num_exits=3))
-    tuning: Any = SimpleNamespace(model=model, truth=truth)
+    full = System("full stack", model)  # type: ignore[arg-type]
+    tuning: Any = SimpleNamespace(full=full, model=model, truth=truth)
     tuning.fixed = lambda: _Tuning.fixed(tuning)
     choices = _Tuning.with_fixed(tuning, tuned, records)
     assert [choice.system.name for choice in choices] == order

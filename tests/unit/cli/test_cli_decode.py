@@ -20,7 +20,10 @@ from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.quality import ter
 from nmtgrid.models.directory import load_model
+from nmtgrid.search import engine
+from nmtgrid.search.api import Hypothesis, VerifiedPass
 from nmtgrid.search.traces import read_traces
+from nmtgrid.search.verified import DraftLength
 from nmtgrid.text.bpe import remove_bpe
 from tests.unit.helpers.pipes import piped
 from tests.unit.helpers.toy_model import TINY_GRID, read_json, toy_model
@@ -35,6 +38,9 @@ def home(tmp_path_factory: pytest.TempPathFactory, toy_dataset: Path) -> Path:
         toy_model(folder / name, toy_dataset, seed=seed, std=0.5, search=search)
     settings = TINY_GRID | {"aggregation": "max"}
     toy_model(folder / "energies", toy_dataset, settings=settings, std=0.5)
+    settings = {"exits": "tied", "encoder_depth": 1, "decoder_depth": 3, "size": 16, "heads": 2}
+    settings |= {"feed_forward_size": 16}
+    toy_model(folder / "exits", toy_dataset, "transformer", settings=settings, std=0.5)
     return folder
 
 
@@ -127,6 +133,66 @@ def test_nbest(home: Path, text: Path, tmp_path: Path) -> None:
     for line in (1, 3):
         scores = [float(row[3]) for row in rows if row[0] == str(line)]
         assert scores == sorted(scores, reverse=True)
+
+
+@pytest.mark.parametrize("penalty", ["0", "2"])
+def test_more_hypotheses_of_lines_in_pieces_leave_the_first_as_it_is(
+    home: Path, text: Path, tmp_path: Path, penalty: str
+) -> None:
+    options = ("--beam", "4", "--max-source", "5", "--coverage-penalty", penalty)
+    best, several = tmp_path / "1.txt", tmp_path / "3.txt"
+    assert decode(home, text, *options, "--out", best) == 0
+    assert decode(home, text, *options, "--nbest", "3", "--out", several) == 0
+    rows = [line.split(" ||| ") for line in several.read_text(encoding="utf-8").splitlines()]
+    first = {row[0]: row[1] for row in reversed(rows)}
+    assert [*reversed(first.values())] == best.read_text(encoding="utf-8").splitlines()
+
+
+def test_the_average_exit_of_verified_exits_counts_all_blocks_that_ran(
+    home: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    passes: list[VerifiedPass] = []
+    search = engine.search
+
+    def noted(*arguments: Any, **options: Any) -> list[list[Hypothesis]]:
+        results = search(*arguments, **options)
+        passes.extend(ran for (best,) in results for ran in best.passes or ())
+        return results
+
+    monkeypatch.setattr(engine, "search", noted)
+    # A model with drawn weights is not confident enough to draft anything by itself.
+    monkeypatch.setattr(DraftLength, "least", -1e9)
+    report = tmp_path / "report.json"
+    command = ["decode", str(home / "exits"), "--device", "cpu", "--json", str(report)]
+    options = ["--exit", "verified", "--beam", "1"]
+    # Lines in pieces, too.
+    inputs = (
+        ["--data", str(home / "data"), "--split", "test"],
+        [str(text), "--out", str(tmp_path / "o.txt"), "--max-source", "3"],
+    )
+    for several in inputs:
+        passes.clear()
+        assert main([*command, *options, *several]) == 0
+        # Block 1 drafts, blocks 2 and 3 verify.
+        blocks = sum(ran.fed + 2 * ran.verified for ran in passes)
+        average = blocks / sum(ran.written for ran in passes)
+        assert read_json(report)["average_exit"] == pytest.approx(average) and average > 3
+        if "--data" in several:
+            assert f"average exit: {average:.2f} blocks per token" in capsys.readouterr().err
+    assert main([*command, *inputs[1], "--exit", "2"]) == 0
+    assert read_json(report)["average_exit"] == 2
+
+
+def test_a_stream_reports_no_average_exit_of_verified_exits(
+    home: Path, text: Path, tmp_path: Path
+) -> None:
+    """What its translations of prefixes ran is not told."""
+    report = tmp_path / "report.json"
+    command = ["decode", str(home / "exits"), str(text), "--device", "cpu", "--stream"]
+    command += ["--policy", "local-agreement n=2", "--json", str(report)]
+    for choice in ("verified", "2"):
+        assert main([*command, "--exit", choice]) == 0
+        assert read_json(report).get("average_exit") == (None if choice == "verified" else 2)
 
 
 def test_traces_and_alignments(home: Path, text: Path, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def test_training_writes_it(model: Path) -> None:
     card = (model / CARD).read_text()
     assert card.startswith("---\nlicense: unknown\nlanguage:\n- qa\n- qb\n")
     assert "| architecture | transformer |" in card and "# qa to qb" in card
-    assert "| pairs of train | 6" in card and "| training | 2 updates, 1 epoch, " in card
+    assert "| pairs of train | 6" in card and "| training | 2 updates, 0 full epochs, " in card
     assert "`data`" in card and "nmtgrid decode MODEL input.qa --out output.qb" in card
     assert "None yet" in card
 
@@ -88,6 +88,27 @@ def test_decode_enters_scores_only_when_asked(model: Path, toy_dataset: Path) ->
     for name in ("bleu_tokenized", "bleu", "chrf"):
         assert f"| {name} |" in card
     assert "tok:13a" in card and "| 1 | best |" in card
+
+
+def test_what_changes_translations_does_not_replace_a_score(
+    model: Path, toy_dataset: Path, refused: Callable[..., str]
+) -> None:
+    command = ["decode", str(model), "--data", str(toy_dataset), "--beam", "2", "--card"]
+    assert main([*command, "--precision", "fp32", "--long-lines", "split"]) == 0
+    before = (model / CARD).read_bytes(), (model / FACTS).read_bytes()
+    for options in (
+        "--precision bf16", "--precision int8", "--precision auto", "--length-penalty 0",
+        "--coverage-penalty 0.2", "--nbest 2", "--max-source 3", "--long-lines cut",
+        "--replace-unknown", "--set min_length=9", "--set search.max_length_a=1", "--sample",
+        "--exit 1", "--prefix file",
+    ):  # fmt: skip
+        message = refused(*command, *options.split(" "))
+        assert f"leave out `{options.split(' ')[0]}`" in message, options
+    message = refused(*command, "--max-source", "3", "--length-penalty", "0")
+    assert "leave out `--length-penalty`, `--max-source`" in message
+    assert before == ((model / CARD).read_bytes(), (model / FACTS).read_bytes())
+    assert main([*command, "--weights", "last"]) == 0
+    assert "| 2 | last |" in (model / CARD).read_text()
 
 
 @pytest.mark.parametrize(

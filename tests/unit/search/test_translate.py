@@ -16,8 +16,8 @@ from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths, save_model
 from nmtgrid.search import engine
-from nmtgrid.search.api import Hypothesis, SearchPlan, Translation
-from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, cut, join, split
+from nmtgrid.search.api import Hypothesis, SearchPlan, Translation, VerifiedPass
+from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, cut, join, join_ranked, split
 from nmtgrid.search.translate import TranslationOptions, Translator, whole_word
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.pipeline import Pipeline, TextFacts
@@ -192,6 +192,51 @@ def test_joined_pieces_add_up() -> None:
     assert torch.equal(whole.alignment, expected)
     only_empty = join(pieces[:1] * 3, SearchPlan())
     assert only_empty.tokens == [] and only_empty.log_probabilities == [-1.5]
+
+
+def test_joined_pieces_keep_their_coverage_penalties() -> None:
+    plan = SearchPlan(length_penalty=1.0, coverage_penalty=0.2)
+    # Norms are 3 and 2: penalties of 0.5 and 0.75.
+    pieces = [
+        Hypothesis([7, 8], [-1.0] * 3, -3.0, -1.5),
+        Hypothesis([9], [-2.0] * 2, -4.0, -2.75),
+    ]
+    whole = join(pieces, plan)
+    assert whole.log_probability == -7
+    assert whole.score == pytest.approx(-7 / 4 - 0.5 - 0.75)
+
+
+@pytest.mark.parametrize("coverage", [0.0, 0.2])
+def test_the_best_of_all_pieces_stays_first(coverage: float) -> None:
+    plan = SearchPlan(beam=3, nbest=3, length_penalty=1.0, coverage_penalty=coverage)
+
+    def piece(token: int, count: int, score: float) -> Hypothesis:
+        """Return a hypothesis whose score is eq. (2.28), and the penalty -1 if there is one."""
+        total = score * (count + 1)
+        penalty = 1.0 if coverage else 0.0
+        return Hypothesis([token] * count, [score] * (count + 1), total, score - penalty)
+
+    # Either piece scores best as its first; of the whole line the second has the higher mean.
+    ranked = [
+        [piece(7, 9, -1.0), piece(8, 1, -1.1), piece(9, 9, -1.2)],
+        [piece(7, 1, -0.1), piece(8, 9, -0.2), piece(9, 1, -0.3)],
+    ]
+    joined = [hypothesis for hypothesis, _ in join_ranked(ranked, plan)]
+    alone, *_ = join_ranked([hypotheses[:1] for hypotheses in ranked], plan)
+    assert joined[0] == alone[0] and joined[0].tokens == [7] * 10
+    assert [hypothesis.tokens[0] for hypothesis in joined] == [7, 8, 9]
+    assert joined[1].score > joined[0].score > joined[2].score
+
+
+def test_verifications_of_joined_pieces_are_those_of_all() -> None:
+    first, second = VerifiedPass(3, 2, 3, 2), VerifiedPass(1, 1, 1, 1)
+    pieces = [
+        Hypothesis([7], [-1.0] * 2, -2.0, -1.0, exits=[1, 3], num_exits=3, passes=[first]),
+        Hypothesis([], [-1.0], -1.0, -1.0, exits=[3], num_exits=3, passes=[second]),
+    ]
+    assert join(pieces, SearchPlan()).passes == [first, second]
+    untold = dataclasses.replace(pieces[1], passes=None)
+    assert join([pieces[0], untold], SearchPlan()).passes is None
 
 
 def test_what_is_written_late_counts_as_late() -> None:
