@@ -236,7 +236,8 @@ def outcome_of(
         pipeline.restore(hypothesis.tokens),
         hypothesis.reads or [],
         hypothesis.log_probabilities,
-        hypothesis.exits,
+        # Of verified exits these would not tell the blocks that ran.
+        None if hypothesis.passes is not None else hypothesis.exits,
         hypothesis.exit_scores,
         hypothesis.num_exits,
         erased,

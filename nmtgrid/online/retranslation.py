@@ -263,7 +263,8 @@ class CommittedTokens(WrittenTokens):
         self.log_probabilities += translation.log_probabilities[start:stop]
         self.reads += [reads] * (stop - start)
         self.written_at += [time.perf_counter()] * (stop - start)
-        if translation.exits is not None:
+        # Of verified exits these would not tell the blocks that ran.
+        if translation.exits is not None and translation.passes is None:
             self.exits = [*(self.exits or []), *translation.exits[start:stop]]
         if translation.alignment is not None:
             # The end symbol of a prefix is none of the source's.
