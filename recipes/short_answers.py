@@ -391,10 +391,15 @@ QUESTIONS = (
             Table(
                 (
                     Answer("speed-multi30k", "Multi30k De-En, d=128", _exits, in_readme=True),
+                    Answer(
+                        "speed-start-multi30k",
+                        "the same, d=128, the first half of the time trained without exits",
+                        _exits,
+                    ),
                     Answer("speed-256-multi30k", "Multi30k De-En, d=256", _exits, in_readme=True),
                     Answer(
                         "speed-distilled-multi30k",
-                        "the same, d=128, trained on a teacher's translations",
+                        "Multi30k De-En, d=128, trained on a teacher's translations",
                         _exits,
                     ),
                     Answer(
