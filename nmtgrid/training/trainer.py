@@ -216,7 +216,7 @@ class Trainer:
         valid_lengths = state.valid_lengths, self._data_facts["valid_lengths"]
         if None not in valid_lengths and len(set(valid_lengths)) > 1:
             # The best loss so far is that of the pairs of before.
-            raise DataError("The run has been validated on other pairs.", advice)
+            raise DataError("The run was started on other validation pairs.", advice)
         try:
             self.weights.load(snapshot.weights)
         except RuntimeError as fault:

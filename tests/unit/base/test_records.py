@@ -27,7 +27,7 @@ from nmtgrid.search.traces import read_traces
 from nmtgrid.text.pipeline import Pipeline
 from tests.fuzz import single
 from tests.fuzz.folders import make
-from tests.unit.helpers.tiny_run import trainer
+from tests.unit.helpers.tiny_run import Sentences, trainer
 
 SECONDS = 2.0
 NONSENSE = {
@@ -192,13 +192,15 @@ def test_weights_are_finite_numbers(
 
 
 def test_nonsense_in_a_training_state(tmp_path: Path) -> None:
-    first = trainer(tmp_path, max_updates=3)
+    # With validation pairs, whose checksum is compared too.
+    valid = Sentences(9)
+    first = trainer(tmp_path, max_updates=3, valid=valid)
     list(first.run())
     (path,) = sorted((tmp_path / "checkpoints").glob("*/training.json"))[-1:]
     values = values_of(path)
 
     def resume() -> None:
-        trainer(tmp_path, max_updates=4).resume()
+        trainer(tmp_path, max_updates=4, valid=valid).resume()
 
     taken = accepted(path, values, resume, str.encode)
     shown = {change.partition(": ")[2] for change in taken}

@@ -443,7 +443,7 @@ def test_validation_pairs_stay_the_same(tmp_path: Path) -> None:
         list(trainer(folder, valid=valid).run())
         assert trainer(folder, valid=valid, max_updates=8).resume()
     assert trainer(tmp_path / "old", valid=Sentences(8), max_updates=8).resume()
-    with pytest.raises(DataError, match="validated on other pairs"):
+    with pytest.raises(DataError, match="other validation pairs"):
         trainer(tmp_path / "new", valid=Sentences(8), max_updates=8).resume()
 
 
