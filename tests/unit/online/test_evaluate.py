@@ -254,6 +254,16 @@ def test_a_word_too_long_is_cut_as_in_a_stream() -> None:
     assert stream.word_delays() == delays_of_words(pair, decoded.outcomes[0], "@@")
 
 
+def test_words_of_invisible_characters_are_none() -> None:
+    """As in streams."""
+    split = SimpleNamespace(
+        raw_source=lambda: ["ab \u200b e \u200c\u200b"], raw_target=lambda: ["a"],
+        tokenized_target=lambda: ["a"],
+    )  # fmt: skip
+    (pair,) = read_sentences(translator("pervasive").pipeline, cast(Split, split))
+    assert pair.words == ["ab", "e"] and pair.sizes == [1, 1]
+
+
 def test_a_path_is_cut_as_its_line_is() -> None:
     whole = sentence(1, "a b c d e f", "a")
     assert cut_path([1, 3, 7], whole.pieces()) == [[1, 3, 7]]
