@@ -100,9 +100,6 @@ READERS = {
     "binary-search": "labels by binary search", "divergence": "`divergence`",
     "mma": "MMA", "itst": "ITST", "wait-info": "Wait-info",
 }  # fmt: skip
-BESIDE_MARGINAL = {
-    "dynamic": "`dynamic`", "divergence": "`divergence`", "binary-search": "labels by binary search"
-}  # fmt: skip
 UNTRAINED = {
     "edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence", "entropy": "entropy",
     "local-agreement": "LocalAgreement", "hold-n": "hold-n",
@@ -126,10 +123,11 @@ def _policies(rows: Sequence[Row]) -> dict[str, str]:
     untrained = {
         title: area(base, curve) if curve in curves else "" for curve, title in UNTRAINED.items()
     }
+    against = {f"marginal against {n.removesuffix('-0.5')}": t for n, t in READERS.items()}
     between = {
-        f"`marginal` minus {title}": area(f"marginal against {other}")
-        for other, title in BESIDE_MARGINAL.items()
-        if f"marginal against {other}" in systems
+        f"`marginal` minus {title}": area(system)
+        for system, title in against.items()
+        if system in systems
     }
     return trained | untrained | between
 

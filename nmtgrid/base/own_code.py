@@ -62,9 +62,10 @@ def imported_name(text: str) -> str:
 
 
 def check_unique(texts: Iterable[str]) -> None:
-    """Raise ConfigError where two of these texts, FILE.py:Name, name the same of two files."""
+    """Raise ConfigError if texts that begin with FILE.py:Name have one name of two files."""
     files: dict[str, str] = {}
-    for file, _, name in (text.rpartition(":") for text in texts):
+    for text in texts:
+        file, _, name = next(iter(text.split()), "").rpartition(":")
         if not file.endswith(".py"):
             continue
         first = files.setdefault(name, file)

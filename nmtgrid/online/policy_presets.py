@@ -123,7 +123,7 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
     one name of two files; StorageError for a damaged file.
     """
     texts = list(texts)
-    check_unique(text.split(maxsplit=1)[0] for text in texts if text.strip())
+    check_unique(texts)
     expanded: list[str] = []
     used: list[PolicyPreset] = []
     errors: list[ConfigError] = []

@@ -505,7 +505,7 @@ def read_settings(
     lists = {"wait-k": k, "threshold": thresholds, "oracle": oracle}
     readers = [partial(_read_list, name, text) for name, text in lists.items() if text is not None]
     readers += [partial(read_policy, text) for text in policies]
-    check_unique(text.split(maxsplit=1)[0] for text in policies if text.strip())
+    check_unique(policies)
     settings: list[Setting] = []
     # All are read before anything is raised, so that one message names every fault.
     errors: list[ConfigError] = []

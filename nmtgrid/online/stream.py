@@ -405,11 +405,6 @@ class LineStream:
         self._latest = 0
 
     @property
-    def is_long(self) -> bool:
-        """Whether the line has more units than are translated whole."""
-        return self._splitter.is_long
-
-    @property
     def is_finished(self) -> bool:
         """Whether all that was read is translated; a line that becomes long has further pieces."""
         return self.pieces[-1].is_finished

@@ -76,8 +76,8 @@ class Models:
         for loaded in self.loaded.values():
             check_text(loaded.model)
         # With the names of policies alone, their files having been run.
+        check_unique(policies)
         words = [text.split() or [""] for text in policies]
-        check_unique(name for name, *_ in words)
         self._policies = [" ".join([imported_name(name), *rest]) for name, *rest in words]
         by_name = {text.partition(" ")[0]: text for text in self._policies}
         self._own = {name: text for name, text in by_name.items() if name in own_policies()}
