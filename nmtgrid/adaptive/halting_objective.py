@@ -23,6 +23,7 @@ from nmtgrid.adaptive.objectives import (
     check_reads,
     exit_sites,
     exit_weights,
+    weighted,
 )
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import is_token
@@ -209,7 +210,6 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
         states = model.exit_features(batch, sites)
         weights = exit_weights(settings.weights, len(states))
         total, sums = aligned_loss(model, states, targets, weights, settings.label_smoothing)
-        plain = sum(weight * value for weight, value in zip(weights, sums, strict=True))
         nll, hits = exit_scores(model, states, targets.tokens)
         logits = model.halting_logits(batch, states)
         # One prediction for a sentence counts at each of its tokens, as (5.9) sums.
@@ -230,7 +230,7 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
         tokens = batch.token_count
         # Validation minimises the compound loss: the likelihood along the exits taken is best for
         # a predictor that never exits.
-        criterion = plain + settings.alpha * halting.detach()
+        criterion = weighted(weights, sums) + settings.alpha * halting.detach()
         return LossParts(total + settings.alpha * halting, tokens, nll_of_exits, extra, criterion)
 
     def _oracle(

@@ -20,8 +20,8 @@ from nmtgrid.layers.kernels.linear_loss import Teacher
 from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.search.paths import sample_k, wait_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.likelihood import SiteTargets, both_passes
-from nmtgrid.training.settings import FROM_0, FROM_1, SmoothedSettings
+from nmtgrid.training.likelihood import SiteTargets, both_passes, site_loss
+from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, SmoothedSettings
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""
@@ -65,7 +65,21 @@ class ExitSettings(SmoothedSettings):
 
 
 @dataclasses.dataclass(frozen=True)
-class AlignedSettings(ExitSettings):
+class AllExitsSettings(ExitSettings):
+    """Settings that aligned and mixed training share."""
+
+    distillation: Annotated[float, FROM_0] = dataclasses.field(default=0.0, kw_only=True)
+    """Distillation: weight of KL(last || earlier), by which earlier exits learn from the last
+    exit's predictions. Its gradient does not reach the last exit. With `exits-mixed` these are the
+    predictions without early exits, one more pass without gradients."""
+    exits_from: Annotated[float, BELOW_1] = dataclasses.field(default=0.0, kw_only=True)
+    """Share of the run, by the first limit of updates, minutes or epochs that it will reach, before
+    the earlier exits are trained. Until then the decoder learns without them, at the cost of one
+    that has none."""
+
+
+@dataclasses.dataclass(frozen=True)
+class AlignedSettings(AllExitsSettings):
     """Settings of aligned training."""
 
     weights: Weighting = "uniform"
@@ -76,12 +90,9 @@ class AlignedSettings(ExitSettings):
     gradient_form: Literal["exact", "printed"] = "exact"
     """How gradients are scaled. `printed` is algorithm 2 of the thesis, which does not change the
     ratio; for an ablation."""
-    distillation: Annotated[float, FROM_0] = 0.0
-    """Distillation: weight of KL(last || earlier), by which earlier exits learn from the last
-    exit's predictions. Its gradient does not reach the last exit."""
 
 
-_Settings = TypeVar("_Settings", bound=ExitSettings)
+_Settings = TypeVar("_Settings", bound=AllExitsSettings)
 
 
 def exit_sites(model: TranslationModel, batch: Batch, reads: Reads) -> PredictionSites:
@@ -103,8 +114,12 @@ def check_reads(model: TranslationModel, reads: Reads) -> None:
         raise model.refusal()
 
 
-class _WithoutPredictor(BaseObjective[_Settings]):
-    """The check that both objectives share."""
+class _AllExits(BaseObjective[_Settings]):
+    """What both objectives share."""
+
+    def has_begun(self, batch: Batch) -> bool:
+        """Return whether earlier exits are trained by now; in validation they count always."""
+        return batch.share_done is None or batch.share_done >= self.settings.exits_from
 
     def check(self, model: TranslationModel) -> None:
         check_reads(model, self.settings.reads)
@@ -118,12 +133,14 @@ class _WithoutPredictor(BaseObjective[_Settings]):
             )
 
 
-class Aligned(_WithoutPredictor[AlignedSettings]):
+class Aligned(_AllExits[AlignedSettings]):
     """The weighted mean of all exits' likelihoods. Eq. (5.4), (5.5).
 
     With `distillation` earlier exits also learn from the predictions of the last exit, which gets
     no gradient from this term. `nll` is that of the last exit; `nll_exit_1` .. `nll_exit_N` are
-    logged for each exit.
+    logged for each exit. With `exits_from` the last exit alone is trained first, and the best
+    weights are chosen by the weighted mean of all exits' likelihoods: by that of the last exit they
+    could be weights whose other exits have not been trained.
 
     Departs: Algorithm 2 scales both losses of a block alike, so their ratio does not change. Here
     only the gradient of block n's own loss is multiplied by gamma_n: (gamma_n - 1) times this
@@ -133,6 +150,8 @@ class Aligned(_WithoutPredictor[AlignedSettings]):
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         model, settings = with_exits(model), self.settings
         sites = exit_sites(model, batch, settings.reads)
+        if not self.has_begun(batch):
+            return site_loss(model, batch, sites, label_smoothing=settings.label_smoothing)
         count = model.traits.num_exits
         # Without gradients (validation) there is nothing to scale: one plain pass.
         form = settings.gradient_form if torch.is_grad_enabled() else "none"
@@ -154,26 +173,25 @@ class Aligned(_WithoutPredictor[AlignedSettings]):
         if len(states) > count:
             shares = [w * (scale - 1) for w, scale in zip(weights, scales, strict=True)]
             total = total + own_gradients(model, states[count:], targets, shares, smoothing)
-        return LossParts(total, batch.token_count, sums[-1], by_exit(sums))
+        criterion = weighted(weights, sums) if settings.exits_from else None
+        return LossParts(total, batch.token_count, sums[-1], by_exit(sums), criterion)
 
 
 @dataclasses.dataclass(frozen=True)
-class MixedSettings(ExitSettings):
+class MixedSettings(AllExitsSettings):
     """Settings of mixed training."""
 
     sequences: Annotated[int, FROM_1] = 1
     """M, sequences of exits sampled for each sentence in each update."""
-    distillation: Annotated[float, FROM_0] = 0.0
-    """Weight of KL(full stack || earlier exit): earlier exits learn from the full stack's
-    prediction, held fixed, beside the true token. Costs one more pass, without gradients."""
 
 
-class Mixed(_WithoutPredictor[MixedSettings]):
+class Mixed(_AllExits[MixedSettings]):
     """The mean of the likelihoods along M sequences of exits, sampled uniformly. Eq. (5.6), (5.7).
 
     All sequences go through the model at once, as rows of one batch that share the encoded source.
     In validation the same exits are sampled each time. With `distillation`, earlier exits also
-    learn from the predictions of the full stack, along which no token exits early.
+    learn from the predictions of the full stack, along which no token exits early. With
+    `exits_from` no token exits early in the first part of the training.
 
     Departs: The printed indices of exits and steps are inconsistent. Here n_t is the exit that
     predicts y_t.
@@ -181,6 +199,9 @@ class Mixed(_WithoutPredictor[MixedSettings]):
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         model, settings = with_exits(model), self.settings
+        if not self.has_begun(batch):
+            sites = exit_sites(model, batch, settings.reads)
+            return site_loss(model, batch, sites, label_smoothing=settings.label_smoothing)
         count = settings.sequences
         # M sequences of a sentence are M rows, which share one encoding.
         several, _ = batch.repeated(count)
@@ -268,6 +289,12 @@ def own_gradients(
             total = total + share * loss
     # The value cancels, so the logged loss is the aligned one; the gradient stays.
     return total - total.detach()
+
+
+def weighted(weights: Sequence[float], sums: Sequence[Tensor]) -> Tensor:
+    """Return the weighted mean of the exits' negative log-likelihoods."""
+    products = (weight * value for weight, value in zip(weights, sums, strict=True))
+    return sum(products, start=torch.zeros_like(sums[0]))
 
 
 def by_exit(sums: Sequence[Tensor]) -> dict[str, Tensor]:

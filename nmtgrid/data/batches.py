@@ -63,7 +63,8 @@ class Batch:
     Objectives add `weights` [B] of the sentences in the loss (None: 1 each) and `soft_targets` [B,
     T, C], the target distributions (None: target_output). Batches with the same sources encode them
     once through `shared`. `r_drop` is the alpha of R-Drop (None: off). `update` is the number of
-    updates done before the one that uses the batch (None: not in training).
+    updates done before the one that uses the batch, `share_done` the share of the run that is over
+    then (None: not in training).
     """
 
     source: Tensor
@@ -78,6 +79,7 @@ class Batch:
     shared: SharedSources | None = None
     r_drop: float | None = None
     update: int | None = None
+    share_done: float | None = None
 
     def __len__(self) -> int:
         return self.source.shape[0]
@@ -185,6 +187,7 @@ class Batch:
             None if self.shared is None else self.shared.of_rows(rows),
             self.r_drop,
             self.update,
+            self.share_done,
         )
 
 

@@ -352,6 +352,14 @@ class Meter:
 
     def add(self, result: UpdateResult) -> None:
         """Take in an update, but for its seconds."""
+        if not self.updates:
+            self.extra = dict.fromkeys(result.extra, 0.0)
+        # What an objective reports of a part of these updates alone has no mean over all of them.
+        self.extra = {
+            name: total + result.extra[name]
+            for name, total in self.extra.items()
+            if name in result.extra
+        }
         self.updates += 1
         self.loss += result.loss
         self.nll += result.nll
@@ -359,8 +367,6 @@ class Meter:
         self.cells += result.cells
         self.pairs += result.pairs
         self.gradient_norm = result.gradient_norm
-        for name, value in result.extra.items():
-            self.extra[name] = self.extra.get(name, 0.0) + value
 
     def event(
         self,

@@ -381,12 +381,13 @@ class Trainer:
         start = self.stopwatch.now()
         cursor, batches = next(reader)
         rate = self.rate.at(progress.update, self.stopwatch.minutes)
-        is_late = share_done(training, progress, self.stopwatch.minutes) >= training.r_drop_from
-        alpha = training.r_drop if training.r_drop and is_late else None
-        # What objectives change in the course of a training depends on this number alone, so that
-        # a resumed run finds it again.
+        share = share_done(training, progress, self.stopwatch.minutes)
+        alpha = training.r_drop if training.r_drop and share >= training.r_drop_from else None
+        # What objectives change in the course of a training depends on these numbers alone, so that
+        # a resumed run finds them again.
         batches = [
-            dataclasses.replace(batch, r_drop=alpha, update=progress.update) for batch in batches
+            dataclasses.replace(batch, r_drop=alpha, update=progress.update, share_done=share)
+            for batch in batches
         ]
         is_watched = self.watch is not None and self.watch.is_due(progress.update + 1)
         results = self.updater.launch(batches, rate, self.watch if is_watched else None)

@@ -196,6 +196,45 @@ def test_earlier_exits_learn_from_the_last_which_is_held_fixed(exits: str) -> No
     assert_same(gradients(parts.total, every), gradients(expected, every))
 
 
+@pytest.mark.parametrize("exits", ["tied", "separate"])
+@pytest.mark.parametrize("kind", ["aligned", "mixed"])
+def test_before_its_share_of_the_run_the_last_exit_alone_is_trained(exits: str, kind: str) -> None:
+    """With the loss and the gradients of maximum likelihood; from there on, all exits are."""
+    network = model(exits=exits)
+    shared: dict[str, Any] = {"label_smoothing": 0.2, "distillation": 0.6}
+    late: Aligned | Mixed
+    if kind == "aligned":
+        late = Aligned(AlignedSettings("linear", exits_from=0.5, **shared))
+        whole = Aligned(AlignedSettings("linear", **shared)).loss(network, BATCH)
+    else:
+        late = Mixed(MixedSettings(2, exits_from=0.5, **shared))
+        whole = Mixed(MixedSettings(2, **shared)).loss(network, BATCH)
+    plain = Likelihood(LikelihoodSettings(label_smoothing=0.2)).loss(network, BATCH)
+    parts = late.loss(network, dataclasses.replace(BATCH, share_done=0.49))
+    every = parameters_of(network)
+    torch.testing.assert_close(parts.total, plain.total)
+    torch.testing.assert_close(parts.nll, plain.nll)
+    assert_same(gradients(parts.total, every), gradients(plain.total, every))
+    assert parts.tokens == sum(TARGETS) and parts.extra == {}
+    # Without a share it is a validation, where all exits count.
+    for share in (0.5, 0.9, None):
+        parts = late.loss(network, dataclasses.replace(BATCH, share_done=share))
+        torch.testing.assert_close(parts.total, whole.total)
+        torch.testing.assert_close(parts.nll, whole.nll)
+        assert_same(gradients(parts.total, every), gradients(whole.total, every))
+        assert parts.extra.keys() == whole.extra.keys()
+    assert float(whole.total.detach()) > 1.05 * float(plain.total.detach())
+
+
+def test_the_best_weights_are_those_of_all_exits_where_they_are_trained_late() -> None:
+    network = model()
+    parts = Aligned(AlignedSettings("linear", exits_from=0.5)).loss(network, BATCH)
+    expected = (costs(log_p(network)) @ torch.tensor(exit_weights("linear", EXITS))).sum()
+    assert parts.criterion is not None
+    torch.testing.assert_close(parts.criterion, expected.detach())
+    assert Aligned(AlignedSettings("linear")).loss(network, BATCH).criterion is None
+
+
 K = torch.tensor([2, 1, 1])
 
 
@@ -349,7 +388,8 @@ def test_mixed_is_the_mean_over_drawn_sequences(
              for size in TARGETS]  # fmt: skip
     flat = torch.cat(list(itertools.chain.from_iterable(drawn)))
     monkeypatch.setattr("nmtgrid.adaptive.objectives.draw_exits", lambda *_: flat)
-    parts = Mixed(MixedSettings(sequences, distillation, label_smoothing=0.2)).loss(network, BATCH)
+    settings = MixedSettings(sequences, distillation=distillation, label_smoothing=0.2)
+    parts = Mixed(settings).loss(network, BATCH)
     along = [torch.cat([drawn[sentence][m] for sentence in range(3)]) for m in range(sequences)]
     expected = torch.stack(
         [mixed_costs(network, depth, 0.2, distillation).sum() for depth in along]
@@ -458,7 +498,8 @@ def test_models_that_an_objective_does_not_train(capsys: pytest.CaptureFixture[s
     ("settings", "names"),
     [
         (AlignedSettings(gradient_ratio=-1, label_smoothing=1), ["smoothing", "gradient_ratio"]),
-        (MixedSettings(sequences=0, distillation=-1), ["sequences", "distillation"]),
+        (MixedSettings(sequences=0, distillation=-1), ["distillation", "sequences"]),
+        (AlignedSettings(exits_from=1), ["exits_from"]),
         (HaltingSettings(alpha=-1, depth_penalty=float("inf"), sigma=-0.1, validate_threshold=2),
          ["alpha", "depth_penalty", "sigma", "validate_threshold"]),
     ],

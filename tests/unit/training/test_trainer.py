@@ -24,6 +24,7 @@ from nmtgrid.training.events import (
     share_done,
 )
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
+from nmtgrid.training.update import UpdateResult
 from nmtgrid.training.validate import Score
 from tests.unit.helpers.tiny_run import Scores, Sentences, TinyModel, trainer
 
@@ -364,6 +365,36 @@ def test_r_drop_begins_where_it_is_told_to(tmp_path: Path) -> None:
     # Three of five updates are 0.6 of the run.
     assert late.seen == [*plain.seen[:3], 2 * plain.seen[3], 2 * plain.seen[4]]
     assert counted[0] == counted[1]
+
+
+class Asking(TinyModel):
+    """It keeps what share of the run is over at each of its passes, validations too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shares: list[float | None] = []
+
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
+        self.shares.append(batch.share_done)
+        return super().features(batch, sites)
+
+
+def test_objectives_see_the_share_of_the_run_that_is_over(tmp_path: Path) -> None:
+    model = Asking()
+    list(trainer(tmp_path, model=model, accumulation=2, max_updates=4).run())
+    assert model.shares == [0.0, 0.0, 0.25, 0.25, 0.5, 0.5, 0.75, 0.75]
+
+
+def test_a_log_line_has_the_means_of_what_all_its_updates_report() -> None:
+    meter = events.Meter.empty()
+    reports = [{"a": 2.0}, {"a": 4.0, "b": 8.0}, {"a": 6.0, "b": 8.0, "c": 1.0}]
+    for extra in reports:
+        meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
+    assert meter.extra == {"a": 12.0} and meter.tokens == 12
+    meter = events.Meter.empty()
+    for extra in ({"a": 2.0, "b": 3.0}, {"b": 4.0}):
+        meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
+    assert meter.extra == {"b": 7.0}
 
 
 def test_settings_tell_all_their_faults() -> None:
