@@ -8,7 +8,7 @@ samples an exit for each token.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
 
 import torch
@@ -35,6 +35,17 @@ def exit_weights(weighting: Weighting, count: int) -> list[float]:
     """Return omega_1 .. omega_N for `count` exits, which sum to 1 (section 5.2.4)."""
     powers = [n ** _POWERS[weighting] for n in range(1, count + 1)]
     return [power / sum(powers) for power in powers]
+
+
+def rotated(weights: Sequence[float], rotation: int, update: int) -> list[float]:
+    """Return the weights of an update that trains so many of the earlier exits, in turn.
+
+    Their means over as many updates as there are earlier exits are `weights`.
+    """
+    earlier = len(weights) - 1
+    trained = {(update * rotation + offset) % earlier for offset in range(rotation)}
+    scaled = [weight * earlier / rotation for weight in weights[:-1]]
+    return [w if n in trained else 0.0 for n, w in enumerate(scaled)] + [weights[-1]]
 
 
 def gradient_scales(ratio: float, count: int) -> list[float]:
@@ -90,6 +101,9 @@ class AlignedSettings(AllExitsSettings):
     gradient_form: Literal["exact", "printed"] = "exact"
     """How gradients are scaled. `printed` is algorithm 2 of the thesis, which does not change the
     ratio; for an ablation."""
+    rotation: Annotated[int, FROM_0] = 0
+    """Number of earlier exits that each update trains beside the last one, in turn, with weights
+    that make up for the updates without them. A small number makes updates faster. 0: all."""
 
 
 _Settings = TypeVar("_Settings", bound=AllExitsSettings)
@@ -142,10 +156,25 @@ class Aligned(_AllExits[AlignedSettings]):
     weights are chosen by the weighted mean of all exits' likelihoods: by that of the last exit they
     could be weights whose other exits have not been trained.
 
+    `rotation` takes R of the N - 1 earlier exits in each update, the next ones in the next (the
+    rotation of LayerSkip, Elhoushi et al., 2024), with (N - 1) / R times their weight: the same
+    loss on average over N - 1 updates. What is logged of an exit is then of validations, the last
+    exit's apart.
+
     Departs: Algorithm 2 scales both losses of a block alike, so their ratio does not change. Here
     only the gradient of block n's own loss is multiplied by gamma_n: (gamma_n - 1) times this
     gradient is added, with all other blocks held fixed. Gradients change, the logged loss does not.
     """
+
+    def check(self, model: TranslationModel) -> None:
+        super().check(model)
+        earlier = with_exits(model).traits.num_exits - 1
+        if self.settings.rotation > earlier:
+            raise ConfigError(
+                f"`objective.rotation={self.settings.rotation}` trains more exits in each update "
+                f"than the model has before its last one ({earlier}).",
+                "Set it to 0, which trains all of them, or to a smaller number.",
+            )
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         model, settings = with_exits(model), self.settings
@@ -165,6 +194,8 @@ class Aligned(_AllExits[AlignedSettings]):
             states = model.exit_features(*passes, own=True)
         targets = SiteTargets.at(batch, sites)
         weights = exit_weights(settings.weights, count)
+        if settings.rotation and batch.update is not None:
+            weights = rotated(weights, settings.rotation, batch.update)
         smoothing = settings.label_smoothing
         total, sums = aligned_loss(
             model, states[:count], targets, weights, smoothing, settings.distillation
@@ -173,8 +204,10 @@ class Aligned(_AllExits[AlignedSettings]):
         if len(states) > count:
             shares = [w * (scale - 1) for w, scale in zip(weights, scales, strict=True)]
             total = total + own_gradients(model, states[count:], targets, shares, smoothing)
-        criterion = weighted(weights, sums) if settings.exits_from else None
-        return LossParts(total, batch.token_count, sums[-1], by_exit(sums), criterion)
+        criterion = None
+        if settings.exits_from and batch.update is None:
+            criterion = weighted(weights, list(sums.values()))
+        return LossParts(total, batch.token_count, sums[count], by_exit(sums), criterion)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,25 +280,27 @@ def aligned_loss(
     weights: Sequence[float],
     label_smoothing: float,
     distillation: float = 0.0,
-) -> tuple[Tensor, list[Tensor]]:
+) -> tuple[Tensor, dict[int, Tensor]]:
     """Return the weighted sum of the exits' losses, and each one's negative log-likelihood.
 
     states are N tensors [M, D], of exits 1 to N; `distillation` is what the last exit's prediction
-    counts as a target of the others.
+    counts as a target of the others. Exits without weight are left out.
     """
-    total, sums = torch.zeros((), device=targets.tokens.device), []
+    total, sums = torch.zeros((), device=targets.tokens.device), {}
     teacher = None
     if distillation:
         last = model.classifier(len(states)).detached()
         teacher = Teacher(states[-1].detach(), last.weight, last.bias, distillation)
     for exit, (state, weight) in enumerate(zip(states, weights, strict=True), 1):
+        if not weight:
+            continue
         classifier = classifier_of(model, exit)
         loss, likelihood = targets.cross_entropy(
             state, classifier, label_smoothing=label_smoothing,
             teacher=teacher if exit < len(states) else None,
         )  # fmt: skip
         total = total + weight * loss
-        sums.append(likelihood)
+        sums[exit] = likelihood
     return total, sums
 
 
@@ -297,9 +332,9 @@ def weighted(weights: Sequence[float], sums: Sequence[Tensor]) -> Tensor:
     return sum(products, start=torch.zeros_like(sums[0]))
 
 
-def by_exit(sums: Sequence[Tensor]) -> dict[str, Tensor]:
-    """Return what is logged of each exit's negative log-likelihood."""
-    return {f"nll_exit_{exit}": value for exit, value in enumerate(sums, 1)}
+def by_exit(sums: Mapping[int, Tensor]) -> dict[str, Tensor]:
+    """Return what is logged of the exits' negative log-likelihoods."""
+    return {f"nll_exit_{exit}": value for exit, value in sums.items()}
 
 
 def classifier_of(model: ExitModel, exit: int) -> Classifier:

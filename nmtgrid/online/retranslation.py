@@ -228,7 +228,7 @@ class WrittenTokens:
     def hypothesis(self) -> Hypothesis:
         """Return the finished translation as a search would."""
         total = sum(self.log_probabilities)
-        norm = float(self._plan.length_norm(torch.tensor(len(self.tokens) + 1)))
+        norm = self._plan.length_norm_of(len(self.tokens) + 1)
         scores = torch.cat(self._exit_scores).float().cpu() if self._exit_scores else None
         return Hypothesis(
             self.tokens, self.log_probabilities, total, total / norm, self._alignment(),

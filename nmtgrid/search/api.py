@@ -92,6 +92,10 @@ class SearchPlan:
         ratio = (self.length_offset + lengths.float()) / (self.length_offset + 1.0)
         return ratio**self.length_penalty
 
+    def length_norm_of(self, length: int) -> float:
+        """Return the same for one length, in the precision of the search."""
+        return float(self.length_norm(torch.tensor(length)))
+
 
 _LEAST_TEMPERATURE = 1e-6
 _RANGES: dict[str, tuple[float, float]] = {

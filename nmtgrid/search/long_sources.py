@@ -214,7 +214,7 @@ def join(
 
 def _norm(tokens: Sequence[int], plan: SearchPlan) -> float:
     """Return the length norm of `tokens` and the end symbol."""
-    return float(plan.length_norm(torch.tensor(len(tokens) + 1)))
+    return plan.length_norm_of(len(tokens) + 1)
 
 
 def _coverage_penalty(piece: Hypothesis, plan: SearchPlan) -> float:

@@ -296,7 +296,7 @@ class _Columns:
         total = sum(self.log_probabilities)
         if not total > -math.inf:
             return None
-        norm = float(plan.length_norm(torch.tensor(len(self.tokens))))
+        norm = plan.length_norm_of(len(self.tokens))
         return Hypothesis(
             self.tokens[:-1],
             self.log_probabilities,

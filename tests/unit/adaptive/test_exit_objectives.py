@@ -235,6 +235,52 @@ def test_the_best_weights_are_those_of_all_exits_where_they_are_trained_late() -
     assert Aligned(AlignedSettings("linear")).loss(network, BATCH).criterion is None
 
 
+@pytest.mark.parametrize("rotation", [1, 2, 3])
+def test_each_update_trains_some_of_the_exits_in_turn(rotation: int) -> None:
+    """The loss of those alone, and on average over a turn that of all, gradients too."""
+    network = model(decoder_depth=4, exits="tied")
+    settings = AlignedSettings("linear", label_smoothing=0.2, distillation=0.6)
+    whole = Aligned(settings).loss(network, BATCH)
+    objective = Aligned(dataclasses.replace(settings, rotation=rotation))
+    values, every = log_p(network), parameters_of(network)
+    totals, trained = [], []
+    for update in range(5, 8):
+        parts = objective.loss(network, dataclasses.replace(BATCH, update=update))
+        names = {int(name.removeprefix("nll_exit_")) for name in parts.extra}
+        assert len(names) == rotation + 1 and 4 in names
+        reported = [float(parts.extra[f"nll_exit_{n}"]) for n in sorted(names)]
+        expected = [float(costs(values)[:, n - 1].sum().detach()) for n in sorted(names)]
+        assert reported == pytest.approx(expected, rel=1e-5)
+        totals.append(parts.total)
+        trained += sorted(names - {4})
+    assert sorted(trained) == sorted([1, 2, 3] * rotation)
+    mean = torch.stack(totals).mean()
+    torch.testing.assert_close(mean, whole.total)
+    assert_same(gradients(mean, every), gradients(whole.total, every))
+    with torch.no_grad():
+        assert len(objective.loss(network, BATCH).extra) == 4
+
+
+def test_scaled_gradients_of_exits_in_turn() -> None:
+    network = model(exits="tied")
+    settings = AlignedSettings(gradient_ratio=0.7)
+    whole = Aligned(settings).loss(network, BATCH)
+    objective = Aligned(dataclasses.replace(settings, rotation=1))
+    losses = [
+        objective.loss(network, dataclasses.replace(BATCH, update=update)).total
+        for update in range(2)
+    ]
+    every = parameters_of(network)
+    mean = torch.stack(losses).mean()
+    assert_same(gradients(mean, every), gradients(whole.total, every))
+
+
+def test_no_more_exits_in_turn_than_there_are() -> None:
+    Aligned(AlignedSettings(rotation=2)).check(model())
+    with pytest.raises(ConfigError, match=r"rotation=3.* before its last one \(2\)"):
+        Aligned(AlignedSettings(rotation=3)).check(model())
+
+
 K = torch.tensor([2, 1, 1])
 
 
