@@ -45,6 +45,12 @@ class DemoArguments(CommandArguments):
         "ADDRESS",
         default="127.0.0.1",
     )
+    public_url: str = option(
+        "Address by which visitors call the server, if it stands behind a proxy, such as "
+        "https://demo.example.org; other sites are refused.",
+        "URL",
+        default="",
+    )
     port: int = option("Port; 0: any free one.", "N", default=8765, min=0, max=65535)
     no_page: bool = flag("--no-page", "HTTP interface only, without the page.")
     max_streams: int = option("Maximum number of open streams.", "N", default=64, min=1, max=10_000)
@@ -67,7 +73,7 @@ class DemoArguments(CommandArguments):
     DemoArguments,
     {
         "Page": "policy examples no_page",
-        "Server": "host port max_streams max_words max_source time_limit idle",
+        "Server": "host port public_url max_streams max_words max_source time_limit idle",
     },
     "nmtgrid demo MODEL",
     "nmtgrid demo grid=MODEL1 transformer=MODEL2 --policy 'confidence threshold=0.8'",
@@ -139,7 +145,8 @@ def _make_server(arguments: DemoArguments, names: dict[str, Path]) -> Server:
     )
     service = Service(models, limits, examples)
     _ = models.descriptions  # the first visitor does not wait for them
-    return Server(service, arguments.host, arguments.port, not arguments.no_page)
+    has_page, public_url = not arguments.no_page, arguments.public_url
+    return Server(service, arguments.host, arguments.port, has_page, public_url)
 
 
 def _is_loopback(host: str) -> bool:

@@ -48,7 +48,7 @@ def command(arguments: ExportArguments) -> None:
     The folder also has the vocabularies, the BPE codes, and a README that says how to use it.
     """
     # Before the model is loaded, which takes the longest.
-    check_outputs({"--json": arguments.json})
+    check_outputs({"--json": arguments.json}, {"--out": arguments.out})
     from nmtgrid.convert import to_ctranslate2
     from nmtgrid.models.directory import load_model
 

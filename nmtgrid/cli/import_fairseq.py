@@ -55,7 +55,7 @@ def command(arguments: ImportArguments) -> None:
     No code in the file is executed. MODEL gives the same log-probabilities; options that nmtgrid
     does not support are refused by name.
     """
-    check_outputs({"--json": arguments.json})
+    check_outputs({"--json": arguments.json}, {"--out": arguments.out})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
 
     text = from_attributes(TextFiles, arguments)

@@ -40,7 +40,7 @@ def command(arguments: ImportArguments) -> None:
     same log-probabilities and translations; settings that nmtgrid's Transformer does not support
     are refused.
     """
-    check_outputs({"--json": arguments.json})
+    check_outputs({"--json": arguments.json}, {"--out": arguments.out})
     from nmtgrid.convert.from_marian import import_folder
 
     facts = import_folder(

@@ -55,6 +55,7 @@ _ACTIVATIONS = {"relu": "relu", "swish": "swish", "silu": "swish"}
 _OFF = ("normalize_before", "normalize_embedding", "add_final_layer_norm")
 _NEUTRAL = {
     "no_repeat_ngram_size": (0,), "encoder_no_repeat_ngram_size": (0,), "min_length": (0,),
+    "min_new_tokens": (0,), "sequence_bias": (), "force_words_ids": (), "penalty_alpha": (0, 0.0),
     "repetition_penalty": (1, 1.0), "diversity_penalty": (0, 0.0), "num_beam_groups": (1,),
     "do_sample": (False,), "early_stopping": (False,), "exponential_decay_length_penalty": (),
     "forced_bos_token_id": (), "suppress_tokens": (), "begin_suppress_tokens": (),
@@ -95,6 +96,7 @@ class _Generation(Record):
     """The fields of `generation_config.json` that are read."""
 
     num_beams: Small = 1
+    max_new_tokens: Positive | None = None
     length_penalty: float = 1.0
     max_length: Positive | None = None
     bad_words_ids: list[list[int]] | None = None
@@ -419,8 +421,11 @@ def _search(
     penalty = record.length_penalty
     if penalty < 0:
         notes.append(f"`length_penalty` is {penalty}, which is replaced by 0")
-    # Both count the start and the end symbol.
-    longest = min(record.max_length or config.max_position_embeddings, 1_000_000)
+    # All count the end symbol, and all but `max_new_tokens`, which wins, the start symbol.
+    longest = record.max_length or config.max_position_embeddings
+    if record.max_new_tokens is not None:
+        longest = record.max_new_tokens + 1
+    longest = min(longest, 1_000_000)
     return {
         "beam": record.num_beams,
         "length_penalty": max(0.0, penalty),

@@ -21,6 +21,7 @@ from nmtgrid.layers.transformer.blocks import AddNorm, DecoderBlock, EncoderBloc
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel
 from nmtgrid.models.transformer.model import Transformer
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
 # Positions that are exported: the longest source or translation.
@@ -83,11 +84,15 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
         spec.save(str(building))
         pipeline.save(building)
         search = loaded.settings.get("search") or {}
+        plan = SearchPlan()
+        a, b = (search.get(name, getattr(plan, name)) for name in ("max_length_a", "max_length_b"))
         readme = _README.format(
             folder=folder,
             beam=search.get("beam", 1),
             penalty=search.get("length_penalty", 1.0),
             most=POSITIONS,
+            longest=POSITIONS - 1,
+            limit=f"{a:g} + {b:g} * (1 + max(map(len, sources)))",
         )
         write_text(building / "README.md", readme)
         return sorted(path.name for path in building.iterdir())
@@ -103,10 +108,13 @@ from nmtgrid.text.pipeline import Pipeline
 folder = "{folder}"
 pipeline, translator = Pipeline.load(folder), ctranslate2.Translator(folder)
 lines = ["..."]
+# Through ids, so that words that are not in the vocabulary, or look like a special symbol, are
+# `<unk>`.
+sources = [pipeline.source_vocabulary.decode(pipeline.encode_source(line)) for line in lines]
 results = translator.translate_batch(
-    [pipeline.source_tokens(line) for line in lines],
+    sources,
     beam_size={beam}, length_penalty={penalty}, return_end_token=True, min_decoding_length=0,
-    max_input_length=0, max_decoding_length={most},
+    max_input_length={longest}, max_decoding_length=min({most}, int({limit})),
 )
 for result in results:
     units = [unit for unit in result.hypotheses[0] if unit != "</s>"]
@@ -117,7 +125,9 @@ for result in results:
 is then ours with `search.length_offset=0`, and scores are those with `search.renormalize=true`:
 `<pad>` and `<s>` are never written and have no probability. A beam stops as soon as it holds
 `beam_size` finished translations, ours when none that is under way is ahead of them; with
-`length_penalty=0` both return the same translation.
+`length_penalty=0` both return the same translation. Lines of more than {longest} units are cut,
+where `nmtgrid decode` splits them into sentences; the length limit is that of the longest line of
+the batch.
 """
 
 

@@ -73,7 +73,8 @@ def check_text(model: TranslationModel) -> None:
     if model.traits.source_features:
         raise ConfigError(
             f"This model (`{model.architecture}`) captions pictures; it cannot read text.",
-            "Give it features of pictures: a safetensors file as INPUT, or a dataset of pictures.",
+            "Give it features of pictures: a file as INPUT whose name ends with .safetensors, or a "
+            "dataset of pictures.",
         )
 
 

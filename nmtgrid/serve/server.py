@@ -151,15 +151,39 @@ class Service:
         }
 
 
+def origin_of(url: str) -> str:
+    """Return the `Origin` of the pages at `url`. Raises ConfigError if it is no site's address."""
+    try:
+        parts = urlsplit(url.lower())
+        is_site = bool(parts.hostname) and parts.scheme in ("http", "https")
+        port = parts.port
+    except ValueError:
+        is_site = False
+    if not is_site or parts.path not in ("", "/") or "@" in parts.netloc or parts.query:
+        raise ConfigError(
+            f"`--public-url {url}` is not the address of a site.",
+            "Give it without a path, such as https://demo.example.org.",
+        )
+    usual = {"http": 80, "https": 443}[parts.scheme]
+    host = f"[{parts.hostname}]" if ":" in str(parts.hostname) else parts.hostname
+    return f"{parts.scheme}://{host}" + ("" if port in (None, usual) else f":{port}")
+
+
 class Server(ThreadingHTTPServer):
     """Serves a `Service`; each connection has a thread, and their number is bounded."""
 
     daemon_threads, block_on_close = True, False
     request_queue_size = 128
 
-    def __init__(self, service: Service, host: str, port: int, page: bool = True) -> None:
-        """Bind the address; raises ConfigError where that cannot be done."""
+    def __init__(
+        self, service: Service, host: str, port: int, page: bool = True, public_url: str = ""
+    ) -> None:
+        """Bind the address; raises ConfigError where that cannot be done.
+
+        `public_url` is what visitors call the server, if a proxy stands before it.
+        """
         self.service, self._host = service, host
+        self.public_origin = origin_of(public_url) if public_url else ""
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         folder = files("nmtgrid.serve") / "page"
         self.page = {
@@ -228,6 +252,8 @@ class Server(ThreadingHTTPServer):
         except ValueError:
             return False
         if host in ("localhost", self._host.lower(), socket.gethostname().lower()):
+            return True
+        if self.public_origin and name.lower() == urlsplit(self.public_origin).netloc:
             return True
         with contextlib.suppress(ValueError):
             return bool(ipaddress.ip_address(host))
@@ -328,7 +354,8 @@ class Handler(BaseHTTPRequestHandler):
         if not self.server.knows_host(host):
             self.close_connection = True
             raise Refusal(403, "This server does not have that name.", "Use its address.")
-        if origin is not None and origin.lower() != f"http://{host}".lower():
+        own = {f"http://{host}".lower(), self.server.public_origin}
+        if origin is not None and origin.lower() not in own - {""}:
             self.close_connection = True
             raise Refusal(403, "Requests of other pages are refused.", "Use this server's own.")
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import re
 from collections.abc import Callable, Mapping
 from itertools import chain
@@ -39,6 +40,8 @@ from nmtgrid.text.vocabulary import SPECIALS, Vocabulary
 # The architectures that can be taken over, by the beginning of their names.
 FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
     "transformer": transformer.plan,
+    # Of fairseq's examples of simultaneous translation: the encoder is causal, as no option says.
+    "transformer_unidirectional": functools.partial(transformer.plan, unidirectional=True),
     "waitk_transformer": transformer.wait_k_plan,
     "fconv": convs2s.plan,
     "lstm": lstm.plan,
@@ -47,11 +50,13 @@ FAMILIES: Mapping[str, Callable[[Options, Checkpoint], Plan]] = {
 # Their names begin like those of a family, but their layers differ from its own.
 _OTHERS = (
     "transformer_lm", "transformer_from_pretrained_xlm", "transformer_modular", "transformer_tiny_",
-    "fconv_lm", "fconv_self_att", "lstm_lm",
+    "transformer_above", "fconv_lm", "fconv_self_att", "lstm_lm",
 )  # fmt: skip
 _LANGUAGE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,39}")
 _SUBWORDS = 0.1
 """Share of a dictionary's types with marks of subwords from which they are no words."""
+_HYPHENS = ("@-@", "##AT##-##AT##")
+"""What Moses' `-a` makes of hyphens, and Tensor2Tensor's form of it."""
 # The defaults of fairseq's own `generate`.
 _SEARCH = {"beam": 5, "length_penalty": 1.0}
 
@@ -84,11 +89,14 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> dict[str, Any]:
         plan = family(options, checkpoint)
         pipeline = _pipeline(options, text)
         faults = options.faults + (
-            _vocabulary_faults(checkpoint, text, pipeline) if pipeline else []
+            _vocabulary_faults(checkpoint, text, pipeline, transformer.tying(options))
+            if pipeline
+            else []
         )
         if faults or pipeline is None:
             raise ConfigError([f"{path}:", *faults], "Only what is the same model can be imported.")
         model = build_model(plan, checkpoint, pipeline)
+    plan.notes.extend(_hyphen_notes(pipeline))
     settings = {
         **plan.objective,
         "search": dict(_SEARCH),
@@ -140,7 +148,7 @@ def _family(path: Path, options: Options) -> tuple[str, Callable[[Options, Check
             f"{path}: a model of the architecture `{name[:80] or 'unknown'}` cannot be imported.",
             f"Those whose names begin with {names} can.",
         )
-    return name, FAMILIES[known[0]]
+    return name, FAMILIES[max(known, key=len)]
 
 
 def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
@@ -176,8 +184,8 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
             options.faults.append(f"{fault.problem} {fault.advice}".strip())
     if text.codes_target is not None and text.codes is None:
         options.faults.append("`--codes-target` needs `--codes`, the codes of the source.")
-    if not codes:
-        options.faults += filter(None, map(_subword_fault, vocabularies, ("source", "target")))
+    for vocabulary, side in zip(vocabularies, ("source", "target"), strict=False):
+        options.faults += _subword_faults(vocabulary, side, has_codes=bool(codes))
     if len(options.faults) > before:
         return None
     facts = TextFacts(
@@ -191,20 +199,41 @@ def _pipeline(options: Options, text: TextFiles) -> Pipeline | None:
     return Pipeline(facts, vocabularies[0], vocabularies[1], *codes)
 
 
-def _subword_fault(vocabulary: Vocabulary, side: str) -> str | None:
-    """Return what is wrong where the dictionary of words has subwords."""
+def _subword_faults(vocabulary: Vocabulary, side: str, *, has_codes: bool) -> list[str]:
+    """Return what is wrong where a dictionary has subwords that the codes do not make."""
     types = vocabulary.types[len(SPECIALS) :]
-    for is_unit, advice in (
-        (lambda unit: unit.endswith(JOINER), "give `--codes`, the codes of subword-nmt"),
-        (lambda unit: unit.startswith(SPACE), "models of SentencePiece cannot be imported"),
-    ):
-        if _SUBWORDS * len(types) < sum(map(is_unit, types)):
-            return f"The {side} dictionary has subwords, not words: {advice}."
-    return None
+    least = _SUBWORDS * len(types)
+    if sum(unit.startswith(SPACE) for unit in types) > least:
+        return [
+            f"The {side} dictionary has subwords of SentencePiece: such models cannot be imported."
+        ]
+    if not has_codes and sum(unit.endswith(JOINER) for unit in types) > least:
+        return [
+            f"The {side} dictionary has subwords, not words: give `--codes`, the codes of "
+            "subword-nmt."
+        ]
+    return []
 
 
-def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline) -> list[str]:
-    """Return a fault for each dictionary that is not that of the embeddings."""
+def _hyphen_notes(pipeline: Pipeline) -> list[str]:
+    """Return a note where the text seems to have been tokenised with Moses' `-a`."""
+    marks = [mark for mark in _HYPHENS if mark in pipeline.source_vocabulary]
+    if not marks or pipeline.facts.tokenize == "none":
+        return []
+    return [
+        f"the source dictionary has `{marks[0]}`: if its text was tokenised by Moses with `-a`, "
+        "which splits words at hyphens, import with `--tokenize none` and tokenise INPUT so "
+        "before `decode`"
+    ]
+
+
+def _vocabulary_faults(
+    checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeline, tied: str
+) -> list[str]:
+    """Return a fault for each dictionary that is not that of the embeddings.
+
+    `tied` is what the options share ("all": one matrix for both sides).
+    """
     faults = []
     for side, path, vocabulary in (
         ("encoder", text.dict_source, pipeline.source_vocabulary),
@@ -217,13 +246,14 @@ def _vocabulary_faults(checkpoint: Checkpoint, text: TextFiles, pipeline: Pipeli
                 f"{side} has vectors of {view.shape[0] if view.shape else 0:,}: give the "
                 "dictionary that it was trained with."
             )
-    # Equal views are one matrix: an id must then mean the same type on both sides.
-    shared = checkpoint.views.get("encoder.embed_tokens.weight")
+    # Equal views are one matrix, but averaged checkpoints have copies of it: an id must then mean
+    # the same type on both sides.
+    source, target = (
+        checkpoint.views.get(f"{side}.embed_tokens.weight") for side in ("encoder", "decoder")
+    )
     if (
-        shared is not None
-        and shared == checkpoint.views.get("decoder.embed_tokens.weight")
-        and pipeline.source_vocabulary.types != pipeline.target_vocabulary.types
-    ):
+        tied == "all" or (source is not None and source == target)
+    ) and pipeline.source_vocabulary.types != pipeline.target_vocabulary.types:
         faults.append(
             f"{text.dict_source} and {text.dict_target} differ, but both sides of the "
             "model share their embeddings: give the same dictionary twice."

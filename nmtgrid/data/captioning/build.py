@@ -341,14 +341,24 @@ def _with_features(
     name: str, captioned: list[CaptionedPicture], features: FeatureFiles
 ) -> list[Picture]:
     """Return the pictures with their features, whose name becomes the picture's."""
-    pictures, missing = [], []
+    pictures, missing, unclear = [], [], []
     for picture in captioned:
-        key = features.find(picture.keys)
-        if key is None:
+        keys = features.find(picture.keys)
+        if not keys:
             missing.append(picture.name)
-        else:
-            # Loaded only when written: the features of all pictures may not fit into memory.
-            pictures.append(Picture(key, picture.captions, functools.partial(features.read, key)))
+            continue
+        if len(keys) > 1:
+            unclear.append(" = ".join(keys))
+        # Loaded only when written: the features of all pictures may not fit into memory.
+        read = functools.partial(features.read, keys[0])
+        pictures.append(Picture(keys[0], picture.captions, read))
+    # One such picture tells that ids and names of files are mixed up, and so may be all others.
+    if unclear:
+        raise InputError(
+            f"{len(unclear):,} of {len(captioned):,} pictures of `{name}` have features under "
+            f"several of their names: {list_names(unclear)}.",
+            "Name all features by the pictures' ids, or all by the names of their files.",
+        )
     if missing:
         raise InputError(
             f"{len(missing):,} of {len(captioned):,} pictures of `{name}` have no features: "

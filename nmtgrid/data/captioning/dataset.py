@@ -82,9 +82,9 @@ class FeatureFiles:
         """The pictures, in the order in which the files list them."""
         return list(self._locations)
 
-    def find(self, keys: Sequence[str]) -> str | None:
-        """Return the first of `keys` that has features."""
-        return next((key for key in keys if key in self._locations), None)
+    def find(self, keys: Sequence[str]) -> list[str]:
+        """Return those of `keys` that have features."""
+        return [key for key in keys if key in self._locations]
 
     def read(self, name: str) -> NDArray[Any]:
         """Return the features [regions, F] of a picture, as the file has them.

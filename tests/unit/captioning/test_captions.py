@@ -145,7 +145,7 @@ def test_a_tensor_for_each_picture(tmp_path: Path, dtype: torch.dtype) -> None:
     assert set(files.names) == set(features())
     for name, expected in features().items():
         assert as_floats(files.read(name)).tolist() == expected.reshape(-1, 3).tolist()
-    assert files.find(["10", "a10.jpg", "a10"]) == "a10.jpg" and files.find(["10"]) is None
+    assert files.find(["10", "a10.jpg", "a10"]) == ["a10.jpg"] and files.find(["10"]) == []
 
 
 @pytest.mark.parametrize("named", ["ids", "facts"])
@@ -380,6 +380,22 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
     for plan in (CaptionPlan(target_lang="e n"), CaptionPlan(max_words=0)):
         with pytest.raises(ConfigError, match="must be"):
             preprocess_captions(plan, karpathy, tmp_path / "data")
+
+
+def test_features_under_two_names_of_a_picture(tmp_path: Path) -> None:
+    """Ids that count from 1 are stems of the files of other pictures, which count from 0."""
+    images = [{"id": n + 1, "file_name": f"{n}.jpg"} for n in range(6)]
+    notes = [{"image_id": n + 1, "caption": f"file {n} here"} for n in range(6)]
+    captions = write_json(tmp_path / "c.json", {"images": images, "annotations": notes})
+    by_stem = {str(n): torch.full((1, 2), float(n)) for n in range(7)}
+    save_tensors(tmp_path / "stems", by_stem)
+    sources = CaptionSources(captions, [tmp_path / "stems"], {"valid": "2"})
+    with pytest.raises(InputError, match=r"under several of their names: `1 = 0`"):
+        preprocess_captions(CaptionPlan(), sources, tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+    save_tensors(tmp_path / "files", {f"{name}.jpg": by_stem[name] for name in by_stem})
+    sources = dataclasses.replace(sources, features=[tmp_path / "files"])
+    preprocess_captions(CaptionPlan(), sources, tmp_path / "data")
 
 
 def test_nan_ends_it_and_leaves_nothing(tmp_path: Path) -> None:

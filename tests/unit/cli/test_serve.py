@@ -26,7 +26,7 @@ from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset
 from nmtgrid.online.stream import LineStream, StreamTranslator, WrittenToken
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import read_traces
-from nmtgrid.serve.server import Server, Service, read_examples
+from nmtgrid.serve.server import Server, Service, origin_of, read_examples
 from nmtgrid.serve.streams import Limits, Refusal, Worker
 from nmtgrid.serve.systems import Models, SystemRequest
 from recipes.chromium import BROWSER, browser
@@ -292,6 +292,48 @@ def test_bad_requests(
     assert message in f"{answer['error']} {answer['advice']}" and "Traceback" not in str(answer)
     assert Client(server).ask("GET", "/health")[0] == 200
     assert len(server.service.streams) == 0
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://Demo.example.org"}, 201),
+        ({"Host": "demo.example.org", "Origin": "https://demo.example.org"}, 201),
+        ({"Host": "demo.example.org"}, 201),
+        ({"Host": "demo.example.org", "Origin": "https://evil.example"}, 403),
+        ({"Origin": "https://demo.example.org:444"}, 403),
+        ({"Host": "evil.example", "Origin": "https://demo.example.org"}, 403),
+    ],
+)
+def test_behind_a_proxy(headers: dict[str, str], status: int, models: Models) -> None:
+    """Proxies pass on the visitors' `Origin`, and either their `Host` or the server's own."""
+    service = Service(models, LIMITS, ())
+    server = Server(service, "127.0.0.1", 0, public_url="https://Demo.example.org/")
+    server.begin()
+    body = {"systems": [{"model": "grid", "policy": "wait-k k=1"}]}
+    assert Client(server).ask("POST", "/streams", body, headers)[0] == status
+    assert server.end(10)
+
+
+@pytest.mark.parametrize(
+    ("url", "origin"),
+    [
+        ("https://a.example:443/", "https://a.example"),
+        ("http://A.example:8080", "http://a.example:8080"),
+        ("https://[::1]:8", "https://[::1]:8"),
+    ],
+)
+def test_origins_of_addresses(url: str, origin: str) -> None:
+    assert origin_of(url) == origin
+
+
+@pytest.mark.parametrize(
+    "url", ["a.example", "ftp://a.example", "https://a.example/demo", "https://u@a.example",
+            "https://", "https://a:99999", "https://a.example?x=1", "https://["],
+)  # fmt: skip
+def test_addresses_that_are_no_sites(url: str) -> None:
+    with pytest.raises(ConfigError, match="not the address of a site"):
+        origin_of(url)
 
 
 POLICIES = [

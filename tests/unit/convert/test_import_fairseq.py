@@ -163,6 +163,39 @@ def test_log_probabilities_are_the_same(name: str, zipped: bool, tmp_path: Path)
     check_same(taken(tmp_path, reference, zipped=zipped).model, reference)
 
 
+@pytest.mark.parametrize(
+    "arch", ["transformer_unidirectional", "transformer_unidirectional_iwslt_de_en"]
+)
+def test_causal_encoders_may_be_told_by_the_name_alone(arch: str, tmp_path: Path) -> None:
+    """As in fairseq's examples of simultaneous translation, which have no option for it."""
+    reference = Transformer(TYPES, uni_encoder=True)
+    del reference.options.uni_encoder
+    reference.options.arch = arch
+    model = taken(tmp_path, reference).model
+    assert model.config.encoder == "unidirectional"
+    reference.options.uni_encoder = True
+    check_same(model, reference)
+
+
+@pytest.mark.parametrize("mark", ["@-@", "##AT##-##AT##"])
+def test_hyphens_that_moses_splits_are_noted(
+    mark: str, tmp_path: Path, messages: list[str]
+) -> None:
+    dictionary, _ = write_dictionaries(tmp_path)
+    reference = Transformer(TYPES)
+    checkpoint = write_checkpoint(tmp_path / "c.pt", content(reference.options, reference.state))
+    assert take_over(tmp_path, checkpoint) == 0
+    assert not [line for line in messages if "at hyphens" in line]
+    text = dictionary.read_text(encoding="utf-8")
+    dictionary.write_text(text.replace("de3 ", f"{mark} "), encoding="utf-8")
+    for name, options, count in (("moses", (), 1), ("none", ("--tokenize", "none"), 0)):
+        messages.clear()
+        (tmp_path / "model").rename(tmp_path / f"before-{name}")
+        assert take_over(tmp_path, checkpoint, *options) == 0
+        notes = [line for line in messages if "at hyphens" in line]
+        assert len(notes) == count and all(f"`{mark}`" in note for note in notes)
+
+
 TABLES = [(make, form) for make in (Transformer, LSTM, ConvS2S, Pervasive)
           for form in ("cfg", "plain")] + [(Transformer, "nested")]  # fmt: skip
 

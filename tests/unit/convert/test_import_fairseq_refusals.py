@@ -42,6 +42,7 @@ REFUSED: list[tuple[Callable[..., Reference], dict[str, Any], str]] = [
     (Transformer, {"dropout": 1.5}, "--dropout 1.5"),
     (Transformer, {"arch": "transformer_lm_big"}, "`transformer_lm_big`"),
     (Transformer, {"arch": "wait_transformer"}, "`wait_transformer`"),
+    (Transformer, {"arch": "transformer_above_iwslt"}, "`transformer_above_iwslt`"),
     (Transformer, {"simul_type": "waitk"}, "--simul-type waitk"),
     (Transformer, {"expert_lagging": "1,6,11"}, "--expert-lagging 1,6,11"),
     (Transformer, {"arch": "waitk_transformer_base", "gelu": True}, "--gelu"),
@@ -96,10 +97,15 @@ def test_options_are_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    ("unit", "words"), [("{}@@", "give `--codes`"), ("▁{}", "SentencePiece cannot be imported")]
+    ("unit", "codes", "words"),
+    [
+        ("{}@@", False, "has subwords, not words: give `--codes`"),
+        ("▁{}", False, "has subwords of SentencePiece: such models cannot be imported"),
+        ("▁{}", True, "has subwords of SentencePiece: such models cannot be imported"),
+    ],
 )
 def test_dictionaries_of_subwords_need_their_codes(
-    unit: str, words: str, tmp_path: Path, messages: list[str]
+    unit: str, codes: bool, words: str, tmp_path: Path, messages: list[str]
 ) -> None:
     reference = Transformer(TYPES)
     dictionary, _ = write_dictionaries(tmp_path)
@@ -109,10 +115,28 @@ def test_dictionaries_of_subwords_need_their_codes(
         lines[number] = f"{unit.format(word)} {count}"
     dictionary.write_text("\n".join(lines) + "\n", encoding="utf-8")
     values = content(reference.options, reference.state)
-    assert take_over(tmp_path, write_checkpoint(tmp_path / "c.pt", values)) == 2
-    assert f"The source dictionary has subwords, not words: {words}" in " ".join(
-        " ".join(messages).split()
-    ).replace("models of SentencePiece", "SentencePiece")
+    (tmp_path / "codes").write_text("#version: 0.2\nd e\n", encoding="utf-8")
+    options = ("--codes", str(tmp_path / "codes")) if codes else ()
+    assert take_over(tmp_path, write_checkpoint(tmp_path / "c.pt", values), *options) == 2
+    assert f"The source dictionary {words}" in " ".join(" ".join(messages).split())
+
+
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_shared_embeddings_need_one_dictionary(
+    is_copy: bool, tmp_path: Path, messages: list[str]
+) -> None:
+    """Averaged checkpoints have a copy of the matrix for each side."""
+    reference = Transformer((13, 13), share_all_embeddings=True)
+    shared = reference.state["decoder.embed_tokens.weight"]
+    for name in ("encoder.embed_tokens.weight", "decoder.output_projection.weight"):
+        reference.state[name] = shared.clone() if is_copy else shared
+    source, target = write_dictionaries(tmp_path)
+    source.write_text(target.read_text("utf-8").replace("en3 ", "de3 "), "utf-8")
+    checkpoint = write_checkpoint(tmp_path / "c.pt", content(reference.options, reference.state))
+    assert take_over(tmp_path, checkpoint) == 2
+    assert "give the same dictionary twice" in " ".join(" ".join(messages).split())
+    source.write_bytes(target.read_bytes())
+    assert take_over(tmp_path, checkpoint) == 0
 
 
 def test_languages_may_have_regions(tmp_path: Path) -> None:

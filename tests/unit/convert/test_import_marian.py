@@ -14,6 +14,7 @@ import torch
 
 import nmtgrid
 from nmtgrid.cli.app import main
+from nmtgrid.models.directory import load_model
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.vocabulary import BEGIN, PAD
 
@@ -261,3 +262,23 @@ def test_what_generate_does_otherwise_is_noted(
     notes = [line for line in messages if line.startswith("Note: ")]
     assert len(notes) == 2
     assert "`no_repeat_ngram_size`" in notes[0] and "`bad_words_ids`" in notes[1]
+
+
+def test_the_number_of_new_tokens_is_the_limit(
+    whole: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    """It wins over `max_length`, which counts the start symbol too."""
+    folder = tmp_path / "theirs"
+    shutil.copytree(whole, folder)
+    limits = {}
+    for name, changes in (("length", {"max_length": 8}), ("new", {"max_new_tokens": 7})):
+        _change(folder, "generation_config.json", **changes, min_new_tokens=3)
+        assert main(["import-marian", str(folder), "--out", str(tmp_path / name)]) == 0
+        limits[name] = load_model(tmp_path / name).settings["search"]["max_length_a"]
+    assert limits == {"length": 6.0, "new": 6.0}
+    assert sum("`min_new_tokens`" in line for line in messages) == 2
+    theirs, tokenizer = load_theirs(folder)
+    encoded = tokenizer(["the red cat sees a small dog"], return_tensors="pt")
+    # With the start and the end symbol, which is written in any case.
+    longest = theirs.generate(**encoded, min_new_tokens=7)
+    assert longest.shape[1] == 8
