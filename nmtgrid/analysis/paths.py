@@ -94,12 +94,18 @@ def _share(units: Sequence[Collection[int] | None], written: int) -> float | Non
 def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
     """Return the traces of all systems.
 
-    Raises InputError for traces without `reads`, and for systems whose lines differ.
+    Raises InputError as `check_traced` does.
     """
-    systems: dict[str, list[Trace]] = {}
+    systems = {name: list(read_traces(path)) for name, path in files.items()}
+    check_traced(files, systems)
+    return systems
+
+
+def check_traced(files: Mapping[str, Path], systems: Mapping[str, Sequence[Trace]]) -> None:
+    """Raise InputError for traces without `reads`, and for systems whose lines differ."""
+    first, first_path = next(iter(systems.values())), next(iter(files.values()))
     for name, path in files.items():
-        traces = systems[name] = list(read_traces(path))
-        first, first_path = next(iter(systems.values())), next(iter(files.values()))
+        traces = systems[name]
         for line, trace in enumerate(traces, start=1):
             if trace.reads is None and trace.target:
                 raise InputError(
@@ -123,7 +129,6 @@ def read_traced(files: Mapping[str, Path]) -> dict[str, list[Trace]]:
                     path=path,
                     line=line,
                 )
-    return systems
 
 
 def read_references(path: Path, traces: Iterable[Trace]) -> list[str]:
@@ -202,7 +207,7 @@ def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
     shown = soft_alignments.by_words(trace) if unit == "word" else trace
     if unit == "word":
         sizes = [source.count(word) for word in range(len(shown.source))]
-        # A word is written with its last unit, and read when its last unit has been.
+        # A word is written with its last unit, and counts as read with its first.
         reads = []
         if target:
             mark = mark_of(trace.target)

@@ -29,6 +29,7 @@ from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.analysis.systems import is_traces, named_files
 from nmtgrid.analysis.training_curves import read_runs
 from nmtgrid.analysis.tuning import read_tuning
+from nmtgrid.base import console
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.metrics.bootstrap import RESAMPLES
 from nmtgrid.metrics.quality import most_samples
@@ -121,6 +122,7 @@ def sections(
         yield latency.latency_section(results, areas=areas)
     if online := inputs.systems_with("reads"):
         traced = {name: inputs.traces[path] for name, path in online.items()}
+        paths.check_traced(online, traced)
         more = ([], []) if inputs.train is None else read_words(*inputs.train)
         links, origin = paths.learned_links(traced, more, "grow-diag-final-and", advance)
         systems = paths.as_paths(online, traced, links, "token")
@@ -340,5 +342,4 @@ def _paragraphs(text: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    # What no encoding has (odd bytes of file names) is written as escapes.
-    return html.escape(text.encode("utf-8", "backslashreplace").decode("utf-8"))
+    return html.escape(console.printable(text))

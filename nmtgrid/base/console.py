@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ _speaker = ""
 _only_faults = False
 # Columns of a table that is not written to a terminal.
 _UNBOUNDED = 10_000
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def hush(speaker: str) -> None:
@@ -50,19 +52,19 @@ def say(text: str) -> None:
     """Print a message for people on standard error."""
     if _only_faults:
         return
-    messages.print(_printable(text), markup=False)
+    messages.print(printable(text), markup=False)
 
 
 def warn(text: str) -> None:
     """Print a warning on standard error."""
-    messages.print(_printable(f"warning: {text}"), style="yellow", markup=False)
+    messages.print(printable(f"warning: {text}"), style="yellow", markup=False)
 
 
 def error(problem: str, advice: str = "") -> None:
     """Print an error on standard error."""
-    messages.print(_printable(f"{_speaker}error: {problem}"), style="bold red", markup=False)
+    messages.print(printable(f"{_speaker}error: {problem}"), style="bold red", markup=False)
     if advice:
-        messages.print(_printable(f"       {advice}"), markup=False)
+        messages.print(printable(f"       {advice}"), markup=False)
 
 
 def table(
@@ -79,7 +81,7 @@ def table(
     """
     if _only_faults and console is messages:
         return
-    content = Table(title=Text(_printable(title), style="table.title"), title_justify="left")
+    content = Table(title=Text(printable(title), style="table.title"), title_justify="left")
     rows = [list(row) for row in rows]
     for column, heading in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[column], (int, float)) for row in rows)
@@ -152,9 +154,15 @@ def _format(cell: Any) -> str:
         return f"{cell:,.2f}"
     if isinstance(cell, int) and not isinstance(cell, bool):
         return f"{cell:,}"
-    return _printable(str(cell))
+    return printable(str(cell))
 
 
-def _printable(text: str) -> str:
-    """Return `text` with what no encoding has (odd bytes of file names) written as escapes."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+def printable(text: str) -> str:
+    """Return `text` with what no terminal should get written as escapes.
+
+    These are control characters, which may be commands to it, and what no encoding has (odd bytes
+    of file names).
+    """
+    return _CONTROL.sub(
+        lambda match: f"\\x{ord(match[0]):02x}", text.encode("utf-8", "backslashreplace").decode()
+    )

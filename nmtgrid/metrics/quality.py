@@ -13,15 +13,14 @@ import logging
 import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import repeat
 from typing import Any, Literal
 
 import numpy
+import sacrebleu.significance
 from numpy.typing import NDArray
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
-from sacrebleu.significance import PairedTest
 
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics.cider import Cider
@@ -204,6 +203,10 @@ def paired_test(
     `counts` has [sentences, columns] for each system. These are sacreBLEU's own paired bootstrap
     and approximate randomisation, with its random numbers. Raises ConfigError if more than 4 GiB of
     random numbers would be needed at once.
+
+    Departs: SacreBLEU counts samples whose difference is greater than the real one. Here those
+    where it is as great count too, as the test needs: systems that differ in a few sentences alone
+    have few possible differences, and their greatest one would have the least p-value there is.
     """
     first = next(iter(counts.values()))
     _check_memory(kind, samples, len(first[0]), max(array[0].shape[1] for array in counts.values()))
@@ -212,18 +215,16 @@ def paired_test(
         for index in range(len(first))
     ]
     metrics = {name: _counted(name, tokenize, lowercase) for name in counts}
-    with _seeded(seed):
+    with _seeded(seed), _ties_counted():
         short = "bs" if kind == "bootstrap" else "ar"
         # What stands where sacreBLEU expects lines is counted already.
-        signatures, scores = PairedTest(systems, metrics, None, short, samples)()  # type: ignore[arg-type]
+        test = sacrebleu.significance.PairedTest(systems, metrics, None, short, samples)  # type: ignore[arg-type]
+        signatures, scores = test()
 
-    def tested(result: Any, is_identical: bool, first: float) -> dict[str, Any]:
-        # Of equal systems, or of equal scores in every sample, sacreBLEU says 1 / (samples + 1),
-        # its least p-value.
-        is_equal = abs(result.score - first) < ROUNDING and result.p_value is not None
+    def tested(result: Any, is_identical: bool) -> dict[str, Any]:
         figures = {
             "score": result.score,
-            "p_value": None if is_identical else 1.0 if is_equal else result.p_value,
+            "p_value": None if is_identical else result.p_value,
             "bootstrap_mean": result.mean,
             "interval_95": result.ci,
         }
@@ -235,8 +236,7 @@ def paired_test(
     answers = {}
     for (name, arrays), title in zip(counts.items(), titles, strict=True):
         alike = [False, *(numpy.array_equal(own, arrays[0]) for own in arrays[1:])]
-        baseline: Any = scores[title][0]
-        results = [*map(tested, scores[title], alike, repeat(baseline.score))]
+        results = [*map(tested, scores[title], alike)]
         answers[name] = results, str(signatures[title])
     return answers
 
@@ -297,6 +297,18 @@ def _seeded(seed: int) -> Iterator[None]:
             del os.environ[name]
         else:
             os.environ[name] = before
+
+
+@contextlib.contextmanager
+def _ties_counted() -> Iterator[None]:
+    """Have sacreBLEU count samples whose difference is as great as the real one; see above."""
+    name = "_compute_p_value"
+    strictly = getattr(sacrebleu.significance, name)
+    setattr(sacrebleu.significance, name, lambda stats, real: strictly(stats, real - ROUNDING))
+    try:
+        yield
+    finally:
+        setattr(sacrebleu.significance, name, strictly)
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:

@@ -18,6 +18,7 @@ from nmtgrid.analysis.section import Cell, Interval, Picture, Section, Table, fo
 from nmtgrid.analysis.systems import check_lengths, read_text
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.text import open_writer
+from nmtgrid.base.spans import plural
 from nmtgrid.metrics import bootstrap
 from nmtgrid.metrics.bootstrap import RESAMPLES
 from nmtgrid.metrics.quality import SEED
@@ -115,7 +116,7 @@ def check_edges(edges: Sequence[float]) -> list[str]:
 def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
     """Return the names of buckets; those of whole numbers say their last: 10–19."""
     is_whole = is_whole and all(float(edge).is_integer() for edge in edges)
-    digits = max(len(f"{edge:.10g}".partition(".")[2]) for edge in edges)
+    digits = max(len(f"{edge:.10f}".rstrip("0").partition(".")[2]) for edge in edges)
     names = []
     for low, high in itertools.pairwise(edges):
         first, last = (f"{edge:,.{digits}f}" for edge in (low, high - is_whole))
@@ -308,8 +309,10 @@ def _shown(names: Sequence[str], scored: BucketScores, measure: Measure) -> tupl
     # "sentence BLEU" begins a line here; "chrF" is a name.
     title = title if measure == "chrf" else title[0].upper() + title[1:]
     caption = f"{title}. Under each bucket is the number of its sentences."
+    unit = "percent"
     if buckets.without:
         caption += f" Of {buckets.without:,} sentences it is not known."
+        unit += f"; without {plural(buckets.without, 'sentence')} of which it is not known"
     return _table_and_picture(
         names,
         columns,
@@ -321,6 +324,7 @@ def _shown(names: Sequence[str], scored: BucketScores, measure: Measure) -> tupl
         x_label=AXES[buckets.by],
         y_label=f"{TITLES[measure]} (percent)",
         note=buckets.note,
+        unit=unit,
     )
 
 
@@ -408,11 +412,12 @@ def _by_sentence_bleu(
     systems = [buckets.select(kept) for buckets in systems]
     total = len(evaluation.reference_lines)
     percents = [[100.0 * size / total for size in buckets.sizes] for buckets in systems]
+    intervals = [_share_intervals(buckets, total, samples) for buckets in systems]
     title = "Sentences by sentence BLEU"
     table, picture = _table_and_picture(
         names,
         percents,
-        [_share_intervals(buckets, total, samples) for buckets in systems],
+        intervals,
         [Group(label) for label in systems[0].labels],
         title=title,
         caption=f"{title}: the share of each system's sentences in each bucket.",
@@ -426,8 +431,8 @@ def _by_sentence_bleu(
         "of": AXES["sentence-bleu"],
         "buckets": systems[0].bound_values(),
         "systems": [
-            {"system": name, "sentences": buckets.sizes}
-            for name, buckets in zip(names, systems, strict=True)
+            {"system": name, "sentences": buckets.sizes, "percent_interval_95": own}
+            for name, buckets, own in zip(names, systems, intervals, strict=True)
         ],
     }
     return table, picture, report

@@ -103,7 +103,7 @@ def comparison_section(
     tests = [
         test_against_first(evaluation, kind, getattr(options, kind), metrics, options.seed)
         for kind in _TESTS
-        if getattr(options, kind) and len(evaluation.systems) > 1
+        if getattr(options, kind) and len(evaluation.systems) > 1 and _is_testable(evaluation)
     ]
     words = word_accuracy(evaluation, frequencies)
     ngrams = differing(evaluation, options.ngrams) if options.ngrams else []
@@ -152,6 +152,11 @@ def comparison_section(
 _SIGNIFICANT = 0.05
 
 
+def _is_testable(evaluation: Evaluation) -> bool:
+    """Return whether sentences can be resampled; every sample of a single one is that one."""
+    return len(evaluation.reference_lines) > 1
+
+
 def _finding(
     evaluation: Evaluation,
     bleu: Sequence[float],
@@ -162,7 +167,7 @@ def _finding(
     names = evaluation.names
     best = max(range(len(names)), key=lambda index: bleu[index])
     sentences = [f"On {evaluation.corpus}:"] if evaluation.corpus else []
-    if len(names) == 1 and options.bootstrap:
+    if len(names) == 1 and options.bootstrap and _is_testable(evaluation):
         drawn = evaluation.resampled(["bleu"], None, options.bootstrap, options.seed)["bleu"][0]
         interval = format_interval(bootstrap.interval(drawn))
         sentences.append(f"{names[0]} has {bleu[0]:.2f} BLEU (95 % interval {interval}).")
@@ -180,7 +185,8 @@ def _finding(
     if tests:
         how = f"Test: {_TESTS[tests[0]['test']]} with {tests[0]['samples']:,} samples. {how}"
     elif len(names) > 1:
-        how = f"No test says whether that is chance. {how}"
+        why = "" if _is_testable(evaluation) else ": it would need two sentences or more"
+        how = f"No test says whether that is chance{why}. {how}"
     warnings = [f"Beware: {mismatch}" for mismatch in evaluation.case_mismatches()]
     return "\n\n".join([" ".join(sentences), *warnings, how])
 
@@ -205,7 +211,8 @@ def _verdict(
     if tested["p_value"] is None or is_equal:
         return f"BLEU sees no difference between {names[index]} and {names[0]} ({own:.2f})."
     if (interval := tested["difference_interval_95"]) is not None:
-        ends = interval if own >= first else (-interval[1], -interval[0])
+        # Of a zero, minus would be a sign.
+        ends = interval if own >= first else (0.0 - interval[1], 0.0 - interval[0])
         facts.append(f"95 % interval of the difference {format_interval(ends, 2, '+')}")
     facts.append(f"p = {tested['p_value']:.4f}")
     for row, other in zip(tests[0]["metrics"][1:], others, strict=True):
@@ -235,7 +242,8 @@ def _text(
         sentences.append(
             f"SacreBLEU's {_TESTS[test['test']]} with {test['samples']:,} samples (seed "
             f"{test['seed']}): p "
-            f"is the probability of a difference from {evaluation.names[0]} this large by chance. "
+            f"is the probability of a difference from {evaluation.names[0]} at least this large by "
+            "chance. "
             "Systems whose sentences all have the same statistics are identical, and have no p."
         )
     sentences.append(

@@ -247,7 +247,12 @@ class Evaluation:
 _RESCORED: Mapping[str, Callable[[NDArray[numpy.float64], int], NDArray[numpy.float64]]] = {
     "bleu": lambda sums, _: corpus_bleus(sums),
     "chrf": lambda sums, _: corpus_chrfs(sums),
-    "ter": lambda sums, _: 100.0 * sums[:, 0] / numpy.maximum(sums[:, 1], 1e-9),
+    # As sacreBLEU: against references without words any edit is a hundred percent.
+    "ter": lambda sums, _: numpy.where(
+        sums[:, 1] > 0,
+        100.0 * sums[:, 0] / numpy.maximum(sums[:, 1], 1.0),
+        100.0 * (sums[:, 0] > 0),
+    ),
     "sentence-bleu": lambda sums, count: sums / count,
 }
 """Scores in percent of sums over so many sentences [samples, columns]; sentence BLEU is a mean."""

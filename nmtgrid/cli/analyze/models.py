@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -202,6 +203,10 @@ def latency(arguments: LatencyArguments) -> None:
     faults = []
     if (arguments.unit, arguments.convention) == ("token", "simuleval"):
         faults.append("SimulEval's convention counts words: leave out `--unit token`.")
+    elif arguments.unit == "token" and arguments.metric.startswith("ca-"):
+        faults.append("Computation-aware latency counts words: leave out `--unit token`.")
+    counts = Counter(path for _, path in named)
+    faults += [f"{path} is given twice." for path, count in counts.items() if count > 1]
     check_rules(arguments, RULES, faults)
     from nmtgrid.analysis.latency import latency_section, read_areas, read_online_results
     from nmtgrid.online.published import warnings

@@ -244,6 +244,7 @@ def difficulty(arguments: DifficultyArguments) -> None:
         "--alignments": links,
         **more,
         **{f"FILE {(path := split_label(text)[1])}": path for text in systems},
+        **arguments.other_outputs,
     }
     outputs = {
         "--difficulty-out": arguments.difficulty_out,

@@ -100,11 +100,6 @@ RULES = [
         unless="activations",
     ),
     Requires("split", "data", "`--split` names a part of a dataset: add `--data DATA`."),
-    Requires(
-        "alignments",
-        "source data",
-        "`--alignments` are links from the source: add `--source FILE`.",
-    ),
     Excludes(
         "alignments", "train", "`--alignments` are given, so none are learned: leave out `--train`."
     ),
@@ -155,6 +150,8 @@ def report(arguments: ReportArguments) -> None:
             models=arguments.activations, data=arguments.data, split=split
         )
         parts.append(probed_section(probed))
+    if arguments.corpus is not None:
+        parts = [dataclasses.replace(part, corpus=arguments.corpus) for part in parts]
     origin = [f"Made by nmtgrid {__version__}, `nmtgrid analyze report`"]
     if files := [path.name for path in inputs.values() if path is not None]:
         origin.append(f"of {', '.join(files)}")
@@ -180,13 +177,30 @@ def _faults(arguments: ReportArguments) -> list[str]:
         faults.append("There is nothing to report on: give translations, as in NAME=FILE.")
     if arguments.out.suffix.lower() not in (".html", ".htm"):
         faults.append(f"`--out {arguments.out}` must be a page: give a name that ends in .html.")
-    if systems and arguments.train is not None and not (arguments.source or arguments.data):
-        from nmtgrid.analysis.systems import is_traces
+    faults += line_faults(arguments.line or [])
+    if not systems:
+        return faults
+    from nmtgrid.analysis.systems import is_traces
+    from nmtgrid.search.traces import read_traces
 
-        # Traces have sources of their own.
-        if not any(map(is_traces, systems)):
-            faults.append(
-                "`--train` needs the source, from which alignments are learned: add `--source "
-                "FILE`."
-            )
-    return faults + line_faults(arguments.line or [])
+    if arguments.line and not any(map(is_traces, systems)):
+        faults.append("`--line` names lines of traces, but there are none: leave it out.")
+    # A dataset beside references is that of `--activations` alone.
+    has_dataset = arguments.data is not None and arguments.reference is None
+    if has_dataset and arguments.source is not None:
+        faults.append("`--data` provides what `--source` gives: leave one of them out.")
+    if has_dataset or arguments.source is not None:
+        return faults
+    if arguments.alignments is not None:
+        faults.append("`--alignments` are links from the source: add `--source FILE`.")
+    # Traces with reading paths have sources of their own, which are aligned.
+    if arguments.train is not None and not any(
+        trace.reads is not None
+        for path in systems
+        if is_traces(path) and path.is_file()
+        for trace in read_traces(path)
+    ):
+        faults.append(
+            "`--train` needs the source, from which alignments are learned: add `--source FILE`."
+        )
+    return faults

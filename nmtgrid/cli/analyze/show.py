@@ -22,6 +22,7 @@ from nmtgrid.cli.options import (
     Requires,
     check_outputs,
     check_rules,
+    explicit_options,
     flag,
     option,
     unusable,
@@ -60,7 +61,19 @@ class ShownArguments(CommandArguments):
 
     def check(self, *inputs: Path | None) -> None:
         """Raise ConfigError unless pictures and JSON can be written and replace no input."""
+        faults = []
+        if self.out is not None and is_file(self.out) and "picture" in explicit_options(self):
+            faults.append("`--format` is for figures in a folder: a file has that of its name.")
+        check_rules(
+            self, [Requires("picture", "out", "`--format` is for figures: add `--out`.")], faults
+        )
         check_out(self.out, self.json, inputs)
+
+    @property
+    def other_outputs(self) -> dict[str, Path | None]:
+        """The files of `--json` and `--out`, which no further output may replace."""
+        has_file = self.out is not None and is_file(self.out)
+        return {"--json": self.json, "--out": self.out if has_file else None}
 
     def show(self, section: Section) -> None:
         """Print the finding and the tables, draw the pictures, write the values."""

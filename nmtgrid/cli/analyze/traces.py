@@ -97,6 +97,7 @@ def alignments(arguments: AlignmentsArguments) -> None:
             n: path.with_name(f"{path.stem}-{n}{path.suffix}") for n, path in outputs.items()
         }
     inputs = {"--gold": gold, **{f"TRACES {path}": path for path in files.values()}}
+    inputs |= arguments.other_outputs
     check_outputs({f"--pharaoh {name}": path for name, path in outputs.items()}, inputs)
     lines = arguments.line or []
     check_rules(arguments, ALIGNMENTS_RULES, line_faults(lines))
@@ -129,6 +130,16 @@ class ExitsArguments(ShownArguments):
     )
 
 
+EXITS_RULES = [
+    Requires(
+        "reference line examples",
+        "out json",
+        "{option} is for the examples, which are in figures and in the JSON: add `--out DIR` or "
+        "`--json FILE`.",
+    ),
+]
+
+
 @takes(
     ExitsArguments,
     {INPUT_OUTPUT: "reference line examples out picture corpus"},
@@ -143,8 +154,7 @@ def exits(arguments: ExitsArguments) -> None:
     systems, reference, lines = arguments.systems, arguments.reference, arguments.line or []
     inputs = [split_label(text)[1] for text in systems]
     arguments.check(*inputs, reference)
-    if faults := line_faults(lines):
-        raise ConfigError(faults)
+    check_rules(arguments, EXITS_RULES, line_faults(lines))
     from nmtgrid.analysis.exits import exits_section, read_exits
     from nmtgrid.analysis.paths import read_references
     from nmtgrid.analysis.systems import named_files
@@ -199,8 +209,9 @@ PATHS_RULES = [
 def paths(arguments: PathsArguments) -> None:
     """Show when simultaneous systems read and write: paths over word alignments, side by side.
 
-    A word is anticipated if it is written before a source word aligned with it has been read.
-    Attention covers only what has been read, so it shows no anticipation.
+    A word is anticipated if it is written before a source word aligned with it has been read; with
+    `--words` a word counts as read with its first unit, as it does in latency. Attention covers
+    only what has been read, so it shows no anticipation.
     """
     from nmtgrid.analysis.systems import named_files
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import random
@@ -202,9 +203,12 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     number = list(map(float, range(len(reference))))
     by: list[Property] = ["reference-length", "length-ratio", "difficulty", "sentence-bleu"]
     section = buckets.buckets_section(evaluated, by, edges=[20.0, 40.0], difficulty=number)
+    empty = reference.count("")
+    assert empty > 1
     assert [table.title for table in section.tables] == [
         "BLEU by reference length (percent; in brackets: 95 %)",
-        "BLEU by length ratio (percent; in brackets: 95 %)",
+        f"BLEU by length ratio (percent; without {empty} sentences of which it is not known; in "
+        "brackets: 95 %)",
         "Sentence BLEU by difficulty (percent; in brackets: 95 %)",
         "Sentences by sentence BLEU (percent of the 300 sentences; in brackets: 95 %)",
     ]
@@ -220,6 +224,10 @@ def test_sections_draw_and_tell(tmp_path: Path) -> None:
     assert set(report["systems"][0]) == {"system"} | scores | intervals
     shares = section.values["buckets"][3]["systems"]
     assert [sum(share["sentences"]) for share in shares] == [300, 300]
+    for share in shares:
+        for size, (low, high) in zip(share["sentences"], share["percent_interval_95"], strict=True):
+            assert low <= size / 3 <= high
+    assert buckets.labels([0.00001, 0.5], is_whole=False)[0] == "< 0.00001"
 
 
 def test_intervals_of_buckets_are_those_of_a_plain_loop() -> None:
@@ -488,12 +496,64 @@ def test_paired_tests_are_sacrebleus(kind: quality.TestName, option: str, tmp_pa
             assert [f"{number:.9f}" for number in shown if number is not None] == row[column]
             assert (ours["bootstrap_mean"] is not None) == (kind == "bootstrap")
         assert first["p_value"] is None
-        assert [f"{second['p_value']:.4f}"] == cells[2][column]
-        assert [f"{third['p_value']:.4f}"] == cells[4][column]
+        for ours, (shown,) in ((second, cells[2][column]), (third, cells[4][column])):
+            # Samples with the very difference count here; with these lines there are some.
+            is_equal = f"{ours['p_value']:.4f}" == shown
+            assert is_equal or (kind == "randomisation" and ours["p_value"] > float(shown))
         assert tested["signature"] in ran.stdout
         p_values |= {second["p_value"], third["p_value"]}
     # The systems are such that chance decides some and not all.
     assert len(p_values) > 2
+
+
+@pytest.mark.parametrize("changed", [1, 3])
+def test_randomisation_of_systems_that_hardly_differ(changed: int) -> None:
+    """Against all swaps of the sentences that differ, by sacreBLEU's own scores."""
+    systems, reference = corpus(shortest=4)
+    first = systems[0]
+    second = [*systems[1][:changed], *first[changed:]]
+    assert all(a != b for a, b in zip(first[:changed], second, strict=False))
+
+    def bleu(lines: list[str]) -> float:
+        return quality.bleu(lines, reference, "none").value
+
+    real = abs(bleu(first) - bleu(second))
+    greater = 0
+    for swaps in itertools.product((False, True), repeat=changed):
+        pairs = [
+            (b, a) if swap else (a, b) for swap, a, b in zip(swaps, first, second, strict=False)
+        ]
+        swapped = [[pair[side] for pair in pairs] + first[changed:] for side in (0, 1)]
+        greater += abs(bleu(swapped[0]) - bleu(swapped[1])) > real - 1e-9
+    expected = greater / 2**changed
+    result = compare_scores.test_against_first(
+        evaluation([first, second], reference), "randomisation", 2000, ("bleu",)
+    )
+    tested = result["metrics"][0]["systems"][1]
+    assert tested["p_value"] == pytest.approx(expected, abs=0.04)
+    assert expected >= 0.25
+
+
+def test_one_sentence_is_not_tested() -> None:
+    evaluated = evaluation([["a red house"], ["the blue dog"]], ["a red house"])
+    options = ComparisonOptions(bootstrap=50, randomisation=50, ter=True)
+    section = comparison_section(evaluated, options)
+    assert section.values["tests"] == [] and "is better" not in section.finding
+    assert "would need two sentences or more" in section.finding
+    alone = comparison_section(evaluation([["a red house"]], ["a red house"]), options)
+    assert "interval" not in alone.finding
+
+
+def test_ter_of_samples_without_words_is_sacrebleus() -> None:
+    evaluated = evaluation([["a", "b c"], ["", "b c"]], ["", "b d"])
+    drawn = evaluated.resampled(["ter"], None, 200, 5)["ter"]
+    expected = {
+        quality.ter(["a", "a"], ["", ""]).value,
+        quality.ter(["a", "b c"], ["", "b d"]).value,
+        quality.ter(["b c", "b c"], ["b d", "b d"]).value,
+    }
+    assert {round(float(x), 6) for x in drawn[0]} == {round(x, 6) for x in expected}
+    assert min(drawn[1]) == 0.0 and max(drawn[1]) == 50.0
 
 
 def test_differences_are_of_sacrebleus_own_draws() -> None:

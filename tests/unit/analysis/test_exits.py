@@ -203,9 +203,13 @@ def test_what_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
         ("not JSON", [words]),
         ("Two systems have the name `good`", [good, good]),
         ("has 1 line", [good, f"B={short}"]),
-        ("no translation of line 9", [good, "--line", "9"]),
+        ("no translation of line 9", [good, "--line", "9", "--out", tmp_path / "o"]),
+        ("`--line` is for the examples", [good, "--line", "1"]),
+        ("`--examples` is for the examples", [good, "--examples", "1"]),
+        ("`--format` is for figures: add `--out`", [good, "--format", "svg"]),
+        ("`--format` is for figures in a", [good, "--format", "svg", "--out", tmp_path / "o.png"]),
         ("counts from 1", [good, "--line", "0"]),
-        ("has 1 line, but", [good, "--reference", words]),
+        ("has 1 line, but", [good, "--reference", words, "--out", tmp_path / "o"]),
     ]
     for message, arguments in cases:
         assert message in refused("analyze", "exits", *arguments)

@@ -290,6 +290,10 @@ def test_a_computation_aware_metric_is_in_the_table(
     assert ["system", "BLEU", "AL", "CA-AL", "LAAL", "CA-LAAL", "ms/token", "exit"] in lines
     assert ["m", "k=3", "20.00", "2.00", "4.75", "1.00", "5.25", "25.00", "1.50"] in lines
     assert ["m", "k=1", "10.00", "1.00", "-", "1.00", "-", "-", "-"] in lines
+    assert run(folder, "--metric", "ca-al", "--unit", "token") == 2
+    assert "Computation-aware latency counts words" in capsys.readouterr().err
+    assert run(folder, f"again={folder}") == 2
+    assert "is given twice" in capsys.readouterr().err
     # Other metrics keep their table.
     assert run(folder, "--json", report) == 0
     assert "seconds_per_token" not in json.loads(report.read_text())["settings"][0]

@@ -1,5 +1,6 @@
 """The report: one page that asks for nothing, whose figures are there, in both colour schemes."""
 
+import dataclasses
 import html
 import json
 import os
@@ -17,6 +18,7 @@ from nmtgrid.analysis.report import POLICY, VARIABLES, inline, page
 from nmtgrid.analysis.section import Picture, Section, Table, format_cell
 from nmtgrid.cli.app import main
 from nmtgrid.metrics import quality
+from nmtgrid.search.traces import Trace
 from tests.conftest import PROJECT
 
 HYPOTHESES = {
@@ -224,6 +226,18 @@ def test_it_opens_with_who_is_better_and_the_method_stands_behind(tmp_path: Path
         (["first", "-r", "reference", "--split", "x"], "`--split` names a part of a dataset"),
         (["first", "-r", "reference", "--line", "0"], "`--line` counts from 1"),
         (["first", "-r", "reference", "--train", "x", "y"], "`--train` needs the source"),
+        (["t.jsonl", "-r", "reference", "--train", "x", "y"], "`--train` needs the source"),
+        (["first", "-r", "reference", "--line", "1"], "`--line` names lines of traces"),
+        (["first", "-r", "reference", "--alignments", "no"], "`--alignments` are links from"),
+        (
+            ["first", "--data", "x", "--source", "reference", "--activations", "m"],
+            "`--data` provides what `--source` gives",
+        ),
+        (
+            ["first", "-r", "reference", "--data", "x", "--alignments", "no", "--activations", "m"],
+            "`--alignments` are links from the source",
+        ),
+        (["t.jsonl", "reads.jsonl", "-r", "three"], "reads.jsonl:2: it has no `reads`"),
         (["--curves", "x", "-r", "no", "--bootstrap", "9"], "`--bootstrap` applies to"),
         (["--curves", "x", "--lowercase", "--line", "4"], "`--lowercase` applies to"),
         (["a=first", "a=second", "-r", "reference"], "Two systems have the name `a`"),
@@ -243,6 +257,11 @@ def test_bad_input_is_told(
     _files(tmp_path)
     (tmp_path / "short").write_text("one\n")
     (tmp_path / "empty").touch()
+    (tmp_path / "three").write_text("a\na\n")
+    plain = [Trace(line, ["x"], ["a"], "a", [-0.1, -0.1], -0.2, -0.2) for line in (1, 2)]
+    mixed = [dataclasses.replace(plain[0], reads=[1, 2]), plain[1]]
+    for name, traces in (("t.jsonl", plain), ("reads.jsonl", mixed)):
+        (tmp_path / name).write_text("".join(f"{trace.to_line()}\n" for trace in traces))
     monkeypatch.chdir(tmp_path)
     assert main(["analyze", "report", "--out", "page.html", *arguments]) == 2
     assert message in " ".join(capsys.readouterr().err.split())

@@ -111,6 +111,12 @@ def test_bad_input_of_align_and_difficulty(home: Path, refused: Callable[..., st
         (("difficulty", *texts, "--edges", "a"), "numbers separated"),
         (("difficulty", *texts, home / "short"), "lines"),
         (("difficulty", *texts, "--difficulty-out", home / "no" / "d"), "there is no folder"),
+        (("difficulty", *texts, "--difficulty-out", home / "d", "--json", home / "d"),
+         "d` is also the file of `--json`"),
+        (("difficulty", *texts, "--alignments-out", home / "d.png", "--out", home / "d.png"),
+         "d.png` is also the file of `--out`"),
+        (("alignments", home / "slow.jsonl", "--pharaoh", home / "d", "--json", home / "d"),
+         "d` is also the file of `--json`"),
     ):  # fmt: skip
         assert message in refused("analyze", *command)
 

@@ -110,6 +110,16 @@ def test_messages_are_printed_to_the_letter(capsys: pytest.CaptureFixture[str]) 
     assert capsys.readouterr().err == "a file named [red]x[/red]\n"
 
 
+def test_control_characters_are_no_commands_to_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    console.say("a\x1b[31mb\x07c\x9bd\r\te\nf")
+    console.table("t\x1b", ["x"], [["y\x1b[2J"]])
+    shown = capsys.readouterr().err
+    assert "a\\x1b[31mb\\x07c\\x9bd\\x0d" in shown and "y\\x1b[2J" in shown
+    assert not {"\x1b", "\x07", "\x9b", "\r"} & set(shown)
+
+
 def test_samples_of_neighbouring_lines_have_nothing_in_common() -> None:
     """Nor does the second sample of a line with the first of the next one."""
     plan = SearchPlan(sample=True, nbest=3, seed=2, min_length=8)
