@@ -388,10 +388,21 @@ QUESTIONS = (
         (
             Table(
                 (
-                    Answer("speed-multi30k", "Multi30k De-En, d=128", _exits, in_readme=True),
+                    Answer("speed-multi30k", "Multi30k De-En, d=128", _exits),
+                    Answer(
+                        "speed-rotation-multi30k",
+                        "Multi30k De-En, d=128, one earlier exit in each update",
+                        _exits,
+                        in_readme=True,
+                    ),
+                    Answer(
+                        "speed-half-multi30k",
+                        "Multi30k De-En, d=128, earlier exits from the middle of the run",
+                        _exits,
+                    ),
                     Answer(
                         "speed-start-multi30k",
-                        "the same, d=128, the first half of the time trained without exits",
+                        "Multi30k De-En, d=128, begun from a decoder without exits",
                         _exits,
                     ),
                     Answer("speed-256-multi30k", "Multi30k De-En, d=256", _exits, in_readme=True),
