@@ -230,7 +230,9 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
         tokens = batch.token_count
         # Validation minimises the compound loss: the likelihood along the exits taken is best for
         # a predictor that never exits.
-        criterion = weighted(weights, list(sums.values())) + settings.alpha * halting.detach()
+        criterion = None
+        if not model.training:
+            criterion = weighted(weights, list(sums.values())) + settings.alpha * halting.detach()
         return LossParts(total + settings.alpha * halting, tokens, nll_of_exits, extra, criterion)
 
     def _oracle(

@@ -328,8 +328,8 @@ def own_gradients(
 
 def weighted(weights: Sequence[float], sums: Sequence[Tensor]) -> Tensor:
     """Return the weighted mean of the exits' negative log-likelihoods."""
-    products = (weight * value for weight, value in zip(weights, sums, strict=True))
-    return sum(products, start=torch.zeros_like(sums[0]))
+    first, *others = (weight * value for weight, value in zip(weights, sums, strict=True))
+    return sum(others, start=first)
 
 
 def by_exit(sums: Mapping[int, Tensor]) -> dict[str, Tensor]:

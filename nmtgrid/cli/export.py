@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from nmtgrid.base import console
+from nmtgrid.base.config import to_json
 from nmtgrid.cli.options import (
     REQUIRED,
     CommandArguments,
@@ -51,9 +52,11 @@ def command(arguments: ExportArguments) -> None:
     check_outputs({"--json": arguments.json}, {"--out": arguments.out})
     from nmtgrid.convert import to_ctranslate2
     from nmtgrid.models.directory import load_model
+    from nmtgrid.search.translate import default_plan
 
     model, out = load_model(arguments.model, weights=arguments.weights), arguments.out
-    files = to_ctranslate2.export(model, out, arguments.quantization)
+    search = to_json(default_plan(model))
+    files = to_ctranslate2.export(model, out, arguments.quantization, search)
     sizes = {name: (out / name).stat().st_size for name in files}
     rows = [(name, round(size / 1000)) for name, size in sizes.items()]
     console.table("Exported", ("file", "kB"), rows)

@@ -7,6 +7,7 @@ it count the end symbol in the length.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,6 @@ from nmtgrid.layers.transformer.blocks import AddNorm, DecoderBlock, EncoderBloc
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel
 from nmtgrid.models.transformer.model import Transformer
-from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import BEGIN, END, PAD, SPECIALS, UNKNOWN
 
 # Positions that are exported: the longest source or translation.
@@ -62,10 +62,16 @@ def check(model: TranslationModel) -> Transformer:
     return model
 
 
-def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> list[str]:
+def export(
+    loaded: LoadedModel,
+    folder: Path,
+    quantization: str = "float32",
+    search: Mapping[str, Any] | None = None,
+) -> list[str]:
     """Write `loaded` and its text pipeline into the new folder; return the names of its files.
 
-    `quantization` is one of CTranslate2's names, such as "float32" or "int8".
+    `quantization` is one of CTranslate2's names, such as "float32" or "int8"; `search` has the
+    settings of a search that the README asks for (None: those that the model has).
 
     Raises ConfigError for what it cannot hold or when the package is missing, ModelError when
     the folder is taken, StorageError when it cannot be made.
@@ -83,16 +89,17 @@ def export(loaded: LoadedModel, folder: Path, quantization: str = "float32") -> 
         spec.optimize(quantization=quantization)
         spec.save(str(building))
         pipeline.save(building)
-        search = loaded.settings.get("search") or {}
-        plan = SearchPlan()
-        a, b = (search.get(name, getattr(plan, name)) for name in ("max_length_a", "max_length_b"))
+        search = search or loaded.settings.get("search") or {}
+        limit = str(POSITIONS)
+        if "max_length_a" in search:
+            sizes = f"{search['max_length_b']:g} * (1 + max(map(len, sources)))"
+            limit = f"min({POSITIONS}, int({search['max_length_a']:g} + {sizes}))"
         readme = _README.format(
             folder=folder,
             beam=search.get("beam", 1),
             penalty=search.get("length_penalty", 1.0),
-            most=POSITIONS,
             longest=POSITIONS - 1,
-            limit=f"{a:g} + {b:g} * (1 + max(map(len, sources)))",
+            limit=limit,
         )
         write_text(building / "README.md", readme)
         return sorted(path.name for path in building.iterdir())
@@ -114,7 +121,7 @@ sources = [pipeline.source_vocabulary.decode(pipeline.encode_source(line)) for l
 results = translator.translate_batch(
     sources,
     beam_size={beam}, length_penalty={penalty}, return_end_token=True, min_decoding_length=0,
-    max_input_length={longest}, max_decoding_length=min({most}, int({limit})),
+    max_input_length={longest}, max_decoding_length={limit},
 )
 for result in results:
     units = [unit for unit in result.hypotheses[0] if unit != "</s>"]

@@ -205,8 +205,7 @@ def latency(arguments: LatencyArguments) -> None:
         faults.append("SimulEval's convention counts words: leave out `--unit token`.")
     elif arguments.unit == "token" and arguments.metric.startswith("ca-"):
         faults.append("Computation-aware latency counts words: leave out `--unit token`.")
-    counts = Counter(path for _, path in named)
-    faults += [f"{path} is given twice." for path, count in counts.items() if count > 1]
+    faults += [f"{path} is given twice." for (_, path), n in Counter(named).items() if n > 1]
     check_rules(arguments, RULES, faults)
     from nmtgrid.analysis.latency import latency_section, read_areas, read_online_results
     from nmtgrid.online.published import warnings

@@ -292,7 +292,7 @@ def test_a_computation_aware_metric_is_in_the_table(
     assert ["m", "k=1", "10.00", "1.00", "-", "1.00", "-", "-", "-"] in lines
     assert run(folder, "--metric", "ca-al", "--unit", "token") == 2
     assert "Computation-aware latency counts words" in capsys.readouterr().err
-    assert run(folder, f"again={folder}") == 2
+    assert run(folder, folder) == 2
     assert "is given twice" in capsys.readouterr().err
     # Other metrics keep their table.
     assert run(folder, "--json", report) == 0

@@ -200,3 +200,26 @@ def test_taken_folders_stay(home: Path, tmp_path: Path, refused: Callable[..., s
     assert "exists already" in refused("export", folder, "--to", "ctranslate2", "--out", out)
     assert [path.name for path in out.iterdir()] == ["mine.txt"]
     assert not list(tmp_path.glob(".out*"))
+
+
+def test_the_readme_translates_any_line(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its own code, on words that look like symbols and on a line that is too long."""
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    folder = make(home)
+    assert export(folder, tmp_path / "out") == 0
+    (word, *_), *_ = (
+        line.split() for line in Dataset.open(home / "data").split("test").raw_source()
+    )
+    lines = [f"<s> {word}", f"qqqq {word}", f"{word} " * 3000]
+    code = (tmp_path / "out" / "README.md").read_text(encoding="utf-8").split("```python\n")[1]
+    assert "max_decoding_length=min(2048, int(10 + 2 * (1 + max(map(len, sources)))))" in code
+    code = code.split("```")[0].replace('lines = ["..."]', f"lines = {lines!r}")
+    capsys.readouterr()
+    names: dict[str, Any] = {}
+    exec(code, names)
+    first, second, _ = names["sources"]
+    unknown = names["pipeline"].encode_source("qqqq")
+    assert "<s>" not in first and second[: len(unknown)] == ["<unk>"] * len(unknown)
+    assert len(capsys.readouterr().out.splitlines()) == 3
