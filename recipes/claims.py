@@ -666,7 +666,7 @@ CHAPTERS = (
                         "many-paths-wait-1",
                         "wait-1 of the same model and of one trained on many paths",
                     ),
-                    "The difficulty of a sentence makes no clear difference to what wait-1 loses on "
+                    "How difficult a sentence is makes no clear difference to what wait-1 loses on "
                     "these short captions, of which 30 in a thousand are more difficult than 3; "
                     "intervals overlap. Lengths are as in the thesis: with wait-1 the offline "
                     "model writes too much, the other one less so.",
