@@ -683,7 +683,7 @@ CHAPTERS = (
                     "in part",
                     _along_wait_k,
                     "All are trained for wait-3. A model that may not end before it has read all "
-                    "loses 2.2 BLEU with wait-1 and 0.9 with wait-3 at the same DAL, and 0.1 at most "
+                    "loses 2.2 BLEU with wait-1 and 0.9 with wait-3 at the same DAL, at most 0.1 "
                     "from k = 5 on. One that was trained to read on and may end early is no "
                     "worse than one that was not: captions of similar lengths on both sides leave "
                     "little to read on for. There is no significance test.",
