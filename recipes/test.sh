@@ -23,6 +23,7 @@ if [ "${1:-}" = --fast ]; then
     run python -m pytest -q "${files[@]}" "$@" || status=$?
 else
     run python -m mypy --strict || status=1
-    run python -m pytest -q -n "${JOBS:-2}" "$@" || status=$?
+    # Each file in one process, which sets up what its tests share once.
+    run python -m pytest -q -n "${JOBS:-2}" --dist loadfile "$@" || status=$?
 fi
 exit "$status"

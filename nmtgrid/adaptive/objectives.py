@@ -7,6 +7,7 @@ samples an exit for each token.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
@@ -128,12 +129,19 @@ def check_reads(model: TranslationModel, reads: Reads) -> None:
         raise model.refusal()
 
 
-class _AllExits(BaseObjective[_Settings]):
-    """What both objectives share."""
+class _AllExits(BaseObjective[_Settings], abc.ABC):
+    """What both objectives share: the part of the run in which the last exit is trained alone."""
 
-    def has_begun(self, batch: Batch) -> bool:
-        """Return whether earlier exits are trained by now; in validation they count always."""
-        return batch.share_done is None or batch.share_done >= self.settings.exits_from
+    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
+        settings = self.settings
+        if batch.share_done is None or batch.share_done >= settings.exits_from:
+            return self.loss_of_exits(with_exits(model), batch)
+        sites = exit_sites(model, batch, settings.reads)
+        return site_loss(model, batch, sites, label_smoothing=settings.label_smoothing)
+
+    @abc.abstractmethod
+    def loss_of_exits(self, model: ExitModel, batch: Batch) -> LossParts:
+        """Return the loss that trains all exits, as in validation."""
 
     def check(self, model: TranslationModel) -> None:
         check_reads(model, self.settings.reads)
@@ -176,12 +184,9 @@ class Aligned(_AllExits[AlignedSettings]):
                 "Set it to 0, which trains all of them, or to a smaller number.",
             )
 
-    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        model, settings = with_exits(model), self.settings
+    def loss_of_exits(self, model: ExitModel, batch: Batch) -> LossParts:
+        settings, count = self.settings, model.traits.num_exits
         sites = exit_sites(model, batch, settings.reads)
-        if not self.has_begun(batch):
-            return site_loss(model, batch, sites, label_smoothing=settings.label_smoothing)
-        count = model.traits.num_exits
         # Without gradients (validation) there is nothing to scale: one plain pass.
         form = settings.gradient_form if torch.is_grad_enabled() else "none"
         passes = both_passes(batch, sites)
@@ -230,12 +235,8 @@ class Mixed(_AllExits[MixedSettings]):
     predicts y_t.
     """
 
-    def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        model, settings = with_exits(model), self.settings
-        if not self.has_begun(batch):
-            sites = exit_sites(model, batch, settings.reads)
-            return site_loss(model, batch, sites, label_smoothing=settings.label_smoothing)
-        count = settings.sequences
+    def loss_of_exits(self, model: ExitModel, batch: Batch) -> LossParts:
+        settings, count = self.settings, self.settings.sequences
         # M sequences of a sentence are M rows, which share one encoding.
         several, _ = batch.repeated(count)
         all_sites = exit_sites(model, several, settings.reads)
