@@ -30,7 +30,8 @@
 # MINUTES of processor time for each model (10; toy 3), those of fine-tuning TUNE_MINUTES (a quarter of
 # it); the presets of the publications are for a GPU: MINUTES=0 trains as long as they say, and
 # fine-tunes for 3,000 updates. UPDATES=N (and TUNE_UPDATES, a quarter of it) counts updates in place of
-# minutes, as the tables do: one of aligned training costs up to three of a plain decoder.
+# minutes, as the tables do: one of aligned training costs up to three of a plain decoder. ROTATIONS="1 2" adds
+# aligned training with so many earlier exits in each update to table 5.2.
 # DEPTHS="1 2 3 4 5 6" of baselines, BEAM=1 (published: 5), SAMPLES=10000, BATCH=64,
 # LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
 # minutes: wall), SEED=1 (of tables 5.2 to 5.5 several, SEEDS="1 2 3"), RUNS=runs (output folder), SETS="--set
@@ -170,9 +171,19 @@ mixed() {
     fixed "mixed$1"
 }
 
+# `rotation COUNT`: aligned training with so many of the earlier exits in each update.
+rotation() {
+    aligned "rotation$1" --set "objective.rotation=$1"
+    fixed "rotation$1"
+}
+
 table_5_2() {
     local count names=(aligned)
     each_seed aligned_and_baselines
+    for count in ${ROTATIONS:-}; do
+        each_seed rotation "$count"
+        names+=("rotation$count")
+    done
     for count in ${COUNTS:-1 3 6}; do
         each_seed mixed "$count"
         names+=("mixed$count")
