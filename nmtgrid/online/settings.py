@@ -335,7 +335,10 @@ def read_policy(text: str) -> list[Setting]:
         raise ConfigError("A reading policy needs a name.", f"There are {', '.join(KINDS)}.")
     name, changes = imported_name(words[0]), words[1:]
     if name == "oracle":
-        raise ConfigError("Use `--oracle LIST` for the oracle.")
+        raise ConfigError(
+            "The oracle is no policy that can translate: it follows the reference.",
+            "`nmtgrid online-eval MODEL --oracle LIST` evaluates it.",
+        )
     policy = policy_class(name)
     fields, sweep = _settings_of(policy), _swept(name, policy)
     faults: list[str] = []
