@@ -145,7 +145,7 @@ def from_config(
             "`model.tie=target`.",
         )
     try:
-        return architecture.make(config, source_vocab_size, target_vocab_size)
+        model = architecture.make(config, source_vocab_size, target_vocab_size)
     except (RuntimeError, TypeError, OverflowError) as fault:
         # What torch says of a tensor with more numbers than it can count.
         if not isinstance(fault, OverflowError) and "overflow" not in str(fault).lower():
@@ -154,6 +154,13 @@ def from_config(
             "A model of these sizes is too large for any machine.",
             "Use smaller vocabularies, or smaller sizes in `model.*`.",
         ) from fault
+    # Model directories name this attribute: under another name they could not be loaded.
+    if model.architecture != arch:
+        raise ConfigError(
+            f"The architecture registered as `{arch}` calls itself `{model.architecture}`.",
+            f'Write `architecture = "{arch}"` in the class `{type(model).__name__}`.',
+        )
+    return model
 
 
 register(
