@@ -276,10 +276,14 @@ def test_own_code_is_imported_once_and_by_name(
         assert main(["bpe", "undo", *words]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
     broken = tmp_path / "broken.py"
+    (tmp_path / "bad_neighbour.py").write_text("\ndef\n", encoding="utf-8")
     for code, message in (
         ("def\n", r"broken\.py:1: this file failed: SyntaxError"),
-        ("1 / 0", "this file failed: ZeroDivisionError"),
+        ("\n1 / 0", r"broken\.py:2: this file failed: ZeroDivisionError"),
         ("open('nowhere/else')", "this file failed: FileNotFoundError"),
+        ("import json\n\njson.loads('')", r"broken\.py:3: this file failed: JSONDecodeError"),
+        ("import bad_neighbour", r"bad_neighbour\.py:2: this file failed: SyntaxError"),
+        ("raise SystemExit(3)", r"broken\.py:1: this file failed: SystemExit: 3"),
     ):
         broken.write_text(code, encoding="utf-8")
         with pytest.raises(ConfigError, match=message):
