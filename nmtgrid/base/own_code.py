@@ -37,6 +37,8 @@ def import_files(files: Iterable[str | Path]) -> None:
     """
     if isinstance(files, (str, bytes, Path)):
         raise ConfigError(f"imports must be a list of files: `imports=[{str(files)!r}]`.")
+    if not isinstance(files, Iterable):
+        raise TypeError(f"imports must be a list of files, but is {files!r}.")
     for file in files:
         if not isinstance(file, (str, Path)) or Path(file).suffix != ".py":
             raise ConfigError(

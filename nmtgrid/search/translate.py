@@ -587,6 +587,8 @@ def load(
             raise TypeError(f"A model directory is named by its path, not by {_short(path)}.")
     if not isinstance(device, str):
         raise TypeError(f"device must be a name such as 'cpu' or 'auto', but is {_short(device)}.")
+    if not isinstance(weights, str):
+        raise TypeError(f"weights must be a name such as 'best', but is {_short(weights)}.")
     if warn is not None and not callable(warn):
         raise TypeError(f"warn must be a function of one text, but is {_short(warn)}.")
     if options is not None and not isinstance(options, TranslationOptions):

@@ -145,5 +145,5 @@ def test_an_own_architecture_has_the_name_that_it_is_registered_with(
     monkeypatch.setattr(registry, "_things", {**registry._things})
     known = registry.get("bilstm")
     zoo.register("mine", "one's own", known.config, known.make, [])
-    with pytest.raises(ConfigError, match='registered as `mine`.*`architecture = "mine"`.*BiLSTM'):
+    with pytest.raises(ConfigError, match=r'as `mine`.*`architecture = "mine"`.*BiLSTM'):
         zoo.build("mine", source_vocab_size=9, target_vocab_size=9)
