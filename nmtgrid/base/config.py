@@ -175,6 +175,8 @@ def flatten(
             if isinstance(value, Mapping):
                 names, what = [prefix + key for key in hints if _is_group(hints[key])], "table"
             close = nearest(shortened(path), [*names, *known])
+            if path in names:  # "training.seed" is one key, training.seed a key in a table
+                close = "Leave out the quotation marks."
             faults.append(f"`{shortened(path)}`: there is no such {what}. {close}".strip())
         elif not _is_group(hints[name]):
             settings[path] = value

@@ -62,7 +62,12 @@ def register(
     *,
     of_pictures: bool = False,
 ) -> None:
-    """Enter an architecture into the zoo."""
+    """Enter an architecture into the zoo. Raises TypeError for a config that is no dataclass."""
+    if not dataclasses.is_dataclass(config):
+        raise TypeError(
+            f"the config of {name!r} must be a dataclass: write "
+            f"@dataclasses.dataclass(frozen=True) above class {config.__name__}"
+        )
     by_name = {preset.name: preset for preset in presets}
     _ARCHITECTURES.add(name, Architecture(name, summary, config, make, by_name, of_pictures))
 
