@@ -173,7 +173,8 @@ class TranslationOptions:
         faults = []
         for name in ("batch_tokens", "max_source", "window"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            is_whole = isinstance(value, (int, numpy.integer))
+            if value is not None and (not is_whole or value < 1):
                 option = f"`--{name.replace('_', '-')}`"
                 faults.append(
                     f"`{name}` ({option}) must be a whole number from 1 on, but is {value!r}."

@@ -25,7 +25,7 @@ from nmtgrid.metrics.latency import latency
 from nmtgrid.online.policies import WaitK
 from nmtgrid.search.translate import TranslationOptions, Translator
 from tests.unit.helpers.tiny_online import toy_home
-from tests.unit.helpers.train_command import TINY_MODEL, train
+from tests.unit.helpers.train_command import SMALL_TRANSFORMER, TINY_MODEL, train
 
 NOTHING: Any = None
 NUMBER: Any = 3
@@ -184,8 +184,17 @@ def test_numbers_of_numpy_and_torch_are_settings(model: Translator) -> None:
     ).plan  # fmt: skip
     assert (plan.beam, plan.length_penalty, plan.max_length_a) == (3, 0.5, 7.0)
     assert plan.renormalize is True and type(plan.beam) is int
+    assert not TranslationOptions(window=numpy.int64(5)).faults()  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"whole number, but is `3\.0`"):
         model.with_search(beam=numpy.float32(3))
+
+
+def test_training_in_another_thread(toy_dataset: Path, tmp_path: Path) -> None:
+    """As a server or a notebook may call the program; signals are left to the main thread."""
+    words = [toy_dataset, "--max-updates", 1, *SMALL_TRANSFORMER, "--out", tmp_path / "model"]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(train, *words).result() == 0
+    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 def test_simultaneous_policies(model: Translator) -> None:
