@@ -7,6 +7,7 @@ reading policies and latency metrics are looked up here, by the names of classes
 from __future__ import annotations
 
 import difflib
+import importlib
 import importlib.machinery
 import importlib.util
 import inspect
@@ -146,9 +147,10 @@ def _run(path: Path) -> ModuleType:
     # Behind all others, so that the files of this folder replace no module.
     if str(path.parent) not in sys.path:
         sys.path.append(str(path.parent))
-    found = importlib.machinery.PathFinder.find_spec(path.stem)
+    importlib.invalidate_caches()  # the file may have been written a moment ago
+    importable = importlib.machinery.PathFinder.find_spec(path.stem)
     # By its own name, if it can have it: another file that imports it must not run it again.
-    if path.stem in sys.modules or found is None or found.origin != str(path):
+    if path.stem in sys.modules or importable is None or importable.origin != str(path):
         name = f"nmtgrid_own_{len(sys.modules)}_{path.stem}"
     else:
         name = path.stem
