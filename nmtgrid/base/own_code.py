@@ -175,7 +175,24 @@ def _run(path: Path) -> ModuleType:
         raise _failed(path, error) from error
     finally:
         _running.remove(path)
+    _check_neighbours(path, module)
     return module
+
+
+def _check_neighbours(path: Path, module: ModuleType) -> None:
+    """Raise ConfigError if a module has taken something from another file than its neighbour.
+
+    Python knows one module of a name: that of another folder, perhaps, which was imported before.
+    """
+    for value in vars(module).values():
+        name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
+        beside = path.parent / f"{name}.py"
+        origin = getattr(sys.modules.get(str(name)), "__file__", None)
+        if origin and beside.is_file() and Path(origin).resolve() != beside.resolve():
+            raise ConfigError(
+                f"{path} imports `{name}`, but gets {origin}, not the file in its own folder.",
+                f"Rename {beside.name}, or start Python anew if the other was imported before.",
+            )
 
 
 def _failed(path: Path, error: BaseException) -> ConfigError:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.base import own_code
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.own_code import import_files
 from nmtgrid.cli import app
 from nmtgrid.cli.app import main
@@ -42,6 +43,17 @@ def test_own_files_import_their_neighbours_and_run_once(tmp_path: Path, words: l
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "own" / "pair_base.py.runs").read_text() == "x"
+
+
+def test_neighbours_of_one_name_in_two_folders(tmp_path: Path) -> None:
+    """Python knows one module of a name, so the second file would get the first one's neighbour."""
+    for folder in ("first", "second"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "shared_base.py").write_text(f"def where():\n    return '{folder}'\n")
+        (tmp_path / folder / "shared_own.py").write_text("from shared_base import where\n")
+    import_files([tmp_path / "first" / "shared_own.py"])
+    with pytest.raises(ConfigError, match=r"second/shared_own\.py imports `shared_base`, but gets"):
+        import_files([tmp_path / "second" / "shared_own.py"])
 
 
 def test_a_file_that_calls_the_program_while_it_is_imported(
