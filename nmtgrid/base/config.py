@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.other_names import setting_hint
-from nmtgrid.base.spans import shortened
+from nmtgrid.base.spans import real_number, shortened, whole_number
 
 Config = TypeVar("Config")
 Thing = TypeVar("Thing")
@@ -137,9 +137,21 @@ def _pairs(changes: Changes, faults: list[str]) -> Mapping[str, Any]:
         try:
             pairs[name.strip()] = json.loads(value)
         except (ValueError, RecursionError):  # a word, or too long a number, too deep a list
-            constants = {"true": True, "false": False, "none": None}
-            pairs[name.strip()] = constants.get(value.strip().lower(), value)
+            pairs[name.strip()] = _word(value)
     return pairs
+
+
+def _word(text: str) -> Any:
+    """Return what a text that is not JSON stands for: a constant, a number such as `.5`, itself."""
+    constants = {"true": True, "false": False, "none": None}
+    if text.strip().lower() in constants:
+        return constants[text.strip().lower()]
+    for read in (whole_number, real_number):
+        try:
+            return read(text) if any(map(str.isdigit, text)) else text
+        except ValueError:
+            continue
+    return text
 
 
 def flatten(
@@ -163,6 +175,8 @@ def flatten(
             if isinstance(value, Mapping):
                 names, what = [prefix + key for key in hints if _is_group(hints[key])], "table"
             close = nearest(shortened(path), [*names, *known])
+            if path in names:  # "training.seed" is one key, training.seed a key in a table
+                close = "Leave out the quotation marks."
             faults.append(f"`{shortened(path)}`: there is no such {what}. {close}".strip())
         elif not _is_group(hints[name]):
             settings[path] = value
@@ -303,6 +317,8 @@ def _read(kind: Any, values: Any, where: str, faults: list[str]) -> Any:
 def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
     """Return `value` converted to the type `hint`, or enter a fault."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hasattr(value, "item") and not getattr(value, "shape", ()):
+        value = value.item()  # a number of NumPy or torch, as Python has it
     if dataclasses.is_dataclass(hint):
         return _read(hint, value, where + ".", faults)
     if origin in (typing.Union, types.UnionType):
@@ -331,7 +347,7 @@ def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
         # JSON has no NaN and infinities, but Python's reader lets them through.
         if type(value) in (int, float) and abs(value) <= sys.float_info.max:
             return float(value)
-        faults.append(f"`{where}` must be a finite number, but is `{_shown(value)}`.")
+        faults.append(f"`{where}` must be a finite number, but is {_told(value)}.")
         return None
     # By type: True is an instance of int.
     if hint is int and type(value) is int and not -(2**63) <= value < 2**63:
@@ -339,8 +355,15 @@ def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
         return None
     if hint in (int, float, str, bool) and type(value) is hint:
         return value
-    faults.append(f"`{where}` must be {_type_name(hint)}, but is `{_shown(value)}`.")
+    faults.append(f"`{where}` must be {_type_name(hint)}, but is {_told(value)}.")
     return None
+
+
+def _told(value: Any) -> str:
+    """Return a value of the wrong type for a message, which tells the text "5" from the number."""
+    if isinstance(value, str) and not isinstance(_word(value), str):
+        return f'`"{_shown(value)}"`, a text: leave out the quotation marks'
+    return f"`{_shown(value)}`"
 
 
 def _shown(value: Any) -> str:

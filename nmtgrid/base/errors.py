@@ -67,7 +67,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
     The same last part in another group, or a name that `word` abbreviates, counts as nearest.
     """
-    names = sorted(known)
+    names = sorted(set(known))
     last = word.rpartition(".")[2]
     close = []
     for name in names:

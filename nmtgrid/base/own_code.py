@@ -7,9 +7,13 @@ reading policies and latency metrics are looked up here, by the names of classes
 from __future__ import annotations
 
 import difflib
+import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import sys
+import traceback
+import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
@@ -21,15 +25,21 @@ from nmtgrid.base.spans import shortened
 ADVICE = "If it is your own, name the file that defines it: `--import FILE`, or `imports=[FILE]`."
 """What to do about a name that is not known, on the command line and in Python."""
 _modules: dict[Path, ModuleType] = {}
+_texts: dict[Path, bytes] = {}
+"""What was in each file when it was run."""
+_running: set[Path] = set()
 
 
 def import_files(files: Iterable[str | Path]) -> None:
-    """Run each file once in this process.
+    """Run each file once in this process; other files of its folder can be imported by it.
 
-    Raises ConfigError for what is no Python file, cannot be read, or fails.
+    Warns of a file that has been changed since. Raises ConfigError for what is no Python file,
+    cannot be read, or fails.
     """
     if isinstance(files, (str, bytes, Path)):
         raise ConfigError(f"imports must be a list of files: `imports=[{str(files)!r}]`.")
+    if not isinstance(files, Iterable):
+        raise TypeError(f"imports must be a list of files, but is {files!r}.")
     for file in files:
         if not isinstance(file, (str, Path)) or Path(file).suffix != ".py":
             raise ConfigError(
@@ -37,8 +47,18 @@ def import_files(files: Iterable[str | Path]) -> None:
                 "Name a Python file: `--import my_model.py`, or `imports=['my_model.py']`.",
             )
         path = Path(file).resolve()
+        if path in _running:
+            raise ConfigError(
+                f"{path} calls nmtgrid while it is imported.",
+                'Put the call under `if __name__ == "__main__":`.',
+            )
         # Of several definitions with one name, that of the file named last is taken.
-        _modules[path] = _modules.pop(path) if path in _modules else _run(path)
+        if path in _modules:
+            _modules[path] = _modules.pop(path)
+            _warn_of_change(path)
+        else:
+            _modules[path] = _loaded(path) or _run(path)
+            _texts[path] = path.read_bytes()
 
 
 def imported_name(text: str) -> str:
@@ -104,13 +124,42 @@ def _defines(module: ModuleType, value: Any) -> bool:
     return getattr(value, "__module__", "") == module.__name__
 
 
+def _warn_of_change(path: Path) -> None:
+    # A file that was removed is still in use, as it was.
+    if path.is_file() and path.read_bytes() != _texts[path]:
+        warnings.warn(
+            f"{path} has been changed since it was imported, but a file is run only once: its "
+            "earlier definitions are used. Restart Python (in a notebook: the kernel).",
+            stacklevel=4,
+        )
+
+
+def _loaded(path: Path) -> ModuleType | None:
+    """Return the module of a file that Python has run already: as a program, or by `import`."""
+    for module in [*sys.modules.values()]:
+        file = getattr(module, "__dict__", {}).get("__file__") or ""
+        if Path(file).name == path.name and Path(file).resolve() == path:
+            return module
+    return None
+
+
 def _run(path: Path) -> ModuleType:
-    name = f"nmtgrid_own_{len(sys.modules)}_{path.stem}"
+    # Behind all others, so that the files of this folder replace no module.
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    importlib.invalidate_caches()  # the file may have been written a moment ago
+    importable = importlib.machinery.PathFinder.find_spec(path.stem)
+    # By its own name, if it can have it: another file that imports it must not run it again.
+    if path.stem in sys.modules or importable is None or importable.origin != str(path):
+        name = f"nmtgrid_own_{len(sys.modules)}_{path.stem}"
+    else:
+        name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     # Dataclasses look their module up there.
     sys.modules[name] = module
+    _running.add(path)
     try:
         spec.loader.exec_module(module)
     except FileNotFoundError as error:
@@ -121,16 +170,60 @@ def _run(path: Path) -> ModuleType:
         close = difflib.get_close_matches(path.name, names, n=1)
         advice = f"Did you mean `{close[0]}`?" if close else "Check the path."
         raise ConfigError(f"There is no file {path} to import.", advice) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise _failed(path, error) from error
+    finally:
+        _running.remove(path)
+    _check_neighbours(path, module)
     return module
 
 
-def _failed(path: Path, error: Exception) -> ConfigError:
-    line = getattr(error, "lineno", None)
-    where = f"{path}:{line}" if line else str(path)
+def _check_neighbours(path: Path, module: ModuleType) -> None:
+    """Raise ConfigError if a module has taken something from another file than its neighbour.
+
+    Python knows one module of a name: that of another folder, perhaps, which was imported before.
+    """
+    for value in vars(module).values():
+        name = value.__name__ if inspect.ismodule(value) else getattr(value, "__module__", "")
+        beside = path.parent / f"{name}.py"
+        origin = getattr(sys.modules.get(str(name)), "__file__", None)
+        if origin and beside.is_file() and Path(origin).resolve() != beside.resolve():
+            raise ConfigError(
+                f"{path} imports `{name}`, but gets {origin}, not the file in its own folder.",
+                f"Rename {beside.name}, or start Python anew if the other was imported before.",
+            )
+
+
+def _failed(path: Path, error: BaseException) -> ConfigError:
+    where = _last_line(error, {path.parent}) or str(path)
+    if isinstance(error, SyntaxError) and (error.filename or "").endswith(".py") and error.lineno:
+        where = f"{error.filename}:{error.lineno}"
     return ConfigError(
         f"{where}: this file failed: {type(error).__name__}: {error}",
         "The file is executed as Python code: correct the error in it.",
     )
+
+
+def imported_files() -> list[str]:
+    """Return the names of the files that were imported."""
+    return [path.name for path in _modules]
+
+
+def own_line(fault: BaseException) -> str:
+    """Return `FILE:LINE` of the user's own code that a fault came through last, or nothing.
+
+    That are imported files, the program that was started, and what lies in their folders.
+    """
+    program = getattr(sys.modules["__main__"], "__file__", None)
+    folders = {path.parent for path in _modules}
+    return _last_line(fault, folders | ({Path(program).resolve().parent} if program else set()))
+
+
+def _last_line(fault: BaseException, folders: set[Path]) -> str:
+    lines = [
+        f"{frame.filename}:{frame.lineno}"
+        for frame in traceback.extract_tb(fault.__traceback__)
+        if Path(frame.filename).resolve().parent in folders
+    ]
+    return lines[-1] if lines else ""

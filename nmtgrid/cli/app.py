@@ -29,9 +29,9 @@ import typer.core
 
 from nmtgrid import __version__
 from nmtgrid.base import console
-from nmtgrid.base.errors import NmtgridError, nearest
+from nmtgrid.base.errors import NmtgridError, listed, nearest
 from nmtgrid.base.other_names import option_hint
-from nmtgrid.base.own_code import import_files
+from nmtgrid.base.own_code import import_files, imported_files, own_line
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, add_command
 
 COMMANDS = {
@@ -369,10 +369,17 @@ def _report(fault: Exception, words: list[str], debug: bool) -> int:
         _report_memory(fault, words)
     elif isinstance(fault, OSError) and fault.strerror:
         console.error(f"{fault.filename}: {fault.strerror}." if fault.filename else f"{fault}")
+    elif where := own_line(fault):
+        console.error(
+            f"{where}: your own code failed: {type(fault).__name__}: {fault}",
+            "The same command with `--debug` shows how it was called.",
+        )
     else:
+        own = imported_files()
+        unless = f", unless {listed(own)} returned what it must not" if own else ""
         console.error(
             f"This is a fault in {_PROGRAM} itself: {type(fault).__name__}: {fault}",
-            "Please report it; the same command with `--debug` shows where it happened.",
+            f"Please report it{unless}; the same command with `--debug` shows where it happened.",
         )
         return INTERNAL_ERROR
     return USER_ERROR
@@ -408,7 +415,9 @@ def _is_out_of_memory(fault: Exception) -> bool:
     if not isinstance(fault, RuntimeError) or "torch" not in sys.modules:
         return False
     # The stack of a thread finds no room; oneDNN says the same of whatever else it has none for.
-    if any(words in str(fault) for words in ("can't start new thread", "could not create a prim")):
+    # Of products of the wrong sizes it says that there is no primitive descriptor.
+    text = str(fault).replace("primitive descriptor", "")
+    if any(words in text for words in ("can't start new thread", "could not create a prim")):
         return True
     from nmtgrid.base.devices import is_out_of_memory
 

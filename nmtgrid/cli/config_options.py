@@ -57,7 +57,7 @@ class FileOption:
         if get_origin(kind) is not list:
             return self._read_item(kind, key, value, faults)
         if isinstance(value, Mapping) and self.label == "--set":
-            return [f"{name}={json.dumps(item)}" for name, item in value.items()]
+            return _changes(value)
         items = value if isinstance(value, list) else [value]
         return [self._read_item(get_args(kind)[0], key, item, faults) for item in items]
 
@@ -79,6 +79,17 @@ class FileOption:
             except ValueError as fault:
                 faults.append(f"`{key}` {fault}")
         return converted
+
+
+def _changes(table: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return a table of settings as `--set` takes them; `search.beam = 4` is a table within."""
+    changes = []
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            changes += _changes(value, f"{prefix}{name}.")
+        else:
+            changes.append(f"{prefix}{name}={json.dumps(value, default=str)}")  # TOML has dates
+    return changes
 
 
 def with_options(
@@ -105,9 +116,12 @@ def with_options(
     faults: list[str] = []
     faulty = set()
     merged, rest, names = dict(values), {}, {}
+    spellings: dict[str, str] = {}
     for name, value in file.values.items():
         key = name.replace("-", "_")
         option = options.get(key)
+        if (first := spellings.setdefault(key, name)) != name:
+            faults.append(f"`{name}` and `{first}` say the same: give one.")
         if key in barred:
             faults.append(
                 f"`{name}` can only be given on the command line: remove it from the file."
@@ -116,7 +130,9 @@ def with_options(
             settings is not None and (key in settings or isinstance(value, Mapping))
         ):
             if settings is None:
-                faults.append(f"`{name}`: there is no such option. {nearest(key, options)}")
+                in_set = isinstance(value, Mapping) and "set" in options
+                hint = "Settings stand in the table `[set]`." if in_set else nearest(key, options)
+                faults.append(f"`{name}`: there is no such option. {hint}")
             rest[key if key in options else name] = value
         elif option.field not in typed:
             names[option.label] = name

@@ -97,6 +97,8 @@ Config = Annotated[
 
 
 LARGEST_SEED = 2**63 - 1
+_OF_ALL_COMMANDS = frozenset({"debug", "import", "quiet"})
+"""Options that are taken off the line before a command is called."""
 _CONTEXT = "context"
 
 
@@ -297,11 +299,11 @@ def _call_with_file(
     """Call a command with the options of a `--config` file; errors name its lines."""
     file, options = read_config(values["config"].path), file_options(kind)
     names = option_names(kind)
-    barred = {
+    barred = _OF_ALL_COMMANDS.union(
         _key(names[field.name])
         for field in dataclasses.fields(kind)
         if field.name in kind.not_in_file or field.default is REQUIRED
-    }
+    )
     typed = [
         option.field
         for option in options.values()

@@ -62,7 +62,12 @@ def register(
     *,
     of_pictures: bool = False,
 ) -> None:
-    """Enter an architecture into the zoo."""
+    """Enter an architecture into the zoo. Raises TypeError for a config that is no dataclass."""
+    if not dataclasses.is_dataclass(config):
+        raise TypeError(
+            f"the config of {name!r} must be a dataclass: write "
+            f"@dataclasses.dataclass(frozen=True) above class {config.__name__}"
+        )
     by_name = {preset.name: preset for preset in presets}
     _ARCHITECTURES.add(name, Architecture(name, summary, config, make, by_name, of_pictures))
 
@@ -145,7 +150,7 @@ def from_config(
             "`model.tie=target`.",
         )
     try:
-        return architecture.make(config, source_vocab_size, target_vocab_size)
+        model = architecture.make(config, source_vocab_size, target_vocab_size)
     except (RuntimeError, TypeError, OverflowError) as fault:
         # What torch says of a tensor with more numbers than it can count.
         if not isinstance(fault, OverflowError) and "overflow" not in str(fault).lower():
@@ -154,6 +159,13 @@ def from_config(
             "A model of these sizes is too large for any machine.",
             "Use smaller vocabularies, or smaller sizes in `model.*`.",
         ) from fault
+    # Model directories name this attribute: under another name they could not be loaded.
+    if model.architecture != arch:
+        raise ConfigError(
+            f"The architecture registered as `{arch}` calls itself `{model.architecture}`.",
+            f'Write `architecture = "{arch}"` in the class `{type(model).__name__}`.',
+        )
+    return model
 
 
 register(

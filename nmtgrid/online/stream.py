@@ -618,6 +618,11 @@ def simultaneous(
         raise TypeError(
             f"policy must be a string such as 'wait-k k=3' or a policy, but is {policy!r}."
         )
+    if finish_reading and isinstance(policy, Agent) and not policy.finish_reading:
+        raise ConfigError(
+            "`finish_reading` has no effect on a policy that is an object.",
+            f"Make it with the setting: `{type(policy).__name__}(..., finish_reading=True)`.",
+        )
     presets: list[PolicyPreset] = []
     agent: Agent | PrefixPolicy
     if policy is None:

@@ -173,7 +173,8 @@ class TranslationOptions:
         faults = []
         for name in ("batch_tokens", "max_source", "window"):
             value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
+            is_whole = isinstance(value, (int, numpy.integer))
+            if value is not None and (not is_whole or value < 1):
                 option = f"`--{name.replace('_', '-')}`"
                 faults.append(
                     f"`{name}` ({option}) must be a whole number from 1 on, but is {value!r}."
@@ -587,6 +588,8 @@ def load(
             raise TypeError(f"A model directory is named by its path, not by {_short(path)}.")
     if not isinstance(device, str):
         raise TypeError(f"device must be a name such as 'cpu' or 'auto', but is {_short(device)}.")
+    if not isinstance(weights, str):
+        raise TypeError(f"weights must be a name such as 'best', but is {_short(weights)}.")
     if warn is not None and not callable(warn):
         raise TypeError(f"warn must be a function of one text, but is {_short(warn)}.")
     if options is not None and not isinstance(options, TranslationOptions):

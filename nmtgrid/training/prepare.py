@@ -283,7 +283,7 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
         text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
     ]
     layers: list[tuple[str, Changes]] = [
-        ("--set ", preset),
+        (f"preset {request.preset}: ", preset),
         ("", in_file),
         ("--set ", flags),
         ("--set ", changes),

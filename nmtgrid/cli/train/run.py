@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import signal
+import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
@@ -387,7 +388,10 @@ def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[i
         if processes.is_first:
             console.say("Stopping after this update; the state will be saved.")
 
-    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Python allows it in the main thread alone; a notebook or a server may train in another one.
+    is_main = threading.current_thread() is threading.main_thread()
+    numbers = (signal.SIGINT, signal.SIGTERM) if is_main else ()
+    before = {number: signal.signal(number, ask) for number in numbers}
     try:
         yield caught
     finally:

@@ -41,6 +41,9 @@ def test_overrides_are_read_as_their_settings_want_them() -> None:
     assert changed == Outer(5, "deep", True, Inner(1.0, (3, 4), "two"))
     assert isinstance(changed.inner.rate, float)
     assert override(changed, ["name=none"]).name is None
+    # As people write numbers that are none in JSON.
+    assert override(Outer(), ["depth=+5", "inner.rate=.5"]) == Outer(5, inner=Inner(0.5))
+    assert override(Outer(), ["inner.rate=1.", "name=inf"]) == Outer(3, "inf", inner=Inner(1.0))
     assert override(Empty(), ["kind=none", "size=none"]) == Empty("none", None)
     with pytest.raises(ConfigError, match="must be one of"):
         override(Outer(), ["inner.kind=none"])
@@ -69,6 +72,10 @@ def test_all_faults_are_told_at_once_with_the_nearest_names() -> None:
     assert "name a setting in it" in faults
     assert "`--set depth` is not of the form name=value" in faults
     assert "must be a whole number, but is `x`" in faults
+    with pytest.raises(ConfigError, match=r'but is `"0\.1"`, a text: leave out the quotation'):
+        from_json(Outer, {"inner": {"rate": "0.1"}})
+    with pytest.raises(ConfigError, match=r'but is `"true"`, a text: leave out the quotation'):
+        from_json(Outer, {"flag": "true"})
     known = ["training.learning_rate", "training.shard", "model.dropout", "batches.max_tokens"]
     assert "`training.learning_rate`" in nearest("training.lr", known)
     assert "`model.dropout`" in nearest("dropout", known)

@@ -196,6 +196,11 @@ REFUSED = {
     "no table": ('model = 3\n[[batches]]\n', [":1: `model` must be a table", ":2: `batches` must"]),
     "said twice": ("seed = 1\n[training]\nseed = 1\n", [":1: `seed` and `training.seed` say"]),
     "not here": ('list = true\nobjective_name = "x"\n', [":1: `list` can", ":2: `objective_name`"]),
+    "two spellings": ("max_updates = 5\nmax-updates = 6\n",
+                      [":1: `max-updates` and `max_updates` say the same"]),
+    "not in files": ('import = "my.py"\nquiet = true\n',
+                     [":1: `import` can only be given", ":2: `quiet` can only be given"]),
+    "quoted": ('"training.seed" = 3\n', [":1: `training.seed`", "Leave out the quotation marks"]),
     "given twice": ("seed = 1\nseed = 2\n", [":2: this key is given twice"]),
     "table twice": ("[model]\n[batches]\n[model]\n", [":3: this table is given twice"]),
     "YAML": ("arch: pervasive\n", [":1: this is not TOML"]),
@@ -266,6 +271,9 @@ def test_other_commands_take_their_options_from_files(tmp_path: Path) -> None:
         "length_penalty": 1.0, "ensemble": [Path("m2")], "sample": True, "k": "3",
         "changes": ["min_length=2"],
     }  # fmt: skip
+    text = "[set]\nsearch.min_length = 2\nseed = 3\n"
+    values, _ = taken(DecodeArguments, written(tmp_path, text))
+    assert values == {"changes": ["search.min_length=2", "seed=3"]}
     text = 'models = ["a", "b=c"]\nk = [1, 3]\nthresholds = "0.1..0.5:0.1"\nline = 4\nbeam = 2\n'
     values, _ = taken(OnlineEvalArguments, written(tmp_path, text), "beam")
     assert values == {
@@ -283,6 +291,9 @@ WRONG_OPTIONS = [
     ("decode MODEL", 'model = "m"\nbeam = "2"\nsample = 1\n',
      [":1: `model` can only", ":2: `beam` must be a whole", ":3: `sample` must be true"]),
     ("decode MODEL", "[set]\nmin_lenth = 1\n", [":1: `--set min_lenth`", "`min_length`?"]),
+    ("decode MODEL", "[search]\nbeam = 3\n", [":1: `search`", "stand in the table `[set]`"]),
+    ("decode MODEL", "[set]\nsearch.bean = 1\n", [":1: `--set bean`"]),
+    ("decode MODEL", "[set]\nseed = 2000-01-01\n", [":1: `--set seed` must be a whole number"]),
     ("decode MODEL", "k = 3\n", [":1: `--k` belongs to `--stream`"]),
     # All groups of faults at once: of keys, types, combinations, ranges, files and `--set`.
     ("decode MODEL",

@@ -43,6 +43,17 @@ def test_faults_for_want_of_memory(
     assert words in message and "nmtgrid itself" not in message
 
 
+def test_products_of_wrong_sizes_are_not_for_want_of_memory(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def run(words: list[str]) -> int:
+        raise RuntimeError("could not create a primitive descriptor for the inner product")
+
+    monkeypatch.setattr(app, "_run", run)
+    assert app.main(["train"]) == 1
+    assert "primitive descriptor" in capfd.readouterr().err
+
+
 GPU_FULL = (
     "CUDA out of memory. Tried to allocate {}. GPU 0 has a total capacity of 79.11 GiB of which "
     "118.75 MiB is free. Of the allocated memory 72.00 GiB is allocated by PyTorch, and 6.50 GiB "

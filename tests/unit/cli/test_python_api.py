@@ -12,7 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
 import nmtgrid
 from nmtgrid.base.errors import ConfigError
@@ -23,7 +25,7 @@ from nmtgrid.metrics.latency import latency
 from nmtgrid.online.policies import WaitK
 from nmtgrid.search.translate import TranslationOptions, Translator
 from tests.unit.helpers.tiny_online import toy_home
-from tests.unit.helpers.train_command import TINY_MODEL, train
+from tests.unit.helpers.train_command import SMALL_TRANSFORMER, TINY_MODEL, train
 
 NOTHING: Any = None
 NUMBER: Any = 3
@@ -105,6 +107,12 @@ def test_nbest_scores_alignments_and_prefixes(model: Translator) -> None:
         (lambda m: nmtgrid.simultaneous(NOTHING), TypeError, "what `nmtgrid.load` returns"),
         (lambda m: nmtgrid.simultaneous(m), ConfigError, "not trained with one k"),
         (lambda m: nmtgrid.simultaneous(m, NUMBER), TypeError, "a policy, but is 3"),
+        (
+            lambda m: nmtgrid.simultaneous(m, WaitK(1), finish_reading=True),
+            ConfigError,
+            r"no effect on a policy.*`WaitK\(\.\.\., finish_reading=True\)`",
+        ),
+        (lambda m: m.with_search(beam="5"), ConfigError, '`"5"`, a text: leave out the quot'),
         (lambda m: nmtgrid.simultaneous(m, ""), ConfigError, "needs a name"),
         (lambda m: nmtgrid.simultaneous(m, "wait"), ConfigError, "no reading policy `wait`"),
         (lambda m: nmtgrid.simultaneous(m, "wait-k"), ConfigError, "gives 5 settings"),
@@ -126,6 +134,8 @@ def test_wrong_arguments(
         ({"device": None}, TypeError, "device must be a name"),
         ({"device": "tpu"}, nmtgrid.NmtgridError, "tpu"),
         ({"precision": "fp16"}, ConfigError, "one of 'fp32', 'bf16', 'int8', 'auto', but is"),
+        ({"weights": None}, TypeError, "weights must be a name such as 'best', but is None"),
+        ({"imports": None}, TypeError, "imports must be a list of files, but is None"),
         ({"weights": "worst"}, nmtgrid.NmtgridError, "no weights named `worst`"),
         ({"options": {"window": 3}}, TypeError, "options must be TranslationOptions"),
         ({"warn": True}, TypeError, "warn must be a function"),
@@ -164,6 +174,27 @@ def test_threads_share_a_model(home: Path, name: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         texts = list(pool.map(lambda line: model.translate([line])[0], LINES * 8))
     assert texts == alone * 8
+
+
+def test_numbers_of_numpy_and_torch_are_settings(model: Translator) -> None:
+    """As loops over `numpy.arange` and `numpy.linspace` give them."""
+    plan = model.with_search(
+        beam=numpy.int64(3), length_penalty=numpy.float64(0.5), max_length_a=torch.tensor(7.0),
+        renormalize=numpy.bool_(True),
+    ).plan  # fmt: skip
+    assert (plan.beam, plan.length_penalty, plan.max_length_a) == (3, 0.5, 7.0)
+    assert plan.renormalize is True and type(plan.beam) is int
+    assert not TranslationOptions(window=numpy.int64(5)).faults()  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"whole number, but is `3\.0`"):
+        model.with_search(beam=numpy.float32(3))
+
+
+def test_training_in_another_thread(toy_dataset: Path, tmp_path: Path) -> None:
+    """As a server or a notebook may call the program; signals are left to the main thread."""
+    words = [toy_dataset, "--max-updates", 1, *SMALL_TRANSFORMER, "--out", tmp_path / "model"]
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(train, *words).result() == 0
+    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 def test_simultaneous_policies(model: Translator) -> None:
@@ -276,10 +307,14 @@ def test_own_code_is_imported_once_and_by_name(
         assert main(["bpe", "undo", *words]) == 2
         assert message in " ".join(capsys.readouterr().err.split())
     broken = tmp_path / "broken.py"
+    (tmp_path / "bad_neighbour.py").write_text("\ndef\n", encoding="utf-8")
     for code, message in (
         ("def\n", r"broken\.py:1: this file failed: SyntaxError"),
-        ("1 / 0", "this file failed: ZeroDivisionError"),
+        ("\n1 / 0", r"broken\.py:2: this file failed: ZeroDivisionError"),
         ("open('nowhere/else')", "this file failed: FileNotFoundError"),
+        ("import json\n\njson.loads('')", r"broken\.py:3: this file failed: JSONDecodeError"),
+        ("import bad_neighbour", r"bad_neighbour\.py:2: this file failed: SyntaxError"),
+        ("raise SystemExit(3)", r"broken\.py:1: this file failed: SystemExit: 3"),
     ):
         broken.write_text(code, encoding="utf-8")
         with pytest.raises(ConfigError, match=message):

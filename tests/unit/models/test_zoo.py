@@ -135,3 +135,17 @@ def test_unknown_names_are_answered_with_the_nearest(
 ) -> None:
     with pytest.raises(ConfigError, match=expected.replace("?", r"\?")):
         zoo.build(arch, preset, changes, source_vocab_size=9, target_vocab_size=9)
+
+
+def test_an_own_architecture_has_the_name_that_it_is_registered_with(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise it would be trained, and its directory could not be loaded."""
+    registry = zoo.architectures()
+    monkeypatch.setattr(registry, "_things", {**registry._things})
+    known = registry.get("bilstm")
+    with pytest.raises(TypeError, match=r"config of 'mine' must be a dataclass.*above class int"):
+        zoo.register("mine", "one's own", int, known.make, [])
+    zoo.register("mine", "one's own", known.config, known.make, [])
+    with pytest.raises(ConfigError, match=r'as `mine`.*`architecture = "mine"`.*BiLSTM'):
+        zoo.build("mine", source_vocab_size=9, target_vocab_size=9)
