@@ -262,8 +262,9 @@ class Mixed(_AllExits[MixedSettings]):
                 label_smoothing=settings.label_smoothing, teacher=teacher,
             )  # fmt: skip
             total, nll = total + loss / count, nll + likelihood / count
-        tokens = batch.token_count
-        return LossParts(total, tokens, nll, {"average_exit": depth.sum() / count})
+        exits_of_rows = depth if targets.weights is None else depth * targets.weights
+        average_exit = exits_of_rows.sum() / count
+        return LossParts(total, batch.token_count, nll, {"average_exit": average_exit})
 
     @torch.no_grad()
     def _full_stack(self, model: ExitModel, batch: Batch, sites: PredictionSites) -> Teacher:

@@ -46,7 +46,13 @@ def command(arguments: TrainArguments) -> None:
     if file is None or not file.faults:
         check_rules(arguments, RULES)
     check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
-    from nmtgrid.cli.train.run import find_data, import_tensorboard, parse_seeds, run_all
+    from nmtgrid.cli.train.run import (
+        find_begun,
+        find_data,
+        import_tensorboard,
+        parse_seeds,
+        run_all,
+    )
     from nmtgrid.training.prepare import Request
 
     request = Request(
@@ -63,8 +69,11 @@ def command(arguments: TrainArguments) -> None:
     if arguments.resume and arguments.data is None:
         arguments = dataclasses.replace(arguments, data=find_data(arguments.out, seeds))
     if arguments.dry_run or arguments.dump_config is not None:
-        # Of several seeds each has a folder of its own, so that there is no single run to resume.
-        _show(arguments, request, arguments.out if arguments.resume and seeds is None else None)
+        resumed = arguments.out if arguments.resume else None
+        if resumed is not None and seeds is not None:
+            # Seeds that had to wait are trained as those that are resumed.
+            resumed = find_begun(resumed, seeds)
+        _show(arguments, request, resumed)
         return
     from nmtgrid.base.devices import find_device
     from nmtgrid.training.distributed import local_device, process_group
