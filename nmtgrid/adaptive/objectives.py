@@ -8,6 +8,7 @@ samples an exit for each token.
 from __future__ import annotations
 
 import dataclasses
+import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
 
@@ -21,7 +22,7 @@ from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, Translati
 from nmtgrid.search.paths import sample_k, wait_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets, both_passes, site_loss
-from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, SmoothedSettings
+from nmtgrid.training.settings import ABOVE_0, BELOW_1, FROM_0, FROM_1, SmoothedSettings
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""
@@ -92,6 +93,8 @@ class AllExitsSettings(ExitSettings):
 @dataclasses.dataclass(frozen=True)
 class AlignedSettings(AllExitsSettings):
     """Settings of aligned training."""
+
+    only_with = types.MappingProxyType({"gradient_form": ("gradient_ratio", ABOVE_0)})
 
     weights: Weighting = "uniform"
     """Omega_n, weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
