@@ -223,18 +223,18 @@ def _warn_of_unknown_units(rows: Sequence[Sequence[Any]], plan: SubwordPlan) -> 
     """Warn of sides whose units are mostly unknown, by the rows of the table of lengths."""
     from nmtgrid.search.unknown_units import are_too_many
 
-    given = {"source": plan.source_vocabulary, "target": plan.target_vocabulary}
+    vocabularies = {"source": plan.source_vocabulary, "target": plan.target_vocabulary}
     for name, side, *_, total, unknown in rows:
         if not are_too_many(unknown, total, plan.subwords):
             continue
         share = f"{100 * unknown / total:.0f} % of the {side} units of `{name}` are"
         if name != "train":
-            if side in given:
+            if side in vocabularies:
                 console.warn(
                     f"{share} unknown from training: are its files in the same languages as those "
                     "of `train`?"
                 )
-        elif given.pop(side) is None and plan.min_count > 1:
+        elif vocabularies.pop(side) is None and plan.min_count > 1:
             # The other splits lack them too, for the same reason.
             console.warn(
                 f"{share} unknown, because they occur fewer than {plan.min_count:,} times: give a "

@@ -129,17 +129,18 @@ def find_test_split(arguments: TrainArguments) -> str | None:
     return "test" if "test" in dataset.names else None
 
 
-def find_begun(out: Path, seeds: Sequence[int] | None) -> Path | None:
+def find_begun(out: Path | None, seeds: Sequence[int] | None) -> Path | None:
     """Return `out`, or the folder of the first of `seeds` whose run was begun there, if any."""
-    folders = [out] if seeds is None else [out / f"seed-{seed}" for seed in seeds]
+    if out is None or seeds is None:
+        return out
+    folders = [out / f"seed-{seed}" for seed in seeds]
     return next((folder for folder in folders if (folder / "config.json").is_file()), None)
 
 
 def find_data(out: Path | None, seeds: Sequence[int] | None) -> Path:
     """Return the dataset of the run in `out`, or of the first of `seeds` that was begun there."""
     assert out is not None
-    first = out if seeds is None else out / f"seed-{seeds[0]}"
-    return data_of_run(find_begun(out, seeds) or first)
+    return data_of_run(find_begun(out, seeds) or out / f"seed-{(seeds or [0])[0]}")
 
 
 def _settings_of_seed(

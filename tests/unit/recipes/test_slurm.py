@@ -17,5 +17,5 @@ def test_processes_have_longer_to_save_than_torchrun_waits(tmp_path: Path) -> No
     for name in ("NMTGRID_VENV", "NMTGRID_PROJECT", "SMALL", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"):
         environment.pop(name, None)
     command = ["bash", str(RECIPE), "data", str(tmp_path / "model"), "--arch", "pervasive"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert "waits 240" in done.stdout
+    job = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert "waits 240" in job.stdout
