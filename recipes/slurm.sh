@@ -66,6 +66,8 @@ else
 fi
 if [ -d "$MODEL/checkpoints" ]; then set -- --resume; fi
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
+# torchrun would kill after 30 seconds what still computes an update or saves.
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-240}"
 command=(srun --kill-on-bad-exit=1 python -m torch.distributed.run --nnodes "$NODES"
     --nproc-per-node "$GPUS" --rdzv-backend c10d --rdzv-endpoint "$HEAD:$PORT"
     --rdzv-id "${SLURM_JOB_ID:-0}" -m nmtgrid train "$DATA" --out "$MODEL" "$@")

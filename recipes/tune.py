@@ -255,7 +255,7 @@ def check_same_data(sweep: Sweep) -> None:
         if read_json(path)["data"] != data:
             raise StorageError(
                 f"The runs in {sweep.out} were trained on other data than {sweep.data}.",
-                "Name the sweep differently (NAME=...), or remove that folder.",
+                "Name the sweep differently (LABEL=...), or remove that folder.",
             )
         return
     write_json(path, {"data": data})

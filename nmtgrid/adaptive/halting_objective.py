@@ -8,6 +8,7 @@ their choice, Eq. (5.9), (5.10).
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Annotated, Literal
 
 import torch
@@ -32,7 +33,7 @@ from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import FROM_0, SHARE
+from nmtgrid.training.settings import ABOVE_0, FROM_0, SHARE
 
 OracleScore = Literal["likelihood", "correctness"]
 """What an oracle judges exits by."""
@@ -149,6 +150,10 @@ def predicted_exits(logits: Tensor, family: Family, threshold: float = 0.5) -> T
 @dataclasses.dataclass(frozen=True)
 class HaltingSettings(ExitSettings):
     """Settings of training an exit predictor with its decoder."""
+
+    only_with = types.MappingProxyType(
+        {"kernel": ("sigma", ABOVE_0), "validate_threshold": ("model.halting", ("geometric",))}
+    )
 
     alpha: Annotated[float, FROM_0] = 1.0
     """Weight of the exit predictor's loss."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import types
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypeVar
 
@@ -22,7 +23,7 @@ from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, Translati
 from nmtgrid.search.paths import sample_k, wait_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets, both_passes, site_loss
-from nmtgrid.training.settings import BELOW_1, FROM_0, FROM_1, SmoothedSettings
+from nmtgrid.training.settings import ABOVE_0, BELOW_1, FROM_0, FROM_1, SmoothedSettings
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""
@@ -93,6 +94,8 @@ class AllExitsSettings(ExitSettings):
 @dataclasses.dataclass(frozen=True)
 class AlignedSettings(AllExitsSettings):
     """Settings of aligned training."""
+
+    only_with = types.MappingProxyType({"gradient_form": ("gradient_ratio", ABOVE_0)})
 
     weights: Weighting = "uniform"
     """Omega_n, weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 or n^-1."""
@@ -263,8 +266,9 @@ class Mixed(_AllExits[MixedSettings]):
                 label_smoothing=settings.label_smoothing, teacher=teacher,
             )  # fmt: skip
             total, nll = total + loss / count, nll + likelihood / count
-        tokens = batch.token_count
-        return LossParts(total, tokens, nll, {"average_exit": depth.sum() / count})
+        exits_of_rows = depth if targets.weights is None else depth * targets.weights
+        average_exit = exits_of_rows.sum() / count
+        return LossParts(total, batch.token_count, nll, {"average_exit": average_exit})
 
     @torch.no_grad()
     def _full_stack(self, model: ExitModel, batch: Batch, sites: PredictionSites) -> Teacher:

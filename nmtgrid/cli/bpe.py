@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -216,17 +216,32 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
         for side in ("source", "target")
     ]
     console.table("Lengths in units, end symbol not counted", headings, rows)
+    _warn_of_unknown_units(rows, plan)
+
+
+def _warn_of_unknown_units(rows: Sequence[Sequence[Any]], plan: SubwordPlan) -> None:
+    """Warn of sides whose units are mostly unknown, by the rows of the table of lengths."""
     from nmtgrid.search.unknown_units import are_too_many
 
+    vocabularies = {"source": plan.source_vocabulary, "target": plan.target_vocabulary}
     for name, side, *_, total, unknown in rows:
-        if are_too_many(unknown, total, plan.subwords):
-            share = f"{100 * unknown / total:.0f} % of the {side} units of `{name}` are"
+        if not are_too_many(unknown, total, plan.subwords):
+            continue
+        share = f"{100 * unknown / total:.0f} % of the {side} units of `{name}` are"
+        if name != "train":
+            if side in vocabularies:
+                console.warn(
+                    f"{share} unknown from training: are its files in the same languages as those "
+                    "of `train`?"
+                )
+        elif vocabularies.pop(side) is None and plan.min_count > 1:
+            # The other splits lack them too, for the same reason.
             console.warn(
-                f"{share} not in the given vocabulary: is it that of these subwords?"
-                if name == "train"
-                else f"{share} unknown from training: are its files in the same languages as those "
-                "of `train`?"
+                f"{share} unknown, because they occur fewer than {plan.min_count:,} times: give a "
+                "smaller `--min-count`."
             )
+        else:
+            console.warn(f"{share} not in the given vocabulary: is it that of these subwords?")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

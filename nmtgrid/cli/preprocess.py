@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 from pathlib import Path
 from typing import Any, Literal
@@ -197,6 +198,7 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
         workers=count_workers(arguments.workers),
         filters=Filters(max_words=arguments.max_words, max_ratio=arguments.max_ratio),
     )
+    _warn_of_shared_text(files)
     toy = arguments.toy
     with console.progress("MiB read" if toy is None else "pairs") as bar:
 
@@ -258,6 +260,18 @@ def _preprocess_pictures(
             restval=arguments.restval,
         )
         return preprocess_captions(plan, sources, arguments.out, **options)
+
+
+def _warn_of_shared_text(files: dict[str, list[str]]) -> None:
+    """Warn of text that is in the training data and in another split."""
+    trained = {os.path.realpath(prefix) for prefix in files.get("train", ())}
+    for name, prefixes in files.items():
+        shared = [prefix for prefix in prefixes if os.path.realpath(prefix) in trained]
+        if name != "train" and shared:
+            console.warn(
+                f"{shared[0]} is both in `train` and in `{name}`: scores on text that a model was "
+                "trained on do not show how it translates other text."
+            )
 
 
 def _print_counts(title: str, splits: dict[str, Any], columns: dict[str, str]) -> None:

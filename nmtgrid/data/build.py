@@ -399,7 +399,7 @@ def _nothing_left_error(name: str, split: Mapping[str, Any], plan: TextPlan) -> 
     if name == "valid" and plan.valid_every:
         return InputError(
             f"`--valid-every {plan.valid_every}` leaves no pair for validation, because training "
-            "keeps fewer pairs than that: give a smaller number.",
+            "keeps fewer pairs than that.",
             "Give a smaller number.",
         )
     dropped = split["dropped"].items()

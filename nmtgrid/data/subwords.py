@@ -233,11 +233,14 @@ class _Learner:
         if plan.joint_vocabulary:
             # `tie=all` shares one embedding matrix, so both sides need the same ids.
             units = [Counter(self._count_units(side, words[side], codes[side])) for side in (0, 1)]
-            source = target = self._vocabulary(units[0] + units[1])
+            source = target = self._vocabulary(units[0] + units[1], *self._languages)
         else:
             source, target = (
-                vocabulary or self._vocabulary(self._count_units(side, words[side], codes[side]))
-                for side, vocabulary in enumerate(self._existing)
+                vocabulary
+                or self._vocabulary(self._count_units(side, words[side], codes[side]), language)
+                for side, (vocabulary, language) in enumerate(
+                    zip(self._existing, self._languages, strict=True)
+                )
             )
         sizes = "pieces" if plan.method == "sentencepiece" else "merges"
         facts = {
@@ -341,11 +344,12 @@ class _Learner:
             return {unit: count for unit, count in counts.items() if unit in codes}
         return counts
 
-    def _vocabulary(self, units: Mapping[str, int]) -> Vocabulary:
+    def _vocabulary(self, units: Mapping[str, int], *languages: str) -> Vocabulary:
         vocabulary = Vocabulary.from_counts(units, self._plan.min_count)
         if len(vocabulary) == len(SPECIALS):
             raise InputError(
-                f"No type occurs {self._plan.min_count:,} times in the training text.",
+                f"No type occurs {self._plan.min_count:,} times in the training text in "
+                f"{' and '.join(languages)}.",
                 "Lower `--min-count`.",
             )
         return vocabulary

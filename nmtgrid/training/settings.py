@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+import operator
 import types
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
@@ -37,8 +38,9 @@ POSITIVE = Range("a number above 0", lambda value: value > 0)
 INSIDE_0_1 = Range("above 0 and below 1", lambda value: 0 < value < 1)
 
 
-Condition = tuple[str, tuple[Any, ...]]
-"""A setting, and the values with which another setting has an effect."""
+Condition = tuple[str, tuple[Any, ...] | Range]
+"""A setting of the same group, or of another one by its whole name, and the values with which a
+setting has an effect."""
 
 
 class SettingsGroup:
@@ -46,7 +48,7 @@ class SettingsGroup:
 
     group: ClassVar[str] = ""
     only_with: ClassVar[Mapping[str, Condition]] = {}
-    """Settings that change nothing unless another one of the group has one of some values."""
+    """Settings that change nothing unless another one has one of some values."""
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""
@@ -238,6 +240,8 @@ class TrainingSettings(SettingsGroup):
             "decay_threshold": ("schedule", ("plateau",)),
             "decay_updates": ("schedule", ("step",)),
             "validate_sentences": ("validate_bleu", (True,)),
+            "validate_share": ("validate_epochs", ABOVE_0),
+            "ema_updates": ("ema_decay", ABOVE_0),
         }
     )  # fmt: skip
 
@@ -475,13 +479,24 @@ class RunSettings:
             settings = getattr(self, group)
             conditions: Mapping[str, Condition] = getattr(settings, "only_with", {})
             for name, (other, values) in conditions.items():
-                value = getattr(settings, other)
-                if f"{group}.{name}" in named and value not in values:
-                    note = f"`{group}.{name}` has no effect with `{group}.{other}={_shown(value)}`"
-                    if len(values) <= 2:
-                        note += f", only with {' or '.join(f'`{_shown(each)}`' for each in values)}"
-                    notes.append(f"{note}.")
+                path = other if "." in other else f"{group}.{other}"
+                value = operator.attrgetter(path)(self)
+                if f"{group}.{name}" in named and not _holds(value, values):
+                    note = f"`{group}.{name}` has no effect with `{path}={_shown(value)}`"
+                    notes.append(f"{note}{_only_with(values)}.")
         return notes
+
+
+def _holds(value: Any, values: tuple[Any, ...] | Range) -> bool:
+    return values.contains(value) if isinstance(values, Range) else value in values
+
+
+def _only_with(values: tuple[Any, ...] | Range) -> str:
+    """Return the end of a note: the values that it takes, unless they are many."""
+    if isinstance(values, Range):
+        return f", only with {values.text}"
+    few = len(values) <= 2
+    return f", only with {' or '.join(f'`{_shown(each)}`' for each in values)}" if few else ""
 
 
 def _shown(value: Any) -> str:

@@ -182,7 +182,7 @@ class Trainer:
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
         self._world_size_changed = False
-        self.notes: list[str] = []
+        self.notes = [] if valid is None else _notes_on(valid)
         if validator is None and self.average is not None:
             self.notes.append(
                 "There are no validation pairs, by which the average of `training.ema_decay` would "
@@ -564,6 +564,17 @@ def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {
         name[len(prefix) :]: value for name, value in tensors.items() if name.startswith(prefix)
     }
+
+
+def _notes_on(valid: Pairs) -> list[str]:
+    """Return a warning where validation pairs have an empty side."""
+    blank = int(((valid.source_lengths == 0) | (valid.target_lengths == 0)).sum())
+    if not blank:
+        return []
+    return [
+        f"{blank:,} of {len(valid.source_lengths):,} validation pairs have no text on one side and "
+        "do not count in the loss: are the files parallel?"
+    ]
 
 
 def _checksum_of_lengths(pairs: Pairs) -> str:

@@ -46,7 +46,7 @@ def command(arguments: TrainArguments) -> None:
     if file is None or not file.faults:
         check_rules(arguments, RULES)
     check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
-    from nmtgrid.cli.train.run import find_data, import_tensorboard, parse_seeds, run_all
+    from nmtgrid.cli.train import run
     from nmtgrid.training.prepare import Request
 
     request = Request(
@@ -59,23 +59,24 @@ def command(arguments: TrainArguments) -> None:
     )
     if file is not None and file.faults:
         _show(arguments, request, None)  # which names all faults
-    seeds = None if arguments.seeds is None else parse_seeds(arguments.seeds)
+    seeds = None if arguments.seeds is None else run.parse_seeds(arguments.seeds)
     if arguments.resume and arguments.data is None:
-        arguments = dataclasses.replace(arguments, data=find_data(arguments.out, seeds))
+        arguments = dataclasses.replace(arguments, data=run.find_data(arguments.out, seeds))
     if arguments.dry_run or arguments.dump_config is not None:
-        # Of several seeds each has a folder of its own, so that there is no single run to resume.
-        _show(arguments, request, arguments.out if arguments.resume and seeds is None else None)
+        _show(
+            arguments, request, run.find_begun(arguments.out, seeds) if arguments.resume else None
+        )
         return
     from nmtgrid.base.devices import find_device
     from nmtgrid.training.distributed import local_device, process_group
 
     if arguments.tensorboard:
-        import_tensorboard()  # a package that is missing is an error now, not after the first epoch
+        run.import_tensorboard()  # a missing package is an error now, not after the first epoch
 
     name = arguments.device if processes.count == 1 else local_device(arguments.device)
     device = find_device(name, is_training=True)
     with process_group(processes, device):
-        code, report = run_all(arguments, request, seeds, device, processes)
+        code, report = run.run_all(arguments, request, seeds, device, processes)
     write_report(arguments.json, report)
     # Interrupted by a signal, but not by an exception: state and report have been written.
     if code:

@@ -42,6 +42,7 @@ from nmtgrid.training.prepare import (
     prepare,
     resolve,
 )
+from nmtgrid.training.settings import RunSettings
 from nmtgrid.training.trainer import Trainer
 
 _DAMAGED_SHOWN = 3
@@ -65,14 +66,18 @@ def run_all(
     check_shared_folder(out, processes)
     find_test_split(arguments)  # no unknown name should come out after hours of training
     if seeds is None:
+        settings = resolve(request, objectives, out if resume else None)
         code, report = _train(
-            arguments, request, out, device, processes, resume=resume, overwrite=arguments.overwrite
-        )
+            arguments, request, settings, out, device, processes,
+            resume=resume, overwrite=arguments.overwrite,
+        )  # fmt: skip
         if processes.is_first and not code:
             report |= _test_scores(arguments, out)
         return code, report
     reports: list[dict[str, Any]] = []
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
+    # Looked up now: in the loop, one process may have begun a seed before another one looks.
+    other = find_begun(out, seeds) if resume else None
     if processes.is_first and not resume:
         # All of them now: the last run should not be refused after the others have taken hours.
         for folder in folders.values():
@@ -82,12 +87,12 @@ def run_all(
         # also one that was killed before its first state.
         begun = resume and is_begun(folder)
         console.say(f"Seed {seed}, into {folder}:")
-        flags = {**request.flags, "training.seed": seed}
-        seeded = dataclasses.replace(request, flags=flags)
+        settings = _settings_of_seed(request, seed, folder if begun else None, other)
         overwrite = arguments.overwrite or (resume and not begun)
         code, report = _train(
-            arguments, seeded, folder, device, processes, resume=begun, overwrite=overwrite
-        )
+            arguments, request, settings, folder, device, processes,
+            resume=begun, overwrite=overwrite,
+        )  # fmt: skip
         reports.append({"seed": seed, **report})
         if code:
             # Interrupted: the seeds that are left are not begun.
@@ -125,17 +130,39 @@ def find_test_split(arguments: TrainArguments) -> str | None:
     return "test" if "test" in dataset.names else None
 
 
+def find_begun(out: Path | None, seeds: Sequence[int] | None) -> Path | None:
+    """Return `out`, or the folder of the first of `seeds` whose run was begun there, if any."""
+    if out is None or seeds is None:
+        return out
+    folders = [out / f"seed-{seed}" for seed in seeds]
+    return next((folder for folder in folders if (folder / "config.json").is_file()), None)
+
+
 def find_data(out: Path | None, seeds: Sequence[int] | None) -> Path:
     """Return the dataset of the run in `out`, or of the first of `seeds` that was begun there."""
     assert out is not None
-    folders = [out] if seeds is None else [out / f"seed-{seed}" for seed in seeds]
-    begun = [folder for folder in folders if (folder / "config.json").is_file()]
-    return data_of_run([*begun, folders[0]][0])
+    return data_of_run(find_begun(out, seeds) or out / f"seed-{(seeds or [0])[0]}")
+
+
+def _settings_of_seed(
+    request: Request, seed: int, begun: Path | None, other: Path | None
+) -> RunSettings:
+    """Return the settings of one of several runs: of its own folder `begun`, if it is resumed.
+
+    Otherwise those of the run of the `other` seed that is resumed, if there is one.
+    """
+    if begun is None and other is not None:
+        settings = resolve(request, objectives, other)
+        training = dataclasses.replace(settings.training, seed=seed)
+        return dataclasses.replace(settings, training=training)
+    flags = {**request.flags, "training.seed": seed}
+    return resolve(dataclasses.replace(request, flags=flags), objectives, begun)
 
 
 def _train(
     arguments: TrainArguments,
     request: Request,
+    settings: RunSettings,
     out: Path,
     device: torch.device,
     processes: Processes,
@@ -148,7 +175,6 @@ def _train(
     Of several processes the first one prints and writes the log.
     """
     assert arguments.data is not None
-    settings = resolve(request, objectives, out if resume else None)
     if processes.is_first:
         for note in request.without_effect(settings):
             console.warn(note)
@@ -220,6 +246,9 @@ def _follow(
         if not finished.update:
             console.warn("The run ended before its first update: nothing has been learned.")
         console.say(f"The model is in {out}.")
+    else:
+        # What follows, such as the next seed, is the same in all processes again.
+        console.messages.quiet = True
     # A signal to another process stops this one, too.
     stopped_by = signals[0] if signals else signal.SIGTERM if finished.interrupted else 0
     return 128 + stopped_by if stopped_by else 0, _report(finished, trainer)

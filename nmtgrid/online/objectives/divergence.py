@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import types
 from collections.abc import Iterator
 from typing import Annotated
 
@@ -32,12 +33,14 @@ from nmtgrid.online.oracle import cell_costs, grid_shape
 from nmtgrid.online.policies import Threshold
 from nmtgrid.search.paths import is_right_of, wait_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
+from nmtgrid.training.settings import ABOVE_0, FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)
 class DivergenceSettings(SmoothedSettings):
     """Settings of training a reader on divergences from the prediction with the whole source."""
+
+    only_with = types.MappingProxyType(dict.fromkeys(("k", "label_smoothing"), ("alpha", ABOVE_0)))
 
     measure: Measure = "kl"
     """Divergence between the prediction with the source read so far and the prediction with the

@@ -9,6 +9,7 @@ the model and the logits for the reader.
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Annotated, Literal
 
 import torch
@@ -36,12 +37,18 @@ from nmtgrid.online.policies import (
 from nmtgrid.search.paths import is_right_of
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
+from nmtgrid.training.settings import ABOVE_0, FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)
 class DynamicSettings(SmoothedSettings):
     """Settings of training a reader on an oracle's paths."""
+
+    only_with = types.MappingProxyType(
+        dict.fromkeys(("search_from", "search_to"), ("labels", ("binary-search",)))
+        | dict.fromkeys(("write", "label_smoothing"), ("alpha", ABOVE_0))
+        | dict.fromkeys(("agent_area", "validate_threshold"), ("beta", ABOVE_0))
+    )
 
     delay_weight: Annotated[float, FROM_0] = 0.0
     """Lambda, the oracle's cost of delay, in nats for each token written after the whole source has

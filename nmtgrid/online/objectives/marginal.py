@@ -10,6 +10,7 @@ target well; no single path is chosen. CAAT (Liu et al., 2021), TAED (Tang et al
 from __future__ import annotations
 
 import dataclasses
+import types
 from typing import Annotated
 
 import torch
@@ -30,7 +31,7 @@ from nmtgrid.online.oracle import cell_costs, delay_penalty, path_costs
 from nmtgrid.online.policies import Threshold
 from nmtgrid.search.paths import is_cell
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.settings import FROM_0, INSIDE_0_1, SmoothedSettings
+from nmtgrid.training.settings import ABOVE_0, FROM_0, INSIDE_0_1, SmoothedSettings
 
 
 def log_marginal(
@@ -89,6 +90,8 @@ class MarginalSettings(SmoothedSettings):
 
     With label smoothing each cell counts in proportion to its posterior.
     """
+
+    only_with = types.MappingProxyType({"label_smoothing": ("alpha", ABOVE_0)})
 
     delay_weight: Annotated[float, FROM_0] = 0.0
     """Lambda, the cost of delay, in nats for each token written after the whole source has been

@@ -57,11 +57,38 @@ def test_preprocess_and_learn_write_their_reports(texts: Path) -> None:
     assert len(dataset.pipeline.source.codes or ()) == 5
 
 
+def test_text_of_training_in_another_split_is_told(texts: Path, messages: list[str]) -> None:
+    assert _preprocess(texts, "--valid", f"{texts}/valid", "--test", f"{texts}/test") == 0
+    assert not any("both in" in line for line in messages)
+    here = ["--valid", f"{texts}/../{texts.name}/train", "--test", f"new={texts}/train"]
+    assert _preprocess(texts, *here, "--overwrite") == 0
+    warnings = [line for line in messages if "both in" in line]
+    assert len(warnings) == 2 and "`valid`" in warnings[0] and "`new`" in warnings[1]
+
+
+def test_types_too_rare_for_a_vocabulary(texts: Path, messages: list[str]) -> None:
+    """The message names `--min-count` and the language, not a vocabulary that nobody gave."""
+    (texts / "train.en").write_text("".join(f"A {n}.\n" for n in range(100, 150)))
+    (texts / "train.de").write_text("".join(f"Ein{n} Hund{n} Tier{n}\n" for n in range(50)))
+    assert _preprocess(texts, "--valid", f"{texts}/valid", "--max-ratio", "9") == 0
+    learn = ["bpe", "learn", f"{texts}/data", "--words", "--min-count", "2"]
+    assert main(learn) != 0
+    assert "in the training text in de." in messages[-1]
+    assert main([*learn, "--joint-vocabulary"]) == 0
+    assert [line for line in messages if "source units" in line] == [
+        "100 % of the source units of `train` are unknown, because they occur fewer than 2 times: "
+        "give a smaller `--min-count`."
+    ]
+
+
 def test_the_tables_are_shown(texts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (texts / "train.de").write_bytes((texts / "train.de").read_bytes().replace(b"\n", b"\r\n"))
     assert _preprocess(texts, "--valid-every", "5") == 0
     shown = capsys.readouterr().err
     assert "10 kept pairs were moved to valid" in shown
+    assert _preprocess(texts, "--valid-every", "500", "--overwrite") != 0
+    refusal = capsys.readouterr().err
+    assert refusal.lower().count("give a smaller number") == 1
     assert "train.de: removed carriage returns at the ends of 50 lines" in shown
 
 

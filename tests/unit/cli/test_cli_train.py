@@ -272,6 +272,24 @@ def test_a_seed_that_was_killed_before_its_first_state_begins_again(
     assert (first / "last.safetensors").stat().st_ino == before.st_ino
 
 
+def test_seeds_that_had_to_wait_have_the_settings_of_those_that_are_resumed(
+    data: Path, tmp_path: Path
+) -> None:
+    """Also where the command only says `--resume`: they would be other models."""
+    out = tmp_path / "models"
+    limits = ["--max-updates", 1, "--test-split", "none", "--out", out]
+    assert train(data, "--seeds", "1", *limits, *SMALL) == 0
+    plan = tmp_path / "plan.json"
+    command = ["--seeds", "1..2", "--resume", "--out", out]
+    assert train(*command, "--dry-run", "--json", plan) == 0
+    assert train(*command, *limits[:4]) == 0
+    first, second = (json.loads((out / f"seed-{n}/config.json").read_text()) for n in (1, 2))
+    assert second["settings"].pop("training") == first["settings"].pop("training") | {"seed": 2}
+    assert second["settings"] == first["settings"] and second["model"] == first["model"]
+    card = (out / "seed-2/README.md").read_text()
+    assert f"{json.loads(plan.read_text())['parameters']:,}" in card
+
+
 def test_the_card_counts_full_epochs_and_no_update_is_told(
     data: Path, tmp_path: Path, messages: list[str]
 ) -> None:

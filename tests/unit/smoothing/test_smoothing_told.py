@@ -6,10 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from nmtgrid.adaptive.objectives import Mixed, MixedSettings
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.cli.app import main
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.models import zoo
 from nmtgrid.smoothing.objectives import Smoothed
 from nmtgrid.smoothing.rewards import BleuReward
 from nmtgrid.smoothing.vectors import few_vectors
@@ -163,3 +165,15 @@ def test_what_is_logged_counts_the_weights(monkeypatch: pytest.MonkeyPatch) -> N
     assert float(extra["changed"]) == pytest.approx(0.5)
     # The end symbol is a target too.
     assert float(extra["effective"]) == pytest.approx(5 / (0.75**2 + 0.25**2))
+
+
+def test_exits_of_samples_are_averaged() -> None:
+    """Where only sampled sentences are seen, each counts its share of the average exit."""
+    changes = {"dropout": 0.0, "embedding_dropout": 0.0, "size": 16, "heads": 2}
+    model = zoo.build("transformer", "toy-exits", changes, source_vocab_size=9, target_vocab_size=9)
+    mixed = Mixed(MixedSettings(sequences=2))
+    sequence = SequenceSmoothing(alpha=1.0, samples=20)
+    pair = collate([[4, 5]], [[4, 5, 6, 7]])
+    parts = Smoothed(mixed, SmoothingSettings(sequence=sequence), 9).loss(model.train(), pair)
+    # Exits 1 to 6 are equally likely.
+    assert 2.5 < float(parts.extra["average_exit"]) / parts.tokens < 4.5

@@ -229,6 +229,13 @@ def test_shards_do_the_same_and_go_on_whole(
     assert "The number of processes has changed" in capfd.readouterr().err
 
 
+def test_seeds_are_told_by_the_first_alone(data: Path, tmp_path: Path) -> None:
+    command = ["train", data, "--out", tmp_path, *SMALL, "--seeds", "1,2", "--max-updates", "1"]
+    (code, output), (other, more) = on_two_ranks("nmtgrid", command, PROJECT, PROJECT)
+    assert (code, other) == (0, 0), output + more
+    assert "2 seeds" in output and more == ""
+
+
 @pytest.fixture
 def endless(data: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """Two processes in the middle of a long run into tmp_path/run."""

@@ -21,7 +21,7 @@ from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.validate import Score, SplitValidator
 from tests.unit.helpers.text_data import CHINESE, text_data
 from tests.unit.helpers.toy_model import read_json, toy_model
-from tests.unit.helpers.train_command import toy_data
+from tests.unit.helpers.train_command import TINY_MODEL, toy_data, train
 
 CPU = torch.device("cpu")
 
@@ -95,8 +95,8 @@ def test_text_without_spaces_is_scored_as_decode_does(tmp_path: Path) -> None:
     assert quality.bleu == pytest.approx(values["bleu_tokenized"]) != 0
 
 
-def test_empty_sides_count_as_in_decode(tmp_path: Path) -> None:
-    """Neither in the loss; but a source without a reference is translated in both."""
+def test_empty_sides_count_as_in_decode(tmp_path: Path, messages: list[str]) -> None:
+    """Neither in the loss, as is told; but a source without a reference is translated in both."""
     lines = [f"cat number {n}" for n in range(6)]
     sides = {"de": [*lines, "", "cat number", ""], "en": [*lines, "cat", "", ""]}
     data = Dataset.open(text_data(tmp_path, sides))
@@ -112,6 +112,8 @@ def test_empty_sides_count_as_in_decode(tmp_path: Path) -> None:
     assert (values["sentences"], values["target_tokens"]) == (6, tokens)
     assert values["nll"] == pytest.approx(total / tokens, rel=1e-5)
     assert validator(data, 300).score(model).nll == pytest.approx(total / tokens, rel=1e-5)
+    assert train(data.path, "--out", tmp_path / "run", *TINY_MODEL, "--max-updates", 1) == 0
+    assert any("3 of 9 validation pairs have no text on one side" in line for line in messages)
 
 
 def test_what_does_not_fit_into_memory_is_validated_in_halves(

@@ -23,6 +23,16 @@ OF_MODELS = [
     for arch in zoo.architectures()
     for name in getattr(zoo.architectures().get(arch).config, "only_with", {})
 ]
+OF_OBJECTIVES = [
+    (objective, name)
+    for objective in objectives
+    for name in objectives.get(objective).settings.only_with
+]
+READER = {"source_causal": True, "reader": "own"}
+MODELS: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "exits-aligned": ("transformer", "toy-exits", {}),
+    "exits-halting": ("transformer", "toy-exits", {"halting": "multinomial"}),
+}
 CHOICES = {
     "optimiser": ("adamw", "adam", "nesterov", "muon"),
     "schedule": ("inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"),
@@ -67,8 +77,9 @@ def test_models_are_the_same_with_any_value(arch: str, name: str) -> None:
 @pytest.mark.parametrize("name", TrainingSettings.only_with)
 def test_training_is_the_same_with_any_value(name: str) -> None:
     other, values = TrainingSettings.only_with[name]
-    if other == "validate_bleu":
-        return  # nothing is translated then
+    if other not in CHOICES:
+        return  # nothing is translated, averaged or validated then
+    assert isinstance(values, tuple)
     idle = [choice for choice in CHOICES[other] if choice not in values]
     assert idle and len(idle) + len(values) == len(CHOICES[other])
     assert all(does(name, other, choice) for choice in values)
@@ -110,6 +121,51 @@ def rates_of(settings: TrainingSettings) -> list[float]:
         if update % 20 == 0:
             rate.evaluated(4.0 - 0.0003 * min(update, 100))
     return rates
+
+
+@pytest.mark.parametrize(("objective", "name"), OF_OBJECTIVES, ids="-".join)
+def test_losses_are_the_same_with_any_value(objective: str, name: str) -> None:
+    kind = objectives.get(objective)
+    other = kind.settings.only_with[name][0]
+    arch, preset, changes = MODELS.get(objective, ("pervasive", "toy", READER))
+    model = zoo.build(arch, preset, changes, source_vocab_size=20, target_vocab_size=20)
+    idle = {} if "." in other else {other: "oracle" if other == "labels" else 0.0}
+    first = kind.settings(**idle)
+    value = getattr(first, name)
+    # The other choices: a setting with none is a number.
+    choices = {
+        "write": "path", "agent_area": "path", "gradient_form": "printed", "kernel": "normalised",
+    }  # fmt: skip
+    second = dataclasses.replace(first, **{name: choices.get(name) or other_value(value)})
+    parts = []
+    for settings in (first, second):
+        for is_training in (True, False):
+            torch.manual_seed(2)
+            model.train(is_training)
+            loss = kind.make(settings).loss(model, ragged_batch((5, 3), (4, 6), 20, 20))
+            extra = {key: float(number) for key, number in loss.extra.items()}
+            parts.append((loss.total.item(), loss.nll.item(), loss.criterion, extra))
+    assert parts[:2] == parts[2:]
+
+
+def test_settings_of_objectives_are_told() -> None:
+    asked = Request(
+        "transformer", "toy-exits", "exits-halting",
+        changes=["model.halting=multinomial", "objective.kernel=normalised",
+                 "training.ema_updates=9", "objective.validate_threshold=0.3"],
+    )  # fmt: skip
+    assert messages_of(asked) == [
+        "`objective.kernel` has no effect with `objective.sigma=0.0`, only with a number above 0.",
+        "`objective.validate_threshold` has no effect with `model.halting=multinomial`, only with "
+        "`geometric`.",
+        "`training.ema_updates` has no effect with `training.ema_decay=0.0`, only with a number "
+        "above 0.",
+    ]
+    reader = Request("pervasive", "toy", "dynamic", changes=["objective.search_to=9"])
+    assert messages_of(reader) == [
+        "`objective.search_to` has no effect with `objective.labels=oracle`, only with "
+        "`binary-search`."
+    ]
 
 
 def test_what_is_asked_for_is_told() -> None:
