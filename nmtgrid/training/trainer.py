@@ -222,7 +222,8 @@ class Trainer:
         except RuntimeError as fault:
             raise ModelError(
                 f"The saved weights do not match the model of {self.checkpoints.model_folder}: its "
-                "settings have been changed.", "Restore its `config.json`.",
+                "settings, or the code of an own architecture, have been changed.",
+                "Restore its `config.json`, or that code.",
             ) from fault  # fmt: skip
         # As many batches an update as before, redistributed over however many processes there are.
         self._batches = state.batches or self.settings.batches.accumulation

@@ -540,6 +540,7 @@ REFUSED_AT_ONCE = {
     "sizes without a plan": (["--source-vocab-size", "9"], "only to `--dry-run`"),
     "init and resume": (["--init", "x", "--resume"], "contradict"),
     "twice": (["--set", "training.max_updates=3"], "`--max-updates` say the same"),
+    "seed twice": (["--seeds", "1,2", "--set", "training.seed=0"], "`--seeds` say the same"),
     "seed": (["--seed", "99999999999999999999"], "more digits than"),
     "large": (["--set", "training.seed=9300000000000000000"], "2^63"),
     "rate": (["--set", "training.learning_rate=1e999"], "learning_rate"),
@@ -580,7 +581,7 @@ def test_a_damaged_run_is_not_called_none(data: Path, tmp_path: Path, messages: 
     for text, words in (
         ("{", ["is damaged"]),
         (altered, ["config.json has been altered", "`sha256`"]),
-        (json.dumps(config), ["settings have been changed"]),
+        (json.dumps(config), ["own architecture, have been changed"]),
     ):
         path.write_text(text)
         assert train(data, "--out", out, "--resume") == 2
