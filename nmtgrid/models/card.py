@@ -45,6 +45,8 @@ class _Facts(Record):
     """`card.json`."""
 
     origin: str = ""
+    init: str = ""
+    """The model whose weights the training began with, if any."""
     pairs: dict[str, Count] = {}  # noqa: RUF012 (a new one for each record)
     training: dict[str, str] = {}  # noqa: RUF012
     scores: list[ScoreRecord] = []  # noqa: RUF012
@@ -54,19 +56,23 @@ def update_card(
     folder: Path,
     *,
     origin: str | None = None,
+    init: Path | None = None,
     pairs: Mapping[str, int] | None = None,
     training: Mapping[str, str] | None = None,
     score: ScoreRecord | None = None,
 ) -> None:
     """Enter what is new (not None) into the card of the model in `folder`, and write it.
 
-    `origin` says in a sentence where the model comes from, `pairs` has the sizes of the splits,
-    `training` facts in the order of their rows. A `score` takes the place of that of the same
+    `origin` says in a sentence where the model comes from, and `init` is the folder of the model
+    whose weights it began with; `pairs` has the sizes of the splits, `training` facts in the order
+    of their rows. A `score` takes the place of that of the same
     split, beam and weights. Raises StorageError where it cannot be written.
     """
     facts = _read(folder)
     if origin is not None:
         facts.origin = origin
+    if init is not None:
+        facts.init = f"`{init.resolve().name}`, SHA-256 {(_checksum(init) or 'unknown')[:12]}"
     if pairs is not None:
         facts.pairs = dict(pairs)
     if training is not None:
@@ -79,6 +85,11 @@ def update_card(
         folder / FACTS, with_checksum({"format": FORMAT, **facts.values(), "scores": scores})
     )
     write_text(folder / CARD, _render(folder, facts))
+
+
+def initial_weights(folder: Path) -> str:
+    """Return the model whose weights that in `folder` began with, for a message; "" if none."""
+    return _read(folder).init
 
 
 def _key(score: ScoreRecord) -> tuple[Any, ...]:
@@ -106,6 +117,7 @@ def _render(folder: Path, facts: _Facts) -> str:
         ("units", f"{units.get(text.get('subwords', 'bpe'), 'BPE')}, {sizes}"),
         ("text", "lower-cased" if text.get("lowercase") else "cased"),
         *((f"pairs of {name}", f"{count:,}") for name, count in facts.pairs.items()),
+        *([("initial weights", facts.init)] if facts.init else []),
         *facts.training.items(),
     ]
     # Scores of weights that a training has replaced since say nothing about the model.

@@ -358,7 +358,8 @@ def prepare(
     try:
         trainer = _prepare(
             data, settings, folder, device, objectives,
-            resume=resume, overwrite=overwrite, init=init, stop=stop, processes=processes,
+            resume=resume, overwrite=overwrite, init=None if resume else init, stop=stop,
+            processes=processes,
         )  # fmt: skip
     except BaseException:
         if lock is not None:
@@ -395,7 +396,7 @@ def _prepare(
     resegmented = resegment(settings, dataset)
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
     model = build_model(settings, dataset)
-    if init is not None and not resume:
+    if init is not None:
         _load_init(model, init, dataset)
     # Like all other checks, before the folder is changed.
     objective = make_objective(settings, dataset, device, objectives, folder if resume else None)
@@ -424,7 +425,7 @@ def _prepare(
     if resume:
         _resume(trainer, folder, dataset.pipeline)
     if processes.is_first:
-        _write_description(folder, trainer, dataset, clear=overwrite and not resume)
+        _write_description(folder, trainer, dataset, clear=overwrite and not resume, init=init)
     # The others read the folder: they go on when it is complete.
     processes.sum(torch.zeros(1))
     return trainer
@@ -443,7 +444,9 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
     trainer.compare_rate(saved.training)
 
 
-def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool) -> None:
+def _write_description(
+    folder: Path, trainer: Trainer, dataset: Dataset, *, clear: bool, init: Path | None
+) -> None:
     """Write the model's description, after the files of an older run are removed (`clear`)."""
     if clear:
         clear_folder(folder)
@@ -459,6 +462,7 @@ def _write_description(folder: Path, trainer: Trainer, dataset: Dataset, *, clea
         update_card(
             folder,
             origin=f"A model trained with nmtgrid on the dataset `{name}`.",
+            init=init,
             pairs={name: split["pairs_kept"] for name, split in splits},
         )
         objective = trainer.weights.objective

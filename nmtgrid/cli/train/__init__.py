@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmtgrid.base import console
-from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import Leave, check_outputs, check_rules, takes, write_report
 from nmtgrid.cli.train.arguments import PANELS, RULES, SETTINGS, TrainArguments
 
@@ -60,9 +59,7 @@ def command(arguments: TrainArguments) -> None:
     )
     if file is not None and file.faults:
         _show(arguments, request, None)  # which names all faults
-    seeds = None if arguments.seeds is None else run.parse_seeds(arguments.seeds)
-    if seeds and any(text.split("=")[0].strip() == "training.seed" for text in request.changes):
-        raise ConfigError("`--set training.seed` and `--seeds` say the same: give one.")
+    seeds = None if arguments.seeds is None else run.parse_seeds(arguments.seeds, request.changes)
     if arguments.resume and arguments.data is None:
         arguments = dataclasses.replace(arguments, data=run.find_data(arguments.out, seeds))
     if arguments.dry_run or arguments.dump_config is not None:

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType, ModuleType
 from typing import Any
@@ -26,7 +26,7 @@ from nmtgrid.cli.options import Leave
 from nmtgrid.cli.train.arguments import TrainArguments
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import shown, spread
-from nmtgrid.models.card import update_card
+from nmtgrid.models.card import initial_weights, update_card
 from nmtgrid.training import events
 from nmtgrid.training.api import Prepared
 from nmtgrid.training.distributed import Processes, check_shared_folder
@@ -78,6 +78,8 @@ def run_all(
     folders = {seed: out / f"seed-{seed}" for seed in seeds}
     # Looked up now: in the loop, one process may have begun a seed before another one looks.
     other = find_begun(out, seeds) if resume else None
+    if other is not None and arguments.init is None:
+        _check_init(other, folders.values())
     if processes.is_first and not resume:
         # All of them now: the last run should not be refused after the others have taken hours.
         for folder in folders.values():
@@ -142,6 +144,16 @@ def find_data(out: Path | None, seeds: Sequence[int] | None) -> Path:
     """Return the dataset of the run in `out`, or of the first of `seeds` that was begun there."""
     assert out is not None
     return data_of_run(find_begun(out, seeds) or out / f"seed-{(seeds or [0])[0]}")
+
+
+def _check_init(begun: Path, folders: Iterable[Path]) -> None:
+    """Raise ConfigError where seeds that had to wait would not begin with `--init` as others."""
+    if (init := initial_weights(begun)) and not all(map(is_begun, folders)):
+        raise ConfigError(
+            f"The run in {begun} began with the weights of {init}; seeds that had to wait would "
+            "begin with random ones.",
+            "Give the same `--init` again.",
+        )
 
 
 def _settings_of_seed(
@@ -396,8 +408,10 @@ def _format_scores(
     return text
 
 
-def parse_seeds(text: str) -> list[int]:
-    """Return the seeds of a list such as `1,2,3` or `1..3`."""
+def parse_seeds(text: str, changes: Sequence[str] = ()) -> list[int]:
+    """Return the seeds of a list such as `1,2,3` or `1..3`; `changes` are those of `--set`."""
+    if any(change.split("=")[0].strip() == "training.seed" for change in changes):
+        raise ConfigError("`--set training.seed` and `--seeds` say the same: give one.")
     values = whole_numbers(text, "--seeds", limit=_MOST_SEEDS)
     return [int(seed) for seed in values]
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
-from nmtgrid.base.io.arrays import load_tensors
+from nmtgrid.base.io.arrays import CHECKSUM, load_tensors, read_header
 from nmtgrid.base.io.atomic import remove_folder
 from nmtgrid.cli.app import main
 from nmtgrid.cli.train.run import parse_seeds
@@ -288,6 +288,27 @@ def test_seeds_that_had_to_wait_have_the_settings_of_those_that_are_resumed(
     assert second["settings"] == first["settings"] and second["model"] == first["model"]
     card = (out / "seed-2/README.md").read_text()
     assert f"{json.loads(plan.read_text())['parameters']:,}" in card
+
+
+def test_the_card_names_the_weights_that_a_training_began_with(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    """Seeds that had to wait begin with them too, or not at all."""
+    limits = ["--max-updates", 1, "--test-split", "none"]
+    begin, out = tmp_path / "begin", tmp_path / "models"
+    assert train(data, "--out", begin, *limits, *SMALL) == 0
+    assert "initial weights" not in (begin / "README.md").read_text(encoding="utf-8")
+    some = [*limits, "--out", out]
+    assert train(data, "--seeds", "1", "--init", begin, *some, *SMALL) == 0
+    checksum = read_header(begin / "model.safetensors")[1][CHECKSUM]
+    row = f"| initial weights | `begin`, SHA-256 {checksum[:12]} |\n"
+    assert row in (out / "seed-1/README.md").read_text(encoding="utf-8")
+    assert train("--seeds", "1..2", "--resume", *some) == 2
+    assert "began with the weights of `begin`" in messages[-1] and "`--init`" in messages[-1]
+    assert not (out / "seed-2").exists()
+    assert train("--seeds", "1..2", "--resume", "--init", begin, *some) == 0
+    for seed in (1, 2):
+        assert row in (out / f"seed-{seed}/README.md").read_text(encoding="utf-8")
 
 
 def test_the_card_counts_full_epochs_and_no_update_is_told(
