@@ -412,6 +412,13 @@ QUESTIONS = (
                         _exits,
                     ),
                     Answer(
+                        "speed-distilled-rotation-multi30k",
+                        "Multi30k De-En, d=128, both: one earlier exit in each update, a "
+                        "teacher's translations",
+                        _exits,
+                        in_readme=True,
+                    ),
+                    Answer(
                         "speed-iwslt14-de-en",
                         "IWSLT'14 De-En, d=128, 40 minutes of one core",
                         _exits,
