@@ -714,9 +714,9 @@ CHAPTERS = (
                     "At equal time, where the thesis has equal updates, and far from the end of "
                     "training. Mixed training with one sampled sequence of exits passes once "
                     "through a classifier for each token, where aligned training does so at every "
-                    "exit, and has more updates for it. Aligned training of one earlier exit in each "
-                    "update, in turn (`rotation1`), makes up for most of that. With three or six "
-                    "sequences mixed training is behind (`table-5.2-multi30k`, one seed).",
+                    "exit, and has more updates for it. Aligned training of one earlier exit in "
+                    "each update, in turn (`rotation1`), makes up for most of that. With three or "
+                    "six sequences mixed training is behind (`table-5.2-multi30k`, one seed).",
                 ),
             ),
             Claim(
