@@ -413,7 +413,7 @@ QUESTIONS = (
                     ),
                     Answer(
                         "speed-distilled-rotation-multi30k",
-                        "Multi30k De-En, d=128, both: one earlier exit in each update, a "
+                        "Multi30k De-En, d=128, one earlier exit in each update, trained on a "
                         "teacher's translations",
                         _exits,
                         in_readme=True,
