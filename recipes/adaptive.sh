@@ -171,17 +171,17 @@ mixed() {
     fixed "mixed$1"
 }
 
-# `rotation COUNT`: aligned training with so many of the earlier exits in each update.
-rotation() {
-    aligned "rotation$1" --set "objective.rotation=$1"
-    fixed "rotation$1"
+# `aligned_with NAME SETTING VALUE`: aligned training with another value of a setting of the objective.
+aligned_with() {
+    aligned "$1" --set "objective.$2=$3"
+    fixed "$1"
 }
 
 table_5_2() {
     local count names=(aligned)
     each_seed aligned_and_baselines
     for count in ${ROTATIONS:-}; do
-        each_seed rotation "$count"
+        each_seed aligned_with "rotation$count" rotation "$count"
         names+=("rotation$count")
     done
     for count in ${COUNTS:-1 3 6}; do
@@ -191,18 +191,12 @@ table_5_2() {
     tabulate 5.2 "Aligned against mixed training, development set" tuned "${names[@]}"
 }
 
-# `aligned_with SETTING VALUE`: aligned training with another value of a setting of the objective.
-aligned_with() {
-    aligned "aligned-$2" --set "objective.$1=$2"
-    fixed "aligned-$2"
-}
-
 # `ablation TABLE TITLE SETTING VALUE...`: aligned training with other values of a setting.
 ablation() {
     local value names=(aligned)
     each_seed aligned_and_baselines
     for value in "${@:4}"; do
-        each_seed aligned_with "$3" "$value"
+        each_seed aligned_with "aligned-$value" "$3" "$value"
         names+=("aligned-$value")
     done
     tabulate "$1" "$2" tuned "${names[@]}"

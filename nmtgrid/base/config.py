@@ -9,6 +9,7 @@ A dataclass may define `faults(self) -> list[str]`, which returns what is wrong 
 from __future__ import annotations
 
 import ast
+import contextlib
 import dataclasses
 import functools
 import inspect
@@ -146,11 +147,10 @@ def _word(text: str) -> Any:
     constants = {"true": True, "false": False, "none": None}
     if text.strip().lower() in constants:
         return constants[text.strip().lower()]
-    for read in (whole_number, real_number):
-        try:
-            return read(text) if any(map(str.isdigit, text)) else text
-        except ValueError:
-            continue
+    if any(map(str.isdigit, text)):  # neither inf nor nan
+        for read in (whole_number, real_number):
+            with contextlib.suppress(ValueError):
+                return read(text)
     return text
 
 

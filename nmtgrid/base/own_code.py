@@ -213,7 +213,7 @@ def imported_files() -> list[str]:
 def own_line(fault: BaseException) -> str:
     """Return `FILE:LINE` of the user's own code that a fault came through last, or nothing.
 
-    That are imported files, the program that was started, and what lies in their folders.
+    Own code is the imported files, the program that was started, and what lies in their folders.
     """
     program = getattr(sys.modules["__main__"], "__file__", None)
     folders = {path.parent for path in _modules}

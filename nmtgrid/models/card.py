@@ -65,8 +65,8 @@ def update_card(
 
     `origin` says in a sentence where the model comes from, and `init` is the folder of the model
     whose weights it began with; `pairs` has the sizes of the splits, `training` facts in the order
-    of their rows. A `score` takes the place of that of the same
-    split, beam and weights. Raises StorageError where it cannot be written.
+    of their rows. A `score` takes the place of that of the same split, beam and weights. Raises
+    StorageError where it cannot be written.
     """
     facts = _read(folder)
     if origin is not None:
