@@ -144,11 +144,8 @@ tune() {
 tabulate() {
     run python "$PROJECT/recipes/adaptive_table.py" exits "${@:4}" --folder "$HERE" \
         --seeds "$SEEDS" --split "$3" --out "$HERE/table-$1"
-    keep "table-$1" "$2" "$HERE/table-$1.json"
+    record "table-$1" "$2" "$HERE/table-$1.json"
 }
-
-# `keep EXPERIMENT TITLE TABLE.json [PICTURE.png]`: record a result, with the label in its name.
-keep() { record "$1${LABEL:+-$LABEL}" "$2${LABEL:+, $LABEL}" "${@:3}"; }
 
 # `fixed NAME OPTION...`: measure random and fixed exits of a model.
 fixed() { tune "$1-fixed" "$1" --only fixed "${@:2}"; }
@@ -256,7 +253,7 @@ trade_off() {
     variants "${@:3}"
     run nmtgrid adaptive-tune "${RESULTS[@]}" --out "$HERE/figure-$1.png" \
         --json "$HERE/figure-$1.json"
-    keep "figure-$1" "$2" "$HERE/figure-$1.json" "$HERE/figure-$1.png"
+    record "figure-$1" "$2" "$HERE/figure-$1.json" "$HERE/figure-$1.png"
 }
 
 figure_5_6() {
@@ -281,7 +278,7 @@ figure_5_7() {
         for sigma in ${SWEEP_SIGMAS:-0.5 1 5 20}; do sweep "$lambda" "$sigma"; done
     done
     run python "$PROJECT/recipes/adaptive_table.py" sweep "${found[@]}" --out "$HERE/figure-5.7"
-    keep figure-5.7 "Average exit along lambda and sigma" "$HERE/figure-5.7.json" "$HERE/figure-5.7.png"
+    record figure-5.7 "Average exit along lambda and sigma" "$HERE/figure-5.7.json" "$HERE/figure-5.7.png"
 }
 
 figure_5_8() {
@@ -304,7 +301,7 @@ exits() {
         traces+=("$ONE=$model/test.traces.jsonl")
     done
     run nmtgrid analyze exits "${traces[@]}" --out "$HERE/figure-${1//./-}" --json "$HERE/figure-$1.json"
-    keep "figure-$1" "$2" "$HERE/figure-$1.json"
+    record "figure-$1" "$2" "$HERE/figure-$1.json"
 }
 
 figure_5_9() { exits "$1" "Exits of examples" "Tok-LL-geometric,${LAMBDAS%% *},${SIGMAS%% *}"; }
@@ -319,7 +316,7 @@ figure_5_13() { exits 5.13 "Exits of whole sequences" Seq-LL,0.5,0 Seq-LL,2,0; }
 guarantee() {
     aligned
     tune guarantee aligned --only points --allow-loss "${ALLOW:-1}"
-    keep exit-guarantee "Exit thresholds with a guarantee" "$HERE/eval/guarantee-seed$SEED/results.json"
+    record exit-guarantee "Exit thresholds with a guarantee" "$HERE/eval/guarantee-seed$SEED/results.json"
 }
 
 speed() {
@@ -333,7 +330,7 @@ speed() {
         run python "$PROJECT/recipes/adaptive_speed.py" "${models[@]}" --data "$DATA" \
             --sentences "${SENTENCES:-256}" --out "$HERE/speed-seed$SEED.json"
     fi
-    keep speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
+    record speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
 }
 
 # One online decoder, trained aligned along sampled wait-k paths; its streams leave after each of some
@@ -351,7 +348,7 @@ clock() {
     done
     run nmtgrid analyze latency "${results[@]}" --metric ca-al --out "$HERE/clock-seed$SEED.png" \
         --json "$HERE/clock-seed$SEED.json"
-    keep exits-clock "Exits together with wait-k, on the clock" "$HERE/clock-seed$SEED.json" \
+    record exits-clock "Exits together with wait-k, on the clock" "$HERE/clock-seed$SEED.json" \
         "$HERE/clock-seed$SEED.png"
 }
 

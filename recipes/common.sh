@@ -481,13 +481,14 @@ train_and_score() {
     fi
     run python "$PROJECT/recipes/pervasive_table.py" scores "$1=$MODEL" --seeds "$SEEDS" "${more[@]}" \
         --out "$MODEL-table"
-    record "one-model${LABEL:+-$LABEL}" "One model${LABEL:+, $LABEL}" "$MODEL-table.json"
+    record one-model "One model" "$MODEL-table.json"
 }
 
 # `record EXPERIMENT TITLE TABLE.json [PICTURE.png]`: keep what an experiment gave, for RESULTS.md, with the
-# remark NOTE, if there is one.
+# remark NOTE, if there is one, and LABEL in its name and title.
 record() {
-    run python "$PROJECT/recipes/results.py" keep "$1" --title "$2" --table "$3" \
+    local name="$1${LABEL:+-$LABEL}"
+    run python "$PROJECT/recipes/results.py" keep "$name" --title "$2${LABEL:+, $LABEL}" --table "$3" \
         --command "$INVOKED" --seeds "${SEEDS:-${SEED:-1}}" \
-        --out "$RUNS/results/$1${ON:+-$ON}.json" ${4:+--picture "$4"} ${NOTE:+--note "$NOTE"}
+        --out "$RUNS/results/$name${ON:+-$ON}.json" ${4:+--picture "$4"} ${NOTE:+--note "$NOTE"}
 }

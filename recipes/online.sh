@@ -35,9 +35,9 @@
 # THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7
 # pa-area" initialisations of agents, SEEDS=1 (4.2, 4.9 to 4.14, C.1 and C.2 have means and deviations over them,
 # pictures the first), PRESET=iwslt14-de-en-small (another than that of the corpus), RUNS=runs (output folder),
-# SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates, fewer of each list.
-# Existing results are kept. Table 4.2 has the p-value of each seed (paired bootstrap, 1,000 samples). Figures 4.9 to
-# 4.13 compare each model with the wait-k curve of the first: mean difference in BLEU at equal latency, with a paired
+# SETS="--set ..." for every model, LABEL=word for the folder and the records of such a run. SMALL=1: the toy
+# corpus, 40 updates, fewer of each list. Existing results are kept.
+# Table 4.2 has the p-value of each seed (paired bootstrap, 1,000 samples). Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean difference in BLEU at equal latency, with a paired
 # bootstrap (`nmtgrid online-eval --baseline`). Figure 4.14 compares each agent so with wait-k of the same weights,
 # and without a bootstrap with the model that it began from.
 set -euo pipefail
@@ -56,7 +56,7 @@ ARCHS="${ARCHS:-pervasive transformer}"
 BEAMS="${BEAMS:-1 5}"
 K="${K:-1,3,5,7,9}"
 THRESHOLDS="${THRESHOLDS:-0.1..0.9:0.1}"
-HERE="$RUNS/online-$ON"
+HERE="$RUNS/online-$ON${LABEL:+-$LABEL}"
 DATA="$HERE/data"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"

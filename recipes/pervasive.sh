@@ -29,8 +29,8 @@
 # 3.8 9 (En-Vi), 37 (En-Ro), 2,000 (WMT'15), figure 3.8 some 150, a CoNLL model 1 to 2.
 # SEEDS="1 2 3" (means and deviations), BEAMS="1 5", UPDATES=N or MINUTES of processor time for each
 # model (0: as long as the preset says; multi30k 10, toy 3 minutes), JOBS=1 models trained side by side,
-# RUNS=runs, SETS="--set ..." for every model. SMALL=1: the toy corpus, 40 updates each, greedy,
-# perplexities only in two tables. On Multi30k, tables 3.4 to 3.6 and figure 3.8 have models of five blocks,
+# RUNS=runs, SETS="--set ..." for every model, LABEL=word for the folder and the records of such a run. SMALL=1:
+# the toy corpus, 40 updates each, greedy, perplexities only in two tables. On Multi30k, tables 3.4 to 3.6 and figure 3.8 have models of five blocks,
 # more than the preset. A model is trained once for all of them. Tables 3.4, 3.5 and 3.7 have
 # the p-value of BLEU against their first row, of each seed (paired bootstrap, 1,000 samples).
 set -euo pipefail
@@ -63,7 +63,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 # Set what depends on the corpus ON, and make its dataset.
 begin() {
-    HERE="$RUNS/pervasive-$ON"
+    HERE="$RUNS/pervasive-$ON${LABEL:+-$LABEL}"
     DATA="$HERE/data"
     PRESET="$(preset_of "$ON")"
     case "$ON" in

@@ -145,7 +145,7 @@ for folder in "${results[@]}"; do
     case "$folder" in *"-seed$first") curves+=("$folder") ;; esac
 done
 run nmtgrid analyze latency "${curves[@]}" --out "$HERE/curves.png"
-record "policies${LABEL:+-$LABEL}" "Reading policies${LABEL:+, $LABEL}" "$HERE/table.json" "$HERE/curves.png"
+record policies "Reading policies" "$HERE/table.json" "$HERE/curves.png"
 
 # What they cost, in processor time and in turn.
 TIMED=("wait-k k=1,3,5,7,9" confidence entropy alignatt edatt "confidence floor=2 cap=8")

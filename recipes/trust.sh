@@ -59,4 +59,4 @@ for series in ${ONLY:-kills disk flips pairs readers checkpoints commands logs m
     fi
 done
 run python "$PROJECT/recipes/trust_table.py" "$HERE" --out "$HERE/table"
-record "trust${LABEL:+-$LABEL}" "Fault injection" "$HERE/table.json"
+record trust "Fault injection" "$HERE/table.json"

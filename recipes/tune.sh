@@ -58,6 +58,7 @@ else
     DATA="$HERE/data"
     dataset "$CORPUS" "$DATA" "$HERE/text"
 fi
+LABEL="" # It stands for the corpus in the name of the record.
 tiny "$ARCH"
 WORDS=("$DATA" --out "$HERE" --arch "$ARCH" --preset "${PRESET:-}" --grid "$GRID"
     --mode "${MODE:-halving}" --draws "${DRAWS:-0}" --eta "${ETA:-3}" --rungs "${RUNGS:-0}"

@@ -39,12 +39,11 @@ if [ "$UPDATES" != 0 ]; then
     EXPERIMENT=zoo-updates SAME="number of updates"
     ALSO=", with the same $SAME"
 fi
-EXPERIMENT+="${LABEL:+-$LABEL}"
-HERE="$RUNS/$EXPERIMENT-$ON"
+HERE="$RUNS/$EXPERIMENT${LABEL:+-$LABEL}-$ON"
 case "$ON" in
 toy) MINUTES="${MINUTES:-3}" ;;
 multi30k-??-??) ;;
-multi30k) HERE="$RUNS/$EXPERIMENT" ;;
+multi30k) HERE="$RUNS/$EXPERIMENT${LABEL:+-$LABEL}" ;;
 iwslt14-*)
     EVERY="" MINUTES="${MINUTES:-120}"
     for name in pervasive bilstm convs2s transformer; do EVERY+="$name:$name:$PRESET-small "; done
@@ -87,9 +86,9 @@ if [ ${#models[@]} -gt 1 ]; then
 fi
 run nmtgrid analyze curves "${runs[@]}" --out "$HERE/curves.png"
 run python "$PROJECT/recipes/zoo_table.py" "${models[@]}" "${compare[@]}" --out "$HERE/table"
-record "$EXPERIMENT" "Every architecture with the same $SAME${LABEL:+, $LABEL}" "$HERE/table.json" "$HERE/curves.png"
+record "$EXPERIMENT" "Every architecture with the same $SAME" "$HERE/table.json" "$HERE/curves.png"
 run nmtgrid analyze buckets "${translations[@]}" --data "$DATA" --split test \
     --out "$HERE/lengths" --json "$HERE/buckets.json"
 run python "$PROJECT/recipes/pervasive_table.py" buckets "$ON=$HERE/buckets.json" --out "$HERE/lengths"
-record "${EXPERIMENT/zoo/zoo-lengths}" "The same systems by length and length ratio$ALSO${LABEL:+, $LABEL}" \
+record "${EXPERIMENT/zoo/zoo-lengths}" "The same systems by length and length ratio$ALSO" \
     "$HERE/lengths.json"
