@@ -422,7 +422,6 @@ QUESTIONS = (
                         "speed-iwslt14-de-en",
                         "IWSLT'14 De-En, d=128, 40 minutes of one core",
                         _exits,
-                        in_readme=True,
                     ),
                 ),
                 "Test BLEU with all six blocks of a Transformer's decoder; then how many times as "

@@ -15,6 +15,7 @@ import select
 import socket
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -22,8 +23,10 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from nmtgrid import __version__
+from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, nearest
 from nmtgrid.base.io.records import NonNegative, convert, parse_json
+from nmtgrid.base.own_code import own_line
 from nmtgrid.search.traces import Trace
 from nmtgrid.serve.streams import Event, Limits, Refusal, Stream, Streams, Worker, trace_values
 from nmtgrid.serve.systems import Models, SystemRequest
@@ -345,8 +348,7 @@ class Handler(BaseHTTPRequestHandler):
         except Exception as fault:  # a visitor must not learn more, nor end the server
             self.close_connection = True
             with contextlib.suppress(OSError):
-                problem = f"This is a fault in nmtgrid itself: {type(fault).__name__}."
-                self._send_fault(500, problem, "Please report it.")
+                self._send_fault(500, *_report(fault))
 
     def _check_sender(self) -> None:
         """Raise Refusal for what another page sends."""
@@ -451,9 +453,16 @@ class Handler(BaseHTTPRequestHandler):
                     self._write_events(some)
                     self._check_visitor()
             except NmtgridError as fault:
-                line = {"event": "error", "error": fault.problem, "advice": fault.advice}
-                self._write_chunk(json.dumps(line).encode() + b"\n")
+                self._write_fault(fault.problem, fault.advice)
+            except OSError:
+                raise  # the visitor has gone
+            except Exception as fault:  # as in `_answer`, whose status would come too late
+                self._write_fault(*_report(fault))
             self._write_chunk(b"")
+
+    def _write_fault(self, problem: str, advice: str) -> None:
+        line = {"event": "error", "error": problem, "advice": advice}
+        self._write_chunk(json.dumps(line).encode() + b"\n")
 
     def _send_events(self, stream: Stream) -> None:
         self._send_head(200, _LINES, None)
@@ -510,6 +519,24 @@ class Handler(BaseHTTPRequestHandler):
         if self.close_connection or self.server.service.is_stopping:
             self.send_header("Connection", "close")
         self.end_headers()
+
+
+def _report(fault: Exception) -> tuple[str, str]:
+    """Say on the terminal where a request failed; return what its visitor is told, and advice.
+
+    The message of the fault is left out of both: it may hold what another visitor has typed.
+    """
+    kind, where = type(fault).__name__, own_line(fault)
+    if where:
+        console.error(f"{where}: your own code failed while a request was answered: {kind}")
+    else:
+        frame = traceback.extract_tb(fault.__traceback__)[-1]
+        console.error(
+            f"This is a fault in nmtgrid itself, while a request was answered: {kind} "
+            f"({frame.filename}:{frame.lineno}).",
+            "Please report it.",
+        )
+    return f"The server failed: {kind}.", "Its terminal says where."
 
 
 def _check_names(values: Mapping[str, Any], kind: Any) -> None:

@@ -294,6 +294,40 @@ def test_bad_requests(
     assert len(server.service.streams) == 0
 
 
+@pytest.mark.parametrize("fails_at", [1, 2])
+@pytest.mark.parametrize(
+    ("where", "message"),
+    [
+        ("own.py:7", "own.py:7: your own code failed while a request was answered: KeyError"),
+        ("", "This is a fault in nmtgrid itself, while a request was answered: KeyError"),
+    ],
+)
+def test_failures_while_a_request_is_answered(
+    where: str, message: str, fails_at: int, server: Server, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """The terminal says where, the visitor learns that it failed, and the server goes on."""
+    words, feed = [0], LineStream.feed
+
+    def failing(line: LineStream, word: str) -> Any:
+        words[0] += 1
+        if words[0] == fails_at:
+            raise KeyError("what was typed")
+        return feed(line, word)
+
+    monkeypatch.setattr(LineStream, "feed", failing)
+    monkeypatch.setattr("nmtgrid.serve.server.own_line", lambda fault: where)
+    client = Client(server)
+    stream = client.open(model="grid", policy="wait-k k=1")
+    status, answer = client.ask("POST", f"/streams/{stream}/words", {"text": SOURCES[1]})
+    last = answer[-1] if status == 200 else answer
+    assert last["error"] == "The server failed: KeyError." and "terminal" in last["advice"]
+    shown = capsys.readouterr().err
+    assert message in " ".join(shown.split()) and "what was typed" not in f"{shown}{answer}"
+    assert Client(server).ask("POST", f"/streams/{stream}/words", {"text": "Er"})[0] == 409
+    assert Client(server).feed(Client(server).open(model="grid", policy="wait-k k=1"), "Er")
+
+
 @pytest.mark.parametrize(
     ("headers", "status"),
     [
