@@ -32,6 +32,7 @@ from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.data.batches import collate, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
+from nmtgrid.layers.kernels.packed_weights import can_pack
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
@@ -249,6 +250,10 @@ class Translator:
             types = len(self.pipeline.source_vocabulary)
             ratios = measure(self.models, self.plan, types)
             self.speedups, precision = dict(ratios.items()), choose(ratios)
+        if precision == "bf16" and self.device.type == "cpu" and not can_pack("bf16"):
+            self.warn(
+                "slow-precision: this processor has no bf16 products, which are slower than fp32."
+            )
         self.precision: Precision = precision
         self.bf16 = precision == "bf16"
         """Whether searches run under autocast; elsewhere the models' products round instead."""

@@ -54,6 +54,7 @@ from nmtgrid.training.update import (
     Updater,
     UpdateResult,
     gradient_ratio,
+    has_fast_bf16,
 )
 from nmtgrid.training.validate import Outcome, Selection, Validator
 from nmtgrid.training.weights import RunningAverage, ShardedWeights, Weights
@@ -187,6 +188,11 @@ class Trainer:
             self.notes.append(
                 "There are no validation pairs, by which the average of `training.ema_decay` would "
                 "be compared with the last weights: the model will have the last ones."
+            )
+        if bf16 and device.type == "cpu" and not has_fast_bf16(device):
+            self.notes.append(
+                "`training.precision=bf16` is slower than fp32 on this processor: `auto` takes the "
+                "faster one."
             )
         """What is worth a warning before the run."""
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)

@@ -1,9 +1,9 @@
 """Linear layers by the fastest product that torch has for the device.
 
-On a CPU of another maker than Intel, torch's default fp32 product (MKL) takes twice as long as
-oneDNN's, which `linear`, `product` and `feed_forward` call instead: `machine` in
-benchmarks/results/cpu-1-thread.md gives the rates. In bf16 oneDNN's operator spares a copy of the
-bias. Gradients of weights are summed over chunks of rows, which stay in the cache. On a GPU
+On a CPU of another maker than Intel, MKL, torch's default in fp32, leaves AVX-512 unused and takes
+twice as long as oneDNN, which `linear`, `product` and `feed_forward` call there instead: `machine`
+in benchmarks/results/cpu-1-thread.md gives the rates. In bf16 oneDNN's operator spares a copy of
+the bias. Gradients of weights are summed over chunks of rows, which stay in the cache. On a GPU
 `linear_relu` has the product itself write what is rectified: a grid's inner features are four times
 as wide as its cells, so a pass over them alone takes a fifth of the product's time.
 """
@@ -177,7 +177,9 @@ def _dtypes(*tensors: Tensor | None) -> list[torch.dtype | None]:
 
 
 def _is_slowed_by_mkl() -> bool:
-    return torch.backends.mkl.is_available() and not is_intel()
+    # Without AVX-512 MKL is as fast as oneDNN, and faster in the products of gradients.
+    has_avx512 = torch.cpu._is_avx512_supported()
+    return torch.backends.mkl.is_available() and has_avx512 and not is_intel()
 
 
 _HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(

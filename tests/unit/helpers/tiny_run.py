@@ -104,6 +104,7 @@ def trainer(
     validator: Validator | None = None,
     valid: Sentences | None = None,
     stop: StopRequest | None = None,
+    bf16: bool = False,
     **training: Any,
 ) -> Trainer:
     """Return a trainer of a tiny model that neither validates nor saves by itself."""
@@ -119,5 +120,5 @@ def trainer(
     pairs, device = sentences or Sentences(), torch.device("cpu")
     return Trainer(
         model, objective, pairs, settings, folder, device,
-        validator=validator, valid=valid, stop=stop,
+        validator=validator, valid=valid, stop=stop, bf16=bf16,
     )  # fmt: skip

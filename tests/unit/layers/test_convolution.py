@@ -185,9 +185,13 @@ def test_products_through_onednn_equal_the_library(
 
 
 @pytest.mark.parametrize("intel", [True, False])
-def test_onednn_multiplies_where_mkl_is_slow(intel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_avx512", [True, False])
+def test_onednn_multiplies_where_mkl_is_slow(
+    intel: bool, has_avx512: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(products, "is_intel", lambda: intel)
+    monkeypatch.setattr(torch.cpu, "_is_avx512_supported", lambda: has_avx512)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
-    assert products._is_slowed_by_mkl() is not intel
+    assert products._is_slowed_by_mkl() is (has_avx512 and not intel)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
     assert not products._is_slowed_by_mkl()

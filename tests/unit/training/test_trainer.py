@@ -409,3 +409,11 @@ def test_settings_tell_all_their_faults() -> None:
     assert len(BatchSettings(max_tokens=0, accumulation=0, max_length=-1).faults()) == 3
     assert "max_minutes" in TrainingSettings(schedule="cosine-time").faults()[0]
     assert isinstance(ConfigError(settings.faults()).faults, list)
+
+
+@pytest.mark.parametrize("is_fast", [True, False])
+def test_slow_bf16_is_told(is_fast: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("nmtgrid.training.trainer.has_fast_bf16", lambda device: is_fast)
+    notes = " ".join(trainer(tmp_path, bf16=True).notes)
+    assert ("slower than fp32 on this processor" in notes) is not is_fast
+    assert not trainer(tmp_path / "fp32").notes
