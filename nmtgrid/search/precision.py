@@ -7,7 +7,7 @@ lies between the products stays in fp32 (layers/kernels/packed_weights.py). Call
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
@@ -30,9 +30,14 @@ _REDUCED: tuple[Packing, ...] = ("bf16", "int8")
 
 
 def check_precision(
-    precision: Precision, device: torch.device, halt: Halt | Verified | None
+    precision: Precision,
+    device: torch.device,
+    halt: Halt | Verified | None,
+    warn: Callable[[str], None],
 ) -> None:
-    """Raise ConfigError where a search cannot have this precision."""
+    """Raise ConfigError where a search cannot have this precision; warn where it is slow."""
+    if precision == "bf16" and device.type == "cpu" and not can_pack("bf16"):
+        warn("slow-precision: this processor has no bf16 products: they are slower than fp32.")
     if precision in ("fp32", "bf16"):
         return
     if device.type != "cpu":

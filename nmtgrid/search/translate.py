@@ -32,7 +32,6 @@ from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.data.batches import collate, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
-from nmtgrid.layers.kernels.packed_weights import can_pack
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
@@ -240,7 +239,7 @@ class Translator:
         self._turn = contextlib.nullcontext() if self.graphs is None else threading.Lock()
         # Unknown words are replaced along the alignment, so the models must have one.
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
-        check_precision(precision, self.device, halt)
+        check_precision(precision, self.device, halt, self.warn)
         if self.device.type == "cpu":
             keep_memory()  # the steps of a search free and ask for much of it
         self._heap = HeapTrimmer()
@@ -250,10 +249,6 @@ class Translator:
             types = len(self.pipeline.source_vocabulary)
             ratios = measure(self.models, self.plan, types)
             self.speedups, precision = dict(ratios.items()), choose(ratios)
-        if precision == "bf16" and self.device.type == "cpu" and not can_pack("bf16"):
-            self.warn(
-                "slow-precision: this processor has no bf16 products, which are slower than fp32."
-            )
         self.precision: Precision = precision
         self.bf16 = precision == "bf16"
         """Whether searches run under autocast; elsewhere the models' products round instead."""

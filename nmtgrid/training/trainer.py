@@ -184,15 +184,11 @@ class Trainer:
         """Of an update, over all processes."""
         self._world_size_changed = False
         self.notes = [] if valid is None else _notes_on(valid)
+        self.notes += _notes_on_precision(bf16, device)
         if validator is None and self.average is not None:
             self.notes.append(
                 "There are no validation pairs, by which the average of `training.ema_decay` would "
                 "be compared with the last weights: the model will have the last ones."
-            )
-        if bf16 and device.type == "cpu" and not has_fast_bf16(device):
-            self.notes.append(
-                "`training.precision=bf16` is slower than fp32 on this processor: `auto` takes the "
-                "faster one."
             )
         """What is worth a warning before the run."""
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
@@ -581,6 +577,16 @@ def _notes_on(valid: Pairs) -> list[str]:
     return [
         f"{blank:,} of {len(valid.source_lengths):,} validation pairs have no text on one side and "
         "do not count in the loss: are the files parallel?"
+    ]
+
+
+def _notes_on_precision(bf16: bool, device: torch.device) -> list[str]:
+    """Return a warning where bf16 is slower than fp32."""
+    if not bf16 or device.type != "cpu" or has_fast_bf16(device):
+        return []
+    return [
+        "`training.precision=bf16` is slower than fp32 on this processor: `auto` takes the faster "
+        "one."
     ]
 
 

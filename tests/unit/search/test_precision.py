@@ -167,7 +167,7 @@ def test_without_such_products_the_model_stays_and_bf16_is_by_autocast(
         models, autocast = prepare([model], kind)  # type: ignore[arg-type]
         assert models == [model] and autocast is needs_autocast
     with pytest.raises(ConfigError, match="8-bit products"):
-        check_precision("int8", CPU, None)
+        check_precision("int8", CPU, None, print)
     assert precision.measure([model], SearchPlan(), 12) == {"fp32": 1.0}
 
 
@@ -200,13 +200,13 @@ def test_refusals() -> None:
     kind: Precision
     for kind in ("int8", "auto"):
         with pytest.raises(ConfigError, match="is for CPUs"):
-            check_precision(kind, torch.device("cuda"), None)
+            check_precision(kind, torch.device("cuda"), None, print)
         with pytest.raises(ConfigError, match="does not go with verified exits"):
-            check_precision(kind, CPU, Verified())
+            check_precision(kind, CPU, Verified(), print)
         with pytest.raises(ConfigError, match="does not go with streams"):
             check_stream_precision(kind)
     for kind in ("fp32", "bf16"):
-        check_precision(kind, torch.device("cuda"), None)
+        check_precision(kind, torch.device("cuda"), None, print)
         check_stream_precision(kind)
 
 

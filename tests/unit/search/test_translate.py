@@ -44,11 +44,11 @@ def test_lines_come_back_in_order_and_empty_ones_stay_empty() -> None:
 
 @pytest.mark.parametrize("has_products", [True, False])
 def test_slow_bf16_is_told(has_products: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
-    monkeypatch.setattr("nmtgrid.search.translate.can_pack", lambda kind: has_products)
+    messages: list[str] = []
+    monkeypatch.setattr("nmtgrid.search.precision.can_pack", lambda kind: has_products)
     for precision in ("fp32", "bf16"):
-        Translator([copier(WORDS)], SearchPlan(), precision=precision, warn=told.append)  # type: ignore[arg-type]
-    assert ["slow-precision" in text for text in told] == [True] * (not has_products)
+        Translator([copier(WORDS)], SearchPlan(), precision=precision, warn=messages.append)  # type: ignore[arg-type]
+    assert ["slow-precision" in text for text in messages] == [True] * (not has_products)
 
 
 def test_batches_hold_at_most_the_tokens_asked_for() -> None:
