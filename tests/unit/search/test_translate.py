@@ -47,7 +47,7 @@ def test_slow_bf16_is_told(has_products: bool, monkeypatch: pytest.MonkeyPatch) 
     messages: list[str] = []
     monkeypatch.setattr("nmtgrid.search.precision.can_pack", lambda kind: has_products)
     for precision in ("fp32", "bf16"):
-        Translator([copier(WORDS)], SearchPlan(), precision=precision, warn=messages.append)  # type: ignore[arg-type]
+        Translator([copier(WORDS)], SearchPlan(), precision=precision, warn=messages.append)
     assert ["slow-precision" in text for text in messages] == [True] * (not has_products)
 
 
