@@ -125,7 +125,8 @@ def with_options(
         )
     faults: list[str] = []
     faulty = set()
-    merged, rest, names = dict(values), {}, {}
+    merged, rest = dict(values), {}
+    names: dict[str, str] = {}
     spellings: dict[str, str] = {}
     for name, value in file.values.items():
         key = name.replace("-", "_")
@@ -153,10 +154,9 @@ def with_options(
             else:
                 faulty.add(option.field)
     messages = tuple(file.located(faults, {name: name for name in file.values}))
-    known = tuple(options)
     return merged, dataclasses.replace(
         file,
-        known=known,
+        known=tuple(options),
         options=names,
         settings=rest,
         faults=messages,
