@@ -141,12 +141,6 @@ def verified_flops(
     return total
 
 
-def blocks_run(verified: Verified, num_exits: int, passes: Sequence[VerifiedPass]) -> int:
-    """Return how many blocks ran for a translation by verified exits."""
-    behind = num_exits - verified.exit
-    return sum(verified.exit * ran.fed + behind * ran.verified for ran in passes)
-
-
 def average_exit(exits: Tensor) -> float:
     """Return the mean exit over all tokens, end symbols counted (section 5.4.3)."""
     return float(exits.double().sum() / (exits > 0).sum().clamp(min=1))
@@ -349,7 +343,7 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
     if isinstance(halt, Verified):
         passes = [best.passes or [] for best in decoded.hypotheses if best is not None]
         tokens = max(len(written), 1)
-        mean = sum(blocks_run(halt, count, part) for part in passes) / tokens
+        mean = sum(ran.blocks for part in passes for ran in part) / tokens
         if sizes is not None:
             pairs = zip(lengths.tolist(), passes, strict=True)
             flops = sum(verified_flops(sizes, length, halt, part) for length, part in pairs)

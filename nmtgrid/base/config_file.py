@@ -48,8 +48,9 @@ class ConfigFile:
         """
         messages = []
         for fault in faults:
-            quoted = [text.split()[0] for text in re.findall(r"`([^`]*)`", fault) if text.strip()]
-            keys = [names[name] for name in quoted if name in names]
+            quoted = [text for text in re.findall(r"`([^`]*)`", fault) if text.strip()]
+            words = [word for text in quoted for word in (text, text.split()[0])]
+            keys = [names[word] for word in words if word in names]
             if keys and not fault.startswith(f"{self.path}:"):
                 line = self._lines.get(keys[0].replace("-", "_"))
                 where = self.path if line is None else f"{self.path}:{line}"

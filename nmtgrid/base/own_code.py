@@ -214,10 +214,13 @@ def own_line(fault: BaseException) -> str:
     """Return `FILE:LINE` of the user's own code that a fault came through last, or nothing.
 
     Own code is the imported files, the program that was started, and what lies in their folders.
+    With `python -m nmtgrid` the program is not the user's.
     """
     program = getattr(sys.modules["__main__"], "__file__", None)
     folders = {path.parent for path in _modules}
-    return _last_line(fault, folders | ({Path(program).resolve().parent} if program else set()))
+    if program:
+        folders.add(Path(program).resolve().parent)
+    return _last_line(fault, folders - {Path(__file__).resolve().parents[1]})
 
 
 def _last_line(fault: BaseException, folders: set[Path]) -> str:

@@ -245,13 +245,13 @@ def _warn_of_unknown_units(rows: Sequence[Sequence[Any]], plan: SubwordPlan) -> 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class UndoArguments(CommandArguments):
+class SegmentArguments(CommandArguments):
     input: Path = option("Input file; `-`: standard input.", "FILE", default=Path("-"))
     out: Path = option("Output file; `-`: standard output.", "FILE", default=Path("-"))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ApplyArguments(UndoArguments):
+class ApplyArguments(SegmentArguments):
     codes: Path = argument("BPE codes, or a SentencePiece `.model`.", "CODES")
     workers: Workers = 1
 
@@ -285,17 +285,37 @@ def apply(arguments: ApplyArguments) -> None:
             file.write(lines)
 
 
-@takes(UndoArguments, {INPUT_OUTPUT: "input out"}, "nmtgrid bpe undo < units > words")
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class UndoArguments(SegmentArguments):
+    method: Literal["bpe", "sentencepiece"] | None = option(
+        "Kind of subwords.  [default: by the marks in each line]"
+    )
+
+
+@takes(
+    UndoArguments, {INPUT_OUTPUT: "input out", "Subwords": "method"},
+    "nmtgrid bpe undo < units > words",
+)  # fmt: skip
 def undo(arguments: UndoArguments) -> None:
-    """Join subword units to words."""
-    from nmtgrid.base.subword_marks import SPACE, joined_words, mark_of
+    """Join subword units to words.
+
+    A line that begins with `▁` is taken for pieces of SentencePiece, unless a unit ends in `@@`
+    and the next does not begin with `▁`. `--method bpe` leaves every `▁` of BPE's text as it is.
+    """
+    from itertools import pairwise
+
+    from nmtgrid.base.subword_marks import JOINER, SPACE, joined_words, mark_of
     from nmtgrid.text.bpe import remove_bpe
 
     def join(line: str) -> str:
         units = line.split()
         # Of pieces of SentencePiece the first in a line has the mark, or the second, behind a
-        # language tag. Further on a `▁` may be a word of text in BPE.
-        if mark_of(units[:2]) == SPACE:
+        # language tag. Elsewhere a `▁` may be a word of text in BPE.
+        is_pieces = mark_of(units[:2]) == SPACE and not any(
+            unit.endswith(JOINER) and not following.startswith(SPACE)
+            for unit, following in pairwise(units)
+        )
+        if arguments.method == "sentencepiece" or (arguments.method is None and is_pieces):
             return " ".join(joined_words(units, SPACE))
         return remove_bpe(line)
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Union, get_args, get_origin
 
 from nmtgrid.base.config import convert, value_schema
-from nmtgrid.base.config_file import ConfigFile
+from nmtgrid.base.config_file import ConfigFile, dotted
 from nmtgrid.base.errors import InputError, nearest
 
 
@@ -92,6 +92,16 @@ def _changes(table: Mapping[str, Any], prefix: str = "") -> list[str]:
     return changes
 
 
+def _names_in_messages(option: FileOption, key: str, value: Any) -> dict[str, str]:
+    """Return the keys of an option's value, by what messages call them."""
+    names = {option.label: key}
+    if option.label == "--set" and isinstance(value, Mapping):
+        for setting in dotted(value):
+            name = setting.removeprefix("search.")
+            names |= dict.fromkeys((f"--set {name}", f"search.{name}"), f"{key}.{setting}")
+    return names
+
+
 def with_options(
     values: Mapping[str, Any],
     file: ConfigFile,
@@ -115,7 +125,8 @@ def with_options(
         )
     faults: list[str] = []
     faulty = set()
-    merged, rest, names = dict(values), {}, {}
+    merged, rest = dict(values), {}
+    names: dict[str, str] = {}
     spellings: dict[str, str] = {}
     for name, value in file.values.items():
         key = name.replace("-", "_")
@@ -135,7 +146,7 @@ def with_options(
                 faults.append(f"`{name}`: there is no such option. {hint}")
             rest[key if key in options else name] = value
         elif option.field not in typed:
-            names[option.label] = name
+            names |= _names_in_messages(option, name, value)
             before = len(faults)
             read = option.read(name, value, faults)
             if len(faults) == before:
@@ -143,10 +154,9 @@ def with_options(
             else:
                 faulty.add(option.field)
     messages = tuple(file.located(faults, {name: name for name in file.values}))
-    known = tuple(options)
     return merged, dataclasses.replace(
         file,
-        known=known,
+        known=tuple(options),
         options=names,
         settings=rest,
         faults=messages,

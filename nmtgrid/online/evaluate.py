@@ -206,8 +206,8 @@ class Outcome:
 
     `reads` has one more entry than `units`, for the end symbol, and counts the source's end symbol;
     an empty source has no entries. With early exit, `exits` are the blocks after which units were
-    predicted, `exit_scores` the values that the decisions were based on, and `num_exits` the number
-    of blocks (see `Hypothesis`).
+    predicted, `exit_scores` the values that the decisions were based on, `num_exits` the number of
+    blocks, and `blocks_run` those that ran and for how many tokens (see `Hypothesis`).
     """
 
     units: list[str]
@@ -218,6 +218,7 @@ class Outcome:
     exits: list[int] | None = None
     exit_scores: Tensor | None = None
     num_exits: int | None = None
+    blocks_run: tuple[int, int] = (0, 0)
     erased: int = 0
     """Tokens that a policy erased before the last translation; 0 for policies that never do."""
     seconds: Sequence[float] = ()
@@ -236,10 +237,10 @@ def outcome_of(
         pipeline.restore(hypothesis.tokens),
         hypothesis.reads or [],
         hypothesis.log_probabilities,
-        # Of verified exits these would not tell the blocks that ran.
-        None if hypothesis.passes is not None else hypothesis.exits,
+        hypothesis.exits,
         hypothesis.exit_scores,
         hypothesis.num_exits,
+        hypothesis.blocks_run,
         erased,
         seconds,
         hypothesis.score,
@@ -263,9 +264,10 @@ class Decoded:
 
     @property
     def average_exit(self) -> float | None:
-        """The mean block behind which units were predicted; None without early exit."""
-        exits = [exit for outcome in self.outcomes for exit in outcome.exits or ()]
-        return sum(exits) / len(exits) if exits else None
+        """The blocks that ran per token; None without early exit."""
+        blocks = sum(outcome.blocks_run[0] for outcome in self.outcomes)
+        tokens = sum(outcome.blocks_run[1] for outcome in self.outcomes)
+        return blocks / tokens if tokens else None
 
     @property
     def erasure(self) -> float | None:

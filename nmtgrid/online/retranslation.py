@@ -37,7 +37,7 @@ from nmtgrid.data.batches import cut_by_length, pad
 from nmtgrid.metrics.erasure import common_prefix, erased_tokens, final_delays
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan, Verified
+from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan, Verified, VerifiedPass
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.translate import check_text
 from nmtgrid.text.vocabulary import END
@@ -218,6 +218,7 @@ class WrittenTokens:
         self.log_probabilities: list[float] = []
         self.reads: list[int] = []
         self.exits: list[int] | None = None
+        self._passes: list[VerifiedPass] | None = None
         self.alignments: list[Tensor] | None = None
         """The shares of the source tokens read, one row for each of `reads`: the end symbol is the
         last one's alone."""
@@ -233,6 +234,7 @@ class WrittenTokens:
         return Hypothesis(
             self.tokens, self.log_probabilities, total, total / norm, self._alignment(),
             reads=self.reads, exits=self.exits, exit_scores=scores, num_exits=self._num_exits,
+            passes=self._passes,
         )  # fmt: skip
 
     def _alignment(self) -> Tensor | None:
@@ -263,8 +265,9 @@ class CommittedTokens(WrittenTokens):
         self.log_probabilities += translation.log_probabilities[start:stop]
         self.reads += [reads] * (stop - start)
         self.written_at += [time.perf_counter()] * (stop - start)
-        # Of verified exits these would not tell the blocks that ran.
-        if translation.exits is not None and translation.passes is None:
+        if translation.passes is not None:
+            self._passes = [*(self._passes or []), *translation.passes]
+        if translation.exits is not None:
             self.exits = [*(self.exits or []), *translation.exits[start:stop]]
         if translation.alignment is not None:
             # The end symbol of a prefix is none of the source's.
@@ -378,16 +381,19 @@ class PrefixDecoder:
         )
         outputs: list[list[Sequence[int]]] = [[] for _ in sources]
         reads_of: list[list[int]] = [[] for _ in sources]
+        passes_of: list[list[VerifiedPass]] = [[] for _ in sources]
         for (index, reads), translation in zip(prefixes, translations, strict=True):
             outputs[index].append(policy.shown_tokens(translation.tokens, reads))
             reads_of[index].append(reads)
+            passes_of[index] += translation.passes or []
         results = []
         finals = self.translate(sources, are_whole=True)
         for index, final in enumerate(finals):
             end = len(sources[index]) + 1
             shown = [*outputs[index], final.tokens]
             delays = final_delays(shown, [*reads_of[index], end])
-            hypothesis = dataclasses.replace(final, reads=[*delays, end])
+            passes = None if final.passes is None else [*passes_of[index], *final.passes]
+            hypothesis = dataclasses.replace(final, reads=[*delays, end], passes=passes)
             results.append(PrefixTranslation(hypothesis, erased_tokens(shown)))
         return results
 

@@ -126,13 +126,15 @@ def _named(name: str) -> str:
 
 class VerifiedPass(NamedTuple):
     """One verification of a translation: tokens fed to the draft exit's blocks, tokens that the
-    exit predicted, positions that the other blocks ran, and tokens written, end symbol counted.
+    exit predicted, positions that the other blocks ran, tokens written, end symbol counted, and how
+    many blocks ran, each position counted.
     """
 
     fed: int
     predicted: int
     verified: int
     written: int
+    blocks: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,6 +164,17 @@ class Hypothesis:
     exit_scores: Tensor | None = None
     num_exits: int | None = None
     passes: list[VerifiedPass] | None = None
+
+    @property
+    def blocks_run(self) -> tuple[int, int]:
+        """With early exits, how many decoder blocks ran and for how many tokens; else 0 and 0.
+
+        With verified exits these are more than `exits`: verification runs the other blocks, and
+        rejected drafts have run too. Of a policy that translates prefixes, all searches count.
+        """
+        if self.passes is not None:
+            return sum(ran.blocks for ran in self.passes), sum(ran.written for ran in self.passes)
+        return sum(self.exits or ()), len(self.exits or ())
 
 
 @dataclasses.dataclass(frozen=True)

@@ -261,8 +261,11 @@ class VerifiedSearch:
                 column.tokens += tokens[:written]
                 column.log_probabilities += values[:written]
                 column.exits += [self.exit] * stood + [self.num_exits] * (written - stood)
-                ran = part.drafts.fed, part.drafts.predicted, needed[row]
-                column.passes.append(VerifiedPass(*ran, written))
+                fed, verified = part.drafts.fed, needed[row]
+                blocks = self.exit * fed + (self.num_exits - self.exit) * verified
+                column.passes.append(
+                    VerifiedPass(fed, part.drafts.predicted, verified, written, blocks)
+                )
                 if part.alignments is not None:
                     column.alignments.append(part.alignments[row, :written].cpu())
         return [

@@ -164,7 +164,7 @@ class _Line:
         line, text = self._line, self._text.text
         delays = line.token_delays() if line.source else []
         words = line.word_delays() if line.source else []
-        exits = (line.hypothesis().exits if line.source else None) or []
+        blocks, tokens = line.hypothesis().blocks_run if line.source else (0, 0)
         seconds = (line.seconds or [0.0])[-1] if line.source else 0.0
         return self._event(
             "end",
@@ -173,7 +173,7 @@ class _Line:
             average_lagging_words=_lagging(words, len(line.word_sizes)),
             seconds=round(seconds, _DIGITS),
             seconds_per_word=round(seconds / len(words), _DIGITS) if words else None,
-            average_exit=sum(exits) / len(exits) if exits else None,
+            average_exit=blocks / tokens if tokens else None,
             trace=trace_values(self._text.trace(1)),
         )
 

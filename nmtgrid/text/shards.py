@@ -18,6 +18,7 @@ from typing import IO
 from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.text import (
     STANDARD,
+    check_line_ends,
     decode_line,
     empty_file_error,
     is_plain,
@@ -171,6 +172,8 @@ class LineShard:
                 text = self.raw.decode("utf-8")
             except UnicodeDecodeError:
                 needs_care = True
+        if self.first == 1:
+            check_line_ends(self.raw, self.path)
         if needs_care or _SEPARATOR.search(text):
             raw_lines = enumerate(self.raw.removesuffix(b"\n").split(b"\n"), start=self.first)
             return [decode_line(raw + b"\n", self.path, line, notes) for line, raw in raw_lines]

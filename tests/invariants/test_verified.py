@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from nmtgrid.adaptive.measure import DecoderSizes, blocks_run, verified_flops
+from nmtgrid.adaptive.measure import DecoderSizes, verified_flops
 from nmtgrid.adaptive.objectives import Aligned, AlignedSettings
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.transformer.blocks import DecoderBlock
@@ -245,7 +245,7 @@ def test_what_ran_is_what_is_counted(monkeypatch: pytest.MonkeyPatch, exit: int)
     halt = Verified(exit, 3, types=7)
     ((best,),) = search_batch([model], batch, SearchPlan(max_length_a=12), halt=halt)
     assert best.passes is not None and len(best.passes) > 2
-    assert ran["blocks"] == blocks_run(halt, 4, best.passes)
+    assert ran["blocks"] == best.blocks_run[0]
     sizes, source = DecoderSizes.of(model), 6
     size = sizes.size
     by_hand = ran["blocks"] * (12 * size**2 + 4 * sizes.feed_forward_size * size)
@@ -269,6 +269,6 @@ def test_what_ran_in_a_batch_is_what_is_counted(monkeypatch: pytest.MonkeyPatch,
     passes = [best.passes or [] for (best,) in hypotheses]
     every = [part for row in passes for part in row]
     assert any(part.verified < part.fed for part in every)
-    assert ran["blocks"] == sum(blocks_run(halt, 4, row) for row in passes)
+    assert ran["blocks"] == sum(part.blocks for part in every)
     assert ran["predicted"] == sum(part.predicted for part in every)
     assert ran["classified"] == sum(part.verified for part in every)

@@ -184,7 +184,7 @@ def read_lines(
     removed; `notes` counts such lines and files (`carriage_returns`, `byte_order_marks`), and the
     lines with other Unicode separators (`line_separators`), which stay. Raises InputError with the
     line for bytes that are not UTF-8, for NUL and for a damaged archive, and for a file without
-    any line (standard input may be empty).
+    any line (standard input may be empty) or with carriage returns as its only line ends.
     """
     counts: Counter[str] = Counter() if notes is None else notes
     number = 0
@@ -197,6 +197,8 @@ def read_lines(
             if not raw:
                 break
             number += 1
+            if number == 1:
+                check_line_ends(raw, path)
             try:
                 line = decode_line(raw, path, number, counts)
             except InputError as fault:
@@ -214,6 +216,7 @@ def read_line(file: IO[bytes], path: str | Path, number: int) -> bytes:
     """
     raw = file.readline(LONGEST_LINE + 1)
     if len(raw) > LONGEST_LINE:
+        check_line_ends(raw, path)
         raise InputError(
             f"the line has more than {LONGEST_LINE >> 20} MiB.",
             "Is this text? Split it into lines of one sentence each.",
@@ -221,6 +224,16 @@ def read_line(file: IO[bytes], path: str | Path, number: int) -> bytes:
             line=number,
         )
     return raw
+
+
+def check_line_ends(raw: bytes, path: str | Path) -> None:
+    """Raise InputError if a text, or its first line, has carriage returns but no line feed."""
+    if b"\r" in raw.rstrip(b"\r") and b"\n" not in raw:
+        raise InputError(
+            "the lines end in carriage returns alone, as on old Macs, not in line feeds.",
+            "Convert the file: `tr '\\r' '\\n' < FILE > NEW`.",
+            path=path,
+        )
 
 
 def check_file(path: str | Path, advice: str = "Save it as a file first.") -> None:

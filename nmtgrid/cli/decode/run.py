@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from nmtgrid.adaptive.exit_presets import AUTO, halt_of
-from nmtgrid.adaptive.measure import blocks_run
 from nmtgrid.analysis.alignment.pharaoh import to_text
 from nmtgrid.analysis.alignment.soft_alignments import links
 from nmtgrid.base import console
@@ -420,7 +419,7 @@ def _write_translations(
     aligns = all(model.traits.aligns for model in translator.models)
     align = arguments.alignments is not None or (arguments.traces is not None and aligns)
     translations: list[Translation] = []
-    sentences, blocks = 0, BlockCount(translator.halt)
+    sentences, blocks = 0, BlockCount()
     is_typed = _is_typed(arguments)
     flush_every = 1 if is_typed else _FLUSH_EVERY
     started = time.perf_counter()
@@ -487,26 +486,15 @@ def _write_trace(trace: Trace, traces: IO[bytes] | None, alignments: IO[bytes] |
 
 @dataclasses.dataclass
 class BlockCount:
-    """Counts the decoder's blocks that ran for the tokens of translations with early exits.
+    """Counts the decoder's blocks that ran for the tokens of translations with early exits."""
 
-    With verified exits these are more than `Hypothesis.exits` tell: the other blocks verify the
-    drafts, and drafts that fell have run too. Translations that do not tell their verifications,
-    such as those of streams, do not count then.
-    """
-
-    halt: Halt | Verified | None
     blocks: int = 0
     tokens: int = 0
 
     def add(self, hypothesis: Hypothesis) -> None:
         """Count a translation, end symbols included."""
-        exits, passes = hypothesis.exits, hypothesis.passes
-        if not isinstance(self.halt, Verified):
-            self.blocks += sum(exits or ())
-            self.tokens += len(exits or ())
-        elif passes is not None and hypothesis.num_exits is not None:
-            self.blocks += blocks_run(self.halt, hypothesis.num_exits, passes)
-            self.tokens += sum(ran.written for ran in passes)
+        blocks, tokens = hypothesis.blocks_run
+        self.blocks, self.tokens = self.blocks + blocks, self.tokens + tokens
 
     @property
     def average(self) -> float | None:

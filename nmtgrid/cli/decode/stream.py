@@ -222,7 +222,7 @@ class _Run:
         self._unknown = UnknownUnits(translator.pipeline, console.warn)
         self._seconds = 0.0
         self._sentences = self._tokens = self._at_limit = 0
-        self._blocks = BlockCount(translator.halt)
+        self._blocks = BlockCount()
         # Seconds of work before each write of each line.
         self._written: list[list[float]] = []
         # Delays and source length of each line, which latency is the mean over.

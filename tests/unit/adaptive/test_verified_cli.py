@@ -17,7 +17,7 @@ from nmtgrid.cli.adaptive_tune.run import _best, _Tuning
 from nmtgrid.cli.adaptive_tune.show import Report, Row, find_better, print_verdict
 from nmtgrid.cli.app import main
 from nmtgrid.search import engine
-from nmtgrid.search.api import Verified
+from nmtgrid.search.api import Hypothesis, Verified
 from nmtgrid.search.traces import read_traces
 from nmtgrid.search.verified import DraftLength, VerifiedSearch
 from tests.unit.helpers.tiny_online import toy_home
@@ -74,6 +74,40 @@ def test_local_agreement_writes_the_same(
         counts.append(len(searches))
     assert texts[0] == texts[1] and any(text.strip() for text in texts[0])
     assert counts[0] == 0 < counts[1]
+
+
+@pytest.mark.parametrize("policy", ["local-agreement n=2", "hold-n n=1", "re-translation"])
+def test_policies_that_translate_prefixes_report_all_blocks_that_ran(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str
+) -> None:
+    hypotheses: list[Hypothesis] = []
+    search = engine.search
+
+    def noted(*arguments: Any, **options: Any) -> list[list[Hypothesis]]:
+        results = search(*arguments, **options)
+        hypotheses.extend(best for (best,) in results)
+        return results
+
+    monkeypatch.setattr(engine, "search", noted)
+    monkeypatch.setattr(DraftLength, "least", -1e9)
+    model, out = str(home / "exits"), tmp_path / "out.json"
+    options = ["--policy", policy, "--exit", "verified", "--json", str(out), "--device", "cpu"]
+    data = ["--data", str(home / "data"), "--sentences", "3"]
+    commands = [["online-eval", model, *data, "--beam", "1"]]
+    if policy != "re-translation":  # it has no stream
+        text = tmp_path / "text"
+        text.write_text("ba da ba\nda ba\n")
+        commands.append(["decode", model, str(text), "--stream", "--beam", "1"])
+    for command in commands:
+        hypotheses.clear()
+        assert main([*command, *options]) == 0
+        report = json.loads(out.read_text())
+        ran = [counts for best in hypotheses for counts in best.passes or ()]
+        # Three blocks: the exit's for what it is fed, and the other two for what is verified.
+        blocks = sum(counts.fed + 2 * counts.verified for counts in ran)
+        average = report.get("settings", [report])[0]["average_exit"]
+        assert average == blocks / sum(counts.written for counts in ran)
+        assert len(hypotheses) > 3
 
 
 def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, StorageError
+from nmtgrid.base.io import text as text_files
 from nmtgrid.base.io.atomic import is_stream
 from nmtgrid.base.io.text import Meter, find_text, open_writer, read_lines
 from nmtgrid.data import directory
@@ -25,6 +26,7 @@ from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.bpe_learning import learn
 from nmtgrid.text.cleaning import Filters
+from nmtgrid.text.shards import read_shards
 from nmtgrid.text.vocabulary import Vocabulary
 from tests.conftest import PROJECT
 from tests.unit.helpers.damage import contents
@@ -73,9 +75,9 @@ INSIDE = "a\u2028b\x85c\x0bd\x0ce\x1cf\rg"
     [
         (f"{INSIDE}\nü\n".encode(), [INSIDE, "ü"], (0, None, 1)),
         (b"\xef\xbb\xbfa\r\nb\r\nc\n\xef\xbb\xbfd", ["a", "b", "c", "\ufeffd"], (1, 2, 0)),
-        (b"eins\rzwei\rdrei\r", ["eins\rzwei\rdrei"], (0, 1, 1)),
+        (b"eins\rzwei\rdrei\n", ["eins\rzwei\rdrei"], (0, 0, 1)),
     ],
-    ids=["separators", "carriage returns", "old Macs"],
+    ids=["separators", "carriage returns", "carriage returns within"],
 )
 def test_only_the_line_feed_ends_a_line(
     tmp_path: Path, content: bytes, lines: list[str], notes: tuple[int | None, ...]
@@ -85,6 +87,21 @@ def test_only_the_line_feed_ends_a_line(
     names = ("byte_order_marks", "carriage_returns", "line_separators")
     for name, count in zip(names, notes, strict=True):
         assert count is None or counts[name] == count
+
+
+@pytest.mark.parametrize("packed", [bytes, gzip.compress])
+def test_carriage_returns_alone_are_named(
+    tmp_path: Path, packed: Callable[[bytes], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = _file(tmp_path, packed(b"eins\rzwei\rdrei\r"))
+    for read in (read_lines, lambda path: [part.read(Counter()) for part in read_shards(path)]):
+        with pytest.raises(InputError, match="carriage returns alone") as caught:
+            list(read(path))
+        assert "tr '\\r' '\\n'" in caught.value.advice
+    monkeypatch.setattr(text_files, "LONGEST_LINE", 6)
+    with pytest.raises(InputError, match="carriage returns alone"):
+        list(read_lines(path))
+    assert list(read_lines(_file(tmp_path, packed(b"eins\r")))) == ["eins"]
 
 
 @pytest.mark.parametrize(

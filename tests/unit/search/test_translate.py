@@ -238,7 +238,7 @@ def test_the_best_of_all_pieces_stays_first(coverage: float) -> None:
 
 
 def test_verifications_of_joined_pieces_are_those_of_all() -> None:
-    first, second = VerifiedPass(3, 2, 3, 2), VerifiedPass(1, 1, 1, 1)
+    first, second = VerifiedPass(3, 2, 3, 2, 9), VerifiedPass(1, 1, 1, 1, 3)
     pieces = [
         Hypothesis([7], [-1.0] * 2, -2.0, -1.0, exits=[1, 3], num_exits=3, passes=[first]),
         Hypothesis([], [-1.0], -1.0, -1.0, exits=[3], num_exits=3, passes=[second]),
