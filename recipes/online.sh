@@ -37,8 +37,9 @@
 # pictures the first), PRESET=iwslt14-de-en-small (another than that of the corpus), RUNS=runs (output folder),
 # SETS="--set ..." for every model, LABEL=word for the folder and the records of such a run. SMALL=1: the toy
 # corpus, 40 updates, fewer of each list. Existing results are kept.
-# Table 4.2 has the p-value of each seed (paired bootstrap, 1,000 samples). Figures 4.9 to 4.13 compare each model with the wait-k curve of the first: mean difference in BLEU at equal latency, with a paired
-# bootstrap (`nmtgrid online-eval --baseline`). Figure 4.14 compares each agent so with wait-k of the same weights,
+# Table 4.2 has the p-value of each seed (paired bootstrap, 1,000 samples). Figures 4.9 to 4.13 compare each model with
+# the wait-k curve of the first: mean difference in BLEU at equal latency, with a paired bootstrap
+# (`nmtgrid online-eval --baseline`). Figure 4.14 compares each agent so with wait-k of the same weights,
 # and without a bootstrap with the model that it began from.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"

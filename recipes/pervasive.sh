@@ -30,9 +30,9 @@
 # SEEDS="1 2 3" (means and deviations), BEAMS="1 5", UPDATES=N or MINUTES of processor time for each
 # model (0: as long as the preset says; multi30k 10, toy 3 minutes), JOBS=1 models trained side by side,
 # RUNS=runs, SETS="--set ..." for every model, LABEL=word for the folder and the records of such a run. SMALL=1:
-# the toy corpus, 40 updates each, greedy, perplexities only in two tables. On Multi30k, tables 3.4 to 3.6 and figure 3.8 have models of five blocks,
-# more than the preset. A model is trained once for all of them. Tables 3.4, 3.5 and 3.7 have
-# the p-value of BLEU against their first row, of each seed (paired bootstrap, 1,000 samples).
+# the toy corpus, 40 updates each, greedy, perplexities only in two tables. On Multi30k, tables 3.4 to 3.6 and figure
+# 3.8 have models of five blocks, more than the preset. A model is trained once for all of them. Tables 3.4, 3.5 and
+# 3.7 have the p-value of BLEU against their first row, of each seed (paired bootstrap, 1,000 samples).
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- table-3.7
