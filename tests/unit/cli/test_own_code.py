@@ -81,7 +81,8 @@ def test_a_changed_own_file_is_not_run_again_without_a_word(tmp_path: Path) -> N
 
 def test_what_python_m_nmtgrid_starts_is_not_own_code(monkeypatch: pytest.MonkeyPatch) -> None:
     package = PROJECT / "nmtgrid"
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", str(package / "__main__.py"))
+    program = sys.modules["__main__"]
+    monkeypatch.setattr(program, "__file__", str(package / "__main__.py"), raising=False)
     code = compile("1 / 0", str(package / "__init__.py"), "exec")
     with pytest.raises(ZeroDivisionError) as caught:
         exec(code)

@@ -17,7 +17,6 @@ from nmtgrid.cli.online_eval import files
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import load_model
 from nmtgrid.search.traces import read_traces
-from nmtgrid.search.verified import DraftLength
 from tests.unit.helpers.tiny_online import toy_home
 
 MODELS = {
@@ -106,19 +105,12 @@ def test_streamed_is_searched(
     assert json.loads(report.read_text())["average_exit"] == pytest.approx(row["average_exit"])
 
 
-def test_of_verified_exits_no_average_is_told(
-    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The exits of drafts are not the blocks that ran, which these policies do not count."""
-    # A model with drawn weights is not confident enough to draft anything by itself.
-    monkeypatch.setattr(DraftLength, "least", -1e9)
+def test_policies_that_translate_prefixes_report_their_exit(here: Path, tmp_path: Path) -> None:
     command = ["online-eval", "tied", "--data", "data", "--sentences", "6", "--device", "cpu"]
     command += ["--policy", "local-agreement n=2", "--policy", "re-translation stride=2"]
-    for exit, average in (("verified", None), ("2", 2)):
-        out = tmp_path / exit
-        assert main([*command, "--exit", exit, "--out", str(out)]) == 0
-        rows = json.loads((out / "results.json").read_text())["settings"]
-        assert [row.get("average_exit") for row in rows] == [average] * len(rows)
+    assert main([*command, "--exit", "2", "--out", str(tmp_path / "out")]) == 0
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())["settings"]
+    assert [row["average_exit"] for row in rows] == [2] * len(rows)
 
 
 def test_exits_and_waiting_share_one_budget_of_seconds(here: Path, tmp_path: Path) -> None:
