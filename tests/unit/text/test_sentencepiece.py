@@ -294,9 +294,8 @@ def test_apply_and_undo(data: Path, tmp_path: Path) -> None:
     cut_text.write_text("▁ ei@@ n Hund\n▁ Hund @@\n")
     assert main(["bpe", "undo", "--input", str(cut_text), "--out", str(back)]) == 0
     assert back.read_text() == "▁ ein Hund\nHund@@\n"
-    assert (
-        main(["bpe", "undo", "--input", str(cut_text), "--method", "bpe", "--out", str(back)]) == 0
-    )
+    undo = ["bpe", "undo", "--method", "bpe", "--input", str(cut_text), "--out", str(back)]
+    assert main(undo) == 0
     assert back.read_text() == "▁ ein Hund\n▁ Hund \n"
 
 
