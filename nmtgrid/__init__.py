@@ -31,15 +31,20 @@ from typing import TYPE_CHECKING, Any
 from nmtgrid.base.errors import NmtgridError as NmtgridError
 
 if TYPE_CHECKING:
+    from nmtgrid.adaptive.exit_presets import early_exit as early_exit
     from nmtgrid.online.stream import simultaneous as simultaneous
     from nmtgrid.search.translate import load as load
 
 __version__ = "0.1.0"
-__all__ = ["NmtgridError", "__version__", "load", "simultaneous"]
+__all__ = ["NmtgridError", "__version__", "early_exit", "load", "simultaneous"]
 
 
 def __getattr__(name: str) -> Any:
-    # `import nmtgrid` and `nmtgrid --help` must stay quick: torch is loaded only for these two.
+    # `import nmtgrid` and `nmtgrid --help` must stay quick: torch is loaded only for these.
+    if name == "early_exit":
+        from nmtgrid.adaptive.exit_presets import early_exit
+
+        return early_exit
     if name == "load":
         from nmtgrid.search.translate import load
 

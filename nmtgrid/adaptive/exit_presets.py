@@ -32,6 +32,7 @@ from nmtgrid.models.api import TranslationModel, Verified, with_exits
 from nmtgrid.models.directory import EXITS, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
 from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.translate import Translator
 from nmtgrid.search.verified import check_verified
 
 AUTO = "auto"
@@ -135,6 +136,21 @@ def halt_of(choice: str, loaded: LoadedModel, warn: Callable[[str], None]) -> An
         raise ConfigError(f"`--exit`: {fault}") from fault
     check_halt(halt, model)
     return halt
+
+
+def early_exit(model: Translator, exit: str | int) -> Translator:
+    """Return `model` with tokens that leave the decoder early: `nmtgrid.early_exit`.
+
+    `exit` is the number of a block, or a text as for `decode --exit`: "auto", "verified",
+    "verified exit=2 drafts=5", or settings stored beside the model. The weights are shared, so
+    `model` stays as it is. Raises ConfigError for what does not fit, TypeError for arguments of
+    another type.
+    """
+    if not isinstance(model, Translator):
+        raise TypeError(f"model must be what `nmtgrid.load` returns, but is {model!r}.")
+    if not isinstance(exit, (str, int)) or isinstance(exit, bool):
+        raise TypeError(f"exit must be a block number or a text as 'verified', but is {exit!r}.")
+    return model.with_halt(halt_of(str(exit), model.loaded, model.warn))
 
 
 def verified_of(choice: str) -> Verified:

@@ -143,7 +143,7 @@ def _package() -> Any:
         from ctranslate2 import specs
     except ImportError as fault:
         raise ConfigError(
-            "The package `ctranslate2` is not installed.", "`pip install nmtgrid[ctranslate2]`."
+            "The package `ctranslate2` is not installed.", "`pip install ctranslate2`."
         ) from fault
     return specs
 

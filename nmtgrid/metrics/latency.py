@@ -17,7 +17,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy
 from numpy.typing import NDArray
@@ -145,9 +145,13 @@ def sentence_latency(
     hypotheses are used. In the convention "simuleval" an empty reference counts as one word, as in
     SimulEval. `own` are user-defined metrics by name; their delays are at most the source's length,
     except in the convention "simuleval". Raises ValueError if the numbers of sentences differ, for
-    delays that decrease or are not numbers, and for the convention "simuleval" on tokens;
-    ConfigError if a user-defined metric fails.
+    delays that decrease or are not numbers, for other units and conventions, and for the
+    convention "simuleval" on tokens; ConfigError if a user-defined metric fails.
     """
+    for name, value, known in (("unit", unit, Unit), ("convention", convention, Convention)):
+        if value not in get_args(known):
+            names = " or ".join(map(repr, get_args(known)))
+            raise ValueError(f"{name} must be {names}, but is {value!r}")
     if convention == "simuleval" and unit != "word":
         raise ValueError("SimulEval's convention counts words")
     hypotheses = numpy.array([len(row) for row in delays], dtype=numpy.float64)
@@ -206,7 +210,7 @@ def own_latency(
         raise ConfigError(
             f"The latency metric `{name}` failed at {where}: {reason}.",
             "It is called as `f(delays, source_length, target_length)` and returns a number; "
-            "`--debug` shows where it failed.",
+            "the traceback (`--debug` on the command line) shows where it failed.",
         ) from error
     if math.isinf(value):
         raise ConfigError(

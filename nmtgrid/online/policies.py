@@ -136,7 +136,8 @@ class WaitK(Agent):
 class Policy(Agent, SettingsGroup):
     """A policy that decides between two wait-k paths; subclasses set `decide` or `next_reads`.
 
-    A setting is a field of the dataclass; `faults` says what is wrong with the values.
+    A setting is a field of the dataclass; `faults` says what is wrong with the values. One policy
+    serves all lines, so it keeps nothing: what it decides depends on its arguments alone.
     """
 
     floor: Annotated[int, _WHOLE_FROM_0] = 0
@@ -209,7 +210,7 @@ def _checked(
         raise ConfigError(
             f"The reading policy `{name}` failed at target token {step + 1}: "
             f"{type(error).__name__}: {error}",
-            "`--debug` shows where.",
+            "The traceback (`--debug` on the command line) shows where.",
         ) from error
     is_tensor = isinstance(result, Tensor)
     # A probability that is returned by mistake would count as True.

@@ -323,12 +323,12 @@ def own_policies() -> dict[str, Any]:
     return own_definitions(lambda value: isinstance(value, type) and issubclass(value, Policy))
 
 
-def read_policy(text: str) -> list[Setting]:
+def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
     """Return the settings of `NAME setting=values ...`, all combinations of the values.
 
     NAME may be FILE.py:Class. Numbers may be lists, as `1..9:2` or `0.5,0.7`; without one for the
-    setting that is swept, it takes its usual sweep. Raises ConfigError that names every fault, also
-    for more combinations than a list may have numbers.
+    setting that is swept, it takes its usual sweep, or its default if not `sweeps`. Raises
+    ConfigError that names every fault, also for more combinations than a list may have numbers.
     """
     words = text.split()
     if not words:
@@ -360,9 +360,12 @@ def read_policy(text: str) -> list[Setting]:
     if faults:
         raise ConfigError(faults)
     if sweep and sweep not in lists:
-        usual = KINDS[name].values if name in KINDS else _default(policy, sweep)
+        usual = KINDS[name].values if sweeps and name in KINDS else _default(policy, sweep)
         if usual is None:
-            raise ConfigError(f"The policy's setting `{sweep}` has no default: give it a value.")
+            raise ConfigError(
+                f"The setting `{sweep}` of `{name}` has no default: give it a value, as in "
+                f"`{name} {sweep}=3`."
+            )
         lists[sweep] = _values(str(usual), name, sweep, fields[sweep])
     count = math.prod(map(len, lists.values()))
     if count > MOST_NUMBERS:
@@ -481,8 +484,11 @@ def _values(text: str, policy: str, key: str, hint: type) -> list[Any]:
 
 
 def read_setting(text: str) -> Setting:
-    """Return the setting of a text as for `read_policy`, with one value for each setting."""
-    settings = read_policy(text)
+    """Return the setting of a text as for `read_policy`, with one value for each setting.
+
+    What the text does not name has its default.
+    """
+    settings = read_policy(text, sweeps=False)
     if len(settings) > 1:
         raise ConfigError(
             f"`{text}` gives {len(settings)} settings: here a reading policy must have one value "

@@ -123,8 +123,8 @@ def agent_class() -> type[Any]:
     except ImportError as fault:
         raise ConfigError(
             f"SimulEval is not installed here ({fault}).",
-            "`pip install nmtgrid[simuleval]`, preferably in a separate environment: it requires "
-            "old versions of other packages.",
+            "`pip install simuleval`, preferably in a separate environment: it requires old "
+            "versions of other packages.",
         ) from fault
 
     class StreamAgent(TextToTextAgent):  # type: ignore[misc]

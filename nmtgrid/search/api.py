@@ -204,10 +204,11 @@ class Translation:
 class Proposal:
     """What rows would write next with what they have read, which a policy may want to see first.
 
-    `step` tokens stand in each row, sentence [R] is its position in the batch that is searched,
-    reads [R] what it has read. log_probabilities [R, V] (float32) are the models', before any
-    constraint; alignment [R, S] are shares of the source tokens, 0 from reads on, for a policy that
-    wants them; readiness [R] is that of models with a reading mechanism (`Step`). Nothing here
+    `step` tokens stand in each row, sentence [R] is its position in the batch that is searched (in
+    a stream always 0: it does not tell lines apart), reads [R] what it has read.
+    log_probabilities [R, V] (float32) are the models', before any constraint; alignment [R, S] are
+    shares of the source tokens, 0 from reads on, for a policy that wants them; readiness [R] is
+    that of models with a reading mechanism (`Step`). Nothing here
     depends on source tokens that have not been read.
     """
 

@@ -276,12 +276,12 @@ def long_line_warning(
     return f"long-line: longer than {longest:,} source units and {done}: line (units) {lines}."
 
 
-def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits) -> str:
+def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits, advice: str) -> str:
     """Return the warning on lines with a piece longer than any training source."""
     return (
         f"untrained-length: longer than any source that the model was trained on "
         f"({limits.trained:,} units), so that text may be lost: line (units) "
-        f"{_numbered(lengths)}. Leave out `--max-source`, and they are translated in pieces."
+        f"{_numbered(lengths)}. {advice}"
     )
 
 

@@ -274,13 +274,25 @@ class Translator:
         """
         return [translation.text for translation in self.translations(lines, prefixes=prefixes)]
 
+    def with_halt(self, halt: Halt | Verified | None) -> Translator:
+        """Return a translator whose tokens leave the decoder as `halt` says (None: never early).
+
+        Models and text are shared. Raises ConfigError where the models or the search do not fit.
+        """
+        other = copy.copy(self)
+        other.halt = halt
+        engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
+        check_precision(self.precision, self.device, halt, self.warn)
+        return other
+
     def score(self, pairs: Iterable[tuple[str, str]]) -> list[float]:
         """Return the log-probability of each raw (source, target), end symbol included.
 
-        Raises TypeError for what is no list of pairs of strings.
+        Pairs are scored whole, however long they are. Raises TypeError for what is no list of pairs
+        of strings.
         """
         check_text(self.models[0])
-        encoded = []
+        encoded, untrained = [], {}
         for number, pair in enumerate(_checked(pairs, "pairs"), start=1):
             is_pair = isinstance(pair, (tuple, list)) and len(pair) == 2
             if not (is_pair and all(isinstance(side, str) for side in pair)):
@@ -292,6 +304,12 @@ class Translator:
             encoded.append(
                 (self.pipeline.encode_source(source), self.pipeline.encode_target(target))
             )
+            if self.limits.trained is not None and len(encoded[-1][0]) > self.limits.trained:
+                untrained[number] = len(encoded[-1][0])
+        UnknownUnits(self.pipeline, self.warn).add(source for source, _ in encoded)
+        if untrained:
+            advice = "Score their sentences one by one."
+            self.warn(untrained_length_warning(untrained, self.limits, advice))
         scores = [0.0] * len(encoded)
         sizes = [len(source) + len(target) for source, target in encoded]
         for indices in self._batches(sizes, 1):
@@ -407,7 +425,8 @@ class Translator:
             if too_long:
                 self.warn(long_line_warning(too_long, self.limits, options.long_lines))
             if untrained:
-                self.warn(untrained_length_warning(untrained, self.limits))
+                advice = "Leave out `--max-source`, and they are translated in pieces."
+                self.warn(untrained_length_warning(untrained, self.limits, advice))
             results = self._translate(lines, align, advance)
             for line in lines:
                 # Taken out: what has been written leaves the memory.

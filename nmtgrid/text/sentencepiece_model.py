@@ -170,6 +170,6 @@ def _package() -> Any:
         import sentencepiece
     except ImportError as fault:
         raise ConfigError(
-            "The package `sentencepiece` is not installed.", "`pip install nmtgrid[sentencepiece]`."
+            "The package `sentencepiece` is not installed.", "`pip install sentencepiece`."
         ) from fault
     return sentencepiece

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nmtgrid.base import own_code
 from nmtgrid.base.config import Registry
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.api import TranslationModel
@@ -40,6 +41,27 @@ class LossParts:
     nll: Tensor
     extra: dict[str, Tensor] = dataclasses.field(default_factory=dict)
     criterion: Tensor | None = None
+
+
+def checked(parts: object) -> LossParts:
+    """Return what an objective's `loss` has returned. Raises ConfigError unless it is LossParts."""
+    problem = ""
+    if not isinstance(parts, LossParts):
+        problem = f"a {type(parts).__name__} in place of LossParts"
+    else:
+        tensors = {"total": parts.total, "nll": parts.nll, **parts.extra}
+        wrong = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
+        if wrong:
+            problem = f"a `{wrong[0]}` that is no tensor"
+        elif torch.is_grad_enabled() and not parts.total.requires_grad:
+            problem = "a `total` without a gradient"
+    if problem:
+        raise ConfigError(
+            f"The objective has returned {problem}.",
+            "`loss` returns nmtgrid.training.api.LossParts; its `total` depends on the weights.",
+        )
+    assert isinstance(parts, LossParts)
+    return parts
 
 
 class Objective(Protocol):

@@ -120,7 +120,7 @@ def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -
     if settings.max_epochs and progress.cursor.epoch >= settings.max_epochs:
         return f"limit of {plural(settings.max_epochs, 'epoch')} reached"
     if settings.patience and progress.waited >= settings.patience:
-        return f"no improvement in {settings.patience} evaluations"
+        return f"no improvement in {plural(settings.patience, 'validation')}"
     return ""
 
 
@@ -321,6 +321,8 @@ class Finished:
     bleu: float | None
     cider: float | None = None
     best_criterion: float | None = None
+    was_validated: bool = True
+    """Whether there were validations, perhaps none of them with a finite loss."""
 
 
 Event = Started | Updated | Gradients | Split | Validated | Saved | Finished
@@ -332,7 +334,7 @@ class Meter:
 
     updates: Count
     loss: Finite
-    nll: NonNegative
+    nll: Finite  # below 0 only if an objective of one's own has it so
     tokens: Count
     cells: Count
     pairs: Count

@@ -154,7 +154,8 @@ def _resolve_new(request: Request, objectives: Objectives) -> RunSettings:
     objective = request.objective_name or "likelihood"
     kind = _kind(arch, objective, objectives, faults)
     preset: Mapping[str, Any] = {}
-    if request.preset is not None and arch in zoo.architectures():
+    has_faulty_arch = request.file is not None and "arch" in request.file.faulty_fields
+    if request.preset is not None and arch in zoo.architectures() and not has_faulty_arch:
         try:
             preset = zoo.preset(arch, request.preset).settings
         except ConfigError as fault:
@@ -234,10 +235,10 @@ def _read_run(folder: Path) -> _Run:
     """Return what a run's folder says of it. Raises ModelError if there is no run."""
     path = folder / "config.json"
     if not path.is_file():
-        raise ModelError(
-            f"There is no run to resume in {folder}: it has no `config.json`.",
-            "Leave out `--resume` to start one.",
-        )
+        advice = "Leave out `--resume` to start one."
+        if any(folder.glob("seed-*/config.json")):
+            advice = "Its runs are of several seeds: give `--seeds` too."
+        raise ModelError(f"There is no run to resume in {folder}: it has no `config.json`.", advice)
     try:
         return read_record(path, _Run)
     except StorageError as fault:
@@ -441,7 +442,7 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
             f"{folder} contains no saved state to resume from.",
             "Move this folder away and begin its run again.",
         )
-    trainer.compare_rate(saved.training)
+    trainer.compare_schedules(saved.training)
 
 
 def _write_description(
@@ -713,11 +714,16 @@ def clear_folder(folder: Path) -> None:
         ) from fault
 
 
-def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
+def check_init(init: Path) -> None:
+    """Raise ModelError unless there is a folder `init`."""
     if not init.is_dir():
         raise ModelError(
             f"`--init`: there is no model directory {init}.", "Give a folder written by `train`."
         )
+
+
+def _load_init(model: TranslationModel, init: Path, dataset: Dataset) -> None:
+    check_init(init)
     try:
         # Refuses a folder of another kind, such as a dataset, which has vocabularies too.
         read_run_settings(init)

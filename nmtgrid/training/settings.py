@@ -463,7 +463,7 @@ class RunSettings:
             0 < training.max_updates < training.warmup_updates
         ):
             notes.append(
-                f"The warm-up takes {training.warmup_updates:,} updates, but there are only "
+                f"The warm-up takes {training.warmup_updates:,} updates, but the run has only "
                 f"{training.max_updates:,}: the rate never reaches `training.learning_rate`. "
                 "Set a smaller `training.warmup_updates`."
             )

@@ -238,8 +238,26 @@ class Trainer:
         self.stopwatch.resume_at(progress.minutes)
         return True
 
-    def compare_rate(self, before: TrainingSettings) -> None:
-        """Note if the next update's learning rate is not what the saved settings would give it."""
+    def compare_schedules(self, before: TrainingSettings) -> None:
+        """Note if the next update is not what it would have been with the saved settings.
+
+        That is its learning rate, and whether what begins at a share of the run has begun.
+        """
+        now, progress = self.settings.training, self.progress
+        shares = [share_done(settings, progress, progress.minutes) for settings in (before, now)]
+        starts = {"training.r_drop_from": now.r_drop_from if now.r_drop else 0.0}
+        starts["objective.exits_from"] = getattr(self.settings.objective, "exits_from", 0.0)
+        for name, start in starts.items():
+            if (shares[0] >= start) != (shares[1] >= start):
+                state = "has begun" if shares[1] >= start else "has not begun yet"
+                self.notes.append(
+                    f"What `{name}={start:g}` starts {state} with the new limit: "
+                    f"{100 * shares[1]:.0f} % of the run are done, {100 * shares[0]:.0f} % of the "
+                    "previous one."
+                )
+        self._compare_rates(before)
+
+    def _compare_rates(self, before: TrainingSettings) -> None:
         now, progress = self.settings.training, self.progress
         saved = LearningRate(before)
         saved.restore(self.rate.state())
@@ -365,6 +383,7 @@ class Trainer:
             bleu=best.bleu,
             cider=best.cider,
             best_criterion=best.criterion,
+            was_validated=self.validator is not None,
         )
 
     def _read(self, indices: NDArray[Any], epoch: int) -> Batch:

@@ -302,6 +302,12 @@ class Updater:
         tokens, pairs, cells, oom_splits = pending.counts
         if not (math.isfinite(gradient_norm) and math.isfinite(loss)):
             raise _not_finite(gradient_norm, loss / tokens, pending.batches, pending.learning_rate)
+        for name, value in {"nll": nll, **extra}.items():
+            if not math.isfinite(value):
+                raise TrainingError(
+                    f"The objective reports {value} as `{name}`, which cannot be logged.",
+                    "Report finite sums, or leave it out.",
+                )
         watch, self._pending = pending.watch, None
         gradients = {} if watch is None else watch.norms(tokens, self.processes)
         return [

@@ -211,7 +211,7 @@ Candidate = Literal["last", "ema", "average"]
 class Best:
     """The best evaluation so far; nll is per target token, natural logarithm."""
 
-    nll: NonNegative | None
+    nll: Finite | None
     update: Count
     weights: Candidate
     bleu: Percent | None = None

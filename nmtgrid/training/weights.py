@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.training.api import LossParts, Objective
+from nmtgrid.training.api import LossParts, Objective, checked
 from nmtgrid.training.distributed import Processes
 
 
@@ -131,7 +131,7 @@ class Weights:
 
     def loss(self, batch: Batch) -> LossParts:
         """Return the objective's loss."""
-        return self.objective.loss(self.model, batch)
+        return checked(self.objective.loss(self.model, batch))
 
     def gathered(self) -> contextlib.AbstractContextManager[None]:
         """Return a context in which the model can be validated."""
@@ -251,7 +251,7 @@ class _LossModule(nn.Module):
         self._objective = objective
 
     def forward(self, batch: Batch) -> dict[str, Any]:
-        parts = self._objective.loss(self.model, batch)
+        parts = checked(self._objective.loss(self.model, batch))
         # A dict, not LossParts: FSDP looks for the tensors that the backward pass begins at.
         return {
             "total": parts.total, "tokens": parts.tokens, "nll": parts.nll, "extra": parts.extra,

@@ -33,6 +33,8 @@ _LOCAL_LOCKS = re.compile(
     r"fuse\..*|9p|virtiofs|vboxsf|vmhgfs|prl_fs|nolock|localflock|local_lock=(all|flock)"
 )
 _LARGEST_RECORD = 4096
+_MOST_MISSING = 100
+"""How many times in turn a folder may have gone that was just made."""
 
 
 class FolderLock:
@@ -54,14 +56,19 @@ class FolderLock:
         home = self.path.parent
         self._made_folders = [path for path in (home, *home.parents) if not path.exists()]
         self._descriptor: int | None = None
+        missing = 0
         try:
             while self._descriptor is None:
                 # Again each time: a holder that ends removes the folder that it has made, perhaps
                 # just after it was in the way of making it here.
-                with contextlib.suppress(FileNotFoundError):
+                try:
                     with contextlib.suppress(FileExistsError):
                         home.mkdir(parents=True, exist_ok=True)
                     self._descriptor = self._acquire(task)
+                except FileNotFoundError:
+                    missing += 1
+                    if missing == _MOST_MISSING:  # as in /proc, where no folder can be made
+                        raise
         except BaseException as fault:
             self._remove_folders()
             if not isinstance(fault, OSError):

@@ -97,7 +97,7 @@ class DecodeArguments(CommandArguments):
     )
     k: str | None = option("Streams: wait-k with k = N source units; `inf` waits for all.", "N")
     threshold: float | None = option(
-        "Streams: read while the model's reading probability is above this.", "TAU"
+        "Streams: read while the model's reading probability is at least this.", "TAU"
     )
     policy: str | None = option(
         "Streams: a reading policy, such as `confidence threshold=0.8 floor=2`, your own "

@@ -64,7 +64,8 @@ class OnlineEvalArguments(GuaranteeArguments):
         "LIST",
     )
     thresholds: str | None = option(
-        "Reader policy: read while the model's reading probability is above this: `0.1..0.9:0.1`.",
+        "Reader policy: read while the model's reading probability is at least this: "
+        "`0.1..0.9:0.1`.",
         "LIST",
     )
     oracle: str | None = option(

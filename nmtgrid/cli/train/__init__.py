@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nmtgrid.base import console
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import Leave, check_outputs, check_rules, takes, write_report
 from nmtgrid.cli.train.arguments import PANELS, RULES, SETTINGS, TrainArguments
 
@@ -46,6 +48,7 @@ def command(arguments: TrainArguments) -> None:
     if file is None or not file.faults:
         check_rules(arguments, RULES)
     check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
+    _check_report(arguments)
     from nmtgrid.cli.train import run
     from nmtgrid.training.prepare import Request
 
@@ -59,7 +62,7 @@ def command(arguments: TrainArguments) -> None:
     )
     if file is not None and file.faults:
         _show(arguments, request, None)  # which names all faults
-    seeds = None if arguments.seeds is None else run.parse_seeds(arguments.seeds, request.changes)
+    seeds = None if arguments.seeds is None else run.parse_seeds(arguments.seeds, request)
     if arguments.resume and arguments.data is None:
         arguments = dataclasses.replace(arguments, data=run.find_data(arguments.out, seeds))
     if arguments.dry_run or arguments.dump_config is not None:
@@ -83,6 +86,16 @@ def command(arguments: TrainArguments) -> None:
         raise Leave(code)
 
 
+def _check_report(arguments: TrainArguments) -> None:
+    """Raise ConfigError where the report would be written in place of the model directory."""
+    paths = arguments.json, arguments.out
+    if None not in paths and len({os.path.realpath(path) for path in paths if path}) == 1:
+        raise ConfigError(
+            f"`--json {arguments.json}` is also the model directory `--out`.",
+            "Give a file for the report.",
+        )
+
+
 def _list(arguments: TrainArguments) -> None:
     """Print what there is to train."""
     check_outputs({"--json": arguments.json})
@@ -97,7 +110,7 @@ def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> 
     """Write the settings of a run, or print its plan."""
     from nmtgrid.cli.objectives import objectives
     from nmtgrid.cli.train.plan import print_plan, write_config
-    from nmtgrid.cli.train.run import find_test_split
+    from nmtgrid.cli.train.run import check_begin, find_test_split
     from nmtgrid.training.prepare import resolve
 
     settings = resolve(request, objectives, resumed)
@@ -106,6 +119,7 @@ def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> 
     if arguments.dump_config is not None:
         write_config(arguments.dump_config, settings, arguments)
     else:
+        check_begin(arguments, settings)
         if arguments.data is not None:
             find_test_split(arguments)  # what training would refuse
         write_report(arguments.json, print_plan(settings, arguments))

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from nmtgrid.base import console
+from nmtgrid.base.config_file import dotted
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import plural, whole_numbers
 from nmtgrid.cli.decode.arguments import DecodeArguments
@@ -36,6 +37,7 @@ from nmtgrid.training.prepare import (
     TENSORBOARD,
     Request,
     check_folder,
+    check_init,
     check_parts,
     data_of_run,
     is_begun,
@@ -146,6 +148,32 @@ def find_data(out: Path | None, seeds: Sequence[int] | None) -> Path:
     return data_of_run(find_begun(out, seeds) or out / f"seed-{(seeds or [0])[0]}")
 
 
+def _other_init(arguments: TrainArguments, resume: bool) -> list[str]:
+    """Return a note where a model's `config.json` does not tell the weights that it began with."""
+    file = arguments.config
+    if file is None or not file.is_model or arguments.init is not None or resume:
+        return []
+    init = initial_weights(Path(file.path).parent)
+    if not init:
+        return []
+    return [
+        f"The model of {file.path} began with the weights of {init}, this one begins with random "
+        "ones: `--init` gives it others."
+    ]
+
+
+def check_begin(arguments: TrainArguments, settings: RunSettings) -> None:
+    """Raise what training would before it reads data, for `--dry-run`."""
+    # Of no kind: a plan is made on any machine, also for another one.
+    check_parts(settings, torch.device("meta"))
+    if arguments.resume or arguments.seeds is not None:
+        return
+    if arguments.init is not None:
+        check_init(arguments.init)
+    if arguments.out is not None:
+        check_folder(arguments.out, overwrite=arguments.overwrite)
+
+
 def _check_init(begun: Path, folders: Iterable[Path]) -> None:
     """Raise ConfigError where seeds that had to wait would not begin with `--init` as others."""
     if (init := initial_weights(begun)) and not all(map(is_begun, folders)):
@@ -188,7 +216,7 @@ def _train(
     """
     assert arguments.data is not None
     if processes.is_first:
-        for note in request.without_effect(settings):
+        for note in [*request.without_effect(settings), *_other_init(arguments, resume)]:
             console.warn(note)
     check_parts(settings, device)
     stop = StopRequest()
@@ -376,7 +404,10 @@ def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | N
 def _print_finished(event: events.Finished) -> None:
     text = f"Finished at update {event.update:,} after {event.minutes:.1f} minutes: {event.reason}."
     if event.best_nll is None:
-        console.say(f"{text} There was no validation: model.safetensors contains the last weights.")
+        what = "No validation had a finite loss"
+        if not event.was_validated:
+            what = "There was no validation"
+        console.say(f"{text} {what}: model.safetensors contains the last weights.")
         return
     weights = {
         "last": "",
@@ -408,10 +439,18 @@ def _format_scores(
     return text
 
 
-def parse_seeds(text: str, changes: Sequence[str] = ()) -> list[int]:
-    """Return the seeds of a list such as `1,2,3` or `1..3`; `changes` are those of `--set`."""
+def parse_seeds(text: str, request: Request | None = None) -> list[int]:
+    """Return the seeds of a list such as `1,2,3` or `1..3`. Raises ConfigError beside a seed."""
+    changes = () if request is None else request.changes
     if any(change.split("=")[0].strip() == "training.seed" for change in changes):
         raise ConfigError("`--set training.seed` and `--seeds` say the same: give one.")
+    file = None if request is None else request.file
+    # A model's `config.json` has every setting, whoever chose it.
+    names = [] if file is None or file.is_model else dotted(file.settings)
+    for name in ("seed", "training.seed"):
+        if file is not None and name in names:
+            where = file.located([f"`{name}` and `--seeds` say the same: give one."], {name: name})
+            raise ConfigError(where)
     values = whole_numbers(text, "--seeds", limit=_MOST_SEEDS)
     return [int(seed) for seed in values]
 
@@ -463,8 +502,8 @@ def import_tensorboard() -> ModuleType:
     except ImportError as fault:
         raise ConfigError(
             f"`--tensorboard` needs the package tensorboard, which is not installed ({fault}).",
-            "`pip install tensorboard` (or `pip install nmtgrid[tensorboard]`), or leave the "
-            "option out: `metrics.jsonl` has the same figures.",
+            "`pip install tensorboard`, or leave the option out: `metrics.jsonl` has the same "
+            "figures.",
         ) from fault
     return tensorboard
 

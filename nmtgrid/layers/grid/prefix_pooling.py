@@ -17,11 +17,13 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.layers.grid.aggregation import (
     LOWEST,
     Aggregator,
     AttentionPooling,
     AveragePooling,
+    GatedMaxPooling,
     MaxAndAttention,
     MaxPooling,
     widened,
@@ -129,21 +131,33 @@ PrefixPooling = PrefixMax | PrefixSum | PrefixAttention | PrefixMaxAndAttention
 
 
 def prefix_pooling(aggregator: Aggregator) -> PrefixPooling:
-    """Return the prefix form of `aggregator`.
+    """Return the prefix form of `aggregator`; a user-defined one has a method `prefix_form()`.
 
-    Raises TypeError for one that has none: the CoNLL paper's attention, and single cells.
+    Raises ConfigError for one that has none: a user-defined one without this method, the CoNLL
+    paper's attention, and single cells.
     """
-    if isinstance(aggregator, MaxPooling):
-        return PrefixMax(aggregator.transform)
-    if isinstance(aggregator, AveragePooling):
-        return PrefixSum()
-    if isinstance(aggregator, AttentionPooling):
-        return PrefixAttention(aggregator.scores)
-    if isinstance(aggregator, MaxAndAttention):
-        attention = aggregator.attention
-        if isinstance(attention, AttentionPooling):
-            return PrefixMaxAndAttention(aggregator, attention)
-    raise TypeError(f"{type(aggregator).__name__} has no running form")
+    if (own := getattr(aggregator, "prefix_form", None)) is not None:
+        form: PrefixPooling = own()
+        return form
+    # A subclass of these may compute something else.
+    with_form = MaxPooling, GatedMaxPooling, AveragePooling, AttentionPooling, MaxAndAttention
+    if type(aggregator) in with_form:
+        if isinstance(aggregator, MaxPooling):
+            return PrefixMax(aggregator.transform)
+        if isinstance(aggregator, AveragePooling):
+            return PrefixSum()
+        if isinstance(aggregator, AttentionPooling):
+            return PrefixAttention(aggregator.scores)
+        if isinstance(aggregator, MaxAndAttention):
+            attention = aggregator.attention
+            if isinstance(attention, AttentionPooling):
+                return PrefixMaxAndAttention(aggregator, attention)
+    raise ConfigError(
+        f"The aggregation `{type(aggregator).__name__}` cannot be computed for every prefix of the "
+        "source, which simultaneous objectives and policies that look at predictions need.",
+        "Give it a method `prefix_form()`, which returns an object with the methods of `PrefixMax` "
+        "(nmtgrid/layers/grid/prefix_pooling.py).",
+    )
 
 
 def prefix_max(values: Tensor, dim: int) -> Tensor:

@@ -205,7 +205,7 @@ def test_without_simuleval_it_says_how_to_get_it(
     with pytest.raises(ConfigError, match=r"pip install nmtgrid\[simuleval\]"):
         agent_class()
     assert simuleval_agent.main() == 2
-    assert "pip install nmtgrid[simuleval]" in capsys.readouterr().err
+    assert "pip install simuleval" in capsys.readouterr().err
     with pytest.raises(AttributeError):
         _ = simuleval_agent.Nothing
 
