@@ -148,10 +148,8 @@ def sentence_latency(
     delays that decrease or are not numbers, for other units and conventions, and for the
     convention "simuleval" on tokens; ConfigError if a user-defined metric fails.
     """
-    for name, value, known in (("unit", unit, Unit), ("convention", convention, Convention)):
-        if value not in get_args(known):
-            names = " or ".join(map(repr, get_args(known)))
-            raise ValueError(f"{name} must be {names}, but is {value!r}")
+    _check_name("unit", unit, Unit)
+    _check_name("convention", convention, Convention)
     if convention == "simuleval" and unit != "word":
         raise ValueError("SimulEval's convention counts words")
     hypotheses = numpy.array([len(row) for row in delays], dtype=numpy.float64)
@@ -192,6 +190,12 @@ def sentence_latency(
         convention=convention,
         own=own_columns,
     )
+
+
+def _check_name(name: str, value: str, known: Any) -> None:
+    if value not in get_args(known):
+        names = " or ".join(map(repr, get_args(known)))
+        raise ValueError(f"{name} must be {names}, but is {value!r}")
 
 
 def own_latency(

@@ -362,10 +362,8 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
     if sweep and sweep not in lists:
         usual = KINDS[name].values if sweeps and name in KINDS else _default(policy, sweep)
         if usual is None:
-            raise ConfigError(
-                f"The setting `{sweep}` of `{name}` has no default: give it a value, as in "
-                f"`{name} {sweep}=3`."
-            )
+            advice = f"Give it a value, as in `{name} {sweep}=3`."
+            raise ConfigError(f"The setting `{sweep}` of `{name}` has no default.", advice)
         lists[sweep] = _values(str(usual), name, sweep, fields[sweep])
     count = math.prod(map(len, lists.values()))
     if count > MOST_NUMBERS:

@@ -15,7 +15,7 @@ import torch
 import torch._dynamo  # by optimisers, and it refuses functions that stand in two places
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_map
 
 CUDA = torch.device("cuda", 0)
 
@@ -180,7 +180,26 @@ def on_cpu(value: Any) -> bool:
 
 def values(tree: Any) -> Any:
     """Return a nest of tensors with the values of those on the pretend GPU."""
-    return tree_map(lambda leaf: leaf.data_on_cpu if on_gpu(leaf) else leaf, tree)
+    return _mapped(lambda leaf: leaf.data_on_cpu if on_gpu(leaf) else leaf, tree)
+
+
+def _mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
+    """Return a nest with `fn` of its leaves, as `tree_map` does, in less time."""
+    kind = type(tree)
+    if kind is tuple:
+        return tuple([_mapped(fn, item) for item in tree])
+    if kind is list:
+        return [_mapped(fn, item) for item in tree]
+    if kind is dict:
+        return {key: _mapped(fn, item) for key, item in tree.items()}
+    return tree_map(fn, tree) if isinstance(tree, tuple) else fn(tree)
+
+
+def _leaves(tree: Any) -> list[Any]:
+    """Return the leaves of a nest, as `tree_leaves` does."""
+    leaves: list[Any] = []
+    _mapped(leaves.append, tree)
+    return leaves
 
 
 def run_on_cpu(name: str, kernels: int, fn: Callable[..., Any], *args: Any) -> Any:
@@ -190,14 +209,14 @@ def run_on_cpu(name: str, kernels: int, fn: Callable[..., Any], *args: Any) -> A
     with _disable_current_modes():
         results = fn(*unwrapped)
     Device.record(fn, unwrapped, {}, results)
-    return tree_map(lambda leaf: PretendTensor(leaf) if on_cpu(leaf) else leaf, results)
+    return _mapped(lambda leaf: PretendTensor(leaf) if on_cpu(leaf) else leaf, results)
 
 
 def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     name = func._schema.name.split("::")[1]
     if func is torch.ops.prim.device.default:
         return CUDA if on_gpu(args[0]) else args[0].device
-    leaves = tree_leaves((args, kwargs))
+    leaves = _leaves((args, kwargs))
     device = kwargs.get("device")
     to_gpu = device is not None and torch.device(device).type == "cuda"
     if not to_gpu and not any(map(on_gpu, leaves)):
@@ -242,7 +261,7 @@ def _compute(
             return leaf
         return known[id(leaf)] if id(leaf) in known else PretendTensor(leaf)
 
-    return tree_map(moved, results)
+    return _mapped(moved, results)
 
 
 def _move(func: Any, source: Tensor, kwargs: dict[str, Any], to_gpu: bool) -> Any:
@@ -367,7 +386,7 @@ def _again(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], results: A
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def install() -> None:

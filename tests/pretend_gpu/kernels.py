@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -96,6 +96,17 @@ def _attention(
     return result
 
 
+def _in_fp32(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return `fn` computed in fp32, as kernels do: on many CPUs convolutions in bf16 are slow."""
+
+    def widened(*tensors: Tensor | None) -> Tensor:
+        wide = [t.float() if t is not None and t.is_floating_point() else t for t in tensors]
+        assert tensors[0] is not None
+        return fn(*wide).to(tensors[0].dtype)
+
+    return widened
+
+
 def _layout_on_cpu(layout: GridLayout) -> GridLayout:
     return GridLayout.make(values(layout.target_lengths), values(layout.source_lengths))
 
@@ -114,7 +125,7 @@ def _convolve_cells(
             return torch.autograd.grad(result, inputs, x)[0] if reverse else result
 
     result: Tensor = run_on_cpu(
-        "grid convolution", 1, convolve, x.contiguous(), taps.detach().to(x.dtype)
+        "grid convolution", 1, _in_fp32(convolve), x.contiguous(), taps.detach().to(x.dtype)
     )
     return result
 
@@ -130,9 +141,9 @@ def _weight_gradient(
         taps = torch.zeros(*shape, x.shape[1], requires_grad=True)
         with torch.enable_grad():
             result = CpuGridConvolution.apply(  # type: ignore[no-untyped-call]
-                x.detach(), taps, plain, left, shape[1] - 1 - left
+                x.detach().float(), taps, plain, left, shape[1] - 1 - left
             )
-            return torch.autograd.grad(result, taps, gradient)[0]
+            return torch.autograd.grad(result, taps, gradient.float())[0]
 
     # The sum over the programs is a kernel of its own.
     result: Tensor = run_on_cpu(
@@ -149,7 +160,9 @@ def _convolve_step(window: Tensor, taps: Tensor, order: Tensor | None, left: int
             window, taps, order, source_causal=left > 0 and left == taps.shape[3] - 1
         )
 
-    result: Tensor = run_on_cpu("step of the grid convolution", 1, convolve, window, taps, order)
+    result: Tensor = run_on_cpu(
+        "step of the grid convolution", 1, _in_fp32(convolve), window, taps, order
+    )
     return result
 
 

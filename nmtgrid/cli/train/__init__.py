@@ -47,8 +47,7 @@ def command(arguments: TrainArguments) -> None:
     file = arguments.config
     if file is None or not file.faults:
         check_rules(arguments, RULES)
-    check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
-    _check_report(arguments)
+    _check_files(arguments)
     from nmtgrid.cli.train import run
     from nmtgrid.training.prepare import Request
 
@@ -86,8 +85,9 @@ def command(arguments: TrainArguments) -> None:
         raise Leave(code)
 
 
-def _check_report(arguments: TrainArguments) -> None:
-    """Raise ConfigError where the report would be written in place of the model directory."""
+def _check_files(arguments: TrainArguments) -> None:
+    """Raise ConfigError for files that cannot be written, such as one in the model's place."""
+    check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
     paths = arguments.json, arguments.out
     if None not in paths and len({os.path.realpath(path) for path in paths if path}) == 1:
         raise ConfigError(

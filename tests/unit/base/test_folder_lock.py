@@ -215,3 +215,11 @@ def test_a_full_disk_leaves_no_lock(
     with pytest.raises(StorageError, match="the disk is full"):
         FolderLock(folder, "nmtgrid train")
     assert not (folder / NAME).exists() and (tmp_path / "a").exists() == exists
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    """As in /proc, where making a folder fails as if its parent were not there."""
+    (tmp_path / "gone").symlink_to("/proc/nmtgrid-there-is-no-such-folder")
+    for folder in (Path("/proc/nmtgrid"), tmp_path / "gone/model"):
+        with pytest.raises(StorageError, match=r"cannot be written: No such file"):
+            FolderLock(folder, "nmtgrid train")

@@ -133,6 +133,62 @@ def test_a_resumed_run_says_that_its_rate_changes(
     assert not any("learning rate of update" in line for line in messages)
 
 
+def test_a_resumed_run_says_what_a_later_limit_switches_off(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    options = ["--set", "training.schedule=constant", "--set", "training.r_drop=1"]
+    options += ["--set", "training.r_drop_from=0.5", "--max-updates", "2"]
+    assert train(data, "--out", tmp_path / "m", *SMALL, *options) == 0
+    messages.clear()
+    assert train(data, "--out", tmp_path / "m", "--resume", "--max-updates", 6) == 0
+    said = [line for line in messages if "r_drop_from" in line]
+    assert len(said) == 1 and "has not begun yet with the new limit: 33 %" in said[0]
+
+
+def test_a_config_of_a_model_with_initial_weights_says_so(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    assert train(data, "--out", first, *SMALL, "--max-updates", 1) == 0
+    assert train(data, "--out", second, *SMALL, "--init", first, "--max-updates", 1) == 0
+    words = [data, "--config", second / "config.json", "--max-updates", "1"]
+    messages.clear()
+    assert train(*words, "--out", tmp_path / "third", "--init", first) == 0
+    assert not any("random ones" in line for line in messages)
+    assert train(*words, "--out", tmp_path / "fourth") == 0
+    assert any("began with the weights of" in line and "`--init`" in line for line in messages)
+
+
+@pytest.mark.parametrize("lines", ["seed = 3", "[training]\nseed = 3"])
+def test_a_seed_beside_seeds_is_refused(
+    data: Path, tmp_path: Path, messages: list[str], lines: str
+) -> None:
+    file = tmp_path / "seeds.toml"
+    file.write_text(lines, encoding="utf-8")
+    assert train(data, "--config", file, "--seeds", "1,2", "--out", tmp_path / "m") == 2
+    assert "and `--seeds` say the same" in messages[-1] and f"{file}:" in messages[-1]
+
+
+def test_a_plan_refuses_what_a_training_would(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.mkdir()
+    (taken / "a").touch()
+    compiled = ["--arch", "bilstm", "--set", "training.compile=true"]
+    for words, message in (
+        (compiled, "works with Transformers only"),
+        (["--init", tmp_path / "nosuch"], "there is no model directory"),
+        (["--out", taken], "exists already and is not empty"),
+    ):
+        assert train(data, "--dry-run", *words) == 2 and message in messages[-1]
+    assert train(data, "--out", tmp_path / "m", "--json", tmp_path / "m") == 2
+    assert "is also the model directory" in messages[-1] and not (tmp_path / "m").exists()
+    (taken / "seed-1").mkdir()
+    (taken / "seed-1/config.json").touch()
+    assert train("--resume", "--out", taken) == 2 and "give `--seeds` too" in messages[-1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_and_leave(
     data: Path, tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch, number: int

@@ -1,5 +1,6 @@
 """The Python interface: docs/python.md runs as it stands, wrong arguments, threads, deployment."""
 
+import dataclasses
 import http.client
 import json
 import math
@@ -35,8 +36,12 @@ LINES = ["Er roltet volend.", "", "Gol ime, dole.", "Er gol volend ime roltet do
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return toy_home(
-        tmp_path_factory.mktemp("api"), {"model": ("transformer", {}), "grid": ("pervasive", {})}
-    )
+        tmp_path_factory.mktemp("api"),
+        {
+            "model": ("transformer", {}), "grid": ("pervasive", {}),
+            "exits": ("transformer", {"exits": "tied", "decoder_depth": 3}),
+        },
+    )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +56,57 @@ def blocks(project: Path) -> list[str]:
 
 def test_the_page_runs(project: Path, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     *examples, service = blocks(project)
-    assert len(examples) == 5 and "make_server" in service
+    assert len(examples) == 6 and "make_server" in service
     code = "\n".join(examples).replace("runs/toy/model", str(home / "model"))
+    code = code.replace("EXITS-MODEL", str(home / "exits"))
     names: dict[str, Any] = {}
     exec(compile(code, "docs/python.md", "exec"), names)
     shown = capsys.readouterr().out.splitlines()
     model = names["model"]
-    assert shown[0] == str(model.translate(["Er roltet volend.", "", "Gol ime, dole."]))
+    lines = ["Er roltet volend.", "", "Ihr reront volend unin tiwakar."]
+    assert shown[0] == str(model.translate(lines))
     assert shown[-3] == model.pipeline.target.moses.detokenize(" ".join(names["words"]))
     # Two tokens have been read before the first is written, and one more for each.
     delays, size = names["line"].token_delays(), len(names["line"].source)
     assert delays == [min(2 + step, size) for step in range(len(delays))] and len(delays) > 2
     late = sum(delay == size for delay in delays) / len(delays)
     assert shown[-1] == f"{latency([delays], [size]).al} {late}" and math.isfinite(late)
+
+
+def test_early_exits(home: Path) -> None:
+    model = nmtgrid.load(home / "exits", device="cpu", beam=1)
+    whole = [*model.translations(LINES)]
+    verified = [*nmtgrid.early_exit(model, "verified exit=1").translations(LINES)]
+    assert [line.text for line in verified] == [line.text for line in whole] and model.halt is None
+    assert verified[0].hypotheses[0].passes and whole[0].hypotheses[0].exits is None
+    early = nmtgrid.early_exit(model, 2)
+    (hypothesis,) = next(iter(early.translations(LINES))).hypotheses
+    assert set(hypothesis.exits or ()) == {2} and hypothesis.blocks_run[0] > 0
+    line = nmtgrid.simultaneous(early, "wait-k k=1").begin()
+    assert line.read("Er") + line.end() and early.with_search(beam=2).halt is early.halt
+    for faulty in (None, True, 2.0):
+        with pytest.raises(TypeError, match="exit must be"):
+            nmtgrid.early_exit(model, faulty)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"nmtgrid\.load"):
+        nmtgrid.early_exit(NOTHING, 2)
+    for exit in ("4", "auto", "nosuch"):
+        with pytest.raises(ConfigError):
+            nmtgrid.early_exit(model, exit)
+    with pytest.raises(ConfigError, match="beam"):
+        nmtgrid.early_exit(model.with_search(beam=4), "verified")
+
+
+def test_scores_of_long_and_strange_sources_come_with_a_warning(home: Path) -> None:
+    heard: list[str] = []
+    model = nmtgrid.load(home / "model", device="cpu", warn=heard.append)
+    model.limits = dataclasses.replace(model.limits, trained=12)
+    model.score([(LINES[0], "Vol rol.")])
+    assert heard == []
+    model.score([(LINES[0], "a"), (" ".join(LINES * 3), "Vol rol.")])
+    assert len(heard) == 1 and heard[0].startswith("untrained-length: ")
+    assert "line (units) 2 (" in heard[0] and heard[0].endswith("one by one.")
+    model.score([("これは日本語です", "なに")])
+    assert len(heard) == 2 and heard[1].startswith("unknown-text: ")
 
 
 def test_nbest_scores_alignments_and_prefixes(model: Translator) -> None:
@@ -115,7 +158,8 @@ def test_nbest_scores_alignments_and_prefixes(model: Translator) -> None:
         (lambda m: m.with_search(beam="5"), ConfigError, '`"5"`, a text: leave out the quot'),
         (lambda m: nmtgrid.simultaneous(m, ""), ConfigError, "needs a name"),
         (lambda m: nmtgrid.simultaneous(m, "wait"), ConfigError, "no reading policy `wait`"),
-        (lambda m: nmtgrid.simultaneous(m, "wait-k"), ConfigError, "gives 5 settings"),
+        (lambda m: nmtgrid.simultaneous(m, "wait-k"), ConfigError, "as in `wait-k k=3`"),
+        (lambda m: nmtgrid.simultaneous(m, "wait-k k=1..3"), ConfigError, "gives 3 settings"),
         (lambda m: nmtgrid.simultaneous(m, "threshold threshold=0.5"), ConfigError, "reader"),
         (lambda m: nmtgrid.load(NOTHING), TypeError, "by its path, not by None"),
         (lambda m: nmtgrid.load("no/such"), nmtgrid.NmtgridError, "no model directory no/such"),

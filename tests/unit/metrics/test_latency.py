@@ -147,6 +147,10 @@ def test_what_does_not_fit_is_refused(
         latency(delays, sources, references)
     with pytest.raises(ValueError, match="counts words"):
         latency([[1]], [1], convention="simuleval")
+    with pytest.raises(ValueError, match="convention must be 'thesis' or 'simuleval', but is 'Sim"):
+        latency([[1]], [1], unit="word", convention="SimulEval")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="unit must be 'token' or 'word', but is 'words'"):
+        latency([[1]], [1], unit="words")  # type: ignore[arg-type]
 
 
 def test_words_arrive_whole() -> None:

@@ -195,7 +195,7 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
         (["--k", "1.5"], "model", "`--k`"),
         (["--k", "x"], "model", "`--k`"),
         (["--k", "1..3"], "model", "must be one number with `--stream`"),
-        (["--policy", "alignatt"], "model", "must have one value for each setting"),
+        (["--policy", "alignatt last=1,2"], "model", "must have one value for each setting"),
         (["--policy", "alignatt last=x"], "model", "`x` is not a whole number"),
         (["--k", "1..3", "--policy", "wait-k k=0"], "model", "`k` must be a whole number"),
         (["--policy", "absent.py:Own"], "model", "absent.py to import. Check the path."),

@@ -287,7 +287,7 @@ GOOD: dict[str, Any] = {name: value for name, value in dataclasses.asdict(FAST).
         ("a", GOOD | {"policy": "luck"}, ConfigError, "is not a named policy"),
         ("a", GOOD | {"policy": ""}, ConfigError, "is not a named policy"),
         ("a", GOOD | {"policy": "x.py:A"}, ConfigError, "is not a named policy"),
-        ("a", GOOD | {"policy": "confidence"}, ConfigError, "gives 5 settings"),
+        ("a", GOOD | {"policy": "confidence threshold=0.2,0.4"}, ConfigError, "gives 2 settings"),
         ("a", GOOD | {"policy": "wait-k k=0"}, ConfigError, "`k` must be"),
         ("a", GOOD | {"risk": "luck"}, StorageError, "`risk`"),
         ("a", GOOD | {"confidence": 2}, StorageError, "`confidence`"),

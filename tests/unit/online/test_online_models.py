@@ -10,8 +10,8 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.convert.to_ctranslate2 import check
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.attention import window_mask
-from nmtgrid.layers.grid.aggregation import Aggregation, LastCell, aggregator
-from nmtgrid.layers.grid.prefix_pooling import prefix_max, prefix_pooling
+from nmtgrid.layers.grid.aggregation import Aggregation, LastCell, MaxPooling, aggregator
+from nmtgrid.layers.grid.prefix_pooling import PrefixMax, prefix_max, prefix_pooling
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel, path_of
 from nmtgrid.models.transformer.source import PrefixPlan
@@ -69,6 +69,22 @@ def test_running_aggregates_have_the_right_gradient(kind: Aggregation) -> None:
         lambda x: form.finalize(form.scan_target(form.scan_source(x)), torch.ones(1, 3, 4)),
         (cells,),
     )
+
+
+class _LogSumExp(MaxPooling):
+    def forward(self, cells: torch.Tensor, is_source: torch.Tensor | None) -> torch.Tensor:
+        return self._visible(cells, is_source).logsumexp(-2)
+
+
+class _WithPrefixForm(_LogSumExp):
+    def prefix_form(self) -> PrefixMax:
+        return PrefixMax(self.transform)
+
+
+def test_an_own_aggregation_is_not_taken_for_what_it_inherits() -> None:
+    with pytest.raises(ConfigError, match="`_LogSumExp` cannot be computed for every prefix"):
+        prefix_pooling(_LogSumExp(4))
+    assert isinstance(prefix_pooling(_WithPrefixForm(4)), PrefixMax)
 
 
 def test_scores_far_apart_do_not_drown_what_came_first() -> None:

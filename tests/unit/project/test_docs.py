@@ -155,12 +155,12 @@ def test_tutorials_run_from_first_to_last(tmp_path: Path, monkeypatch: pytest.Mo
         if words[0] == "train" and "--dry-run" not in words and "--list" not in words:
             quicker += ["--max-updates", "3", "--set", "model.size=32"]
             quicker += ["--set", "training.validate_sentences=4"]
+            # What has hardly been trained does not end by itself.
+            quicker += ["--set", "search.max_length_a=3", "--set", "search.max_length_b=0"]
         if words[0] in ("online-eval", "adaptive-tune") and "--log" not in words:
             quicker += ["--sentences", "3"]
         if words[0] == "adaptive-tune":
             quicker += ["--budget", "2"]
-        if words[0] == "decode":  # what has hardly been trained does not end by itself
-            quicker += ["--set", "max_length_a=3", "--set", "max_length_b=0"]
         if "--stream" in words:
             tmp_path.joinpath("one.qa").write_text("ba\n", encoding="utf-8")
             quicker = ["one.qa" if word.endswith("test.qa") else word for word in quicker]
@@ -223,7 +223,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    for name, block in zip(("my_model.py", "my_attention.py"), blocks, strict=True):
+    names = "my_model.py", "my_attention.py", "my_aggregation.py"
+    for name, block in zip(names, blocks, strict=True):
         (folder / name).write_text(block, encoding="utf-8")
     return folder
 
@@ -265,6 +266,19 @@ def test_the_page_of_80_lines_trains_and_translates(
         assert "name the file that defines it: `--import FILE`, or `imports=[FILE]`" in message
 
 
+def test_an_own_aggregation_trains_and_is_refused_for_prefixes(
+    home: Path, toy_dataset: Path, tmp_path: Path
+) -> None:
+    small = ["--set", "model.size=8", "--set", "model.depth=1", "--max-updates", "2"]
+    small += ["--import", str(home / "my_aggregation.py"), "--arch", "pervasive-smooth"]
+    words = ["-m", "nmtgrid", "train", str(toy_dataset), *small, "--out"]
+    done = run(home, *words, str(tmp_path / "offline"))
+    assert done.returncode == 0, done.stderr
+    online = ["--objective", "wait-k-area", "--set", "model.source_causal=true"]
+    done = run(home, *words, str(tmp_path / "online"), *online)
+    assert done.returncode == 2 and "`LogSumExp` cannot be computed for every" in done.stderr
+
+
 def test_the_invariant_tests_run_over_it(home: Path) -> None:
     text = PAGE.read_text(encoding="utf-8")
     (command,) = re.findall(
@@ -277,7 +291,7 @@ def test_the_invariant_tests_run_over_it(home: Path) -> None:
     done = run(home, "-m", *words, "-k", chosen, "-q", "-n", "0", "-p", "no:cacheprovider")
     assert done.returncode == 0, done.stdout[-2000:]
     passed = re.search(r"(\d+) passed", done.stdout)
-    assert passed and int(passed[1]) > 100 and "failed" not in done.stdout
+    assert passed and int(passed[1]) > 60 and "failed" not in done.stdout
 
 
 def bigram_loss(data: Path) -> float:
