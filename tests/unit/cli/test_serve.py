@@ -413,7 +413,7 @@ def test_policies_of_the_operators_own(home: Path, server: Server) -> None:
     strict = Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Strict share=0.3"])
     assert strict.descriptions[0]["policy"] == "Strict share=0.3"
     assert strict.descriptions[0]["policies"][-1]["settings"][0]["default"] is None
-    with pytest.raises(ConfigError, match="`share` has no default"):
+    with pytest.raises(ConfigError, match="`share` of `Strict` has no default"):
         Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Strict"])
 
 

@@ -111,7 +111,7 @@ def test_nothing_can_count_validations_that_there_are_not() -> None:
     def notes(**values: object) -> str:
         return " ".join(RunSettings("pervasive", training=TrainingSettings(**values)).notes())  # type: ignore[arg-type]
 
-    assert "4,000 updates, but there are only 2,000" in notes(max_updates=2000)
+    assert "4,000 updates, but the run has only 2,000" in notes(max_updates=2000)
     assert notes(max_updates=4000) == ""
     assert notes(max_updates=0, max_epochs=1) == ""
     assert notes(max_updates=9, max_minutes=1, schedule="cosine-time") == ""
