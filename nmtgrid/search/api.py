@@ -208,8 +208,8 @@ class Proposal:
     a stream always 0: it does not tell lines apart), reads [R] what it has read.
     log_probabilities [R, V] (float32) are the models', before any constraint; alignment [R, S] are
     shares of the source tokens, 0 from reads on, for a policy that wants them; readiness [R] is
-    that of models with a reading mechanism (`Step`). Nothing here
-    depends on source tokens that have not been read.
+    that of models with a reading mechanism (`Step`). Nothing here depends on source tokens that
+    have not been read.
     """
 
     step: int

@@ -86,17 +86,15 @@ def test_searched_in_parts_by_exit(case: Case) -> None:
     """Where exits are known beforehand; every other halting mechanism searches them together."""
     model, batch = exits_and_batch(case, SOURCES, TARGETS)
     keys = torch.tensor([11, 12, 13, 14])
-    plans = [
+    for plan in (
         SearchPlan(max_length_a=4, max_length_b=0.4),
         SearchPlan(beam=3, nbest=2, max_length_a=4, max_length_b=0.4),
         SearchPlan(sample=True, nbest=3, max_length_a=4, max_length_b=0.4),
-    ]
-    for halt in halts(model):
-        in_parts = batches_together(halt) > 1
-        for plan in plans if in_parts else plans[:1]:
+    ):
+        for halt in halts(model):
             options = {"keys": keys, "halt": halt, "align": True}
             together = search_batch([model], batch, plan, **options)
-            for parts in (2, 3, 9) if in_parts else (3,):
+            for parts in (2, 3, 9) if batches_together(halt) > 1 else (3,):
                 apart = search_batch([model], batch, plan, **options, parts=parts)
                 for expected, results in zip(together, apart, strict=True):
                     for first, second in zip(results, expected, strict=True):

@@ -139,19 +139,17 @@ def prefix_pooling(aggregator: Aggregator) -> PrefixPooling:
     if (own := getattr(aggregator, "prefix_form", None)) is not None:
         form: PrefixPooling = own()
         return form
-    # A subclass of these may compute something else.
-    with_form = MaxPooling, GatedMaxPooling, AveragePooling, AttentionPooling, MaxAndAttention
-    if type(aggregator) in with_form:
-        if isinstance(aggregator, MaxPooling):
-            return PrefixMax(aggregator.transform)
-        if isinstance(aggregator, AveragePooling):
-            return PrefixSum()
-        if isinstance(aggregator, AttentionPooling):
-            return PrefixAttention(aggregator.scores)
-        if isinstance(aggregator, MaxAndAttention):
-            attention = aggregator.attention
-            if isinstance(attention, AttentionPooling):
-                return PrefixMaxAndAttention(aggregator, attention)
+    # Not by `isinstance`: a user-defined subclass may compute something else.
+    if type(aggregator) is MaxPooling or type(aggregator) is GatedMaxPooling:
+        return PrefixMax(aggregator.transform)
+    if type(aggregator) is AveragePooling:
+        return PrefixSum()
+    if type(aggregator) is AttentionPooling:
+        return PrefixAttention(aggregator.scores)
+    if type(aggregator) is MaxAndAttention:
+        attention = aggregator.attention
+        if type(attention) is AttentionPooling:
+            return PrefixMaxAndAttention(aggregator, attention)
     raise ConfigError(
         f"The aggregation `{type(aggregator).__name__}` cannot be computed for every prefix of the "
         "source, which simultaneous objectives and policies that look at predictions need.",

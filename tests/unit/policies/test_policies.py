@@ -326,7 +326,7 @@ def test_a_setting_without_a_default(own: Path) -> None:
     shown = [(each.name, each.default) for each in policy_settings("Strict")]
     assert shown == [("share", None), ("least", 1), ("floor", 0), ("cap", 0)]
     assert [setting.value for setting in read_policy("Strict share=0.3")] == [0.3]
-    with pytest.raises(ConfigError, match="`share` of `Strict` has no default"):
+    with pytest.raises(ConfigError, match=r"`share` of `Strict` has no default\. Give it a value"):
         read_policy("Strict")
 
 
