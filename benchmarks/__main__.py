@@ -47,7 +47,7 @@ from benchmarks import (
 )
 from benchmarks.peers import comparison
 from benchmarks.store import Section, Store, to_markdown
-from benchmarks.timing import Conditions
+from benchmarks.timing import Conditions, precisions
 from nmtgrid.models import zoo
 
 Part = Callable[[Conditions], Section]
@@ -98,8 +98,9 @@ def conditions_of(options: argparse.Namespace) -> list[Conditions]:
         device=options.device, threads=options.threads, runs=1 if options.quick else options.runs,
         quick=options.quick, lengths=options.lengths,
     )  # fmt: skip
-    precisions = ("bf16", "fp32") if options.precision == "both" else (options.precision,)
-    return [dataclasses.replace(common, precision=name) for name in precisions]
+    asked = options.precision
+    names = precisions(options.device) if asked == "both" else (asked,)
+    return [dataclasses.replace(common, precision=name) for name in names]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -114,7 +115,8 @@ def parser() -> argparse.ArgumentParser:
     result.add_argument("--first-gpu", action="store_true", help="what a new GPU is tried with")
     result.add_argument("--minutes", type=float, default=40.0, help="for --first-gpu, at most")
     result.add_argument("--device", choices=("cpu", "cuda"), help="(default: cpu)")
-    result.add_argument("--precision", choices=("bf16", "fp32", "both"), default="both")
+    result.add_argument("--precision", choices=("bf16", "fp32", "both"), default="both",
+                        help="(default: both, if this processor has bf16 products)")  # fmt: skip
     result.add_argument("--threads", type=int, default=1)
     result.add_argument("--runs", type=int, default=2, help="of which the best counts")
     result.add_argument("--lengths", type=Path, help="file of training lengths (or NMTGRID_DATA)")

@@ -1,8 +1,8 @@
 """Our Pervasive Attention beside the authors' own code, in turn in one process.
 
 The same model (N=14, 11x11, d=256, attention; theirs has biases in its depthwise convolutions and
-in the attention besides), the same batch, loss and optimiser; both in fp32 and under bf16 autocast,
-theirs being written for fp32 (or fp16 on a GPU).
+in the attention besides), the same batch, loss and optimiser; both in fp32 and, where the processor
+has such products, under bf16 autocast, theirs being written for fp32 (or fp16 on a GPU).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.shapes import (
     square_shapes,
 )
 from benchmarks.store import Section, section
-from benchmarks.timing import Conditions, Row, Workload, facts, run_in_process
+from benchmarks.timing import Conditions, Row, Workload, facts, precisions, run_in_process
 from benchmarks.twins import SMOOTHING, Stepper, fused_loss
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
@@ -62,7 +62,7 @@ def compare(conditions: Conditions, folder: Path) -> tuple[list[Row], list[str]]
     updates = {
         f"{name} {precision}": side.workload([batch], precision == "bf16")
         for name, side in sides.items()
-        for precision in ("fp32", "bf16")
+        for precision in precisions(device.type)
     }
     seconds = conditions.clock().best(updates)
     steps = time_steps(conditions, batch.to(device), model, other)
@@ -89,7 +89,7 @@ def time_steps(
     workloads: dict[str, Workload] = {}
     # An autocast around all: the cast weights are kept until it ends.
     with torch.autocast(device, torch.bfloat16, enabled=False):
-        for precision in ("fp32", "bf16"):
+        for precision in precisions(device):
             bf16 = precision == "bf16"
             with_precision = dataclasses.replace(conditions, precision=precision)
             with with_precision.cast():

@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.timing import Row, facts
+from benchmarks.timing import Row, facts, precisions
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.io.atomic import write_json
 from nmtgrid.data.dataset import Dataset
@@ -40,6 +40,8 @@ def translators(folder: Path, beam: int) -> dict[str, Translator]:
     """Return what is compared, by name."""
     translators = {}
     for name, precision in PRECISIONS.items():
+        if precision == "bf16" and precision not in precisions("cpu"):
+            continue
         loaded = load_model(folder)
         translator = Translator([loaded], precision=precision).with_search(beam=beam)
         if name == UNPACKED:

@@ -28,7 +28,7 @@ import torch
 from benchmarks.peers.data import plain_weights, train_common, write_task
 from benchmarks.peers.nmtgrid import model_settings
 from benchmarks.store import Section, section, to_markdown
-from benchmarks.timing import Conditions, facts
+from benchmarks.timing import Conditions, facts, precisions
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.base.io.atomic import write_json
@@ -109,6 +109,9 @@ def start(task: dict[str, Any], python: str, folder: Path) -> dict[str, Worker]:
     """Return the contestants' workers; say which are missing."""
     workers: dict[str, Worker] = {}
     for contestant in CONTESTANTS:
+        if contestant.bf16 and "bf16" not in precisions("cpu"):
+            print(f"{contestant.name} is left out: this processor has no bf16 products")
+            continue
         alike = next(
             other.name for other in CONTESTANTS
             if (other.worker, other.bf16) == (contestant.worker, contestant.bf16)

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from nmtgrid.models import zoo
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Traits, TranslationModel
 
 SOURCE_TYPES, TARGET_TYPES = 19, 13
 TINY = {
@@ -108,6 +108,16 @@ class Case:
         )  # fmt: skip
         return shake(model).eval()
 
+    @property
+    def traits(self) -> Traits:
+        """What its models can do."""
+        return _traits(self)
+
+
+@functools.cache
+def _traits(case: Case) -> Traits:
+    return case.build().traits
+
 
 def cases() -> list[Case]:
     """Return every architecture in every form that its choices offer."""
@@ -163,13 +173,13 @@ def _together(
 @functools.cache
 def online_cases() -> list[Case]:
     """Return the cases whose models serve limited reads."""
-    return [case for case in cases() if case.build().traits.prefix_safe]
+    return [case for case in cases() if case.traits.prefix_safe]
 
 
 @functools.cache
 def reader_cases() -> list[Case]:
     """Return the cases whose models have a reader, and more of their kind."""
-    basic = [case for case in cases() if case.build().traits.reads]
+    basic = [case for case in cases() if case.traits.reads]
     more = [
         Case(case.arch, (*case.settings, (name, value)))
         for case in basic

@@ -35,7 +35,7 @@ PLAN = SearchPlan(max_length_a=5, max_length_b=1)
 
 def _blind_cases() -> list[Case]:
     """Return the cases whose models are not shown where the source ends."""
-    return [case for case in online_cases() if case.build().traits.hides_source_end]
+    return [case for case in online_cases() if case.traits.hides_source_end]
 
 
 def _decode(

@@ -33,7 +33,7 @@ SENTENCES = ["a b .", "c d e f .", "f !", "b", "a c , e b d c f a ."]
 PLAN = SearchPlan(max_length_a=3, max_length_b=1)
 
 online = [case for case in online_cases() if len(case.settings) < 2]
-of_text = [case for case in basic_cases() if not case.build().traits.source_features]
+of_text = [case for case in basic_cases() if not case.traits.source_features]
 
 
 def _translator(case: Case, lengths: TrainingLengths | None = LENGTHS, **plan: Any) -> Translator:

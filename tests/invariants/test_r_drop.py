@@ -65,15 +65,14 @@ def _assert_same(model: TranslationModel, objective: Objective, batch: Batch) ->
 @functools.cache
 def _pairs() -> list[tuple[str, Case]]:
     """Return each objective that takes two passes, with models that it can train."""
-    every = [*online_cases(), *exit_cases()]
+    every = [(case, case.build()) for case in (*online_cases(), *exit_cases())]
     pairs = []
     for name in objectives:
         kind = objectives.get(name)
         if not kind.takes_two_passes or name == "likelihood":
             continue
         archs: dict[tuple[str, bool], Case] = {}
-        for case in every:
-            model = case.build()
+        for case, model in every:
             try:
                 kind.make(kind.settings()).check(model)
             except ConfigError:

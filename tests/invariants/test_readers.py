@@ -26,7 +26,7 @@ from tests.invariants.helpers import (
 
 def test_there_are_readers() -> None:
     assert {dict(case.settings)["reader"] for case in reader_cases()} == {"own", "shared"}
-    assert all(case.build().traits.every_cell for case in reader_cases())
+    assert all(case.traits.every_cell for case in reader_cases())
 
 
 @every_architecture

@@ -47,12 +47,12 @@ POLICIES: list[CommitPolicy] = [LocalAgreement(2), HoldN(2, stride=2, cap=4)]
 
 def _blind(case: Case) -> bool:
     """Whether the model is not shown where the source ends."""
-    return case.build().traits.hides_source_end
+    return case.traits.hides_source_end
 
 
 def _text_cases() -> list[Case]:
     """Return one case of each architecture that translates text, and one that is blind."""
-    plain = [case for case in basic_cases() if not case.build().traits.source_features]
+    plain = [case for case in basic_cases() if not case.traits.source_features]
     return plain + [case for case in online_cases() if _blind(case)][:1]
 
 

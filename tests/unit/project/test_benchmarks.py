@@ -237,10 +237,25 @@ def test_what_is_chosen() -> None:
     assert _chosen("--only", "whole,machine") == ["machine", "whole"]
     with pytest.raises(SystemExit, match="no part `speed`"):
         _chosen("--only", "speed")
-    conditions = command.conditions_of(command.parser().parse_args(["--runs", "5"]))
-    assert [(condition.precision, condition.runs) for condition in conditions] == [
-        ("bf16", 5), ("fp32", 5)
-    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("has_products", "options", "expected"),
+    [
+        (True, [], ["bf16", "fp32"]),
+        (False, [], ["fp32"]),
+        (False, ["--device", "cuda"], ["bf16", "fp32"]),
+        (False, ["--precision", "bf16"], ["bf16"]),
+    ],
+)
+def test_precisions_are_those_that_the_device_has(
+    has_products: bool, options: list[str], expected: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.timing.can_pack", lambda name: has_products)
+    parsed = command.parser().parse_args(["--device", "cpu", "--runs", "5", *options])
+    conditions = command.conditions_of(parsed)
+    assert [condition.precision for condition in conditions] == expected
+    assert {condition.runs for condition in conditions} == {5}
 
 
 def test_batches_of_a_fill() -> None:
