@@ -60,23 +60,23 @@ def equations() -> str:
 
 def _names(path: Path) -> set[str]:
     """Return what a test takes from the package: modules, imported names, their attributes."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     imported = {
         alias.asname or alias.name: alias.name
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nmtgrid")
         for alias in node.names
     }
     attributes = {
         node.attr
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.Attribute)
         and isinstance(node.value, ast.Name)
         and node.value.id in imported
     }
     modules = {
         module
-        for node in ast.walk(tree)
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("nmtgrid")
         for alias in node.names
         for module in (node.module or "", f"{node.module}.{alias.name}")

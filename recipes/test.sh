@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks the project: ruff, mypy --strict, and the tests. Arguments go to pytest.
+# Checks the project: ruff and the tests, `mypy --strict` among them. Arguments go to pytest.
 #
 #   bash recipes/test.sh                            all of it
 #   bash recipes/test.sh --fast                     ruff and the test files of tests/fast_tier.txt,
@@ -22,7 +22,6 @@ if [ "${1:-}" = --fast ]; then
     mapfile -t files < <(grep -v '^#' tests/fast_tier.txt)
     run python -m pytest -q "${files[@]}" "$@" || status=$?
 else
-    run python -m mypy --strict || status=1
     # Each file in one process, which sets up what its tests share once.
     run python -m pytest -q -n "${JOBS:-2}" --dist loadfile "$@" || status=$?
 fi

@@ -41,6 +41,14 @@ def _python(project: Path, code: str, *arguments: str, **environment: str) -> st
     return done.stdout
 
 
+def test_types(project: Path) -> None:
+    """Checked here, beside other tests, so that no processor waits for it."""
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict"], cwd=project, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize("arguments", QUICK, ids=" ".join)
 def test_help_loads_nothing_heavy(project: Path, arguments: list[str]) -> None:
     code = (

@@ -240,6 +240,7 @@ def value_schema(hint: Any) -> dict[str, Any]:
     return {"type": names.get(hint, "string")}
 
 
+@functools.cache
 def _field_docstrings(kind: type[Any]) -> dict[str, str]:
     # Python keeps no docstring of a field: the help texts of settings come from the source.
     try:

@@ -104,10 +104,11 @@ def readable(pairs: Any, model: TranslationModel) -> Any:
     return Pictured(pairs, size) if size else pairs
 
 
-def pair(source: Source, target: Sequence[int]) -> Batch:
+def pair(source: Source, *targets: Sequence[int]) -> Batch:
+    """Return a batch of a source with each of the targets."""
     if isinstance(source, Tensor):
-        return show(collate([[]], [target]), [source])
-    return collate([source], [target])
+        return show(collate([[]] * len(targets), targets), [source] * len(targets))
+    return collate([source] * len(targets), targets)
 
 
 def source_of(batch: Batch, row: int) -> Source:
@@ -213,18 +214,35 @@ def readings(
     return torch.stack(logits, 1), torch.stack(values, 1)
 
 
-def score_sentence(model: TranslationModel, source: Source, target: Sequence[int]) -> list[float]:
-    """Return the log-probability of each target token and the end symbol, by teacher forcing."""
-    batch = pair(source, target)
-    values = teacher_forced(model, batch)
-    return values[0].gather(1, batch.target_output[0][:, None])[:, 0].tolist()
+@torch.no_grad()
+def score_sentences(
+    model: TranslationModel,
+    source: Source,
+    targets: Sequence[Sequence[int]],
+    paths: Sequence[Sequence[int]] | None = None,
+) -> list[list[float]]:
+    """Return the log-probability of each target token and the end symbol, by teacher forcing.
+
+    Each is read along its path, if there are paths. All are one batch: test_models.py and
+    test_reading.py show that its padding changes nothing.
+    """
+    batch = pair(source, *targets)
+    sites = PredictionSites.offline(batch)
+    if paths is not None:
+        reads = torch.ones_like(batch.target_input)
+        for row, path in enumerate(paths):
+            reads[row, : len(path)] = torch.tensor(path)
+        sites = PredictionSites.along(batch, reads)
+    values = teacher_forced(model, batch, sites).gather(2, batch.target_output[:, :, None])
+    return [row[: len(target) + 1, 0].tolist() for row, target in zip(values, targets, strict=True)]
 
 
+@torch.no_grad()
 def next_log_probabilities(
-    model: TranslationModel, source: Source, prefix: Sequence[int]
+    model: TranslationModel, source: Source, target: Sequence[int]
 ) -> Tensor:
-    """Return [V], what may follow `prefix`, computed anew from nothing."""
-    return teacher_forced(model, pair(source, prefix))[0, -1]
+    """Return [len(target) + 1, V], what may follow each prefix of `target`, by teacher forcing."""
+    return teacher_forced(model, pair(source, target))[0]
 
 
 def target_embeddings(model: TranslationModel, batch: Batch) -> tuple[Tensor, Tensor]:

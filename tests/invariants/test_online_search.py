@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -9,14 +10,15 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.batches import Batch, collate
-from nmtgrid.models.api import PredictionSites, Step, TranslationModel
+from nmtgrid.data.batches import Batch
+from nmtgrid.models.api import Step, TranslationModel
 from nmtgrid.online.policies import AlongPaths, WaitK
 from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
 from tests.invariants.helpers import (
     LIMIT,
     Case,
     Picky,
+    Source,
     Stubborn,
     batch_for,
     every_architecture,
@@ -24,8 +26,9 @@ from tests.invariants.helpers import (
     model_and_batch,
     online_cases,
     random_path,
+    score_sentences,
     search_batch,
-    teacher_forced,
+    source_of,
 )
 
 SOURCES = (6, 2, 0, 9)
@@ -45,14 +48,16 @@ def _decode(
     return search_batch([model], batch, plan, agent=agent)
 
 
-def _forced(model: TranslationModel, source: list[int], hypothesis: Hypothesis) -> list[float]:
-    """Return the log-probability of each token and the end, along the hypothesis' own path."""
-    assert hypothesis.reads is not None
-    batch = collate([source], [hypothesis.tokens])
-    values = teacher_forced(
-        model, batch, PredictionSites.along(batch, torch.tensor([hypothesis.reads]))
-    )
-    return values[0].gather(1, batch.target_output[0, :, None])[:, 0].tolist()
+def _assert_scores(
+    model: TranslationModel, source: Source, hypotheses: Sequence[Hypothesis]
+) -> None:
+    """The log-probability of each token and the end is that along the hypothesis' own path."""
+    paths = [hypothesis.reads for hypothesis in hypotheses if hypothesis.reads is not None]
+    assert len(paths) == len(hypotheses)
+    tokens = [hypothesis.tokens for hypothesis in hypotheses]
+    scores = score_sentences(model, source, tokens, paths)
+    for hypothesis, expected in zip(hypotheses, scores, strict=True):
+        assert hypothesis.log_probabilities == pytest.approx(expected, abs=LIMIT * len(expected))
 
 
 @every_online_case
@@ -65,10 +70,7 @@ def test_a_hypothesis_has_the_score_of_its_path(case: Case, beam: int) -> None:
             assert hypothesis.reads == [
                 min(2 + t, length) for t in range(len(hypothesis.tokens) + 1)
             ]
-            expected = _forced(model, batch.source[row, : SOURCES[row]].tolist(), hypothesis)
-            assert hypothesis.log_probabilities == pytest.approx(
-                expected, abs=LIMIT * len(expected)
-            )
+        _assert_scores(model, source_of(batch, row), group)
 
 
 @every_online_case
@@ -81,10 +83,7 @@ def test_a_policy_that_sees_predictions_has_the_score_of_its_path(case: Case) ->
             for step, reads in enumerate(hypothesis.reads):
                 length = SOURCES[row] + 1
                 assert min(1 + step, length) <= reads <= min(5 + step, length)
-            expected = _forced(model, batch.source[row, : SOURCES[row]].tolist(), hypothesis)
-            assert hypothesis.log_probabilities == pytest.approx(
-                expected, abs=LIMIT * len(expected)
-            )
+        _assert_scores(model, source_of(batch, row), group)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -21,7 +22,7 @@ from tests.invariants.helpers import (
     every_case,
     model_and_batch,
     next_log_probabilities,
-    score_sentence,
+    score_sentences,
     search_batch,
     source_of,
 )
@@ -35,23 +36,17 @@ def _longest(model: TranslationModel, source: Source, limit: int) -> int:
     return min(limit, len(source)) if model.traits.hides_source_end else limit
 
 
-def _greedy(model: TranslationModel, source: Source, limit: int) -> list[int]:
-    """Return the likeliest token after each prefix, every prefix computed anew.
+def _is_greedy(model: TranslationModel, source: Source, tokens: Sequence[int], limit: int) -> bool:
+    """Return whether each of `tokens` and the end are the likeliest after what stands before.
 
     Where the source's end is not shown, none is the last one before the longest.
     """
-    hypotheses: list[int] = []
+    values = next_log_probabilities(model, source, tokens)
+    values[:, [PAD, BEGIN]] = -math.inf
+    if model.traits.hides_source_end:
+        values[:, END] = -math.inf
     longest = _longest(model, source, limit)
-    while len(hypotheses) < longest:
-        values = next_log_probabilities(model, source, hypotheses)
-        values[[PAD, BEGIN]] = -math.inf
-        if model.traits.hides_source_end:
-            values[END] = -math.inf
-        token = int(values.argmax())
-        if token == END:
-            break
-        hypotheses.append(token)
-    return hypotheses
+    return values.argmax(-1).tolist()[:longest] == [*tokens, END][:longest]
 
 
 @every_case
@@ -64,9 +59,9 @@ def test_width_one_is_greedy(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     for row, count in enumerate(SOURCES):
         # A picture counts as 20 tokens, whatever its regions.
         length = 20 if model.traits.source_features else count
-        expected = _greedy(model, source_of(batch, row), 6 + length // 2)
-        assert hypotheses[row][0].tokens == expected
-        assert by_beam[row][0].tokens == expected
+        tokens = hypotheses[row][0].tokens
+        assert _is_greedy(model, source_of(batch, row), tokens, 6 + length // 2)
+        assert by_beam[row][0].tokens == tokens
 
 
 @every_case
@@ -80,12 +75,16 @@ def test_a_wide_beam_is_brute_force(case: Case) -> None:
     plan = SearchPlan(beam=40, nbest=40, length_penalty=0.7, max_length_a=3, max_length_b=0)
     hypotheses = search_batch([model], source, plan)[0]
     words = source_of(source, 0)
-    every = [
-        (sum(score_sentence(model, words, list(tokens))) / (length + 1) ** 0.7, list(tokens))
+    sentences = [
+        list(tokens)
         for length in ([3] if model.traits.hides_source_end else range(4))
         for tokens in itertools.product((3, 4, 5), repeat=length)
     ]
-    every.sort(reverse=True)
+    sums = map(sum, score_sentences(model, words, sentences))
+    every = sorted(
+        ((score / (len(tokens) + 1) ** 0.7, tokens)
+         for score, tokens in zip(sums, sentences, strict=True)), reverse=True,
+    )  # fmt: skip
     assert len(hypotheses) == len(every) == (27 if model.traits.hides_source_end else 40)
     assert sorted(hypothesis.tokens for hypothesis in hypotheses) == sorted(
         tokens for _, tokens in every
@@ -113,8 +112,8 @@ def test_a_hypothesis_has_the_score_of_its_tokens(case: Case) -> None:
             (hypothesis.score for hypothesis in group), reverse=True
         )
         assert len({tuple(hypothesis.tokens) for hypothesis in group}) == len(group)
-        for hypothesis in group:
-            expected = score_sentence(model, source, hypothesis.tokens)
+        scores = score_sentences(model, source, [hypothesis.tokens for hypothesis in group])
+        for hypothesis, expected in zip(group, scores, strict=True):
             assert hypothesis.log_probabilities == pytest.approx(
                 expected, abs=LIMIT * len(expected)
             )
@@ -161,11 +160,10 @@ def test_an_ensemble_averages_probabilities(case: Case) -> None:
     plan = SearchPlan(beam=1, max_length_a=4, max_length_b=0)
     hypotheses = search_batch([first, second], batch, plan)[0][0]
     source = source_of(batch, 0)
-    pairs = zip(
-        score_sentence(first, source, hypotheses.tokens),
-        score_sentence(second, source, hypotheses.tokens),
-        strict=True,
+    (ours,), (theirs,) = (
+        score_sentences(model, source, [hypotheses.tokens]) for model in (first, second)
     )
+    pairs = zip(ours, theirs, strict=True)
     expected = [math.log((math.exp(hypothesis) + math.exp(two)) / 2) for hypothesis, two in pairs]
     assert hypotheses.log_probabilities == pytest.approx(expected, abs=LIMIT)
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +16,6 @@ from nmtgrid.layers.kernels.dropout import (
     residual_dropout,
 )
 from tests.unit.kernels.plain_kernels import plain_residual_dropout
-from tests.unit.kernels.triton_interpreter import run_interpreted
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
 
@@ -125,15 +122,6 @@ def test_activation_checkpointing_draws_the_same_masks(rate: float) -> None:
     torch.manual_seed(5)
     again = checkpoint(run, h, y, use_reentrant=False)
     torch.testing.assert_close(torch.autograd.grad(again.sum(), (h, y)), plain)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_triton_form_in_the_interpreter(project: Path) -> None:
-    ended = run_interpreted(
-        "tests/unit/kernels/test_dropout_triton.py", project, "-k", "not compile"
-    )
-    assert "passed" in ended and "skipped" not in ended and "failed" not in ended, ended
 
 
 @pytest.mark.gpu

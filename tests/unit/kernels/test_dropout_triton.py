@@ -1,6 +1,6 @@
 """The fused residual sum against its reference: on a GPU, or in Triton's interpreter.
 
-Without a GPU, `test_dropout.py` runs this file again in a process with TRITON_INTERPRET=1.
+Without a GPU, `test_grid_conv.py` runs this file again in a process with TRITON_INTERPRET=1.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tests.unit.kernels.triton_interpreter import DEVICE, INTERPRETED, assembly
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.usefixtures("mended_interpreter")
 runs = pytest.mark.skipif(
-    DEVICE == "cpu" and not INTERPRETED, reason="run by test_dropout.py in the interpreter"
+    DEVICE == "cpu" and not INTERPRETED, reason="run by test_grid_conv.py in the interpreter"
 )
 # One element, odd sizes, exactly one program of 4 x 512, and more than one.
 SHAPES = [(1,), (3, 5), (0, 4), (2, 1024), (37, 61)]

@@ -248,8 +248,10 @@ def test_steps_equal_all_rows_at_once(
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
-def test_triton_form_in_the_interpreter(project: Path) -> None:
-    ended = run_interpreted("tests/unit/kernels/test_grid_conv_triton.py", project, "-k", "equals")
+def test_triton_forms_in_the_interpreter(project: Path) -> None:
+    """Those of all kernels, in one process."""
+    files = sorted(Path(__file__).parent.glob("test_*_triton.py"))
+    ended = run_interpreted(files, project, "-k", "not compile")
     assert "passed" in ended and "skipped" not in ended and "failed" not in ended, ended
 
 

@@ -2,7 +2,6 @@
 
 import copy
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from nmtgrid.layers.kernels.linear import (
     feed_forward,
     linear_relu,
 )
-from tests.unit.kernels.triton_interpreter import run_interpreted
 
 # Flat cells, one cell, a long thin row, a decoding step of two rows.
 SHAPES = [(37, 5), (1, 5), (301, 1), (2, 7, 5)]
@@ -69,14 +67,6 @@ def test_on_a_cpu_it_is_the_map_and_the_rectifier() -> None:
     module.register_forward_hook(lambda *call: seen.append(call[2].shape))
     linear_relu(module, torch.randn(3, 5))
     assert seen == [(3, 6)]
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="the tests of the Triton form run there")
-def test_triton_form_in_the_interpreter(project: Path) -> None:
-    pytest.importorskip("triton", reason="Triton is not installed")
-    more = "tests/unit/kernels/test_scaled_sum_triton.py", "-k", "equals"
-    ended = run_interpreted("tests/unit/kernels/test_relu_triton.py", project, *more)
-    assert "21 passed" in ended, ended
 
 
 @pytest.mark.gpu

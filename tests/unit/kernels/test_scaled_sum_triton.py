@@ -1,6 +1,6 @@
 """The scaled sum of many tensors: on a GPU, or in Triton's interpreter.
 
-Without a GPU, `test_rectified.py` runs this file again in a process with TRITON_INTERPRET=1.
+Without a GPU, `test_grid_conv.py` runs this file again in a process with TRITON_INTERPRET=1.
 """
 
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.unit.kernels.triton_interpreter import DEVICE, INTERPRETED, assembly
 pytest.importorskip("triton", reason="Triton is not installed")
 pytestmark = pytest.mark.usefixtures("mended_interpreter")
 runs = pytest.mark.skipif(
-    DEVICE == "cpu" and not INTERPRETED, reason="run by test_rectified.py in the interpreter"
+    DEVICE == "cpu" and not INTERPRETED, reason="run by test_grid_conv.py in the interpreter"
 )
 
 

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,10 @@ def assembly(name: str, kind: str, capability: int) -> str:
     return code.ptx
 
 
-def run_interpreted(tests: str, project: Path, *more: str) -> str:
+def run_interpreted(tests: Sequence[Path], project: Path, *more: str) -> str:
     """Return how tests in the interpreter ended, which must be chosen before Triton is imported."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tests, *more],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests, *more],
         cwd=project, env={**os.environ, "TRITON_INTERPRET": "1", "OMP_NUM_THREADS": "1"},
         capture_output=True, text=True,
     )  # fmt: skip
