@@ -7,6 +7,7 @@ from pathlib import Path
 import ctranslate2
 
 from benchmarks.peers.worker import Task
+from nmtgrid.search.api import SearchPlan
 
 
 class System:
@@ -30,9 +31,23 @@ class System:
         raise NotImplementedError("CTranslate2 only decodes")
 
     def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
-        """Return the translations of the test sentences."""
-        results = self.translators[quantization].translate_batch(
-            self.sources[:count], beam_size=beam, max_batch_size=self.task["sentences"],
-            length_penalty=1.0, return_end_token=True,
-        )  # fmt: skip
-        return [result.hypotheses[0] for result in results]
+        """Return the translations of the test sentences.
+
+        Its limit of length is one for a batch: that of the longest sentence, as our search has it.
+        Without one, a few translations that repeat themselves would take much of the time.
+        """
+        sources = self.sources[:count]
+        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+        translations: list[list[str]] = [[] for _ in sources]
+        each, plan = self.task["sentences"], SearchPlan()
+        for first in range(0, len(order), each):
+            chosen = order[first : first + each]
+            longest = len(sources[chosen[-1]])
+            results = self.translators[quantization].translate_batch(
+                [sources[index] for index in chosen], beam_size=beam, length_penalty=1.0,
+                max_decoding_length=int(plan.max_length_a + plan.max_length_b * longest),
+                return_end_token=True,
+            )  # fmt: skip
+            for index, result in zip(chosen, results, strict=True):
+                translations[index] = result.hypotheses[0]
+        return translations
