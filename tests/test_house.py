@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import os
 import pkgutil
 import re
@@ -125,9 +126,12 @@ def test_help_takes_less_than_half_a_second_of_processor(
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
     both = ("import typer.rich_utils", f"from nmtgrid.cli.app import main; main({arguments})")
-    typer, shown = (
-        min(times) for times in zip(*(map(seconds, both) for _ in range(3)), strict=True)
-    )
+    rounds: list[tuple[float, float]] = []
+    typer = shown = math.inf
+    # Three times, and more often where other work disturbs them.
+    while len(rounds) < 3 or (shown >= max(0.5, 3 * typer) and len(rounds) < 9):
+        rounds.append((seconds(both[0]), seconds(both[1])))
+        typer, shown = (min(times) for times in zip(*rounds, strict=True))
     assert shown < max(0.5, 3 * typer)
 
 
