@@ -121,7 +121,7 @@ def test_help_takes_less_than_half_a_second_of_processor(
 
     def seconds(code: str) -> float:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        _python(project, code)
+        _python(project, code, PYTHONDONTWRITEBYTECODE="")  # compiled once, as if installed
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
