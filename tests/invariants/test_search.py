@@ -46,7 +46,8 @@ def _is_greedy(model: TranslationModel, source: Source, tokens: Sequence[int], l
     if model.traits.hides_source_end:
         values[:, END] = -math.inf
     longest = _longest(model, source, limit)
-    return values.argmax(-1).tolist()[:longest] == [*tokens, END][:longest]
+    likeliest = values.argmax(-1).tolist()[:longest]
+    return len(tokens) <= longest and likeliest == [*tokens, END][:longest]
 
 
 @every_case
