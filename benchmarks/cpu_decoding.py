@@ -40,7 +40,7 @@ def translators(folder: Path, beam: int) -> dict[str, Translator]:
     """Return what is compared, by name."""
     translators = {}
     for name, precision in PRECISIONS.items():
-        if precision == "bf16" and precision not in precisions("cpu"):
+        if precision == "bf16" and "bf16" not in precisions("cpu"):
             continue
         loaded = load_model(folder)
         translator = Translator([loaded], precision=precision).with_search(beam=beam)

@@ -110,7 +110,7 @@ def _scored(column: str, what: str, name: str = "model") -> Callable[[Sequence[R
 
     def figures(rows: Sequence[Row]) -> str:
         shown = [
-            f"{row[name].removeprefix('table 1: ')} {mean_of(row[column]):.1f}"
+            f"{row[name].rpartition(': ')[2]} {mean_of(row[column]):.1f}"
             + (f" (p = {row['p_of_bleu']})" if "p_of_bleu" in row else "")
             for row in sorted(rows, key=lambda row: "p_of_bleu" in row)
         ]
@@ -244,19 +244,19 @@ def _lazy(rows: Sequence[Row]) -> str:
     )
 
 
-def _dynamic(*agents: str, names: Sequence[str] = ("",)) -> Callable[[Sequence[Row]], str]:
-    """Return what tells how far agents lie above wait-k, each with a name before it."""
+def _dynamic(agents: Mapping[str, str]) -> Callable[[Sequence[Row]], str]:
+    """Return what tells how far agents (by what is written before each) lie above wait-k."""
 
     def figures(rows: Sequence[Row]) -> str:
         shown = []
-        for agent, name in zip(agents, names, strict=True):
+        for before, agent in agents.items():
             own, start = (areas_of(rows, agent, curve) for curve in ("agent", None))
             same = ", ".join(_gains(own))
             other = ", ".join(
                 f"{signed(row['difference'])} by {latency}" for latency, row in start.items()
             )
             shown.append(
-                f"{name}mean BLEU above wait-k of the same weights {same}; above wait-k of the "
+                f"{before}mean BLEU above wait-k of the same weights {same}; above wait-k of the "
                 f"model that the agent started from {other}"
             )
         return "; ".join(shown)
@@ -670,7 +670,7 @@ CHAPTERS = (
                     "policies-multi30k",
                     "Multi30k De-En, Pervasive Attention, {seeds}",
                     "in part",
-                    _dynamic("dynamic-0.5"),
+                    _dynamic({"": "dynamic-0.5"}),
                     "A smaller gain than the thesis', by AL and significant with two seeds of "
                     "three. By DAL, which charges for words written in bursts, there is none, nor "
                     "beside the model that the agent started from. "
@@ -683,10 +683,10 @@ CHAPTERS = (
                         "Multi30k De-En, Pervasive Attention, 700 updates offline and 350 with the "
                         "agent, {seeds}",
                         "in part",
-                        _dynamic(
-                            "pa-uni-inf-agent0", "pa-uni-inf-agent1",
-                            names=("lambda = 0: ", "lambda = 1: "),
-                        ),
+                        _dynamic({
+                            "lambda = 0: ": "pa-uni-inf-agent0",
+                            "lambda = 1: ": "pa-uni-inf-agent1",
+                        }),
                         "With lambda = 1, which weighs delay in the oracle's labels, the agent "
                         "is significantly above wait-k of the same weights by AL; that it is so "
                         "far above the model that it started from is in part due to its further "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import ctranslate2
 
-from benchmarks.peers.worker import Task
+from benchmarks.peers.worker import Task, by_length
 from nmtgrid.search.api import SearchPlan
 
 
@@ -37,11 +37,9 @@ class System:
         Without one, a few translations that repeat themselves would take much of the time.
         """
         sources = self.sources[:count]
-        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         translations: list[list[str]] = [[] for _ in sources]
-        each, plan = self.task["sentences"], SearchPlan()
-        for first in range(0, len(order), each):
-            chosen = order[first : first + each]
+        plan = SearchPlan()
+        for chosen in by_length(sources, self.task["sentences"]):
             longest = len(sources[chosen[-1]])
             results = self.translators[quantization].translate_batch(
                 [sources[index] for index in chosen], beam_size=beam, length_penalty=1.0,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.peers.worker import Task
+from benchmarks.peers.worker import Task, by_length
 from nmtgrid import __version__
 from nmtgrid.base.devices import find_device, keep_memory
 from nmtgrid.data.batches import BatchPlan, DataCursor, collate
@@ -88,13 +88,10 @@ class System:
         read = self.pipeline.source_vocabulary.encode
         write = self.pipeline.target_vocabulary.decode
         sources = [read(line) for line in self.sources[:count]]
-        order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
         translations: list[list[str]] = [[] for _ in sources]
-        each = self.task["sentences"]
         plan = SearchPlan(beam=beam)
         models, needs_autocast = self.decoding[quantization]
-        for first in range(0, len(order), each):
-            places = order[first : first + each]
+        for places in by_length(sources, self.task["sentences"]):
             chosen = [sources[index] for index in places]
             batch = collate(chosen, [[]] * len(chosen))
             with torch.autocast("cpu", torch.bfloat16, enabled=needs_autocast):

@@ -13,6 +13,7 @@ import json
 import os
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 Task = dict[str, Any]
@@ -34,6 +35,13 @@ class System(Protocol):
     def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
         """Return the tokens of the first `count` test sentences' translations, in order."""
         ...
+
+
+def by_length(sources: Sequence[Sequence[Any]], size: int) -> Iterator[list[int]]:
+    """Yield the indices of `sources`, the shortest ones first, so many at a time."""
+    order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
+    for first in range(0, len(order), size):
+        yield order[first : first + size]
 
 
 def strip(tokens: list[str]) -> list[str]:

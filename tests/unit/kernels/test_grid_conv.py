@@ -249,10 +249,10 @@ def test_steps_equal_all_rows_at_once(
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 def test_triton_forms_in_the_interpreter(project: Path) -> None:
-    """Those of all kernels, in one process."""
+    """Those of all kernels, in one process: 34 of the convolution, 65 of sums, 21 of others."""
     files = sorted(Path(__file__).parent.glob("test_*_triton.py"))
     ended = run_interpreted(files, project, "-k", "not compile")
-    assert "passed" in ended and "skipped" not in ended and "failed" not in ended, ended
+    assert ended.startswith("120 passed, ") and "skipped" not in ended, ended
 
 
 @pytest.mark.gpu
