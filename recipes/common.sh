@@ -382,14 +382,20 @@ tiny() {
 # updates or minutes (see `limits`) with these options and those of SETS, unless it is there. The settings
 # in the file CONFIG come after the preset.
 train_model() {
-    local model="$1" arch="$2" preset="$3" seed="$4" begin=--overwrite
+    local model="$1" arch="$2" preset="$3" seed="$4" begin=--overwrite options=()
     if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
     if [ "${RESUME:-0}" = 1 ] && [ -e "$model/config.json" ]; then begin=--resume; fi
     tiny "$arch"
     limits "$5" "$6"
     shift 6
+    while [ "$#" -gt 0 ]; do
+        # A resumed run goes on with its own weights.
+        if [ "$1" = --init ] && [ "$begin" = --resume ]; then shift 2; continue; fi
+        options+=("$1")
+        shift
+    done
     run nmtgrid train "$DATA" --arch "$arch" --preset "$preset" --seed "$seed" "$begin" \
-        ${CONFIG:+--config "$CONFIG"} "${TINY[@]}" "${LIMIT[@]}" "$@" "${SETS[@]}" --out "$model" \
+        ${CONFIG:+--config "$CONFIG"} "${TINY[@]}" "${LIMIT[@]}" "${options[@]}" "${SETS[@]}" --out "$model" \
         --json "$model.train.json"
     run mv "$model.train.json" "$model/done.json"
 }

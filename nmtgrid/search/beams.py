@@ -95,9 +95,6 @@ class Groups:
         """Add what ended after `step` tokens; `bonus` [G, W] is added to their scores."""
         ends, log_probabilities = following.end_parents, following.end_log_probabilities
         is_end = log_probabilities > -math.inf
-        # Most steps end nothing.
-        if is_read_freely(is_end) and not bool(is_end.any()):
-            return self
         # What ended before stands first, so that it stays ahead on a tie.
         scores = torch.cat([self.scores, log_probabilities / norm + bonus], 1)
         scores, ranks = stable_topk(scores, self.scores.shape[1])
@@ -128,7 +125,10 @@ class Groups:
 
 
 class Following(NamedTuple):
-    """What follows a step; alignment [R, S] is that of its predictions, None unless needed."""
+    """What follows a step: `groups` are those before it where nothing has changed in them.
+
+    alignment [R, S] is that of its predictions, None unless needed.
+    """
 
     rows: Rows
     groups: Groups
@@ -157,11 +157,15 @@ def advance(
         coverage = coverage + alignment
         logs = coverage.clamp(_LEAST_COVERAGE, 1.0).log()
         bonus = plan.coverage_penalty * (logs * rows.is_word).sum(1)[following.end_parents]
-    norm = plan.length_norm(groups.ended.new_full((1,), 1) + step)
-    groups = groups.add(following, norm, bonus, step)
-    live = following.log_probabilities.view(len(groups.numbers), -1)
-    groups = groups.judge(plan, live, norm)
-    totals = live.masked_fill(groups.is_done[:, None], -math.inf).flatten()
+    totals, ended = following.log_probabilities, following.end_log_probabilities
+    # Most steps end nothing. Without a beam nothing is over then that was not before.
+    has_ended = not is_read_freely(ended) or bool((ended > -math.inf).any())
+    if has_ended or select.width > 1:
+        norm = plan.length_norm(groups.ended.new_full((1,), 1) + step)
+        groups = groups.add(following, norm, bonus, step) if has_ended else groups
+        live = totals.view(len(groups.numbers), -1)
+        groups = groups.judge(plan, live, norm)
+        totals = live.masked_fill(groups.is_done[:, None], -math.inf).flatten()
     moved = take((coverage, rows.is_word, rows.reads), following.parents)
     return Following(Rows(following.tokens, following.parents, totals, *moved), groups, alignment)
 

@@ -145,9 +145,8 @@ class Rules:
         `step` and `sentence` are as in `Constraint`; `at_limit` says whether a row can be at its
         limit.
         """
-        # One by one: a list as index would be copied to a GPU, which waits for it.
-        for token in (PAD, BEGIN):
-            log_probabilities[:, token] = -math.inf
+        # They stand side by side: a list as index would be copied to a GPU, which waits for it.
+        log_probabilities[:, PAD : BEGIN + 1].fill_(-math.inf)
         if self.renormalize:
             log_probabilities = log_probabilities.log_softmax(1)
         # Kept before the constraints change it in place.

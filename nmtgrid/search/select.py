@@ -18,6 +18,8 @@ from nmtgrid.text.vocabulary import END
 
 _CHUNK = 128
 """Types among which a largest one is looked for at once."""
+_SMALL = 1 << 17
+"""Values of which torch finds the largest in one operation as fast as in several."""
 _FEW = 128
 """Values that are sorted to find the largest: fewer kernels, and no slower."""
 
@@ -94,7 +96,7 @@ def _topk_by_keys(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def stable_max(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return the largest of each row of `values` [R, N] and its index, the lowest among equals."""
     count = values.shape[1]
-    if values.device.type != "cpu" or count < 4 * _CHUNK:
+    if values.device.type != "cpu" or count < 4 * _CHUNK or values.numel() < _SMALL:
         return values.max(1)
     # On a CPU a largest value alone is found many times faster than its index: which chunk first.
     # `benchmarks/decoding_speed.py` times greedy search, where this is a step's selection.

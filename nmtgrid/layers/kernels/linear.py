@@ -10,8 +10,9 @@ as wide as its cells, so a pass over them alone takes a fifth of the product's t
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -256,9 +257,17 @@ def is_watched(module: nn.Module) -> bool:
     return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
-def packs_fp32() -> bool:
-    """Return whether fp32 products on this machine's CPU gain by packed weights."""
-    return _IS_FASTER[torch.float32] and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+@functools.cache
+def packable_library() -> Literal["onednn", "mkl"] | None:
+    """Return the library of this CPU's fp32 products, if they gain by weights laid out for them.
+
+    Measured on processors of AMD, with AVX-512 (oneDNN) and without (MKL); None on others.
+    """
+    if not (_HAS_ONEDNN and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")):
+        return None
+    if _IS_FASTER[torch.float32]:
+        return "onednn"
+    return "mkl" if torch.backends.mkl.is_available() and not is_intel() else None
 
 
 def linear_relu(module: nn.Linear, x: Tensor) -> Tensor:

@@ -2,8 +2,9 @@
 bits.
 
 The library otherwise rearranges a weight in each product, and a step of decoding multiplies few
-rows: benchmarks/cpu_decoding.py measures searches with each precision. `with_packed_weights` copies
-a model for decoding; `product` (linear.py) multiplies by what it has attached to the weights.
+rows: benchmarks/cpu_decoding.py measures searches with each precision. In fp32 the fastest layout
+depends on the processor, the weight and the rows (`_fastest_form`). `with_packed_weights` copies a
+model for decoding; `product` (linear.py) multiplies by what it has attached to the weights.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.layers.kernels.linear import Projection, packs_fp32, plain_product
+from nmtgrid.layers.kernels.linear import Projection, packable_library, plain_product
 
 Packing = Literal["fp32", "bf16", "int8"]
+Form = Literal["plain", "transposed", "packed"]
 _SMALL_WEIGHT, _SMALL_PRODUCT, _ONE_ROW = 1 << 16, 1 << 22, 1 << 19
 """Elements of a weight, multiplications of a product, elements of a weight for one row: below,
-plain products in fp32 are faster (measured on an AMD EPYC)."""
+plain products in fp32 are faster (measured on an AMD EPYC with AVX-512)."""
+_WIDE_WEIGHT, _FEW_ROWS = 1 << 18, 4
+"""Elements of a weight with more outputs than inputs, and rows: from there on oneDNN is faster than
+MKL (measured on an AMD EPYC without AVX-512)."""
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -36,7 +41,7 @@ class PackedWeight:
     def __init__(self, packing: Packing) -> None:
         self.packing = packing
         self._of: tuple[Any, ...] = ()
-        self._packed: Any = None
+        self._forms: dict[str, Any] = {}
 
     def product(
         self, x: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool = False
@@ -45,13 +50,18 @@ class PackedWeight:
 
         With `rectify` its ReLU.
         """
-        if self.packing == "fp32" and _is_small(x, weight):
+        form = _fastest_form(x, weight) if self.packing == "fp32" else "packed"
+        if form == "plain":
             return plain_product(x, weight, bias, rectify)
         # Whoever writes into the weight, by whichever name, changes its version.
         of = weight._version, weight.data_ptr(), None if bias is None else bias._version, id(bias)
         if of != self._of:
-            self._packed, self._of = _pack(weight.detach(), bias, self.packing), of
-        packed = self._packed
+            self._forms, self._of = {}, of
+        packed = self._forms.get(form)
+        if packed is None:
+            packed = self._forms[form] = _in_form(form, weight.detach(), bias, self.packing)
+        if form == "transposed":
+            return _transposed_product(x, packed, bias, rectify)
         if self.packing == "int8":
             fn = torch.ops.quantized.linear_dynamic
             if rectify:
@@ -64,13 +74,20 @@ class PackedWeight:
         return _pointwise(x.bfloat16(), packed, bias, rectify).float()
 
 
-def _is_small(x: Tensor, weight: Tensor) -> bool:
-    """Return whether a product takes less time than oneDNN needs to look up how to compute it.
+def _fastest_form(x: Tensor, weight: Tensor) -> Form:
+    """Return how products of rows x [..., K] with a weight [N, K] in fp32 take the least time here.
 
-    Its 10 to 15 microseconds pay where a weight does not stay in the cache, or for many rows.
+    oneDNN needs 10 to 15 microseconds to look up how to compute a product, which pay where a
+    weight does not stay in the cache, or for many rows. MKL copies a weight in each product, in
+    less time if it lies as it is read.
     """
     size, rows = weight.numel(), x.numel() // weight.shape[1]
-    return size * rows < _SMALL_PRODUCT if size <= _SMALL_WEIGHT else rows == 1 and size < _ONE_ROW
+    if packable_library() == "mkl":
+        is_wide = size >= _WIDE_WEIGHT and weight.shape[0] > weight.shape[1]
+        return "packed" if is_wide and rows >= _FEW_ROWS else "transposed"
+    if size <= _SMALL_WEIGHT:
+        return "plain" if size * rows < _SMALL_PRODUCT else "packed"
+    return "plain" if rows == 1 and size < _ONE_ROW else "packed"
 
 
 def _pointwise(x: Tensor, packed: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
@@ -79,7 +96,17 @@ def _pointwise(x: Tensor, packed: Tensor, bias: Tensor | None, rectify: bool) ->
     return result
 
 
-def _pack(weight: Tensor, bias: Tensor | None, packing: Packing) -> Any:
+def _transposed_product(x: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
+    """Return x weight + bias [..., N] for a weight [K, N]."""
+    flat = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+    result = flat @ weight if bias is None else torch.addmm(bias, flat, weight)
+    result = result if x.dim() == 2 else result.view(*x.shape[:-1], -1)
+    return result.relu_() if rectify else result
+
+
+def _in_form(form: Form, weight: Tensor, bias: Tensor | None, packing: Packing) -> Any:
+    if form == "transposed":
+        return weight.t().contiguous()
     bias = None if bias is None else bias.detach()
     if packing == "fp32":
         return torch.ops.mkldnn._reorder_linear_weight(weight)
@@ -106,7 +133,7 @@ def _has_vnni() -> bool:
 def can_pack(packing: Packing) -> bool:
     """Return whether this torch has products with such weights for this processor."""
     if packing == "fp32":
-        return packs_fp32()
+        return packable_library() is not None
     try:
         # These operators are not of torch's public interface: they are tried, not assumed.
         weight, x = torch.eye(32), torch.ones(2, 32)

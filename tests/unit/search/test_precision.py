@@ -17,6 +17,7 @@ from nmtgrid.cli.decode.run import format_precision
 from nmtgrid.layers.kernels import packed_weights
 from nmtgrid.layers.kernels.linear import linear, product
 from nmtgrid.layers.kernels.packed_weights import (
+    Form,
     PackedWeight,
     Packing,
     can_pack,
@@ -80,18 +81,20 @@ def test_bf16_is_within_the_rounding_of_its_factors() -> None:
 
 
 @needs_fp32
-@pytest.mark.parametrize("is_small", [True, False])
+@pytest.mark.parametrize("form", ["plain", "transposed", "packed"])
 def test_packed_fp32_is_the_plain_product_and_follows_the_weight(
-    is_small: bool, monkeypatch: pytest.MonkeyPatch
+    form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packed_weights, "_is_small", lambda x, weight: is_small)
+    monkeypatch.setattr(packed_weights, "_fastest_form", lambda x, weight: form)
     x, weight, bias = factors(5)
     parameter = nn.Parameter(weight.clone())
     parameter.packed = PackedWeight("fp32")  # type: ignore[attr-defined]
     with torch.no_grad():
         torch.testing.assert_close(product(x, parameter, bias), x @ weight.t() + bias)
+        torch.testing.assert_close(product(x, parameter), x @ weight.t())
         parameter.mul_(2)
         torch.testing.assert_close(product(x, parameter, bias), x @ (2 * weight).t() + bias)
+        torch.testing.assert_close(product(x[0], parameter), (2 * weight) @ x[0])
     # With gradients, in float64 and of no rows, products are those of the weight itself.
     linear(x, parameter, bias).sum().backward()
     torch.testing.assert_close(parameter.grad, x.sum(0).expand(40, 48))
@@ -101,33 +104,40 @@ def test_packed_fp32_is_the_plain_product_and_follows_the_weight(
 
 @needs_fp32
 @pytest.mark.parametrize(
-    ("rows", "size", "is_packed"),
-    [(2, 128, False), (200, 128, False), (512, 128, True),
-     (1, 512, False), (2, 512, True), (1, 1024, True)],
+    ("library", "rows", "inputs", "outputs", "form"),
+    [
+        ("onednn", 2, 128, 128, "plain"), ("onednn", 200, 128, 128, "plain"),
+        ("onednn", 512, 128, 128, "packed"), ("onednn", 1, 512, 512, "plain"),
+        ("onednn", 2, 512, 512, "packed"), ("onednn", 1, 1024, 1024, "packed"),
+        ("mkl", 2, 128, 128, "transposed"), ("mkl", 512, 256, 512, "transposed"),
+        ("mkl", 3, 256, 1024, "transposed"), ("mkl", 4, 256, 1024, "packed"),
+        ("mkl", 200, 1024, 256, "transposed"), ("mkl", 1, 1024, 1024, "transposed"),
+    ],
 )  # fmt: skip
-def test_small_products_in_fp32_are_plain(
-    rows: int, size: int, is_packed: bool, monkeypatch: pytest.MonkeyPatch
+def test_products_in_fp32_take_the_form_of_their_library_and_size(
+    library: str, rows: int, inputs: int, outputs: int, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    packs: list[int] = []
-    pack = packed_weights._pack
+    forms: list[str] = []
+    in_form = packed_weights._in_form
 
-    def counted(weight: Tensor, bias: Tensor | None, packing: Packing) -> Any:
-        packs.append(len(weight))
-        return pack(weight, bias, packing)
+    def noted(form: Form, weight: Tensor, bias: Tensor | None, packing: Packing) -> Any:
+        forms.append(form)
+        return in_form(form, weight, bias, packing)
 
-    monkeypatch.setattr(packed_weights, "_pack", counted)
+    monkeypatch.setattr(packed_weights, "packable_library", lambda: library)
+    monkeypatch.setattr(packed_weights, "_in_form", noted)
     draw = torch.Generator().manual_seed(2)
-    x, weight = (torch.randn(n, size, generator=draw) for n in (rows, size))
-    packed, bias = PackedWeight("fp32"), torch.randn(size, generator=draw)
+    x, weight = (torch.randn(n, inputs, generator=draw) for n in (rows, outputs))
+    packed, bias = PackedWeight("fp32"), torch.randn(outputs, generator=draw)
     for rectify in (False, True):
         expected = (x.double() @ weight.double().t() + bias).float()
         expected = expected.relu() if rectify else expected
-        result = packed.product(x.view(1, rows, size), weight, bias, rectify)
+        result = packed.product(x.view(1, rows, inputs), weight, bias, rectify)
         torch.testing.assert_close(result, expected[None], rtol=1e-4, atol=1e-3)
-    assert bool(packs) is is_packed
+    assert forms == ([] if form == "plain" else [form]), "made once"
     packed = PackedWeight("int8") if can_pack("int8") else packed
     packed.product(x, weight, bias)
-    assert packs or not can_pack("int8"), "only fp32"
+    assert forms[-1:] == ["packed"] or not can_pack("int8"), "only fp32 has other forms"
 
 
 @pytest.mark.parametrize("kind", ["fp32", "bf16", "int8"])
