@@ -437,6 +437,20 @@ def test_aligned_decoders_begin_from_one_without_exits(tmp_path: Path) -> None:
     assert ended.returncode == 2 and "START_MINUTES is not for clock" in ended.stderr
 
 
+def test_a_resumed_training_goes_on_with_its_own_weights(tmp_path: Path) -> None:
+    """The run that began with another model's weights resumes without them; no other run does."""
+    chosen = {"START_MINUTES": "18", "MINUTES": "6", "LABEL": "start"}
+    start, aligned, other, *_ = _trained("adaptive.sh", tmp_path, **chosen)
+    folder = tmp_path / aligned[aligned.index("--out") + 1]
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    *resumed, after = _trained("adaptive.sh", tmp_path, RESUME="1", **chosen)[:3]
+    expected = [word if word != "--overwrite" else "--resume" for word in aligned]
+    initial = expected.index("--init")
+    assert resumed == [start, expected[:initial] + expected[initial + 2 :]]
+    assert after == other and "--overwrite" in after
+
+
 def test_tables_of_exits_are_made_with_several_seeds(tmp_path: Path) -> None:
     path, chosen = RECIPES / "adaptive.sh", {"SEEDS": "1 2", "DEPTHS": "2", "COUNTS": "1"}
     ended = _bash(path, "--dry-run", "5.2", folder=tmp_path, **chosen)
