@@ -4,6 +4,7 @@
     python -m tests.faults --rounds 60 --seed 2 --json counts.json
     python -m tests.faults --only kills,flips
     python -m tests.faults --pairs 40               two commands at once, and nothing else
+    python -m tests.faults --only kills,pairs --rounds 1 --pairs 1
 
 Prints counts; the exit code is 1 where something was lost, torn, or changed without a word.
 """
@@ -28,7 +29,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--only", default="kills,disk,flips")
+    parser.add_argument("--only")
     parser.add_argument("--pairs", type=int, metavar="ROUNDS")
     parser.add_argument("--names", default="", help="of pairs: parts of their names, with commas")
     parser.add_argument("--json", type=Path)
@@ -39,17 +40,16 @@ def main() -> int:
     from tests.faults.flips import flips
     from tests.faults.kills import kills
     from tests.faults.pairs import pairs
-    from tests.faults.stock import make
+    from tests.faults.stock import make, plain_layout
 
     torch.set_num_threads(1)
-    if arguments.pairs is not None:
-        arguments.only, arguments.rounds = "pairs", arguments.pairs
+    usual = "kills,disk,flips" if arguments.pairs is None else "pairs"
     names = arguments.names.split(",")
     known: dict[str, Any] = {
         "pairs": functools.partial(pairs, names=names),
         **{"kills": kills, "disk": disk, "flips": flips},
     }
-    asked = [known[name] for name in arguments.only.split(",")]
+    asked = (arguments.only or usual).split(",")
     counts = {}
     # In memory, where that can be had: thousands of small files are synchronised.
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -57,11 +57,12 @@ def main() -> int:
         stock, folder = Path(name, "stock"), Path(name, "case")
         stock.mkdir()
         make(stock)
+        plain_layout()
         for series in asked:
             began = time.monotonic()
-            for kind, tally in series(
-                stock, folder, arguments.rounds, random.Random(arguments.seed)
-            ):
+            of_pairs = series == "pairs" and arguments.pairs is not None
+            rounds = arguments.pairs if of_pairs else arguments.rounds
+            for kind, tally in known[series](stock, folder, rounds, random.Random(arguments.seed)):
                 counts[kind] = {**vars(tally), "outcomes": dict(tally.outcomes)}
                 sys.stdout.write("\n".join([tally.line(kind), *tally.faults[:40]]) + "\n")
                 sys.stdout.flush()

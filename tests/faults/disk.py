@@ -23,8 +23,8 @@ def disk(
     """Yield what became of each command: `rounds` moments, and as many small disks."""
     mounts = _can_mount()
     for scene in scenes():
-        expected, count = scene.undisturbed(stock, folder)
-        moments = range(1, count + 1)
+        alone = scene.undisturbed(stock, folder)
+        expected, moments = alone.expected, range(1, alone.moments + 1)
         tally = Tally()
         for at in sorted(draw.sample(moments, min(rounds, len(moments)))):
             ended = run(scene.words, scene.begin(stock, folder), filling(at))

@@ -2,7 +2,6 @@
 
 import random
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,17 +19,16 @@ def kills(
 ) -> Iterator[tuple[str, Tally]]:
     """Yield what became of each command: `rounds` moments, a quarter as many times, one start."""
     for scene in scenes():
-        before = time.monotonic()
-        expected, count = scene.undisturbed(stock, folder)
-        seconds = time.monotonic() - before
+        alone = scene.undisturbed(stock, folder)
+        expected = alone.expected
         tally = Tally()
-        moments = range(1, count + 1)
+        moments = range(1, alone.moments + 1)
         for at in sorted(draw.sample(moments, min(rounds, len(moments)))):
             kind = draw.choice(_KINDS)
             ended = run(scene.words, scene.begin(stock, folder), killing(at, kind))
             _judge(tally, f"{kind.name} at moment {at}", scene, folder, ended, expected, kind)
         for _ in range(rounds // 4):
-            kill = Kill(draw.uniform(0, seconds), draw.choice(_KINDS))
+            kill = Kill(draw.uniform(0, alone.seconds), draw.choice(_KINDS))
             ended = run(scene.words, scene.begin(stock, folder), None, kill)
             _judge(tally, f"{kill}", scene, folder, ended, expected, kill.kind)
         if rounds >= 8:

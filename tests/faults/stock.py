@@ -7,6 +7,8 @@ import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+
 from nmtgrid.cli.app import main
 from tests.unit.convert.fairseq_files import TYPES, content, write_checkpoint, write_dictionaries
 from tests.unit.convert.fairseq_reference_recurrent import LSTM
@@ -55,6 +57,7 @@ def make(folder: Path) -> None:
     done(folder, [*ONLINE, "--out", "online", "--device", "cpu"])
     done(folder, ["adaptive-tune", "model", "--data", "data", "--samples", "20", "--finalists",
                   "1", "--json", "tuned.json", "--name", "fast", "--device", "cpu"])  # fmt: skip
+    done(folder, ["analyze", "report", "--curves", "model", "--out", "page.html"])
 
 
 def done(folder: Path, words: list[str]) -> None:
@@ -72,6 +75,14 @@ def done(folder: Path, words: list[str]) -> None:
         code = main(words)
     if code:
         raise RuntimeError(f"{' '.join(words)}: {code}\n{raw.getvalue().decode()}")
+
+
+def plain_layout() -> None:
+    """Let pictures be drawn and written, from now on, without a search for their layout.
+
+    What they show is compared nowhere.
+    """
+    setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)  # noqa: B010
 
 
 def copy(stock: Path, folder: Path, names: Iterable[str]) -> Path:

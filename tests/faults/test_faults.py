@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -120,22 +121,34 @@ def test_counts() -> None:
     assert tally.faults == ["b: lost"]
 
 
-def test_nothing_is_lost_torn_or_changed_without_a_word(tmp_path: Path) -> None:
-    """In a process of its own, which is forked for each case and so must have no threads."""
-    counts = tmp_path / "counts.json"
+_SOME_PAIRS = "train --overwrite twice,bpe learn twice"
+
+
+@pytest.fixture(scope="module")
+def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The counts of all series, the pairs among them, which begin with the same stock.
+
+    From a process of its own, which is forked for each case and so must have no threads.
+    """
+    counts = tmp_path_factory.mktemp("faults") / "counts.json"
     done = subprocess.run(
-        [sys.executable, "-m", "tests.faults", "--rounds", "1", "--json", counts],
+        [sys.executable, "-m", "tests.faults", "--only", "kills,disk,flips,pairs", "--rounds", "1",
+         "--pairs", "1", "--names", _SOME_PAIRS, "--json", counts],
         cwd=PROJECT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    results = json.loads(counts.read_text(encoding="utf-8"))
+    results: dict[str, Any] = json.loads(counts.read_text(encoding="utf-8"))
+    return results
+
+
+def test_nothing_is_lost_torn_or_changed_without_a_word(counted: dict[str, Any]) -> None:
+    results = {name: entry for name, entry in counted.items() if not name.startswith("pair")}
     for series, count in (("kill", 11), ("full", 11), ("harm", 12)):
         series_counts = [entry for name, entry in results.items() if name.startswith(series)]
         assert len(series_counts) == count and all(entry["cases"] >= 1 for entry in series_counts)
     assert results["kill train"]["outcomes"].keys() <= {"resumed", "restarted"}
 
 
-_SOME_PAIRS = "train --overwrite twice,bpe learn twice"
 _IN_USE = "error: The folder x is in use: `nmtgrid train` (process 7 on here, since now) writes."
 _TAKEN, _WON = Ended(2, _IN_USE), Ended(0, "")
 _STATES = [
@@ -169,14 +182,7 @@ def test_two_at_once_are_judged(
     assert all(words in fault for fault in faults)
 
 
-def test_of_two_at_once_one_wins_whole(tmp_path: Path) -> None:
+def test_of_two_at_once_one_wins_whole(counted: dict[str, Any]) -> None:
     """Once and once with a kill; often by `python -m tests.faults --pairs 20`."""
-    counts = tmp_path / "counts.json"
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.faults", "--pairs", "1", "--names", _SOME_PAIRS,
-         "--json", counts],
-        cwd=PROJECT, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
-    results = json.loads(counts.read_text(encoding="utf-8"))
+    results = {name: entry for name, entry in counted.items() if name.startswith("pair")}
     assert len(results) == 2 and all(entry["cases"] == 2 for entry in results.values())

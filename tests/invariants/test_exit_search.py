@@ -147,17 +147,27 @@ def test_a_hypothesis_has_the_score_of_its_exits(case: Case) -> None:
         keys = torch.arange(4) + 20
         results = search_batch([model], batch, plan, keys=keys, halt=halt)
         for row, group in enumerate(results):
-            for hypothesis in group:
-                _assert_forced(model, batch.source[row, : SOURCES[row]].tolist(), hypothesis)
+            _assert_forced(model, batch.source[row, : SOURCES[row]].tolist(), group)
 
 
-def _assert_forced(model: ExitModel, source: list[int], hypothesis: Hypothesis) -> None:
-    batch = collate([source], [hypothesis.tokens])
-    path = None if hypothesis.reads is None else torch.tensor([hypothesis.reads])
-    sites = sites_at(batch, torch.tensor([hypothesis.exits]), mixed=True, path=path)
-    values = predicted(model, batch, sites)[0]
-    expected = values.gather(1, batch.target_output[0, :, None])[:, 0].tolist()
-    assert hypothesis.log_probabilities == pytest.approx(expected, abs=LIMIT * len(expected))
+@torch.no_grad()
+def _assert_forced(model: ExitModel, source: list[int], group: list[Hypothesis]) -> None:
+    """Score hypotheses of one source as a batch: test_exits.py shows that padding is harmless."""
+    batch = collate([source] * len(group), [hypothesis.tokens for hypothesis in group])
+    exits = _padded([hypothesis.exits for hypothesis in group])
+    path = None if group[0].reads is None else _padded([each.reads for each in group])
+    values = predicted(model, batch, sites_at(batch, exits, mixed=True, path=path))
+    scores = values.gather(2, batch.target_output[:, :, None])[:, :, 0]
+    for hypothesis, row in zip(group, scores.tolist(), strict=True):
+        expected = row[: len(hypothesis.tokens) + 1]
+        assert hypothesis.log_probabilities == pytest.approx(expected, abs=LIMIT * len(expected))
+
+
+def _padded(rows: list[list[int] | None]) -> Tensor:
+    """Return rows of exits or reads with ones behind the shorter."""
+    known = [torch.tensor(row) for row in rows if row is not None]
+    assert len(known) == len(rows)
+    return torch.nn.utils.rnn.pad_sequence(known, batch_first=True, padding_value=1.0)
 
 
 @every_exit_case
@@ -172,7 +182,7 @@ def test_waiting_and_leaving_early_go_together(case: Case) -> None:
         for agent in (WaitK(2), AlongPaths(random_path(batch), batch.target_lengths)):
             results = search_batch([model], batch, plan, agent=agent, halt=halt)
             for row, (hypothesis, *_) in enumerate(results):
-                _assert_forced(model, batch.source[row, : SOURCES[row]].tolist(), hypothesis)
+                _assert_forced(model, batch.source[row, : SOURCES[row]].tolist(), [hypothesis])
 
 
 @pytest.mark.parametrize("exits", ["tied", "separate"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from recipes import claims, results, results_page, short_answers
+from recipes import claims, machine, results, results_page, short_answers
 
 
 def _record(**changed: Any) -> dict[str, Any]:
@@ -77,6 +77,13 @@ def test_a_file_without_rows_is_refused(tmp_path: Path, text: str) -> None:
         results.rows_of(path)
 
 
+@pytest.fixture
+def quick_speed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The machine is measured once instead of twenty times: test_machine.py tests the figures."""
+    monkeypatch.setattr(machine, "ROUNDS", 1)
+
+
+@pytest.mark.usefixtures("quick_speed")
 def test_records_have_the_commit_of_the_checkout(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -90,6 +97,7 @@ def test_records_have_the_commit_of_the_checkout(
     assert "commit" not in results.keep("conll", "T", table, "bash x")
 
 
+@pytest.mark.usefixtures("quick_speed")
 def test_keeping_and_adopting_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = tmp_path / "table.json"
     table.write_text('[{"bleu": 3}]')
