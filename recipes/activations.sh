@@ -17,7 +17,7 @@
 # measurements of gradients (0: none), SEED=1, RUNS=runs (output folder), SETS="--set ..." for all.
 # OMP_NUM_THREADS=1 keeps each on one core; JOBS=2 trains two side by side. SMALL=1: the toy corpus,
 # 40 updates, two blocks. Existing models are not retrained, and with ON=multi30k those of `pervasive.sh
-# table-3.4` are used (without the measured gradients).
+# table-3.4` are used (without the measured gradients), unless MINUTES, UPDATES, DEPTH, CONFIG or SETS is set.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -26,12 +26,14 @@ ON="${ON:-toy}"
 SKIPS="${SKIPS:-residual residual-norm residual-cumulative residual-gated dense}"
 SEED="${SEED:-1}"
 WATCH="${WATCH:-20}"
-UPDATES="${UPDATES:-0}"
+UPDATES_ASKED="${UPDATES:-}" UPDATES="${UPDATES:-0}"
 SENTENCES="${SENTENCES:-64}"
 HERE="$RUNS/activations-$ON"
 DATA="$HERE/data"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+# What was asked for, models of pervasive.sh need not have.
+OWN_MODELS="${MINUTES:-}${UPDATES_ASKED}${CONFIG:-}${SETS[*]}"
 if [ "$SMALL" = 1 ]; then DEPTH="${DEPTH:-2}"; fi
 if [ "$ON" = toy ]; then MINUTES="${MINUTES:-1}" DEPTH="${DEPTH:-6}"; fi
 MINUTES="${MINUTES:-30}"
@@ -45,16 +47,18 @@ model_of() {
     local name="$1"
     if [ "$name" = residual-cumulative ]; then name=max; fi
     MODEL="$RUNS/pervasive-$ON/pa-$name-seed$SEED"
-    if [ -n "${SETS[*]}" ] || [ ! -e "$MODEL/done.json" ]; then MODEL="$HERE/$1-seed$SEED"; fi
+    if [ -n "$OWN_MODELS${DEPTH:-}" ] || [ ! -e "$MODEL/done.json" ]; then MODEL="$HERE/$1-seed$SEED"; fi
 }
 
 # Train and score one model: `one SKIP`.
 one() {
     local MODEL
     model_of "$1"
-    five_blocks
-    train_model "$MODEL" pervasive "$(preset_of "$ON")" "$SEED" "$UPDATES" "$MINUTES" "${SHAPE[@]}" \
-        --set "model.skip=$1" --set "training.watch_gradients=$WATCH"
+    if [ "$MODEL" = "$HERE/$1-seed$SEED" ]; then
+        five_blocks
+        train_model "$MODEL" pervasive "$(preset_of "$ON")" "$SEED" "$UPDATES" "$MINUTES" "${SHAPE[@]}" \
+            --set "model.skip=$1" --set "training.watch_gradients=$WATCH"
+    fi
     translate "$MODEL" test 1
 }
 
@@ -66,6 +70,9 @@ all_done
 for skip in $SKIPS; do
     model_of "$skip"
     models+=("$skip=$MODEL")
+    if [ "$MODEL" != "$HERE/$skip-seed$SEED" ]; then
+        NOTE="${NOTE:-Some models are those of pervasive.sh table-3.4.}"
+    fi
 done
 
 run nmtgrid analyze curves "${models[@]}" --out "$HERE/curves.png" --json "$HERE/curves.json"

@@ -46,7 +46,8 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 5.6 5.9
 
 if [ "$SMALL" = 1 ]; then
-    ON="${ON:-toy}" DEPTHS="${DEPTHS:-1 2}" COUNTS=2 WEIGHTS="linear inverse" RATIOS="0.5 1.1"
+    ON="${ON:-toy}" DEPTHS="${DEPTHS:-1 2}" COUNTS="${COUNTS:-2}" WEIGHTS="${WEIGHTS:-linear inverse}"
+    RATIOS="${RATIOS:-0.5 1.1}"
     LAMBDAS="${LAMBDAS:-0.1}" SIGMAS="${SIGMAS:-0}" LAMBDAS_SEQUENCE="${LAMBDAS_SEQUENCE:-0.5}"
     SWEEP_LAMBDAS="${SWEEP_LAMBDAS:-0.1}" SWEEP_FOR="${SWEEP_FOR:-0.1}" SWEEP_SIGMAS="${SWEEP_SIGMAS:-1}"
     SAMPLES="${SAMPLES:-200}" FINALISTS="${FINALISTS:-1}" SENTENCES="${SENTENCES:-24}" EXITS="${EXITS:-all 1}"
@@ -54,7 +55,7 @@ if [ "$SMALL" = 1 ]; then
 fi
 ON="${ON:-multi30k}"
 SEEDS="${SEEDS:-${SEED:-1}}"
-SEED="${SEED:-${SEEDS%% *}}"
+SEED="${SEEDS%% *}"
 BATCH="${BATCH:-64}"
 BEAM="${BEAM:-1}"
 HERE="$RUNS/adaptive-$ON${LABEL:+-$LABEL}"
@@ -88,6 +89,10 @@ for figure in "$@"; do
     if [ "$figure" = clock ] && [ "$START_MINUTES" != 0 ]; then
         fail "START_MINUTES is not for clock: its decoder has an encoder of its own"
     fi
+    case "$figure" in
+    5.[2-9] | 5.1[0-3] | guarantee | speed | clock) ;;
+    *) fail "there is no table or figure $figure here: 5.2 to 5.13 guarantee speed clock" ;;
+    esac
     case "$SEEDS/$figure" in
     *\ */5.[2-5]) ;;
     *\ */*) fail "several SEEDS are for tables 5.2 to 5.5; $figure is of one SEED" ;;
@@ -134,8 +139,7 @@ baselines() {
 # `tune NAME MODEL OPTION...`: tune and measure, unless that is done.
 tune() {
     local out="$HERE/eval/$1-seed$SEED" model="$HERE/$2-seed$SEED"
-    if [ -s "$out/results.json" ]; then say "$out is there already."; return; fi
-    run nmtgrid adaptive-tune "$model" --data "$DATA" --split valid --test-split test \
+    once "$out/results.json" nmtgrid adaptive-tune "$model" --data "$DATA" --split valid --test-split test \
         --samples "$SAMPLES" --finalists "$FINALISTS" --beam "$BEAM" --batch "$BATCH" \
         --clock "$CLOCK" --seed "$SEED" --name "$1" --out "$out" "${@:3}"
 }
@@ -267,10 +271,8 @@ figure_5_7() {
     sweep() {
         variant Tok-LL-geometric "$1" "$2"
         model="$HERE/$ONE-seed$SEED"
-        if [ ! -s "$model/auto.json" ]; then
-            run nmtgrid decode "$model" --data "$DATA" --split valid --beam "$BEAM" \
-                --exit auto --json "$model/auto.json"
-        fi
+        once "$model/auto.json" nmtgrid decode "$model" --data "$DATA" --split valid --beam "$BEAM" \
+            --exit auto --json "$model/auto.json"
         found+=("$1,$2=$model/auto.json")
     }
     for lambda in ${SWEEP_LAMBDAS:-0 0.05 0.1 0.2 0.5}; do sweep "$lambda" 0; done
@@ -294,10 +296,8 @@ exits() {
         IFS=, read -r name lambda sigma <<<"$one"
         variant "$name" "$lambda" "$sigma"
         model="$HERE/$ONE-seed$SEED"
-        if [ ! -s "$model/test.traces.jsonl" ]; then
-            run nmtgrid decode "$model" --data "$DATA" --split test --beam "$BEAM" --exit auto \
-                --traces "$model/test.traces.jsonl" --out "$model/test.txt"
-        fi
+        once "$model/test.traces.jsonl" nmtgrid decode "$model" --data "$DATA" --split test --beam "$BEAM" \
+            --exit auto --traces "$model/test.traces.jsonl" --out "$model/test.txt"
         traces+=("$ONE=$model/test.traces.jsonl")
     done
     run nmtgrid analyze exits "${traces[@]}" --out "$HERE/figure-${1//./-}" --json "$HERE/figure-$1.json"
@@ -326,10 +326,8 @@ speed() {
     models+=("geometric=$HERE/$ONE-seed$SEED")
     variant Seq-LL "${LAMBDAS_SEQUENCE##* }" 0
     models+=("sequence=$HERE/$ONE-seed$SEED")
-    if [ ! -s "$HERE/speed-seed$SEED.json" ]; then
-        run python "$PROJECT/recipes/adaptive_speed.py" "${models[@]}" --data "$DATA" \
-            --sentences "${SENTENCES:-256}" --out "$HERE/speed-seed$SEED.json"
-    fi
+    once "$HERE/speed-seed$SEED.json" python "$PROJECT/recipes/adaptive_speed.py" "${models[@]}" --data "$DATA" \
+        --sentences "${SENTENCES:-256}" --out "$HERE/speed-seed$SEED.json"
     record speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
 }
 
@@ -340,11 +338,10 @@ clock() {
     aligned online --set model.encoder=unidirectional --set objective.reads=sampled
     for exit in ${EXITS:-all 1 2 3}; do
         name="exit-$exit" results+=("$HERE/eval/exit-$exit-seed$SEED")
-        if grep -qs '"complete": true' "${results[-1]}/results.json"; then say "${results[-1]} is there already."; continue; fi
         local leave=(--exit "$exit")
         if [ "$exit" = all ]; then leave=(); fi
-        run nmtgrid online-eval "$name=$HERE/online-seed$SEED" --data "$DATA" --split test --clock \
-            --k "${K:-1..9:2}" --sentences "${SENTENCES:-200}" "${leave[@]}" --out "${results[-1]}"
+        once "${results[-1]}/results.json" nmtgrid online-eval "$name=$HERE/online-seed$SEED" --data "$DATA" \
+            --split test --clock --k "${K:-1..9:2}" --sentences "${SENTENCES:-200}" "${leave[@]}" --out "${results[-1]}"
     done
     run nmtgrid analyze latency "${results[@]}" --metric ca-al --out "$HERE/clock-seed$SEED.png" \
         --json "$HERE/clock-seed$SEED.json"
@@ -361,6 +358,5 @@ for figure in "$@"; do
     guarantee) guarantee ;;
     speed) speed ;;
     clock) clock ;;
-    *) fail "there is no table or figure $figure here: 5.2 to 5.13 guarantee speed clock" ;;
     esac
 done

@@ -72,22 +72,15 @@ mscoco) PRESET=mscoco ;;
 esac
 
 # Make the dataset of toy pictures, unless it is there.
-toy_pictures() {
-    if [ -e "$DATA/vocab.en.txt" ]; then return; fi
-    run nmtgrid preprocess --toy-pictures "$PICTURES" --overwrite --out "$DATA"
-    run nmtgrid bpe learn "$DATA" --words --min-count 5
-}
+toy_pictures() { units "$DATA" --toy-pictures "$PICTURES" -- --words --min-count 5; }
 
 # Make the dataset of MS-COCO, words that come five times or more, unless it is there.
 mscoco() {
     local file features=()
     must_own mscoco "mscoco/dataset_coco.json and mscoco/features*.safetensors; the head of $0 says how \
 to make them"
-    if [ -e "$DATA/vocab.en.txt" ]; then return; fi
     for file in "$TEXT"/features*.safetensors; do features+=(--features "$file"); done
-    run nmtgrid preprocess --captions "$TEXT/dataset_coco.json" "${features[@]}" \
-        --overwrite --out "$DATA"
-    run nmtgrid bpe learn "$DATA" --words --min-count 5
+    units "$DATA" --captions "$TEXT/dataset_coco.json" "${features[@]}" -- --words --min-count 5
 }
 
 environment

@@ -12,6 +12,13 @@
 # Without NMTGRID_VENV a virtual or conda environment that is active already is used; packages that it
 # lacks are installed into it.
 
+say() { printf '%s\n' "$*"; }
+
+fail() {
+    printf 'error: %s\n' "$*" >&2
+    exit 2
+}
+
 # A recipe's head says what it does and what it can be told. `--dry-run` may stand anywhere.
 DRY_RUN=${DRY_RUN:-0}
 for argument in "$@"; do
@@ -47,6 +54,34 @@ for variable in $(compgen -e | grep -xE -e "$READ" -e "$OWN"); do
 done
 INVOKED+="bash recipes/$(basename "$0")${*:+ $*}"
 
+# `check "NAME..." FORM WHAT`: refuse values of these variables that are not of that form.
+check() {
+    local name
+    for name in $1; do
+        [ -z "${!name:-}" ] || [[ "${!name}" =~ ^($2)$ ]] || fail "$name is $3, not \`${!name}\`"
+    done
+}
+
+# `choices NAME WORD...`: refuse other words than these in the list NAME.
+choices() {
+    local word
+    for word in ${!1:-}; do [[ " ${*:2} " == *" $word "* ]] || fail "$1 has $word, but may have: ${*:2}"; done
+}
+
+NATURAL='0|[1-9][0-9]*'
+check "SMALL RESUME RETRY ORIGINALS" "[01]" "0 or 1"
+check "UPDATES TUNE_UPDATES JOBS SEED BEAM" "$NATURAL" "a whole number"
+check "SEEDS BEAMS" "($NATURAL)( ($NATURAL))*" "one or several whole numbers with a space between them"
+check "MINUTES TUNE_MINUTES START_MINUTES" "[0-9]+(\\.[0-9]+)?" "a number"
+check LABEL "[a-zA-Z0-9._+-]+" "a word of letters, digits and . _ + -"
+[ -z "$(tr ' ' '\n' <<<"${SEEDS:-}" | sort | uniq -d)" ] || fail "SEEDS names a seed twice: $SEEDS"
+# Records would say that these had an effect.
+for variable in ON SEEDS; do
+    if [ -n "${!variable:-}" ] && ! grep -q "\${$variable:-" "${BASH_SOURCE[-1]}"; then
+        fail "$variable has no effect here: see \`bash $0 --help\`"
+    fi
+done
+
 SMALL="${SMALL:-0}"
 RUNS="${RUNS:-runs}"
 if [ "$SMALL" = 1 ]; then
@@ -56,13 +91,6 @@ if [ "$SMALL" = 1 ]; then
 fi
 # Spelt so and installed alone: another spelling may pull gigabytes of GPU libraries.
 TORCH="torch==2.13.0"
-
-say() { printf '%s\n' "$*"; }
-
-fail() {
-    printf 'error: %s\n' "$*" >&2
-    exit 2
-}
 
 # `no_arguments "$@"`: for a recipe that has nothing to choose by arguments.
 no_arguments() { [ $# = 0 ] || fail "there is nothing to choose by \`$1\`: see \`bash $0 --help\`"; }
@@ -82,6 +110,65 @@ run() {
 }
 
 nmtgrid() { python -m nmtgrid "$@"; }
+
+# `words_of COMMAND...`: print its words, a line each; the folders RUNS and NMTGRID_DATA may be elsewhere another time.
+words_of() {
+    local text
+    text="$(printf '%s\n' "$@")"
+    text="${text//"$RUNS/"/RUNS/}"
+    if [ -n "${NMTGRID_DATA:-}" ]; then text="${text//"$NMTGRID_DATA/"/NMTGRID_DATA/}"; fi
+    say "$text"
+}
+
+# `made_by FILE COMMAND...`: whether FILE, if it is there, holds the words of this command.
+made_by() { [ ! -e "$1" ] || [ "$(<"$1")" = "$(words_of "${@:2}")" ]; }
+
+# `must_be_made_by RESULT COMMAND...`: the same of RESULT.command; fail where it holds others.
+must_be_made_by() {
+    made_by "$1.command" "${@:2}" || fail "$1 is of other settings than these. Name this run by LABEL where \
+the recipe has one, or by RUNS, or remove $1. Before (<) and now (>):
+$(diff "$1.command" <(words_of "${@:2}") | grep '^[<>]')"
+}
+
+# `note FILE COMMAND...`: write the words of the command into FILE.
+note() { [ "$DRY_RUN" != 0 ] || words_of "${@:2}" >"$1"; }
+
+# `once RESULT COMMAND...`: run a command that leaves the file RESULT, unless it is there: whole, by the same
+# command, and not older than a model that the command names.
+once() {
+    local result="$1"
+    shift
+    if is_current "$result" "$@"; then say "$result is there already."; return; fi
+    run "$@"
+    note "${result%.*}.command" "$@"
+}
+
+# `is_current RESULT COMMAND...`: whether it is there, so.
+is_current() {
+    local word
+    [ -s "$1" ] && made_by "${1%.*}.command" "${@:2}" || return 1
+    case "$1" in */results.json) ! grep -q '"complete": false' "$1" || return 1 ;; esac
+    for word in "${@:2}"; do
+        [ ! "${word#*=}/done.json" -nt "$1" ] || return 1
+    done
+}
+
+# `units DATA OPTION... -- OPTION...`: make a dataset with those options of `preprocess` and those of `bpe learn`,
+# unless it is there.
+units() {
+    local data="$1" text=()
+    if has_units "$data"; then must_be_made_by "$@"; return; fi
+    shift
+    local all=("$@")
+    while [ "$1" != -- ]; do text+=("$1"); shift; done
+    shift
+    run nmtgrid preprocess "${text[@]}" --overwrite --out "$data"
+    run nmtgrid bpe learn "$data" "$@"
+    note "$data.command" "${all[@]}"
+}
+
+# `has_units DATA`: whether the dataset is whole; its manifest is the last that is written.
+has_units() { grep -qs '"units"' "$1/manifest.json"; }
 
 # Print what `pyproject.toml` asks for (with the extra $1, if any) that is not installed.
 missing_packages() {
@@ -167,33 +254,18 @@ multi30k_text() {
 # it is there; texts that are downloaded go to $4. No pair is filtered out.
 multi30k_dataset() {
     multi30k_text "$1" "$2" "$4"
-    if [ -e "$3/bpe.codes" ]; then return; fi
-    run nmtgrid preprocess --source-lang "$1" --target-lang "$2" --lowercase --max-ratio 9 \
-        --overwrite --workers 0 \
-        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" --out "$3"
-    run nmtgrid bpe learn "$3" --merges 8000 --joint
+    units "$3" --source-lang "$1" --target-lang "$2" --lowercase --max-ratio 9 --workers 0 \
+        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" -- --merges 8000 --joint
 }
 
 # Make the dataset $1 of PAIRS (10,000) pairs of the embedded toy corpus, unless it is there.
-toy_dataset() {
-    if [ -e "$1/vocab.qa.txt" ]; then return; fi
-    run nmtgrid preprocess --toy "${PAIRS:-10000}" --overwrite --out "$1"
-    run nmtgrid bpe learn "$1" --merges 700 --separate
-}
+toy_dataset() { units "$1" --toy "${PAIRS:-10000}" -- --merges 700 --separate; }
 
 # The same with one vocabulary for both languages.
-toy_joint_dataset() {
-    if [ -e "$1/vocab.qa.txt" ]; then return; fi
-    run nmtgrid preprocess --toy "${PAIRS:-10000}" --overwrite --out "$1"
-    run nmtgrid bpe learn "$1" --merges 700 --joint-vocabulary
-}
+toy_joint_dataset() { units "$1" --toy "${PAIRS:-10000}" -- --merges 700 --joint-vocabulary; }
 
 # The same in words.
-toy_words_dataset() {
-    if [ -e "$1/vocab.qa.txt" ]; then return; fi
-    run nmtgrid preprocess --toy "${PAIRS:-10000}" --overwrite --out "$1"
-    run nmtgrid bpe learn "$1" --words --min-count 1
-}
+toy_words_dataset() { units "$1" --toy "${PAIRS:-10000}" -- --words --min-count 1; }
 
 # Set TEXT to the folder $1 of NMTGRID_DATA; return 1 where there is no NMTGRID_DATA.
 own_text() {
@@ -235,10 +307,8 @@ iwslt14_dataset() {
         units=(--merges 10000 --joint)
     fi
     if [ $# -gt 4 ]; then units=("${@:5}"); fi
-    if [ -e "$3/vocab.$1.txt" ]; then return; fi
-    run nmtgrid preprocess --source-lang "$1" --target-lang "$2" "${read[@]}" \
-        --max-words 175 --max-ratio 1.5 --overwrite --workers 0 --out "$3"
-    run nmtgrid bpe learn "$3" "${units[@]}"
+    units "$3" --source-lang "$1" --target-lang "$2" "${read[@]}" --max-words 175 --max-ratio 1.5 --workers 0 \
+        -- "${units[@]}"
 }
 
 # Make the dataset $3 of IWSLT'15 from language $1 to language $2 (en, vi), tokenised by its makers,
@@ -254,11 +324,8 @@ iwslt15_dataset() {
             fetch "$address/tst2013.$language" "$TEXT/test.$language"
         done
     fi
-    if [ -e "$3/vocab.$1.txt" ]; then return; fi
-    run nmtgrid preprocess --source-lang "$1" --target-lang "$2" --tokenize none --max-ratio 9 \
-        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" \
-        --overwrite --workers 0 --out "$3"
-    run nmtgrid bpe learn "$3" --words --min-count 5
+    units "$3" --source-lang "$1" --target-lang "$2" --tokenize none --max-ratio 9 --workers 0 \
+        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" -- --words --min-count 5
 }
 
 # Make the dataset $1 of WMT'15 De-En with 32,000 joint merges and one vocabulary, unless it is
@@ -266,11 +333,9 @@ iwslt15_dataset() {
 wmt15_dataset() {
     must_own wmt15.de-en "wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}: Europarl v7, Common \
 Crawl and News Commentary v10 in one file, and the test sets, from https://www.statmt.org/wmt15/translation-task.html"
-    if [ -e "$1/bpe.codes" ]; then return; fi
-    run nmtgrid preprocess --source-lang de --target-lang en --max-words 175 --max-ratio 1.5 \
+    units "$1" --source-lang de --target-lang en --max-words 175 --max-ratio 1.5 --workers 0 \
         --train "$TEXT/train" --valid "$TEXT/newstest2013" --test "$TEXT/newstest2015" \
-        --overwrite --workers 0 --out "$1"
-    run nmtgrid bpe learn "$1" --merges 32000 --joint-vocabulary
+        -- --merges 32000 --joint-vocabulary
 }
 
 # Make the dataset $1 of WMT'16 En-Ro with 35,000 joint merges and one vocabulary, unless it is there,
@@ -279,11 +344,9 @@ wmt16_dataset() {
     must_own wmt16.en-ro "wmt16.en-ro/{train,newsdev2016,newstest2016}.{en,ro}: 608,000 pairs \
 in one file, and the two test sets, as https://github.com/nyu-dl/dl4mt-nonauto prepares them from \
 https://www.statmt.org/wmt16/translation-task.html"
-    if [ -e "$1/bpe.codes" ]; then return; fi
-    run nmtgrid preprocess --source-lang en --target-lang ro --max-words 175 --max-ratio 9 \
+    units "$1" --source-lang en --target-lang ro --max-words 175 --max-ratio 9 --workers 0 \
         --train "$TEXT/train" --valid "$TEXT/newsdev2016" --test "$TEXT/newstest2016" \
-        --overwrite --workers 0 --out "$1"
-    run nmtgrid bpe learn "$1" --merges 35000 --joint-vocabulary
+        -- --merges 35000 --joint-vocabulary
 }
 
 # Make the dataset $1 of WMT'14 En-Fr with 40,000 joint merges and one vocabulary, unless it is there,
@@ -291,11 +354,8 @@ https://www.statmt.org/wmt16/translation-task.html"
 wmt14_dataset() {
     must_own wmt14.en-fr "wmt14.en-fr/{train,test}.{en,fr}: all parallel texts in one file, and \
 newstest2014, from https://www.statmt.org/wmt14/translation-task.html"
-    if [ -e "$1/bpe.codes" ]; then return; fi
-    run nmtgrid preprocess --source-lang en --target-lang fr --max-words 175 --max-ratio 1.5 \
-        --train "$TEXT/train" --valid-every 1365 --test "$TEXT/test" \
-        --overwrite --workers 0 --out "$1"
-    run nmtgrid bpe learn "$1" --merges 40000 --joint-vocabulary
+    units "$1" --source-lang en --target-lang fr --max-words 175 --max-ratio 1.5 --workers 0 \
+        --train "$TEXT/train" --valid-every 1365 --test "$TEXT/test" -- --merges 40000 --joint-vocabulary
 }
 
 # Make the dataset $2 of the corpus $1, unless it is there, and set SOURCE and TARGET to its languages;
@@ -379,24 +439,35 @@ tiny() {
 }
 
 # `train_model MODEL ARCHITECTURE PRESET SEED UPDATES MINUTES OPTION...`: train MODEL on $DATA for so many
-# updates or minutes (see `limits`) with these options and those of SETS, unless it is there. The settings
-# in the file CONFIG come after the preset.
+# updates or minutes (see `limits`) with these options and those of SETS, unless it is there; one that other
+# settings trained, or begun with them, is refused. The settings in the file CONFIG come after the preset.
 train_model() {
-    local model="$1" arch="$2" preset="$3" seed="$4" begin=--overwrite options=()
-    if [ -s "$model/done.json" ]; then say "$model is trained already."; return; fi
-    if [ "${RESUME:-0}" = 1 ] && [ -e "$model/config.json" ]; then begin=--resume; fi
+    local model="$1" arch="$2" preset="$3" seed="$4" begin=--overwrite words=() options=()
     tiny "$arch"
     limits "$5" "$6"
-    shift 6
+    words=(--arch "$arch" --preset "$preset" --seed "$seed" ${CONFIG:+--config "$CONFIG"}
+        "${TINY[@]}" "${LIMIT[@]}" "${@:7}" "${SETS[@]}")
+    set -- "${words[@]}"
+    words+=("$DATA" ${CONFIG:+"$(cksum "$CONFIG" 2>/dev/null || true)"})
+    if [ -s "$model/done.json" ]; then
+        must_be_made_by "$model" "${words[@]}"
+        say "$model is trained already."
+        return
+    fi
+    if [ "${RESUME:-0}" = 1 ] && [ -e "$model/config.json" ]; then
+        must_be_made_by "$model" "${words[@]}"
+        begin=--resume
+    fi
     while [ "$#" -gt 0 ]; do
         # A resumed run goes on with its own weights.
         if [ "$1" = --init ] && [ "$begin" = --resume ]; then shift 2; continue; fi
         options+=("$1")
         shift
     done
-    run nmtgrid train "$DATA" --arch "$arch" --preset "$preset" --seed "$seed" "$begin" \
-        ${CONFIG:+--config "$CONFIG"} "${TINY[@]}" "${LIMIT[@]}" "${options[@]}" "${SETS[@]}" --out "$model" \
-        --json "$model.train.json"
+    note "$model.command" "${words[@]}"
+    run nmtgrid train "$DATA" "$begin" "${options[@]}" --out "$model" --json "$model.train.json"
+    # Another recipe that was refused this folder in the meantime has left its own words.
+    note "$model.command" "${words[@]}"
     run mv "$model.train.json" "$model/done.json"
 }
 
@@ -404,16 +475,15 @@ train_model() {
 # the file of its scores, MODEL/SPLIT-beamBEAM.json, beside which the translations lie as .txt.
 translate() {
     SCORES="$1/$2-beam$3.json"
-    if [ -s "$SCORES" ]; then return; fi
-    run nmtgrid decode "$1" --data "$DATA" --split "$2" --beam "$3" \
+    once "$SCORES" nmtgrid decode "$1" --data "$DATA" --split "$2" --beam "$3" \
         --out "${SCORES%.json}.txt" --json "$SCORES" "${@:4}"
 }
 
 # `force MODEL SPLIT OPTION...`: force the references of that split, unless it is done; their perplexity
 # comes into MODEL/SPLIT-forced.json.
 force() {
-    if [ -s "$1/$2-forced.json" ]; then return; fi
-    run nmtgrid decode "$1" --data "$DATA" --split "$2" --forced --json "$1/$2-forced.json" "${@:3}"
+    once "$1/$2-forced.json" nmtgrid decode "$1" --data "$DATA" --split "$2" --forced \
+        --json "$1/$2-forced.json" "${@:3}"
 }
 
 # `significance EXPERIMENT SPLIT NAME...`: p-values of BLEU (widest of BEAMS) against the first model, each seed.
@@ -457,9 +527,8 @@ ensemble() {
     local members=() model
     for model in "${@:4}"; do members+=(--ensemble "$model"); done
     SCORES="$1/test-beam$2.json"
-    if [ -s "$SCORES" ]; then return; fi
     run mkdir -p "$1"
-    run nmtgrid decode "$3" "${members[@]}" --data "$DATA" --split test --beam "$2" \
+    once "$SCORES" nmtgrid decode "$3" "${members[@]}" --data "$DATA" --split test --beam "$2" \
         --out "${SCORES%.json}.txt" --json "$SCORES"
 }
 

@@ -54,8 +54,8 @@ def split(data: Path, lines: Path, size: int, teacher: Path, beam: int) -> None:
     if (lines / ORIGIN).exists():
         if read_json(lines / ORIGIN) != origin:
             raise SystemExit(
-                f"error: {lines} is of another dataset, teacher, beam or SPLIT. Remove it, or set "
-                "RUNS to another folder."
+                f"error: {lines} is of another dataset, teacher, beam or SPLIT. Set RUNS to "
+                "another folder: the student learns from what is here."
             )
         return
     lines.mkdir(parents=True, exist_ok=True)
@@ -119,8 +119,13 @@ def fault_of(trace: Trace, search: dict[str, Any], pipeline: Pipeline) -> str:
 
 def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
     """Make the dataset. Raises SystemExit where translations are missing."""
-    counts_file = out.with_name(f"{out.name}.json")
+    counts_file, origin = out.with_name(f"{out.name}.json"), read_json(lines / ORIGIN)
     if counts_file.is_file():
+        if read_json(counts_file).get("origin", origin) != origin:
+            raise SystemExit(
+                f"error: {out} is of another dataset, teacher, beam or SPLIT than {lines}. Set "
+                "RUNS to another folder."
+            )
         return
     dataset = Dataset.open(data)
     pipeline, text = dataset.pipeline, dataset.manifest["text"]
@@ -151,7 +156,8 @@ def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
     learn_subwords(out, units)
     counts = {name: len(some) for name, some in texts.items()}
     left_out = dict(dropped) | {name: count for name, count in split["dropped"].items() if count}
-    write_json(counts_file, counts | {"kept": split["pairs_kept"], "left_out": left_out})
+    facts = {"kept": split["pairs_kept"], "left_out": left_out, "origin": origin}
+    write_json(counts_file, counts | facts)
     reasons = ", ".join(f"{count:,} {name}" for name, count in left_out.items()) or "none"
     print(f"{out}: {split['pairs_kept']:,} training pairs; left out: {reasons}.")
 

@@ -19,8 +19,8 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
+if [ "$SMALL" = 1 ]; then ON="${ON:-toy}"; fi
 ON="${ON:-multi30k}"
-if [ "$SMALL" = 1 ]; then ON=toy; fi
 ARCH="${ARCH:-pervasive}"
 PRESET="${PRESET:-$ON}"
 UPDATES="${UPDATES:-0}"
@@ -53,26 +53,21 @@ alone() {
     esac
 }
 
-# `preprocess DATA TRAIN`: a dataset with the validation and test set of the corpus.
-preprocess() {
-    run nmtgrid preprocess "${READ[@]}" --train "$2" --valid "$PLAIN/valid" --test "$PLAIN/test" \
-        --overwrite --workers 0 --out "$1"
+# `prepare DATA TRAIN OPTION...`: a dataset with the validation and test set of the corpus, and those units.
+prepare() {
+    units "$1" "${READ[@]}" --train "$2" --valid "$PLAIN/valid" --test "$PLAIN/test" --workers 0 -- "${@:3}"
 }
 
 # Make the datasets BOTH and AFTER, the corpus in the subwords of both.
 with_extra() {
     local source="${READ[1]}" target="${READ[3]}"
-    if [ ! -e "$BOTH/bpe.codes" ]; then
+    if ! has_units "$BOTH"; then
         run python "$PROJECT/recipes/extra_data.py" "$source" "$target" --plain "$PLAIN" \
             --extra "$EXTRA" --out "$HERE/both-text/train"
-        preprocess "$BOTH" "$HERE/both-text/train"
-        run nmtgrid bpe learn "$BOTH" --merges "$MERGES" --joint
     fi
-    if [ ! -e "$AFTER/bpe.codes" ]; then
-        preprocess "$AFTER" "$PLAIN/train"
-        run nmtgrid bpe learn "$AFTER" --codes "$BOTH/bpe.codes" \
-            --vocab-source "$BOTH/vocab.$source.txt" --vocab-target "$BOTH/vocab.$target.txt"
-    fi
+    prepare "$BOTH" "$HERE/both-text/train" --merges "$MERGES" --joint
+    prepare "$AFTER" "$PLAIN/train" --codes "$BOTH/bpe.codes" \
+        --vocab-source "$BOTH/vocab.$source.txt" --vocab-target "$BOTH/vocab.$target.txt"
 }
 
 environment

@@ -46,13 +46,12 @@ for policy in "${POLICIES[@]}"; do
         --allow-loss "${ALLOWED[-1]}" --confidence "$CONFIDENCE" --json "$HERE/${policy%% *}.json"
 done
 
-if [ ! -e "$HERE/data/vocab.qa.txt" ]; then
-    run python "$PROJECT/recipes/resplits.py" pool "$HERE/pool" --sentences "$POOL"
-    run nmtgrid preprocess --source-lang qa --target-lang qb --max-ratio 9 --overwrite \
-        --train "$HERE/pool" --test "$HERE/pool" --out "$HERE/data"
-    run nmtgrid bpe learn "$HERE/data" --words --min-count 1
-fi
-run python "$PROJECT/recipes/resplits.py" "$MODEL" --data "$HERE/data" --split test "${policies[@]}" \
+# Of another POOL there is another dataset.
+TESTED="$HERE/data-$POOL"
+if ! has_units "$TESTED"; then run python "$PROJECT/recipes/resplits.py" pool "$HERE/pool" --sentences "$POOL"; fi
+units "$TESTED" --source-lang qa --target-lang qb --max-ratio 9 --train "$HERE/pool" --test "$HERE/pool" \
+    -- --words --min-count 1
+run python "$PROJECT/recipes/resplits.py" "$MODEL" --data "$TESTED" --split test "${policies[@]}" \
     --allow "${ALLOWED[@]}" --confidence "$CONFIDENCE" --counts "${COUNTS[@]}" \
     --resplits "${RESPLITS:-100}" --out "$HERE/table"
 record guarantee "Reading policies with a guaranteed loss" "$HERE/table.json"

@@ -23,8 +23,8 @@ ON=iwslt14-de-en
 read -r -a SETS <<<"${SETS:-}"
 MINUTES="${MINUTES:-60}"
 SEEDS="${SEEDS:-${SEED:-1}}"
+if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET="${PRESET:-toy}"; fi
 PRESET="${PRESET:-iwslt14-de-en}"
-if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/iwslt14-de-en"
 DATA="$HERE/data"
 MODEL="$HERE/${LABEL:-model}-$PRESET"

@@ -17,6 +17,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
 ON=multi30k
+if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET="${PRESET:-toy}"; fi
 # Of an hour there is a preset of Pervasive Attention alone. Other architectures have models of their own name.
 if [ "${ARCH:-pervasive}" = pervasive ]; then
     PRESET="${PRESET:-multi30k-hour}"
@@ -26,7 +27,6 @@ fi
 read -r -a SETS <<<"${SETS:-}"
 MINUTES="${MINUTES:-59}"
 SEEDS="${SEEDS:-${SEED:-1}}"
-if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy; fi
 HERE="$RUNS/multi30k"
 DATA="$HERE/data"
 MODEL="$HERE/${LABEL:-model}"

@@ -47,7 +47,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 if [ "$SMALL" = 1 ]; then
     ON="${ON:-toy}" K="${K:-1,5}" TRAIN_K="${TRAIN_K:-1 inf}" THRESHOLDS="${THRESHOLDS:-0.2,0.7}"
-    LAMBDAS="${LAMBDAS:-0,1}" AGENTS="${AGENTS:-1}" STARTS="${STARTS:-pa-uni-inf}" ONLY_K=7
+    LAMBDAS="${LAMBDAS:-0,1}" AGENTS="${AGENTS:-1}" STARTS="${STARTS:-pa-uni-inf}" ONLY_K="${ONLY_K:-7}"
 fi
 ON="${ON:-multi30k}"
 SEEDS="${SEEDS:-${SEED:-1}}"
@@ -57,6 +57,17 @@ ARCHS="${ARCHS:-pervasive transformer}"
 BEAMS="${BEAMS:-1 5}"
 K="${K:-1,3,5,7,9}"
 THRESHOLDS="${THRESHOLDS:-0.1..0.9:0.1}"
+choices ARCHS pervasive transformer
+for encoder in ${ENCODERS:-}; do
+    [[ "$encoder" =~ ^(bi|uni|window[0-9]+)$ ]] || fail "ENCODERS has $encoder, but may have: bi uni window7"
+done
+for figure in "$@"; do
+    case "$figure" in
+    4.2 | 4.9 | 4.1[0-4] | C.1 | C.2) ;;
+    4.1[5-8]) [[ "$SEEDS" != *" "* ]] || fail "figure $figure is of one seed, not of SEEDS=\"$SEEDS\"" ;;
+    *) fail "there is no table or figure $figure here: 4.2 4.9 4.10 to 4.18 C.1 C.2" ;;
+    esac
+done
 HERE="$RUNS/online-$ON${LABEL:+-$LABEL}"
 DATA="$HERE/data"
 read -r -a SETS <<<"${SETS:-}"
@@ -114,8 +125,7 @@ along() {
 evaluate() {
     local name="$1" out="$HERE/eval/$1-seed$SEED"
     shift
-    if grep -qs '"complete": true' "$out/results.json"; then say "$out is there already."; return; fi
-    run nmtgrid online-eval "$name=$HERE/${MODEL:-$name}-seed$SEED" --data "$DATA" --split test \
+    once "$out/results.json" nmtgrid online-eval "$name=$HERE/${MODEL:-$name}-seed$SEED" --data "$DATA" --split test \
         --out "$out" "$@"
 }
 
@@ -125,10 +135,8 @@ compare() {
     local figure="$1" name systems=() out="$HERE/eval/figure-$1-seed$SEED"
     shift
     for name in "$@"; do systems+=("$name=$HERE/$name-seed$SEED"); done
-    if ! grep -qs '"complete": true' "$out/results.json"; then
-        run nmtgrid online-eval "${systems[@]}" --data "$DATA" --split test --k "$K,inf" --baseline "$1" \
-            --out "$out"
-    fi
+    once "$out/results.json" nmtgrid online-eval "${systems[@]}" --data "$DATA" --split test --k "$K,inf" \
+        --baseline "$1" --out "$out"
     draw "$figure" "figure-$figure"
 }
 
@@ -200,7 +208,8 @@ figure_4_10() {
         for kind in max gated-max attention cell; do
             local name="pa-$kind-k$k" more=(--set "model.aggregation=$kind")
             case "$kind" in
-            max) name="pa-k$k" ;;
+            # The same command as of other figures: all of these take the maximum.
+            max) name="pa-k$k" more=() ;;
             cell) more=(--set model.aggregation=max --set model.online_features=cell) ;;
             esac
             if [ "$kind-$k" = max-inf ]; then name=pa-uni-inf; fi
@@ -385,8 +394,7 @@ figure_4_18() { paths 4.18 0.2 5; }
 for figure in "$@"; do
     case "$figure" in
     4.2) deed=table_4_2 ;;
-    4.9 | 4.1[0-8] | C.1 | C.2) deed="figure_${figure//./_}" ;;
-    *) fail "there is no table or figure $figure here: 4.2 4.9 4.10 to 4.18 C.1 C.2" ;;
+    *) deed="figure_${figure//./_}" ;;
     esac
     for SEED in $SEEDS; do "$deed"; done
 done

@@ -46,7 +46,7 @@ if [ "$SMALL" = 1 ]; then
     CORPORA="${CORPORA:-toy}"
     BEAMS="${BEAMS:-1}" KERNELS="${KERNELS:-3 5}" DEPTHS="${DEPTHS:-1 2}"
     POOLINGS="${POOLINGS:-max-gated}" SHAPES="${SHAPES:-k5-l2}"
-    EMBEDDINGS="${EMBEDDINGS:-16}" GROWTHS="${GROWTHS:-4}" BASE_SIZE=64 SPLITS=test
+    EMBEDDINGS="${EMBEDDINGS:-16}" GROWTHS="${GROWTHS:-4}" BASE_SIZE="${BASE_SIZE:-64}" SPLITS=test
 fi
 BASE_SIZE="${BASE_SIZE:-512}"
 BEAMS="${BEAMS:-1 5}"
@@ -185,9 +185,9 @@ baselines() {
     train transformer transformer "$PRESET"
 }
 
-# Force the references of the development set: sets TRACES for five models of the first seed.
+# Force the references of the development set: sets TRACES for five models of SEEDS, which is the first one.
 forced() {
-    local SEEDS="${SEEDS%% *}" name
+    local name
     TRACES=()
     for name in max gated-max attention; do variant "$name"; done
     baselines
@@ -202,7 +202,7 @@ forced() {
 }
 
 table_3_6() {
-    local links="$HERE/valid.links"
+    local SEEDS="${SEEDS%% *}" links="$HERE/valid.links"
     forced
     run nmtgrid analyze alignments "${TRACES[@]}" --json "$HERE/alignments.json"
     # A statistical aligner's links of words stand for gold ones.
@@ -210,7 +210,7 @@ table_3_6() {
         --train "$DATA/text/train.$SOURCE" "$DATA/text/train.$TARGET" --out "$links"
     run nmtgrid analyze alignments "${TRACES[@]}" --words --gold "$links" --json "$HERE/links.json"
     run python "$PROJECT/recipes/pervasive_table.py" blocks \
-        "transformer=$HERE/transformer-seed${SEEDS%% *}" --data "$DATA" --out "$HERE/blocks"
+        "transformer=$HERE/transformer-seed$SEEDS" --data "$DATA" --out "$HERE/blocks"
     tabulate table-3.6 "Alignments of the development set, teacher forced" alignments \
         "models=$HERE/alignments.json" "blocks=$HERE/blocks.json" --gold "$HERE/links.json"
 }
@@ -276,6 +276,7 @@ figure_3_8() {
 }
 
 figure_3_9() {
+    local SEEDS="${SEEDS%% *}"
     forced
     run nmtgrid analyze alignments "${TRACES[@]}" --line 1 --line 2 --out "$HERE/figure-3-9" \
         --json "$HERE/figure-3.9.json"
@@ -285,9 +286,9 @@ figure_3_9() {
 
 # `by_length EXPERIMENT TITLE NAME...`: BLEU in buckets of the test set, first seed, widest beam.
 by_length() {
-    local name files=()
+    local SEEDS="${SEEDS%% *}" name files=()
     for name in "${@:3}"; do
-        files+=("$name=$HERE/$name-seed${SEEDS%% *}/test-beam${BEAMS##* }.txt")
+        files+=("$name=$HERE/$name-seed$SEEDS/test-beam${BEAMS##* }.txt")
     done
     run nmtgrid analyze buckets "${files[@]}" --reference "$DATA/raw/test.$TARGET" \
         --source "$DATA/raw/test.$SOURCE" --lowercase --out "$HERE/${1//./-}" --json "$HERE/$1-buckets.json"
@@ -385,20 +386,23 @@ conll() {
                 dense "figure 4: growth $name" "growth$name" --set "model.growth=$name"
             done
             ;;
-        *) fail "there is no part $part of the CoNLL paper here: 1 2 3 4" ;;
         esac
     done
     tabulate conll "CoNLL paper" scores "${ROWS[@]}"
 }
 
-environment
+choices PARTS 1 2 3 4
 for experiment in "$@"; do
     case "$experiment" in
-    table-3.[1-8] | figure-3.8 | figure-3.9 | figure-3.10) deed="${experiment//[.-]/_}" ;;
-    conll) deed=conll ;;
+    table-3.[1-8] | figure-3.8 | figure-3.9 | figure-3.10 | conll) ;;
     *) fail "there is no experiment $experiment here: table-3.1 to table-3.8, figure-3.8, figure-3.9, \
 figure-3.10, conll" ;;
     esac
+done
+
+environment
+for experiment in "$@"; do
+    deed="${experiment//[.-]/_}"
     case "$experiment" in
     table-3.1 | table-3.3)
         ON="" HERE=""

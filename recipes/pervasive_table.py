@@ -89,11 +89,14 @@ def _scores(models: Sequence[Path]) -> Row:
     if None not in losses:
         row["valid_nll"] = spread(losses)  # nats per token
     for split in SPLITS:
-        if (models[0] / f"{split}-forced.json").is_file():
+        if all((model / f"{split}-forced.json").is_file() for model in models):
             row[f"{split}_perplexity"] = spread(
                 [read_json(model / f"{split}-forced.json")["perplexity"] for model in models]
             )
         for path in sorted(models[0].glob(f"{split}-beam*.json")):
+            # An earlier run of the first seed may have had other BEAMS.
+            if not all((model / path.name).is_file() for model in models):
+                continue
             row[f"{split}_{path.stem.rsplit('-')[-1]}"] = spread(
                 [read_json(model / path.name)["bleu_tokenized"] for model in models]
             )

@@ -26,8 +26,8 @@
 # MECHANISMS="mma itst wait-info" (some of those within the Transformer; none: without them),
 # POLICIES=edatt,alignatt (some of those without training), K=1..9, THRESHOLDS=0.1..0.9:0.2,
 # CELLS=4: the grid is trained at so many cells for each target token, drawn at random (all cells).
-# RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the name of such a record.
-# SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
+# RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the folder and the records of
+# such a run. SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -45,15 +45,14 @@ UPDATES="${UPDATES:-0}"
 TUNE_UPDATES="${TUNE_UPDATES:-$((UPDATES / 2))}"
 case "$ON" in toy*) MINUTES="${MINUTES:-3}" ;; *) MINUTES="${MINUTES:-10}" ;; esac
 TUNE_MINUTES="${TUNE_MINUTES:-$(awk -v whole="$MINUTES" 'BEGIN { print whole / 2 }')}"
-HERE="$RUNS/policies-$ON"
+HERE="$RUNS/policies-$ON${LABEL:+-$LABEL}"
 DATA="$HERE/data"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
-for name in ${MECHANISMS:-none}; do
-    [[ " mma itst wait-info none " == *" $name "* ]] ||
-        fail "no Transformer learns to read by $name: MECHANISMS are mma itst wait-info none"
-done
+choices ARCHS pervasive transformer
+choices MECHANISMS mma itst wait-info none
+choices READERS marginal marginal-area marginal-fixed dynamic binary-search divergence none
 
 environment
 dataset "$ON" "$DATA" "$HERE/text"
@@ -63,8 +62,7 @@ GRID=(--set model.source_causal=true --set model.aggregation=max)
 # `evaluate NAME SEED OPTION...`: translate the test set, unless that is done.
 evaluate() {
     local out="$HERE/eval/$1-seed$2"
-    if grep -qs '"complete": true' "$out/results.json"; then say "$out is there already."; return; fi
-    run nmtgrid online-eval "$1=$HERE/$1-seed$2" --data "$DATA" --split test --out "$out" "${@:3}"
+    once "$out/results.json" nmtgrid online-eval "$1=$HERE/$1-seed$2" --data "$DATA" --split test --out "$out" "${@:3}"
 }
 
 # `reader NAME SEED OBJECTIVE OPTION...`: train a reader from the weights of the grid, and evaluate it.
@@ -154,5 +152,5 @@ if [ "${ROUNDS:-7}" = 0 ]; then exit; fi
 for arch in ${ARCHS:-pervasive transformer}; do
     run python "$PROJECT/recipes/policies_speed.py" "$HERE/$arch-seed$first" --data "$DATA" \
         "${TIMED[@]/#/--policy=}" --rounds "${ROUNDS:-7}" --out "$HERE/speed-$arch"
-    record "policies-speed-$arch" "What reading policies cost, $arch" "$HERE/speed-$arch.json"
+    SEEDS="$first" record "policies-speed-$arch" "What reading policies cost, $arch" "$HERE/speed-$arch.json"
 done

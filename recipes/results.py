@@ -28,6 +28,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.base.errors import NmtgridError
+from nmtgrid.base.io.atomic import make_folder, write_text
 from recipes.machine import commit, machine, software, speed
 from recipes.seeds import PART, Record, combine
 
@@ -78,7 +80,8 @@ def read_json(path: Path) -> Any:
 
 def rows_of(path: Path) -> list[Row]:
     """Return the rows of a table, each a flat object. Raises SystemExit where there are none."""
-    rows = _rows(read_json(path))
+    values = read_json(path)
+    rows = _rows(values) if isinstance(values, dict | list) else []
     if not rows:
         raise SystemExit(f"error: {path} holds no rows that this program knows.")
     return [_flat(row) for row in rows]
@@ -89,7 +92,7 @@ def _rows(values: Any) -> list[Row]:
         return [row for row in values if isinstance(row, dict)]
     for key in ("rows", "settings", "models", "systems"):
         if isinstance(values.get(key), list):
-            return list(values[key])
+            return _rows(values[key])
     if "fixed" in values and "full" in values:
         return _tuned(values)
     # A page of several sections, or one section under its name.
@@ -170,27 +173,47 @@ def adopt(
             record["picture"] = picture
             # A record that is here already, and gets a title or a note, has its picture here too.
             if not other_seeds and path.resolve() != target.resolve():
-                shutil.copyfile(path.with_name(picture), FIGURES / picture)
+                _copy(path.with_name(picture), FIGURES / picture)
         _write(record, target)
         print(f"{target.name}: {len(record['rows'])} rows")
+
+
+def _copy(picture: Path, target: Path) -> None:
+    """Copy a picture. Raises SystemExit where it is not there or cannot be written."""
+    try:
+        shutil.copyfile(picture, target)
+    except OSError as fault:
+        raise SystemExit(f"error: the picture {picture} cannot be copied: {fault}") from None
 
 
 def read(path: Path) -> Record:
     """Return a record. Raises SystemExit for a file that is none."""
     record = read_json(path)
-    keys = {"experiment", "title", "command", "small", "date", "machine", "software", "rows"}
-    if not isinstance(record, dict) or not keys <= set(record):
+    if not isinstance(record, dict) or not _is_record(record):
         raise SystemExit(f"error: {path} is not a record written by `results.py keep`.")
     return record
 
 
+def _is_record(values: Row) -> bool:
+    """Return whether all that a record needs is there, each of its kind."""
+    texts = ("experiment", "title", "command", "date", "machine", "software")
+    rows, notes, picture = values.get("rows"), values.get("notes", []), values.get("picture", "")
+    return (
+        all(isinstance(values.get(name), str) for name in texts)
+        and isinstance(values.get("small"), bool)
+        and isinstance(rows, list) and all(isinstance(row, dict) for row in rows)
+        and isinstance(notes, list) and all(isinstance(note, str) for note in notes)
+        and isinstance(picture, str) and Path(picture).name == picture
+    )  # fmt: skip
+
+
 def _write(record: Record, path: Path) -> None:
     """Write a record as JSON, with a row in a line."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     facts = json.dumps(record | {"rows": []}, indent=1, ensure_ascii=False)
     rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in record["rows"])
     text = facts.replace('"rows": []', f'"rows": [\n  {rows}\n ]', 1)
-    path.write_text(text + "\n", encoding="utf-8")
+    write_text(path, text + "\n")
 
 
 def table_of(rows: Sequence[Row]) -> str:
@@ -320,7 +343,14 @@ def main() -> int:
     adopting.add_argument("--note", default="")
     commands.add_parser("write", help="write the pages")
     commands.add_parser("check", help="report whether the pages are current")
-    options = parser.parse_args()
+    try:
+        return _run(parser.parse_args())
+    except NmtgridError as fault:
+        raise SystemExit(f"error: {fault}") from None
+
+
+def _run(options: argparse.Namespace) -> int:
+    """Do what the command line asks for."""
     if options.what == "keep":
         record = keep(
             options.experiment, options.title, options.table, options.command, options.seeds
@@ -330,8 +360,8 @@ def main() -> int:
         if options.picture:
             picture = options.out.with_suffix(options.picture.suffix)
             record["picture"] = picture.name
-            picture.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(options.picture, picture)
+            make_folder(picture.parent)
+            _copy(options.picture, picture)
         _write(record, options.out)
         return 0
     if options.what == "adopt":

@@ -17,8 +17,8 @@
 # ARCHS="bilstm pervasive" (WMT: bilstm), LOSSES="mle tok ..." (losses.sh has their parameters too),
 # SEEDS="1 2 3", BEAM=5. UPDATES=N trains all for as many updates, or MINUTES of processor time (multi30k
 # 20, toy 2); 0 of both: as long as the presets say. RUNS=runs (output folder), table and picture of the
-# gains as smoothing-$ON/table-E.3.{md,json,png}; SETS="--set ..." for every model. SMALL=1: the toy
-# corpus, 40 updates, four losses. Existing results are kept.
+# gains as smoothing-$ON/table-E.3.{md,json,png}; SETS="--set ..." for every model, DATA=DIR: a dataset of
+# yours in the place of that of ON. SMALL=1: the toy corpus, 40 updates, four losses. Existing results are kept.
 # Captions, table E.1: recipes/captions.sh, with the same LOSSES.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -46,13 +46,17 @@ iwslt14-de-en | wmt14-en-fr) MINUTES="${MINUTES:-0}" ;;
 *) fail "there is no corpus $ON here: multi30k toy iwslt14-de-en wmt14-en-fr" ;;
 esac
 HERE="$RUNS/smoothing-$ON"
-DATA="${DATA:-$HERE/data}"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 environment
 [ "$DRY_RUN" != 0 ] || mkdir -p "$HERE"
-dataset "$ON" "$DATA" "$HERE/text"
+if [ -n "${DATA:-}" ]; then
+    INVOKED="DATA=DIR $INVOKED"
+else
+    DATA="$HERE/data"
+    dataset "$ON" "$DATA" "$HERE/text"
+fi
 RESULTS=()
 for seed in $SEEDS; do
     for loss in $LOSSES; do

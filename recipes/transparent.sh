@@ -20,7 +20,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
-if [ "$SMALL" = 1 ]; then ON=toy DEPTHS="${DEPTHS:-4}"; fi
+if [ "$SMALL" = 1 ]; then ON="${ON:-toy}" DEPTHS="${DEPTHS:-4}"; fi
 ON="${ON:-multi30k}"
 DEPTHS="${DEPTHS:-12}"
 UPDATES="${UPDATES:-0}"

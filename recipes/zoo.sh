@@ -22,7 +22,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
-if [ "$SMALL" = 1 ]; then ON=toy; fi
+if [ "$SMALL" = 1 ]; then ON="${ON:-toy}"; fi
 ON="${ON:-multi30k}"
 UPDATES="${UPDATES:-0}"
 SEED="${SEED:-1}"
@@ -52,6 +52,7 @@ iwslt14-*)
 iwslt14-en-de toy" ;;
 esac
 MINUTES="${MINUTES:-30}"
+choices SYSTEMS $(for system in $EVERY; do say "${system%%:*}"; done)
 
 environment
 DATA="$HERE/data"

@@ -1,6 +1,7 @@
 """The dataset of recipes/distill.sh: a teacher's translations in the place of the references."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,22 @@ def test_lines_of_another_run_are_not_taken(data: Path, teacher: Path, tmp_path:
         with pytest.raises(SystemExit, match="another dataset, teacher, beam or SPLIT"):
             distill_table.split(data, lines, size, teacher, beam)
     assert (lines / "0001.txt").read_text() == "work"
+
+
+def test_a_dataset_of_another_teacher_is_not_taken(
+    data: Path, teacher: Path, tmp_path: Path
+) -> None:
+    """Not even where its lines were removed: the table would be of the teacher before."""
+    lines, out = tmp_path / "lines", tmp_path / "distilled"
+    distill_table.split(data, lines, SIZE, teacher, beam=5)
+    _translate(data, lines, bad=0)
+    distill_table.make_dataset(data, lines, out, originals=False)
+    distill_table.make_dataset(data, lines, out, originals=False)
+    (teacher / "model.safetensors").write_bytes(b"other weights")
+    shutil.rmtree(lines)
+    distill_table.split(data, lines, SIZE, teacher, beam=5)
+    with pytest.raises(SystemExit, match="distilled is of another dataset, teacher"):
+        distill_table.make_dataset(data, lines, out, originals=False)
 
 
 def test_what_is_missing_is_named(data: Path, teacher: Path, tmp_path: Path) -> None:

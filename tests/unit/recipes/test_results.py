@@ -69,7 +69,9 @@ def test_rows_of_what_commands_write(
     assert results.rows_of(path) == expected
 
 
-@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"rows": []}'])
+@pytest.mark.parametrize(
+    "text", ["", "{", "{}", "[]", "3", '"text"', '{"rows": []}', '{"rows": [1]}', '{"rows": 1}']
+)
 def test_a_file_without_rows_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "table.json"
     path.write_text(text)
@@ -114,6 +116,37 @@ def test_keeping_and_adopting_records(tmp_path: Path, monkeypatch: pytest.Monkey
     path.write_text(json.dumps(_record(rows=[{"bleu": 3, "traces": "/somewhere/a.jsonl"}])))
     results.adopt([path])
     assert results.read(tmp_path / "records/small-conll-toy.json")["rows"] == [{"bleu": 3}]
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"rows": 3}, {"rows": [1]}, {"command": 3}, {"small": "no"}, {"notes": "a text"},
+        {"picture": "../../other.png"}, {"picture": "missing.png"},
+    ],
+)  # fmt: skip
+def test_what_is_no_record_is_not_adopted(
+    changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(results, "RECORDS", tmp_path / "records")
+    monkeypatch.setattr(results, "FIGURES", tmp_path)
+    path = tmp_path / "conll-toy.json"
+    path.write_text(json.dumps(_record(small=False) | changed))
+    with pytest.raises(SystemExit, match="error: "):
+        results.adopt([path], note="a note")
+    assert not (tmp_path / "records").exists()
+
+
+def test_a_record_that_cannot_be_written_is_an_error_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, file = tmp_path / "table.json", tmp_path / "file"
+    table.write_text('[{"bleu": 3}]')
+    file.touch()
+    words = ["keep", "conll", "--title", "T", "--command", "bash x", "--table", str(table)]
+    monkeypatch.setattr("sys.argv", ["results", *words, "--out", str(file / "record.json")])
+    with pytest.raises(SystemExit, match=f"error: {file} could not be written"):
+        results.main()
 
 
 def test_an_adopted_record_gets_another_title_and_a_note(
