@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 from collections.abc import Iterator
@@ -35,6 +36,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(no_gpu)
         if item.get_closest_marker("real") and not os.environ.get("NMTGRID_DATA"):
             item.add_marker(no_data)
+
+
+def pytest_collection_finish() -> None:
+    """Let Python look for garbage among what tests make, not among themselves."""
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

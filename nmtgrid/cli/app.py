@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import errno
+import gc
 import importlib
 import importlib.abc
 import os
@@ -74,6 +75,8 @@ _SMALLER_BATCHES = {
 }
 _PAUSE = 10.0
 """Seconds that a silent process of several waits before it reports an error itself."""
+_OBJECTS = 10_000
+"""New objects after which Python looks for garbage, 700 to 2,000 by default."""
 _MOMENT = 0.05
 """Seconds before an interruption that Python dropped is raised again."""
 
@@ -197,6 +200,9 @@ def program() -> NoReturn:
         if codes and codes[0] > 128:
             _end_process(codes[0])
 
+    # What torch loads stays: Python would look through it for garbage again and again, in a seventh
+    # of the time that a command takes to start.
+    gc.set_threshold(_OBJECTS)
     # Before any other such function is registered, so that it is the last of them to be called.
     atexit.register(end_after_interruption)
     codes.append(main())
