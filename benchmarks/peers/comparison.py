@@ -25,7 +25,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.peers.data import plain_weights, train_common, write_task
+from benchmarks.peers.data import SETTINGS, plain_weights, train_common, write_task
 from benchmarks.peers.nmtgrid import model_settings
 from benchmarks.store import Section, section, to_markdown
 from benchmarks.timing import Conditions, facts, precisions
@@ -244,9 +244,11 @@ def check_same(task: dict[str, Any], loaded: LoadedModel, dataset: Dataset) -> N
 def contest(
     data: Path, python: str, folder: Path, model: Path | None = None, *,
     minutes: float, rounds: int, seconds: float, only: Sequence[str] = (),
+    sentences: int = SETTINGS["sentences"],
 ) -> dict[str, Any]:  # fmt: skip
     """Prepare, measure all in turn, and return the figures with what they depend on."""
     task = prepare(data.resolve(), folder, model and model.resolve(), minutes)
+    task["sentences"] = sentences
     workers = start(task, python, folder)
     try:
         versions = {name: worker.greeting["version"] for name, worker in workers.items()}
@@ -279,6 +281,9 @@ def main() -> None:
     parser.add_argument(
         "--only", action="append", choices=tuple(commands(0)), help="a part; may be repeated"
     )
+    parser.add_argument(
+        "--sentences", type=int, default=SETTINGS["sentences"], help="of a batch of decoding"
+    )
     parser.add_argument("--core", type=int, help="pin all work to this core")
     parser.add_argument("--model", type=Path, help="the common weights; else they are trained")
     parser.add_argument("--minutes", type=float, default=30, help="of processor for that training")
@@ -291,7 +296,7 @@ def main() -> None:
     results = contest(
         options.data, options.peers_python, options.folder.resolve(), options.model,
         minutes=options.minutes, rounds=options.rounds, seconds=options.seconds,
-        only=options.only or (),
+        only=options.only or (), sentences=options.sentences,
     )  # fmt: skip
     print(to_markdown("peers", as_section(results)))
     if options.out:
