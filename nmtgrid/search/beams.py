@@ -125,10 +125,7 @@ class Groups:
 
 
 class Following(NamedTuple):
-    """What follows a step: `groups` are those before it where nothing has changed in them.
-
-    alignment [R, S] is that of its predictions, None unless needed.
-    """
+    """What follows a step; alignment [R, S] is that of its predictions, None unless needed."""
 
     rows: Rows
     groups: Groups

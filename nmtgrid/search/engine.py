@@ -362,8 +362,6 @@ class SearchRun:
             self.rows = dataclasses.replace(self.rows, coverage=coverage, is_word=is_word)
         limits = self.rules.limits.repeat_interleave(self.copies)
         self.groups = Groups.begin(plan, self.select.width, limits, keys)
-        # The groups' sentences, repeated for their rows, until either changes.
-        self._numbers, self._sentences = self.groups.numbers, torch.empty(0)
         self.tree = PrefixTree(self.rows, None if halt is None else models[0].traits.num_exits)
         self.finished = FinishedHypotheses(self.groups, min(plan.nbest, self.select.width))
         has_static_form = graphs is not None and graphs.can_record(self.states, self.rules)
@@ -406,18 +404,13 @@ class SearchRun:
         if self.align and following.alignment is not None:
             # Without those of rows that padding has added since the last step.
             self.tree.alignments.append(following.alignment[: len(self.rows.tokens)])
-        # A recording writes into the same groups at each step.
-        has_changed = self.recorded is not None or following.groups is not self.groups
         self.groups = following.groups
-        return self._drop_done(following.rows, step, has_changed)
+        return self._drop_done(following.rows, step)
 
     def _sentence(self) -> Tensor:
         """Return [R]: the position of each row's sentence in the batch."""
-        numbers, rows = self.groups.numbers, len(self.rows.tokens)
-        if numbers is not self._numbers or rows != len(self._sentences):
-            self._numbers = numbers
-            self._sentences = (numbers // self.copies).repeat_interleave(rows // len(numbers))
-        return self._sentences
+        rows_per_group = len(self.rows.tokens) // len(self.groups.numbers)
+        return (self.groups.numbers // self.copies).repeat_interleave(rows_per_group)
 
     def _step(self, step: int) -> Following:
         sentence = self._sentence()
@@ -533,11 +526,11 @@ class SearchRun:
             rules = dataclasses.replace(rules, constraints=(is_early, *rules.constraints))
         return rules.apply(log_probabilities, step, sentence, at_limit=step >= self.min_limit)
 
-    def _drop_done(self, rows: Rows, step: int, has_changed: bool) -> bool:
+    def _drop_done(self, rows: Rows, step: int) -> bool:
         """Go on with `rows`, without the sentences that are done; return False without any."""
         is_dropping = False
         # Rows of a sentence that is done stay until the next look, but nothing comes of them.
-        if has_changed and (step + 1) % self.check_every == 0:
+        if (step + 1) % self.check_every == 0:
             going = (~self.groups.is_done).nonzero()[:, 0]
             if len(going) == 0:
                 return False
