@@ -725,10 +725,23 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "Training on all paths is as good as choosing the best one, on WMT'15 De-En",
+                "Training Transformers on many paths is as good as choosing the best one",
                 "figure 4.13",
-                "",
-                "ON=wmt15-de-en " + _FIGURE_4.format("4.13"),
+                "a figure, on WMT'15 De-En",
+                _FIGURE_4.format("4.13"),
+                Evidence(
+                    "figure-4.13-updates-multi30k",
+                    "Multi30k De-En, Transformer, 500 updates each, {seeds}",
+                    "in part",
+                    _against_baseline(
+                        tf_k1="trained for k = 1", tf_k3="for k = 3", tf_k5="for k = 5",
+                        tf_k7="for k = 7", tf_k9="for k = 9", tf_uni_inf="offline",
+                    ),
+                    "The baseline is trained on sampled paths. No model trained for one k differs "
+                    "from it significantly but those for k = 1 and 3, which serve no larger k. But "
+                    "with the k that they are trained for, those for k = 3 to 9 are 0.7 to 1.0 BLEU "
+                    "ahead of it, at the same or a smaller lagging.",
+                ),
             ),
             Claim(
                 "Wait-1 loses more on difficult sentences, less so after training on many paths",

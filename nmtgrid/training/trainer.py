@@ -383,7 +383,7 @@ class Trainer:
             bleu=best.bleu,
             cider=best.cider,
             best_criterion=best.criterion,
-            was_validated=self.validator is not None,
+            was_validated=self.validator is not None and progress.validated_update > 0,
         )
 
     def _read(self, indices: NDArray[Any], epoch: int) -> Batch:

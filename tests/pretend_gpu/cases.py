@@ -259,19 +259,20 @@ def decode(model: TranslationModel, decoding: Decoding) -> dict[str, float]:
     Shapes are known: recordings are made in searches before.
     """
     graphs = Graphs(Recorder(CUDA)) if decoding.is_recorded else None
-    short = _counted(model, decoding, STEPS, graphs)
+    short = _counted(model, decoding, STEPS, graphs, 2 if decoding.is_recorded else 1)
     figures = {name: round(count / STEPS, 2) for name, count in short.items()}
     if graphs is not None:
-        long = _counted(model, decoding, STEPS + MORE, graphs)
+        # Its shapes have been seen: the first search records those that are left.
+        long = _counted(model, decoding, STEPS + MORE, graphs, 1)
         for name in ("launches", "waits"):
             figures[f"{name} of a later step"] = round((long[name] - short[name]) / MORE, 2)
     return figures
 
 
 def _counted(
-    model: TranslationModel, decoding: Decoding, steps: int, graphs: Graphs | None
+    model: TranslationModel, decoding: Decoding, steps: int, graphs: Graphs | None, before: int
 ) -> dict[str, int]:
-    """Return the figures of a search of so many steps."""
+    """Return the figures of a search of so many steps, after so many others `before`."""
     length = steps - 1
     plan = dataclasses.replace(
         decoding.plan, min_length=length, max_length_a=float(length), max_length_b=0.0
@@ -284,7 +285,7 @@ def _counted(
     with torch.autocast("cuda", torch.bfloat16):
         # Only replays are counted.
         with Device.counting() as first:
-            lists = [run() for _ in range(2 if graphs is not None else 1)]
+            lists = [run() for _ in range(before)]
         refuse(first)
         with Device.counting() as counts:
             lists.append(run())

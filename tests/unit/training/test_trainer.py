@@ -298,6 +298,7 @@ def test_a_stop_request_ends_after_the_update_and_saves(tmp_path: Path) -> None:
     last = happened[-1]
     assert isinstance(last, events.Finished) and last.interrupted and last.update == 3
     assert not any(isinstance(event, events.Validated) for event in happened)
+    assert not last.was_validated, "a validator that was never asked found no bad loss"
     again = trainer(tmp_path)
     assert again.resume() and again.progress.update == 3
 
