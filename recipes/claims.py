@@ -693,6 +693,18 @@ CHAPTERS = (
                         "far above the model that it started from is in part due to its further "
                         "updates. With lambda = 0 it is below.",
                     ),
+                    Evidence(
+                        "figure-4.14-pa-k7-updates-multi30k",
+                        "Multi30k De-En, Pervasive Attention, 700 updates with k = 7 and 350 with "
+                        "the agent, {seeds}",
+                        "not reproduced",
+                        _dynamic({
+                            "lambda = 0: ": "pa-k7-agent0",
+                            "lambda = 1: ": "pa-k7-agent1",
+                        }),
+                        "From a model for wait-7 the agent with lambda = 1 is not significantly "
+                        "above wait-k of the same weights, the one with lambda = 0 below it.",
+                    ),
                 ),
             ),
             Claim(
