@@ -67,7 +67,24 @@ class ShownArguments(CommandArguments):
         check_rules(
             self, [Requires("picture", "out", "`--format` is for figures: add `--out`.")], faults
         )
-        check_out(self.out, self.json, inputs)
+        outputs, out = {"--json": self.json}, self.out
+        if out is not None and is_file(out):
+            from nmtgrid.analysis.plotting.figure import check_suffix
+
+            check_suffix(out)
+            folder = out.parent
+            above = next(parent for parent in (folder, *folder.parents) if parent.exists())
+            if not above.is_dir() or not os.access(above, os.W_OK):
+                raise ConfigError(
+                    f"`--out`: the folder {folder} cannot be made: {above} is "
+                    + ("no folder." if not above.is_dir() else "one that may only be read."),
+                    "Choose another `--out`.",
+                )
+            if folder.is_dir():
+                outputs["--out"] = out
+        elif wrong := unusable("--out", out):
+            raise ConfigError(wrong, "Figures may also be one file that ends in .png or .svg.")
+        check_outputs(outputs, {f"FILE {path}": path for path in inputs if path is not None})
 
     @property
     def other_outputs(self) -> dict[str, Path | None]:
@@ -152,28 +169,6 @@ class QualityArguments(ShownArguments, EvaluationArguments):
         check_rules(self, EVALUATION_RULES)
         inputs = [split_label(text)[1] for text in systems]
         self.check(*inputs, self.reference, self.source, *others)
-
-
-def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]) -> None:
-    """Raise ConfigError unless pictures and JSON can be written and replace no input."""
-    outputs = {"--json": json}
-    if out is not None and is_file(out):
-        from nmtgrid.analysis.plotting.figure import check_suffix
-
-        check_suffix(out)
-        folder = out.parent
-        above = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        if not above.is_dir() or not os.access(above, os.W_OK):
-            raise ConfigError(
-                f"`--out`: the folder {folder} cannot be made: {above} is "
-                + ("no folder." if not above.is_dir() else "one that may only be read."),
-                "Choose another `--out`.",
-            )
-        if folder.is_dir():
-            outputs["--out"] = out
-    elif faults := unusable("--out", out):
-        raise ConfigError(faults, "Figures may also be one file that ends in .png or .svg.")
-    check_outputs(outputs, {f"FILE {path}": path for path in inputs if path is not None})
 
 
 def is_file(out: Path) -> bool:
