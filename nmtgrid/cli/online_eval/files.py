@@ -154,7 +154,7 @@ class Files:
 
     def __init__(self, arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
         """Make the folders. Raises ConfigError for names that cannot be folders of their own."""
-        self.arguments, self.systems = arguments, systems
+        self.arguments = arguments
         # A slash in a name must not create a folder within a folder.
         self._names = {system.name: system.name.replace("/", "-") for system in systems}
         if len(systems) == 1:
