@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeGuard
 
 import typer
 
@@ -62,13 +62,13 @@ class ShownArguments(CommandArguments):
     def check(self, *inputs: Path | None) -> None:
         """Raise ConfigError unless pictures and JSON can be written and replace no input."""
         faults = []
-        if self.out is not None and is_file(self.out) and "picture" in explicit_options(self):
+        if is_file(self.out) and "picture" in explicit_options(self):
             faults.append("`--format` is for figures in a folder: a file has that of its name.")
         check_rules(
             self, [Requires("picture", "out", "`--format` is for figures: add `--out`.")], faults
         )
         outputs, out = {"--json": self.json}, self.out
-        if out is not None and is_file(out):
+        if is_file(out):
             from nmtgrid.analysis.plotting.figure import check_suffix
 
             check_suffix(out)
@@ -89,8 +89,7 @@ class ShownArguments(CommandArguments):
     @property
     def other_outputs(self) -> dict[str, Path | None]:
         """The files of `--json` and `--out`, which no further output may replace."""
-        has_file = self.out is not None and is_file(self.out)
-        return {"--json": self.json, "--out": self.out if has_file else None}
+        return {"--json": self.json, "--out": self.out if is_file(self.out) else None}
 
     def show(self, section: Section) -> None:
         """Print the finding and the tables, draw the pictures, write the values."""
@@ -171,9 +170,9 @@ class QualityArguments(ShownArguments, EvaluationArguments):
         self.check(*inputs, self.reference, self.source, *others)
 
 
-def is_file(out: Path) -> bool:
+def is_file(out: Path | None) -> TypeGuard[Path]:
     """Return whether `--out` names a picture, not a folder."""
-    return bool(out.suffix) and not out.is_dir()
+    return out is not None and bool(out.suffix) and not out.is_dir()
 
 
 def line_faults(lines: Sequence[int]) -> list[str]:
