@@ -29,12 +29,14 @@ from benchmarks.peers.data import SETTINGS, plain_weights, train_common, write_t
 from benchmarks.peers.nmtgrid import model_settings
 from benchmarks.store import Section, section, to_markdown
 from benchmarks.timing import Conditions, facts, precisions
+from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.arrays import save_tensors
 from nmtgrid.base.io.atomic import write_json
 from nmtgrid.convert import to_ctranslate2
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.search.translate import default_plan
 
 PROJECT = Path(__file__).resolve().parents[2]
 FLOORS = {
@@ -218,7 +220,8 @@ def prepare(data: Path, folder: Path, model: Path | None, minutes: float) -> dic
     save_tensors(Path(task["weights"]), plain_weights(to_ctranslate2.check(loaded.model)))
     shutil.rmtree(task["ctranslate2"], ignore_errors=True)
     with contextlib.suppress(ConfigError):
-        to_ctranslate2.export(loaded, Path(task["ctranslate2"]))
+        search = to_json(default_plan(loaded))
+        to_ctranslate2.export(loaded, Path(task["ctranslate2"]), search)
     return task
 
 

@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 from rich.progress import (
@@ -20,8 +20,6 @@ from rich.progress import (
 )
 from rich.table import Table
 from rich.text import Text
-
-Item = TypeVar("Item")
 
 output = Console(soft_wrap=True, highlight=False)
 # Messages go to standard error, so that the output of `decode` can be piped.

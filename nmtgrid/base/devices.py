@@ -49,8 +49,8 @@ class HeapTrimmer:
     def __init__(self) -> None:
         self._limit = 0
 
-    def trim(self) -> bool:
-        """Call `free_memory` if the process has grown by half; return whether it has.
+    def trim(self) -> None:
+        """Call `free_memory` if the process has grown by half.
 
         Since the first call, or the first one after memory was given back.
         """
@@ -58,10 +58,9 @@ class HeapTrimmer:
         if self._limit and size > self._limit:
             free_memory()
             self._limit = 0
-            return True
-        # Half of a small process is soon reached, and not worth a second pass.
-        self._limit = self._limit or max(size * 3 // 2, size + _LEAST_GROWTH)
-        return False
+        else:
+            # Half of a small process is soon reached, and not worth a second pass.
+            self._limit = self._limit or max(size * 3 // 2, size + _LEAST_GROWTH)
 
 
 _LEAST_GROWTH = 2**28

@@ -26,9 +26,9 @@ class FileOption:
     """What messages call it."""
     kind: Any
     """Its type, as annotated."""
-    help: str = ""
-    parse: Callable[[str], Any] | None = None
-    is_list: bool = False
+    help: str
+    parse: Callable[[str], Any] | None
+    is_list: bool
     """Whether its text is a list such as `1,2,3`, which a file may write as one."""
 
     @property

@@ -56,7 +56,7 @@ def command(arguments: ExportArguments) -> None:
 
     model, out = load_model(arguments.model, weights=arguments.weights), arguments.out
     search = to_json(default_plan(model))
-    files = to_ctranslate2.export(model, out, arguments.quantization, search)
+    files = to_ctranslate2.export(model, out, search, arguments.quantization)
     sizes = {name: (out / name).stat().st_size for name in files}
     rows = [(name, round(size / 1000)) for name, size in sizes.items()]
     console.table("Exported", ("file", "kB"), rows)

@@ -9,7 +9,6 @@ from typing import Literal
 from nmtgrid.base.config import from_attributes
 from nmtgrid.cli.import_report import report_import
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
@@ -44,7 +43,6 @@ class ImportArguments(CommandArguments):
     {
         INPUT_OUTPUT: "dict_source dict_target codes codes_target out",
         "Text": "source_lang target_lang tokenize lowercase",
-        GENERAL: "json",
     },
     "nmtgrid import-fairseq checkpoint_best.pt --dict-source dict.de.txt "
     "--dict-target dict.en.txt --codes bpe.codes --lowercase --out MODEL",

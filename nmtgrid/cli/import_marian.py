@@ -7,7 +7,6 @@ from pathlib import Path
 
 from nmtgrid.cli.import_report import report_import
 from nmtgrid.cli.options import (
-    GENERAL,
     INPUT_OUTPUT,
     REQUIRED,
     CommandArguments,
@@ -30,7 +29,7 @@ class ImportArguments(CommandArguments):
 
 @takes(
     ImportArguments,
-    {INPUT_OUTPUT: "out source_lang target_lang", GENERAL: "json"},
+    {INPUT_OUTPUT: "out source_lang target_lang"},
     "nmtgrid import-marian opus-mt-de-en --out MODEL",
 )
 def command(arguments: ImportArguments) -> None:

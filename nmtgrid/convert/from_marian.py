@@ -18,7 +18,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError
 from nmtgrid.base.io.arrays import Entry, load_tensors, read_header
 from nmtgrid.base.io.records import (
@@ -79,7 +78,6 @@ class _Config(Record):
     pad_token_id: Count
     eos_token_id: Count = 0
     decoder_vocab_size: Size | None = None
-    model_type: str = ""
     scale_embedding: bool = False
     share_encoder_decoder_embeddings: bool = True
     tie_word_embeddings: bool = True
@@ -196,7 +194,6 @@ def import_folder(
     weights = _open_weights(folder / WEIGHTS)
     plan = _plan(config, weights, sides)
     search = _search(folder, values, config, plan.notes)
-    check(plan.config)
     model = build_model(plan, weights, pipeline)
     settings = {"search": search, "imported": {"program": "marian", "arch": "MarianMTModel"}}
     origin = f"the `MarianMTModel` in `{folder.resolve().name}`"

@@ -65,13 +65,13 @@ def check(model: TranslationModel) -> Transformer:
 def export(
     loaded: LoadedModel,
     folder: Path,
+    search: Mapping[str, Any],
     quantization: str = "float32",
-    search: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Write `loaded` and its text pipeline into the new folder; return the names of its files.
 
-    `quantization` is one of CTranslate2's names, such as "float32" or "int8"; `search` has the
-    settings of a search that the README asks for (None: those that the model has).
+    `search` has the settings of the search that the README asks for; `quantization` is one of
+    CTranslate2's names, such as "float32" or "int8".
 
     Raises ConfigError for what it cannot hold or when the package is missing, ModelError when
     the folder is taken, StorageError when it cannot be made.
@@ -89,17 +89,13 @@ def export(
         spec.optimize(quantization=quantization)
         spec.save(str(building))
         pipeline.save(building)
-        search = search or loaded.settings.get("search") or {}
-        limit = str(POSITIONS)
-        if "max_length_a" in search:
-            sizes = f"{search['max_length_b']:g} * (1 + max(map(len, sources)))"
-            limit = f"min({POSITIONS}, int({search['max_length_a']:g} + {sizes}))"
+        sizes = f"{search['max_length_b']:g} * (1 + max(map(len, sources)))"
         readme = _README.format(
             folder=folder,
-            beam=search.get("beam", 1),
-            penalty=search.get("length_penalty", 1.0),
+            beam=search["beam"],
+            penalty=search["length_penalty"],
             longest=POSITIONS - 1,
-            limit=limit,
+            limit=f"min({POSITIONS}, int({search['max_length_a']:g} + {sizes}))",
         )
         write_text(building / "README.md", readme)
         return sorted(path.name for path in building.iterdir())

@@ -271,7 +271,7 @@ class Streams:
     def __len__(self) -> int:
         return len(self._streams)
 
-    def open(self, systems: Sequence[System], idle: float | None = None) -> Stream:
+    def open(self, systems: Sequence[System], idle: float | None) -> Stream:
         """Return a new stream, dropped after `idle` seconds (at most the limit's) without use.
 
         Raises Refusal where there are too many, ConfigError where a model cannot.

@@ -173,7 +173,7 @@ class ArrayFile:
             raise storage_error(self.path, fault) from fault
         self._counts[name] += len(values)
 
-    def close(self, facts: Mapping[str, str] | None = None) -> None:
+    def close(self) -> None:
         """Join the arrays and rename the file to its path."""
         entries: dict[str, Any] = {}
         offset = 0
@@ -185,7 +185,7 @@ class ArrayFile:
             entries[name] = {"dtype": self.kinds[name], "shape": [count], "data_offsets": span}
             offset = span[1]
         names = list(entries)
-        entries["__metadata__"] = {**(facts or {}), CHECKSUM: _UNKNOWN}
+        entries["__metadata__"] = {CHECKSUM: _UNKNOWN}
         header = json.dumps(entries).encode()
         # The arrays begin at a multiple of 8 bytes, as memory maps of 8-byte items need it.
         header += b" " * (-len(header) % 8)
@@ -211,10 +211,8 @@ class ArrayFile:
                 file.close()
 
 
-def save_tensors(
-    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None
-) -> None:
-    """Write `tensors` as a safetensors file with `facts` (text) and a checksum in its header."""
+def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write `tensors` as a safetensors file with a checksum in its header."""
     from safetensors.torch import save
 
     # Sorted, so that equal tensors give equal files.
@@ -226,7 +224,7 @@ def save_tensors(
             stored[name] = tensor.clone()
         seen.add(tensor.data_ptr())
     # The library writes the header; the checksum then replaces a placeholder of the same length.
-    blob = memoryview(save(stored, {**(facts or {}), CHECKSUM: _UNKNOWN}))
+    blob = memoryview(save(stored, {CHECKSUM: _UNKNOWN}))
     start = 8 + struct.unpack("<Q", blob[:8])[0]
     with atomic_file(path) as file:
         file.write(_with_checksum(bytes(blob[:start]), [blob[start:]]))

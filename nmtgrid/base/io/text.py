@@ -236,12 +236,13 @@ def check_line_ends(raw: bytes, path: str | Path) -> None:
         )
 
 
-def check_file(path: str | Path, advice: str = "Save it as a file first.") -> None:
+def check_file(path: str | Path) -> None:
     """Raise InputError for a pipe, a socket or a device, where a file is read more than once.
 
     Nothing is said of a file that is missing.
     """
     if is_stream(Path(path)):
+        advice = "Save it as a file first."
         raise InputError("this is a pipe, a socket or a device, not a file.", advice, path=path)
 
 

@@ -49,7 +49,7 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
 
 
 def map_ordered(
-    work: Callable[[Chunk], Result], parts: Iterable[Chunk], workers: int = 1
+    work: Callable[[Chunk], Result], parts: Iterable[Chunk], workers: int
 ) -> Iterator[tuple[Chunk, Result]]:
     """Yield each part with its result, in order; at most 2 x workers parts are in flight.
 

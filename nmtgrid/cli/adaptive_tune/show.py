@@ -22,7 +22,7 @@ from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, with_checksum, write_json
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
-from nmtgrid.cli.analyze.show import ShownArguments, check_out
+from nmtgrid.cli.analyze.show import ShownArguments
 from nmtgrid.cli.guarantees import print_certified
 from nmtgrid.cli.options import write_report
 from nmtgrid.models.api import Verified
@@ -258,8 +258,8 @@ def speedup(full: Measured, measured: Measured) -> float:
 
 def draw_results(named: Sequence[str], out: Path | None, json: Path | None) -> None:
     """Show and draw tunings, those of one name pooled: the best of each budget."""
-    pairs = [split_label(text) for text in named]
+    pairs, shown = [split_label(text) for text in named], ShownArguments(out=out, json=json)
     # Checked before reading: an output must not overwrite a tuning that is an input.
-    check_out(out, json, [path for _, path in pairs])
+    shown.check(*(path for _, path in pairs))
     tunings = [read_tuning(path, label) for label, path in pairs]
-    ShownArguments(out=out, json=json).show(tuning_section(tunings))
+    shown.show(tuning_section(tunings))

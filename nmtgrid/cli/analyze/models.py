@@ -135,7 +135,7 @@ def curves(arguments: CurvesArguments) -> None:
         if len(run.notes) > _NOTES_SHOWN:
             console.warn(f"{run.path}: {len(run.notes):,} lines are skipped in all.")
     section = training_section(runs, against)
-    if out is not None and is_file(out):
+    if is_file(out):
         # One file has them all, two abreast.
         whole = Picture(
             "curves", "", lambda path: draw_panels([*panels(runs, against).values()], path)

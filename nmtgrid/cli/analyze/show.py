@@ -6,7 +6,7 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeGuard
 
 import typer
 
@@ -62,18 +62,34 @@ class ShownArguments(CommandArguments):
     def check(self, *inputs: Path | None) -> None:
         """Raise ConfigError unless pictures and JSON can be written and replace no input."""
         faults = []
-        if self.out is not None and is_file(self.out) and "picture" in explicit_options(self):
+        if is_file(self.out) and "picture" in explicit_options(self):
             faults.append("`--format` is for figures in a folder: a file has that of its name.")
         check_rules(
             self, [Requires("picture", "out", "`--format` is for figures: add `--out`.")], faults
         )
-        check_out(self.out, self.json, inputs)
+        outputs, out = {"--json": self.json}, self.out
+        if is_file(out):
+            from nmtgrid.analysis.plotting.figure import check_suffix
+
+            check_suffix(out)
+            folder = out.parent
+            above = next(parent for parent in (folder, *folder.parents) if parent.exists())
+            if not above.is_dir() or not os.access(above, os.W_OK):
+                raise ConfigError(
+                    f"`--out`: the folder {folder} cannot be made: {above} is "
+                    + ("no folder." if not above.is_dir() else "one that may only be read."),
+                    "Choose another `--out`.",
+                )
+            if folder.is_dir():
+                outputs["--out"] = out
+        elif wrong := unusable("--out", out):
+            raise ConfigError(wrong, "Figures may also be one file that ends in .png or .svg.")
+        check_outputs(outputs, {f"FILE {path}": path for path in inputs if path is not None})
 
     @property
     def other_outputs(self) -> dict[str, Path | None]:
         """The files of `--json` and `--out`, which no further output may replace."""
-        has_file = self.out is not None and is_file(self.out)
-        return {"--json": self.json, "--out": self.out if has_file else None}
+        return {"--json": self.json, "--out": self.out if is_file(self.out) else None}
 
     def show(self, section: Section) -> None:
         """Print the finding and the tables, draw the pictures, write the values."""
@@ -154,31 +170,9 @@ class QualityArguments(ShownArguments, EvaluationArguments):
         self.check(*inputs, self.reference, self.source, *others)
 
 
-def check_out(out: Path | None, json: Path | None, inputs: Sequence[Path | None]) -> None:
-    """Raise ConfigError unless pictures and JSON can be written and replace no input."""
-    outputs = {"--json": json}
-    if out is not None and is_file(out):
-        from nmtgrid.analysis.plotting.figure import check_suffix
-
-        check_suffix(out)
-        folder = out.parent
-        above = next(parent for parent in (folder, *folder.parents) if parent.exists())
-        if not above.is_dir() or not os.access(above, os.W_OK):
-            raise ConfigError(
-                f"`--out`: the folder {folder} cannot be made: {above} is "
-                + ("no folder." if not above.is_dir() else "one that may only be read."),
-                "Choose another `--out`.",
-            )
-        if folder.is_dir():
-            outputs["--out"] = out
-    elif faults := unusable("--out", out):
-        raise ConfigError(faults, "Figures may also be one file that ends in .png or .svg.")
-    check_outputs(outputs, {f"FILE {path}": path for path in inputs if path is not None})
-
-
-def is_file(out: Path) -> bool:
+def is_file(out: Path | None) -> TypeGuard[Path]:
     """Return whether `--out` names a picture, not a folder."""
-    return bool(out.suffix) and not out.is_dir()
+    return out is not None and bool(out.suffix) and not out.is_dir()
 
 
 def line_faults(lines: Sequence[int]) -> list[str]:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from nmtgrid.base import console
-from nmtgrid.base.config import check as check_config
 from nmtgrid.base.config import override
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
@@ -56,7 +55,7 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
     except ConfigError as fault:
         faults += fault.faults
     try:
-        if _policies(arguments):
+        if _names_policy(arguments):
             _setting(arguments)
         # A policy in a file of `--config` with a wrong value is reported already.
         elif (
@@ -99,10 +98,9 @@ def _setting(arguments: DecodeArguments) -> Setting:
     return settings[0]
 
 
-def _policies(arguments: DecodeArguments) -> list[object]:
-    """Return the options given that select a policy."""
-    options = arguments.k, arguments.threshold, arguments.policy
-    return [option for option in options if option is not None]
+def _names_policy(arguments: DecodeArguments) -> bool:
+    """Return whether one of the options that select a policy is given."""
+    return (arguments.k, arguments.threshold, arguments.policy) != (None, None, None)
 
 
 def _setting_of_training(arguments: DecodeArguments) -> Setting:
@@ -133,7 +131,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
     report of the lines that have ended. Raises ConfigError, before anything is read, where the
     model cannot do what is asked.
     """
-    setting = _setting(arguments) if _policies(arguments) else _setting_of_training(arguments)
+    setting = _setting(arguments) if _names_policy(arguments) else _setting_of_training(arguments)
     run = _Run(_translator(arguments, setting))
     words = stream_words(arguments.source or Path(STANDARD), console.warn)
     ending: KeyboardInterrupt | NmtgridError | None = None
@@ -177,7 +175,6 @@ def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslato
     _check_preset(arguments, loaded[0])
     plan = stream_plan(default_plan(loaded[0]))
     plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
-    check_config(plan)
     if plan.beam > 1 or plan.sample or plan.coverage_penalty:
         raise ConfigError("Streams are decoded greedily: with `--set`, change only length limits.")
     lines = Translator(

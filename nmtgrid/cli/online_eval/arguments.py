@@ -184,11 +184,6 @@ class OnlineEvalArguments(GuaranteeArguments):
         return self.split or ("test" if self.allow_loss is None else "valid")
 
     @property
-    def folders(self) -> list[Path]:
-        """The directories of MODEL, without names."""
-        return [split_label(text)[1] for text in self.models or ()]
-
-    @property
     def latency_unit(self) -> Literal["token", "word"]:
         """What latency counts; SimulEval's convention knows words only."""
         return self.unit or ("word" if self.convention == "simuleval" else "token")
@@ -257,7 +252,8 @@ def check(arguments: OnlineEvalArguments) -> tuple[list[Setting], list[PolicyPre
             # Imported late, as they import torch.
             from nmtgrid.online.policy_presets import expand
 
-            texts, presets = expand(texts, arguments.folders)
+            folders = [split_label(text)[1] for text in arguments.models or ()]
+            texts, presets = expand(texts, folders)
         settings = read_settings(arguments.k, arguments.thresholds, arguments.oracle, texts)
     except ConfigError as error:
         faults += error.faults

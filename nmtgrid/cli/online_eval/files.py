@@ -86,13 +86,15 @@ def path_rows(arguments: OnlineEvalArguments, systems: Sequence[System]) -> dict
     Lines without a path are left out.
     """
     pairs = compared(arguments, systems)
+    if not pairs:
+        return {}
     rows = {}
-    sizes = [(s.line, len(s.source)) for s in (pairs[0][0].sentences if pairs else ()) if s.source]
-    for line in (arguments.lines or typical_lines(sizes)) if pairs else ():
-        sentence = pairs[0][0].sentences[line - 1]
+    sentences = pairs[0][0].sentences
+    sizes = [(sentence.line, len(sentence.source)) for sentence in sentences if sentence.source]
+    for line in arguments.lines or typical_lines(sizes):
         grids = [_grid(arguments, system, measured, line) for system, measured in pairs]
         if any(grid.delays for grid in grids):
-            rows[line] = GridRow(f"Line {line}, reference: {sentence.reference}", grids)
+            rows[line] = GridRow(f"Line {line}, reference: {sentences[line - 1].reference}", grids)
     return rows
 
 
@@ -154,7 +156,7 @@ class Files:
 
     def __init__(self, arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
         """Make the folders. Raises ConfigError for names that cannot be folders of their own."""
-        self.arguments, self.systems = arguments, systems
+        self.arguments = arguments
         # A slash in a name must not create a folder within a folder.
         self._names = {system.name: system.name.replace("/", "-") for system in systems}
         if len(systems) == 1:

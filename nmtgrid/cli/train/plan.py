@@ -111,9 +111,7 @@ def _print_notes(settings: RunSettings, samples: int) -> None:
         )
 
 
-def print_list(
-    arch: str | None, objective: str | None = None, *, aside: bool = False
-) -> dict[str, Any]:
+def print_list(arch: str | None, objective: str | None, *, aside: bool) -> dict[str, Any]:
     """Print architectures, presets, objectives and settings; return them.
 
     On standard output, or `aside`, on standard error.

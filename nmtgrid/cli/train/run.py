@@ -439,18 +439,18 @@ def _format_scores(
     return text
 
 
-def parse_seeds(text: str, request: Request | None = None) -> list[int]:
+def parse_seeds(text: str, request: Request) -> list[int]:
     """Return the seeds of a list such as `1,2,3` or `1..3`. Raises ConfigError beside a seed."""
-    changes = () if request is None else request.changes
-    if any(change.split("=")[0].strip() == "training.seed" for change in changes):
+    if any(change.split("=")[0].strip() == "training.seed" for change in request.changes):
         raise ConfigError("`--set training.seed` and `--seeds` say the same: give one.")
-    file = None if request is None else request.file
+    file = request.file
     # A model's `config.json` has every setting, whoever chose it.
-    names = [] if file is None or file.is_model else dotted(file.settings)
-    for name in ("seed", "training.seed"):
-        if file is not None and name in names:
-            where = file.located([f"`{name}` and `--seeds` say the same: give one."], {name: name})
-            raise ConfigError(where)
+    if file is not None and not file.is_model:
+        names = dotted(file.settings)
+        for name in ("seed", "training.seed"):
+            if name in names:
+                fault = f"`{name}` and `--seeds` say the same: give one."
+                raise ConfigError(file.located([fault], {name: name}))
     values = whole_numbers(text, "--seeds", limit=_MOST_SEEDS)
     return [int(seed) for seed in values]
 

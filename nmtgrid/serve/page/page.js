@@ -332,9 +332,9 @@ class SystemCard {
     });
     const row = element("span", { className: "number" }, input);
     if (setting.may_be_infinite) {
-      const toggle = element("button", { type: "button", title: "Read the whole source first" }, "∞");
-      toggle.setAttribute("aria-pressed", "false");
-      toggle.setAttribute("aria-label", `${label} infinite`);
+      const toggle = element("button", {
+        type: "button", title: "Read the whole source first", "aria-pressed": "false", "aria-label": `${label} infinite`,
+      }, "∞");
       toggle.addEventListener("click", () => {
         input.disabled = !input.disabled;
         toggle.setAttribute("aria-pressed", String(input.disabled));
@@ -403,9 +403,7 @@ class SystemCard {
     }
     parts.push(state.text.slice(cursor));
     if (parts.some((part) => part !== "") && !state.end) {
-      const caret = element("span", { className: "caret" });
-      caret.setAttribute("aria-hidden", "true");
-      parts.push(caret);
+      parts.push(element("span", { className: "caret", "aria-hidden": "true" }));
     }
     target.setAttribute("aria-live", isReplay ? "off" : "polite");
     target.replaceChildren(...parts.filter((part) => part !== ""));

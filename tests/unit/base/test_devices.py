@@ -12,14 +12,15 @@ MEGABYTE = 2**20
 
 
 def _trims(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> list[bool]:
-    """Return what the calls of a trimmer return for a process of these sizes in megabytes."""
+    """Return which calls of a trimmer free memory, for a process of these sizes in megabytes."""
     trimmed: list[None] = []
     monkeypatch.setattr(devices, "free_memory", lambda: trimmed.append(None))
     trimmer, results = HeapTrimmer(), []
     for size in sizes:
         monkeypatch.setattr(devices, "resident_bytes", lambda size=size: size * MEGABYTE)
-        results.append(trimmer.trim())
-    assert len(trimmed) == sum(results)
+        before = len(trimmed)
+        trimmer.trim()
+        results.append(len(trimmed) > before)
     return results
 
 

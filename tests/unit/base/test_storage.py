@@ -20,12 +20,11 @@ from nmtgrid.cli.options import write_report
 def test_tensors_come_back_and_shared_ones_too(tmp_path: Path) -> None:
     shared = torch.randn(3, 2)
     tensors = {"a": shared, "b": shared, "c": torch.arange(5), "d": torch.zeros(0)}
-    storage.save_tensors(tmp_path / "x.safetensors", tensors, {"update": "7"})
+    storage.save_tensors(tmp_path / "x.safetensors", tensors)
     read = storage.load_tensors(tmp_path / "x.safetensors")
     assert set(read) == set(tensors)
     for name, tensor in tensors.items():
         torch.testing.assert_close(read[name], tensor)
-    assert arrays.read_header(tmp_path / "x.safetensors")[1]["update"] == "7"
 
 
 def test_every_altered_or_missing_byte_is_noticed(tmp_path: Path) -> None:
@@ -60,7 +59,7 @@ def test_arrays_written_in_pieces_are_mapped_back(tmp_path: Path) -> None:
     file.append("offsets", np.array([0]))
     file.append("tokens", np.array([65535]))
     file.append("offsets", np.array([3, 4]))
-    file.close({"split": "train"})
+    file.close()
     mapped = arrays.map_arrays(path)
     assert mapped["tokens"].tolist() == [1, 2, 3, 65535]
     assert mapped["offsets"].tolist() == [0, 3, 4]

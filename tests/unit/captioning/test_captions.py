@@ -13,6 +13,7 @@ from typing import Any
 import numpy
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError, DataError, InputError, StorageError, list_names
@@ -132,7 +133,7 @@ def test_broken_json_is_told_with_line_and_column(tmp_path: Path) -> None:
 
 
 def written(path: Path, tensors: dict[str, Tensor], facts: Any = None) -> FeatureFiles:
-    save_tensors(path / "f.safetensors", tensors, facts)
+    save_file(tensors, path / "f.safetensors", facts)
     return FeatureFiles([path / "f.safetensors"])
 
 

@@ -25,7 +25,7 @@ from nmtgrid.models.directory import load_model
 from nmtgrid.training import checkpoint, events, prepare
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.events import MetricsLog
-from nmtgrid.training.prepare import check_folder
+from nmtgrid.training.prepare import Request, check_folder
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from tests.unit.helpers.damage import contents, cut, flip
@@ -379,13 +379,15 @@ def test_the_card_counts_full_epochs_and_no_update_is_told(
 
 
 def test_seeds_are_lists_and_spans() -> None:
-    assert parse_seeds("1,2,3") == [1, 2, 3] and parse_seeds("4..6,9") == [4, 5, 6, 9]
+    request = Request()
+    assert parse_seeds("1,2,3", request) == [1, 2, 3]
+    assert parse_seeds("4..6,9", request) == [4, 5, 6, 9]
     for text in ("", "a", "1..", "3..1", "2,2"):
         with pytest.raises(ConfigError):
-            parse_seeds(text)
+            parse_seeds(text, request)
     for text in ("1..100000000000000", "0..1000"):
         with pytest.raises(ConfigError, match="more than 1,000"):
-            parse_seeds(text)
+            parse_seeds(text, request)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.embedding import LARGEST_TABLE, Embedding, halved_sinusoids
@@ -17,6 +18,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.directory import load_model
+from nmtgrid.search.translate import default_plan
 from nmtgrid.text.vocabulary import BEGIN, END
 from tests.unit.convert.fairseq_files import TYPES
 from tests.unit.convert.fairseq_reference import Transformer
@@ -109,7 +111,7 @@ def test_an_imported_model_can_be_exported(tmp_path: Path) -> None:
     from nmtgrid.convert.to_ctranslate2 import export
 
     loaded = taken(tmp_path, Transformer(TYPES))
-    export(loaded, tmp_path / "out")
+    export(loaded, tmp_path / "out", to_json(default_plan(loaded)))
     translator = ctranslate2.Translator(str(tmp_path / "out"), intra_threads=1)
     source, target = ["de1", "de5", "de3"], ["en4", "en2", "en0", "en5"]
     scores = translator.score_batch([[*source]], [target])[0].log_probs
