@@ -100,7 +100,7 @@ class Side:
         return self.vocabulary.encode(self.units(words))
 
     def tokens(self, raw_line: str) -> list[str]:
-        """Return the units of a raw line."""
+        """Return the units of a raw line; [] for an empty one."""
         return self.units(self.moses.tokenize(raw_line).split())
 
 
@@ -140,10 +140,6 @@ class Pipeline:
     def target_vocabulary(self) -> Vocabulary:
         """The types of the target language."""
         return self.target.vocabulary
-
-    def source_tokens(self, raw_line: str) -> list[str]:
-        """Return the units of a raw source line; [] for an empty line."""
-        return self.source.tokens(raw_line)
 
     def encode_source(self, raw_line: str) -> list[int]:
         """Return the ids of a raw source line, without special symbols; [] for an empty line."""

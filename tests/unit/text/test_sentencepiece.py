@@ -325,7 +325,7 @@ def test_streams_write_the_text_of_the_search(data: Path) -> None:
     for unit in stream.target:
         text.add(unit)
     assert text.text.strip() == pipeline.restore(tokens)
-    assert stream.source == pipeline.source_tokens(GERMAN[0])
+    assert stream.source == pipeline.source.tokens(GERMAN[0])
 
 
 def test_pieces_show_as_they_are_written(data: Path) -> None:
