@@ -57,9 +57,7 @@ def stem(path: Path) -> str:
     return name or path.name
 
 
-def read_systems(
-    texts: Sequence[str], others: Mapping[Path, int] | None = None
-) -> list[SystemOutput]:
+def read_systems(texts: Sequence[str], others: Mapping[Path, int]) -> list[SystemOutput]:
     """Return the systems given as `NAME=FILE` or `FILE`.
 
     A file may be plain or compressed; one ending in .jsonl holds traces, whose `text` is taken.
@@ -68,7 +66,7 @@ def read_systems(
     """
     systems = [read_system(name, path) for name, path in named_files(texts).items()]
     lengths = {system.path: len(system.lines) for system in systems}
-    check_lengths({**lengths, **(others or {})})
+    check_lengths({**lengths, **others})
     return systems
 
 

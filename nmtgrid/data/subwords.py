@@ -405,16 +405,15 @@ def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:
 def count_units(
     words: Mapping[str, int],
     codes: Segmenter | None,
-    workers: int = 1,
-    segmented: dict[str, str] | None = None,
-    report: Callable[[int], None] = lambda count: None,
+    workers: int,
+    segmented: dict[str, str],
+    report: Callable[[int], None],
 ) -> Mapping[str, int]:
     """Return how often each unit occurs, given the counts of the words.
 
     The words in `segmented` get their subwords as values, between spaces. `report` is called with
     the number of further words done.
     """
-    segmented = {} if segmented is None else segmented
     if codes is None:
         segmented.update({word: word for word in segmented})
         return words

@@ -259,8 +259,12 @@ def test_word_counts() -> None:
     assert counts.forgotten == 3
     five = {"a": 1, "b": 3, "c": 2, "d": 2, "e": 2}
     assert most_frequent(five, 3) == {"b": 3, "c": 2, "d": 2} and most_frequent(five, 9) == five
-    assert count_units({"abc": 3, "c": 2}, Codes(["a b"])) == {"ab@@": 3, "c": 5}
-    assert count_units({"abc": 3}, None) == {"abc": 3}
+    done: list[int] = []
+    segmented = {"abc": ""}
+    units = count_units({"abc": 3, "c": 2}, Codes(["a b"]), 1, segmented, done.append)
+    assert units == {"ab@@": 3, "c": 5} and segmented == {"abc": "ab@@ c"} and done == [2]
+    assert count_units({"abc": 3}, None, 1, segmented, done.append) == {"abc": 3}
+    assert segmented == {"abc": "abc"}
 
 
 class Pieces(io.RawIOBase):
