@@ -87,8 +87,6 @@ def test_language_codes_stay_whole() -> None:
 
 
 def test_learning_says_what_is_wrong() -> None:
-    with pytest.raises(ConfigError, match="at least 1"):
-        learn_pieces({"a": 1}, 0)
     with pytest.raises(ConfigError, match="no text"):
         learn_pieces({}, 9)
     with pytest.raises(ConfigError, match="11 different characters"):
