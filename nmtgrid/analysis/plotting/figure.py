@@ -177,11 +177,9 @@ def _fonts() -> tuple[str, ...]:
     return ("DejaVu Sans", *(name for name in _SCRIPTS if name in installed))
 
 
-@contextlib.contextmanager
-def as_text() -> Iterator[None]:
+def as_text() -> contextlib.AbstractContextManager[None]:
     """Within it, .svg files hold letters as text, drawn by the reader's fonts, not as shapes."""
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        yield
+    return matplotlib.rc_context({"svg.fonttype": "none"})
 
 
 def colour(index: int) -> str:
