@@ -210,9 +210,8 @@ class Pipeline:
                 raise _altered(folder / name)
         source, target = map(Vocabulary.load, (folder / names[0], folder / names[1]))
         try:
-            kind = _KINDS[facts.subwords]
-            # With words as units there is no kind, and no file either.
-            codes = [] if kind is NoneType else [kind.load(folder / name) for name in names[2:]]
+            # With words as units there is no such file.
+            codes = [_KINDS[facts.subwords].load(folder / name) for name in names[2:]]
         except InputError as fault:
             raise StorageError(
                 f"{fault.path} is damaged: {fault.problem}", "Restore a copy."
