@@ -43,8 +43,8 @@ class WrittenPath:
     source: Sequence[str]
     target: Sequence[str]
     delays: Sequence[int]
-    links: Links | None = None
-    shares: NDArray[numpy.float64] | None = None
+    links: Links | None
+    shares: NDArray[numpy.float64] | None
 
     @property
     def anticipated(self) -> list[int] | None:

@@ -55,7 +55,7 @@ class ModelAlignments:
     links: Sequence[Links]
     sizes: Sequence[tuple[int, int]]
     examples: Mapping[int, Trace]
-    has_subwords: bool = False
+    has_subwords: bool
     """Whether some words of the source have several units."""
     error: AlignmentErrorRate | None = None
 

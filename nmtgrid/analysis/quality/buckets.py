@@ -65,7 +65,7 @@ class Buckets:
     labels: Sequence[str]
     bounds: Sequence[tuple[float | None, float | None]]
     sentences: Sequence[NDArray[numpy.int64]]
-    without: int = 0
+    without: int
 
     @property
     def sizes(self) -> list[int]:
