@@ -42,15 +42,15 @@ class OnlineResult:
     setting: Setting
     bleu: float
     latencies: Mapping[tuple[Unit, Convention], Mapping[str, float]]
-    evaluation: Evaluation = dataclasses.field(default_factory=Evaluation)
+    evaluation: Evaluation
     """What was translated, and how its text was made."""
-    corpus: str = ""
-    split: str = ""
-    model: str = ""
+    corpus: str
+    split: str
+    model: str
     """The model's folder, where the system is called after it."""
-    seconds_per_token: float | None = None
+    seconds_per_token: float | None
     """Seconds of work, if measured."""
-    average_exit: float | None = None
+    average_exit: float | None
     """Blocks per token, with early exits."""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
@@ -91,7 +91,7 @@ class _Row(Record, rename={"oracle": "lambda"}):
     seconds_per_token: NonNegative | None = None
     average_exit: NonNegative | None = None
 
-    def result(self) -> OnlineResult:
+    def result(self, evaluation: Evaluation, corpus: str, split: str, model: str) -> OnlineResult:
         """Return the row with the parameter. Raises ValueError where it lacks that."""
         value = self.value
         if not self.parameter:
@@ -119,8 +119,12 @@ class _Row(Record, rename={"oracle": "lambda"}):
             setting,
             self.bleu_tokenized,
             latencies,
-            seconds_per_token=self.seconds_per_token,
-            average_exit=self.average_exit,
+            evaluation,
+            corpus,
+            split,
+            model,
+            self.seconds_per_token,
+            self.average_exit,
         )
 
 
@@ -184,13 +188,7 @@ class _Results(Record):
             if system.name == Path(system.model).name
         }
         return [
-            dataclasses.replace(
-                row.result(),
-                evaluation=evaluation,
-                corpus=corpus,
-                split=self.split or "",
-                model=models.get(row.system, ""),
-            )
+            row.result(evaluation, corpus, self.split or "", models.get(row.system, ""))
             for row in self.settings
         ]
 

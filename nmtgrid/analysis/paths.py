@@ -43,8 +43,8 @@ class WrittenPath:
     source: Sequence[str]
     target: Sequence[str]
     delays: Sequence[int]
-    links: Links | None = None
-    shares: NDArray[numpy.float64] | None = None
+    links: Links | None
+    shares: NDArray[numpy.float64] | None
 
     @property
     def anticipated(self) -> list[int] | None:
@@ -202,24 +202,23 @@ def given_links(
 def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
     """Return a trace as a path; `links` are of words (None: those of the trace's own shares)."""
     source, target = words_of_units(trace.source), words_of_units(trace.target)
-    # The end symbols count on neither side.
-    reads = [min(read, len(trace.source)) for read in (trace.reads or [])[: len(target)]]
-    shown = soft_alignments.by_words(trace) if unit == "word" else trace
+    reads = trace.reads or []
     if unit == "word":
+        shown = soft_alignments.by_words(trace)
         sizes = [source.count(word) for word in range(len(shown.source))]
         # A word is written with its last unit, and counts as read with its first.
-        reads = []
-        if target:
-            mark = mark_of(trace.target)
-            reads = word_delays(trace.reads or [], sizes, trace.target, mark)
-    elif links is not None:
-        links = _of_units(links, source, target)
+        delays = word_delays(reads, sizes, trace.target, mark_of(trace.target))
+    else:
+        shown = trace
+        # The end symbols count on neither side.
+        delays = [min(read, len(trace.source)) for read in reads[: len(target)]]
+        links = None if links is None else _of_units(links, source, target)
     shares = soft_alignments.shares(shown)
     return WrittenPath(
         trace.line,
         shown.source,
         shown.target,
-        reads,
+        delays,
         links,
         None if shares is None or links is not None else shares[:-1, :-1],
     )

@@ -57,7 +57,7 @@ def on_page(colour: str) -> str:
     colour = colour.lower()
     if colour in VARIABLES:
         return VARIABLES[colour]
-    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    red, green, blue = bytes.fromhex(colour[1:])
     # Not a grey: a colour map's, which says something.
     if max(red, green, blue) - min(red, green, blue) > 8:
         return colour

@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from nmtgrid.analysis.alignment.soft_alignments import join_units
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import name_faults, split_label
 from nmtgrid.base.io.text import SUFFIXES, read_lines
 from nmtgrid.base.spans import plural
-from nmtgrid.base.subword_marks import joined_words, mark_of
 from nmtgrid.search.traces import Trace, read_traces
 from nmtgrid.text.moses import unescape
 
@@ -57,9 +57,7 @@ def stem(path: Path) -> str:
     return name or path.name
 
 
-def read_systems(
-    texts: Sequence[str], others: Mapping[Path, int] | None = None
-) -> list[SystemOutput]:
+def read_systems(texts: Sequence[str], others: Mapping[Path, int]) -> list[SystemOutput]:
     """Return the systems given as `NAME=FILE` or `FILE`.
 
     A file may be plain or compressed; one ending in .jsonl holds traces, whose `text` is taken.
@@ -68,7 +66,7 @@ def read_systems(
     """
     systems = [read_system(name, path) for name, path in named_files(texts).items()]
     lengths = {system.path: len(system.lines) for system in systems}
-    check_lengths({**lengths, **(others or {})})
+    check_lengths({**lengths, **others})
     return systems
 
 
@@ -156,7 +154,7 @@ def _letters(line: str) -> str:
 
 def joined_source(trace: Trace) -> str:
     """Return the source of a trace as tokenised words between spaces."""
-    return " ".join(joined_words(trace.source, mark_of(trace.source)))
+    return " ".join(join_units(trace.source))
 
 
 def corpus_title(data: Path, languages: Sequence[str], split: str) -> str:

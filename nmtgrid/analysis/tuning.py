@@ -68,8 +68,8 @@ class TuningResult:
     split: str
     sentences: int
     groups: Mapping[Kind, Sequence[OperatingPoint]]
-    settings: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    corpus: str = ""
+    settings: Mapping[str, str]
+    corpus: str
 
     @property
     def search(self) -> str:

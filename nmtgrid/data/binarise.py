@@ -154,7 +154,7 @@ class _Stream:
         """Append a block; return the number of its sentences."""
         lengths = numpy.frombuffer(encoded.lengths, numpy.uint32)
         ends = self._end + numpy.cumsum(lengths, dtype=numpy.int64)
-        self._end = int(ends[-1]) if len(ends) else self._end
+        self._end += int(lengths.sum())
         kind = _NUMPY[self._file.kinds[f"{self._name}.tokens"]]
         self._file.append(f"{self._name}.tokens", numpy.frombuffer(encoded.tokens, kind))
         self._file.append(f"{self._name}.offsets", ends)

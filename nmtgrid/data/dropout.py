@@ -44,7 +44,7 @@ class ResegmentedPairs:
         probabilities: Sequence[float],
         *,
         seed: int,
-        max_length: int = 0,
+        max_length: int,
     ) -> None:
         """`probabilities` are those of the source and the target (0: as they are).
 

@@ -124,19 +124,20 @@ def learn_subwords(
     # Read first: what is no dataset gets no lock.
     directory.read(folder)
     with FolderLock(folder, "nmtgrid bpe learn", beside=True):
-        files = directory.read(folder)["files"]
-        if not overwrite and any(name.startswith("vocab.") for name in files):
+        manifest = directory.read(folder)
+        if not overwrite and any(name.startswith("vocab.") for name in manifest["files"]):
             raise DataError(
                 f"The dataset {folder} has vocabularies already.",
                 "Replace them with `--overwrite`. Models that were trained with them will still "
                 "translate, but `train --resume` cannot continue with other vocabularies.",
             )
-        return _learn_subwords(folder, plan, report)
+        return _learn_subwords(folder, manifest, plan, report)
 
 
-def _learn_subwords(folder: Path, plan: SubwordPlan, report: Report) -> dict[str, Any]:
+def _learn_subwords(
+    folder: Path, manifest: dict[str, Any], plan: SubwordPlan, report: Report
+) -> dict[str, Any]:
     started = time.monotonic()
-    manifest = directory.read(folder)
     learner = _Learner(folder, manifest, plan, report)
     remove_stale(folder / "units")
     building = temporary_path(folder / "units")
@@ -160,7 +161,7 @@ def _install(folder: Path, building: Path, manifest: dict[str, Any], units: dict
     """Move the new files into the dataset; the manifest names them only when all are there."""
     # Files of this stage lie in the directory itself, those of `preprocess` in folders.
     old = [name for name in manifest["files"] if "/" not in name]
-    bare = {key: value for key, value in manifest.items() if key not in ("units", "kind", "format")}
+    bare = {key: value for key, value in manifest.items() if key != "units"}
     bare["files"] = {name: fact for name, fact in manifest["files"].items() if name not in old}
     new = {path.name: directory.describe_file(path) for path in sorted(building.iterdir())}
     # A kill from here on leaves a dataset without a vocabulary, never one with files of two runs.
@@ -404,16 +405,15 @@ def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:
 def count_units(
     words: Mapping[str, int],
     codes: Segmenter | None,
-    workers: int = 1,
-    segmented: dict[str, str] | None = None,
-    report: Callable[[int], None] = lambda count: None,
+    workers: int,
+    segmented: dict[str, str],
+    report: Callable[[int], None],
 ) -> Mapping[str, int]:
     """Return how often each unit occurs, given the counts of the words.
 
     The words in `segmented` get their subwords as values, between spaces. `report` is called with
     the number of further words done.
     """
-    segmented = {} if segmented is None else segmented
     if codes is None:
         segmented.update({word: word for word in segmented})
         return words

@@ -122,7 +122,7 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
     return values | {f"signature_{name}": score.signature for name, score in scores.items()}
 
 
-def _metric(name: MetricName, tokenize: str = "13a", lowercase: bool = False) -> Any:
+def _metric(name: MetricName, tokenize: str, lowercase: bool) -> Any:
     if name == "bleu":
         # `force`: that tokenised text looks tokenised is intended here, not worth a warning.
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)

@@ -65,8 +65,6 @@ def learn(
     There are fewer than `merges` when no pair is left that occurs twice. Raises ConfigError when
     there is nothing to learn.
     """
-    if merges < 1:
-        raise ConfigError(f"`--merges` must be at least 1, but is {merges}.")
     if not any(len(word) > 1 for word in word_counts):
         raise ConfigError(
             "There is nothing to learn merges from: no word has two characters.",

@@ -100,7 +100,7 @@ class Side:
         return self.vocabulary.encode(self.units(words))
 
     def tokens(self, raw_line: str) -> list[str]:
-        """Return the units of a raw line."""
+        """Return the units of a raw line; [] for an empty one."""
         return self.units(self.moses.tokenize(raw_line).split())
 
 
@@ -140,10 +140,6 @@ class Pipeline:
     def target_vocabulary(self) -> Vocabulary:
         """The types of the target language."""
         return self.target.vocabulary
-
-    def source_tokens(self, raw_line: str) -> list[str]:
-        """Return the units of a raw source line; [] for an empty line."""
-        return self.source.tokens(raw_line)
 
     def encode_source(self, raw_line: str) -> list[int]:
         """Return the ids of a raw source line, without special symbols; [] for an empty line."""
@@ -214,9 +210,8 @@ class Pipeline:
                 raise _altered(folder / name)
         source, target = map(Vocabulary.load, (folder / names[0], folder / names[1]))
         try:
-            kind = _KINDS[facts.subwords]
-            # With words as units there is no kind, and no file either.
-            codes = [] if kind is NoneType else [kind.load(folder / name) for name in names[2:]]
+            # With words as units there is no such file.
+            codes = [_KINDS[facts.subwords].load(folder / name) for name in names[2:]]
         except InputError as fault:
             raise StorageError(
                 f"{fault.path} is damaged: {fault.problem}", "Restore a copy."

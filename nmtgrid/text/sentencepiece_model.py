@@ -128,8 +128,6 @@ def learn_pieces(word_counts: Mapping[str, int], pieces: int) -> SentencePieceMo
     a space. There are fewer pieces when the text has no more. Raises ConfigError when there is
     nothing to learn from, or too few pieces for the text's characters.
     """
-    if pieces < 1:
-        raise ConfigError(f"`--pieces` must be at least 1, but is {pieces}.")
     if not word_counts:
         raise ConfigError("There is nothing to learn from: no text.", "Check the training text.")
     alphabet = len({character for word in word_counts for character in word})

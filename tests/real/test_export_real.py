@@ -57,7 +57,7 @@ def test_same_tokens_on_real_sentences(home: Path, beam: int, penalty: float) ->
 
     loaded = load_model((home / "which.txt").read_text(encoding="utf-8"))
     lines = (home / "lines.de").read_text(encoding="utf-8").splitlines()
-    sources = [loaded.pipeline.source_tokens(line) for line in lines]
+    sources = [loaded.pipeline.source.tokens(line) for line in lines]
     limit = 60
     plan = SearchPlan(beam=beam, length_penalty=penalty, max_length_a=limit, max_length_b=0.0)
     translations = Translator([loaded], plan).translations(lines)

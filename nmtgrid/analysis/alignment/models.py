@@ -55,20 +55,19 @@ class ModelAlignments:
     links: Sequence[Links]
     sizes: Sequence[tuple[int, int]]
     examples: Mapping[int, Trace]
-    has_subwords: bool = False
+    has_subwords: bool
     """Whether some words of the source have several units."""
     error: AlignmentErrorRate | None = None
 
 
 def read_models(
-    files: Mapping[str, Path], options: AlignmentOptions | None = None, gold: Path | None = None
+    files: Mapping[str, Path], options: AlignmentOptions, gold: Path | None = None
 ) -> list[ModelAlignments]:
     """Return the alignments of all files of traces, one pass over each.
 
     Raises InputError for a file without alignments or without a wanted line, for files that are
     not of the same source lines, and for bad gold links.
     """
-    options = options or AlignmentOptions()
     sources: dict[int, str] = {}
     models: list[ModelAlignments] = []
     for name, path in files.items():
@@ -139,11 +138,9 @@ def _read(
     )
 
 
-def alignments_section(
-    models: Sequence[ModelAlignments], options: AlignmentOptions | None = None
-) -> Section:
+def alignments_section(models: Sequence[ModelAlignments], options: AlignmentOptions) -> Section:
     """Return averages of all models, a picture of them, and the chosen lines side by side."""
-    unit = "word" if options is not None and options.words else "token"
+    unit = "word" if options.words else "token"
     comparison = Picture(
         "entropy-and-coverage",
         "Entropy and coverage of each model's alignments; upper left: sure, and complete.",
@@ -229,13 +226,9 @@ def _table(models: Sequence[ModelAlignments], unit: str) -> Table:
 
 
 def heat(name: str, trace: Trace) -> HeatMap:
-    """Return the heat map of an alignment. Raises InputError for a trace without."""
+    """Return the heat map of a trace with an alignment."""
     weights = shares(trace)
-    if weights is None or trace.alignment is None:
-        raise InputError(
-            f"the translation of line {trace.line} has no alignment.",
-            "Write traces with `nmtgrid decode --traces FILE` and a model that aligns.",
-        )
+    assert weights is not None and trace.alignment is not None
     is_energy = trace.kind == "energies"
     return HeatMap(
         name,

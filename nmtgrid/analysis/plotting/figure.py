@@ -177,11 +177,9 @@ def _fonts() -> tuple[str, ...]:
     return ("DejaVu Sans", *(name for name in _SCRIPTS if name in installed))
 
 
-@contextlib.contextmanager
-def as_text() -> Iterator[None]:
+def as_text() -> contextlib.AbstractContextManager[None]:
     """Within it, .svg files hold letters as text, drawn by the reader's fonts, not as shapes."""
-    with matplotlib.rc_context({"svg.fonttype": "none"}):
-        yield
+    return matplotlib.rc_context({"svg.fonttype": "none"})
 
 
 def colour(index: int) -> str:
@@ -201,10 +199,10 @@ def hatch(index: int) -> str:
 
 def darker(colour: str) -> str:
     """Return a colour dark enough for letters."""
-    red, green, blue = (int(colour[start : start + 2], 16) for start in (1, 3, 5))
+    red, green, blue = bytes.fromhex(colour[1:])
     # Perceived lightness: yellow is darkened, blue stays as it is.
     factor = min(1.0, 105 / (0.3 * red + 0.59 * green + 0.11 * blue))
-    return "#" + "".join(f"{int(part * factor):02x}" for part in (red, green, blue))
+    return "#" + bytes(int(part * factor) for part in (red, green, blue)).hex()
 
 
 def text_width(text: str, size: float) -> float:

@@ -65,7 +65,7 @@ class Buckets:
     labels: Sequence[str]
     bounds: Sequence[tuple[float | None, float | None]]
     sentences: Sequence[NDArray[numpy.int64]]
-    without: int = 0
+    without: int
 
     @property
     def sizes(self) -> list[int]:
@@ -124,9 +124,7 @@ def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
     return [f"< {edges[0]:,.{digits}f}", *names, f"≥ {edges[-1]:,.{digits}f}"]
 
 
-def split(
-    values: NDArray[Any], edges: Sequence[float], by: Property, is_whole: bool = False
-) -> Buckets:
+def split(values: NDArray[Any], edges: Sequence[float], by: Property) -> Buckets:
     """Return the sentences by their values; NaN stands in no bucket.
 
     An edge belongs to the bucket that it begins. Values count as they are written, with four digits
@@ -139,7 +137,8 @@ def split(
         numpy.flatnonzero((indices == bucket) & is_known) for bucket in range(len(edges) + 1)
     ]
     bounds = list(itertools.pairwise([None, *edges, None]))
-    return Buckets(by, labels(edges, is_whole), bounds, sentences, int((~is_known).sum()))
+    names = labels(edges, is_whole=by.endswith("-length"))
+    return Buckets(by, names, bounds, sentences, int((~is_known).sum()))
 
 
 def values(
@@ -218,8 +217,7 @@ def score_buckets(
     Without `edges`, those of the thesis.
     """
     properties = values(evaluation, by, difficulty)
-    whole = by.endswith("-length")
-    buckets = split(properties, edges or EDGES[by], by, is_whole=whole).filled()
+    buckets = split(properties, edges or EDGES[by], by).filled()
     scores = {measure: evaluation.scores(measure, buckets.sentences) for measure in MEASURES}
     return BucketScores(buckets, scores, _intervals(evaluation, buckets, samples))
 
@@ -339,8 +337,8 @@ def _table_and_picture(
     name: str,
     x_label: str,
     y_label: str,
+    unit: str,
     note: str = "",
-    unit: str = "percent",
 ) -> tuple[Table, Picture]:
     """Return the percent of each system in each bucket, with intervals where there are any."""
     has_intervals = any(interval for own in intervals for interval in own)

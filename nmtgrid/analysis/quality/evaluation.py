@@ -157,7 +157,7 @@ class Evaluation:
             for system in self.systems
         ]
 
-    def scorer(self, name: Literal["bleu", "chrf", "ter"]) -> Scorer:
+    def scorer(self, name: MetricName) -> Scorer:
         """Return what makes scores of sums of counts."""
         return Scorer(name, self.tokenize, self.lowercase)
 
@@ -185,13 +185,13 @@ class Evaluation:
     def resampled(
         self,
         measures: Sequence[Measure | MetricName],
-        lines: NDArray[numpy.int64] | None = None,
-        samples: int = bootstrap.RESAMPLES,
+        lines: NDArray[numpy.int64] | None,
+        samples: int,
         seed: int = SEED,
     ) -> dict[str, NDArray[numpy.float64]]:
         """Return by measure the scores in percent [systems, samples] of resampled `lines`.
 
-        Lines (default: all) are sampled with replacement, the same ones for all systems and
+        Lines (None: all) are sampled with replacement, the same ones for all systems and
         measures.
         """
         count = len(self.reference_lines) if lines is None else len(lines)

@@ -145,7 +145,7 @@ def _ranks(keys: NDArray[numpy.int64]) -> tuple[NDArray[numpy.int64], NDArray[nu
     return keys, order[is_new]
 
 
-def differing(evaluation: Evaluation, count: int = 10) -> list[dict[str, Any]]:
+def differing(evaluation: Evaluation, count: int) -> list[dict[str, Any]]:
     """Return for each system but the first the n-grams on which it differs most from that.
 
     As JSON keys: each n-gram that the `first` or the `second` system has correctly more often, how

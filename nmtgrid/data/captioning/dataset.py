@@ -250,7 +250,6 @@ class Pictures:
         if features.dtype != numpy.dtype(KINDS[source.kind]):
             raise StorageError(f"{path} does not have the type {source.kind}.", _AGAIN)
         self._features = features.reshape(-1, source.size)
-        self.size = source.size
         self.regions: NDArray[numpy.int32] = numpy.diff(self._offsets).astype(numpy.int32)
         """[pictures]: how many regions each has."""
 

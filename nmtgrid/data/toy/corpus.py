@@ -65,11 +65,6 @@ class ToyPair:
         """The target words, as Moses tokenises them."""
         return _WORD.findall(self.target)
 
-    @property
-    def source_length(self) -> int:
-        """The number of source words, punctuation included."""
-        return self.reads[-1]
-
 
 class Chooser:
     """Makes random choices between the rules of the grammar; tests enumerate all of them.

@@ -120,12 +120,11 @@ Item = TypeVar("Item")
 class Choice(Generic[Item]):
     """Items with integer weights: sums are exact, so every Python draws the same items."""
 
-    __slots__ = ("cumulative", "items", "total")
+    __slots__ = ("cumulative", "items")
 
     def __init__(self, items: Iterable[Item], weights: Iterable[int] | None = None) -> None:
         self.items = tuple(items)
         self.cumulative = list(accumulate(weights or [1] * len(self.items)))
-        self.total = self.cumulative[-1] if self.items else 0
 
     @classmethod
     def zipfian(cls, items: Iterable[Item]) -> Choice[Item]:
@@ -135,7 +134,7 @@ class Choice(Generic[Item]):
 
     def at(self, fraction: float) -> Item:
         """Return the item at the cumulative weight `fraction`, in [0, 1)."""
-        return self.items[bisect(self.cumulative, int(fraction * self.total))]
+        return self.items[bisect(self.cumulative, int(fraction * self.cumulative[-1]))]
 
 
 class Lexeme(NamedTuple):

@@ -147,7 +147,7 @@ def test_several_models_are_of_the_same_source(
     )
     assert [model.links for model in models] == [[[(0, 0)]], [[(0, 0)]]]
     assert [model.error.aer for model in models if model.error] == [0.0, 0.0]
-    report = alignments_section(models)
+    report = alignments_section(models, AlignmentOptions())
     assert [row["system"] for row in report.values["systems"]] == ["first", "second"]
     for picture in report.pictures:
         picture.draw(tmp_path / f"{picture.name}.svg")
@@ -157,12 +157,12 @@ def test_several_models_are_of_the_same_source(
     for other, words in (("third", "third.jsonl:1: the source of line 1 is not"),
                         ("none", "none.jsonl: the file contains no alignments")):  # fmt: skip
         with pytest.raises(InputError, match=words):
-            read_models({"first": files["first"], other: files[other]})
+            read_models({"first": files["first"], other: files[other]}, AlignmentOptions())
     assert [model.has_subwords for model in models] == [True, False]
     twice = tmp_path / "twice.jsonl"
     twice.write_text(f"{second.to_line()}\n{dataclasses.replace(second, line=2).to_line()}\n")
     with pytest.raises(InputError, match="it has 1 line, but those of the first model have 2"):
-        read_models({"twice": twice, "first": files["first"]})
+        read_models({"twice": twice, "first": files["first"]}, AlignmentOptions())
     assert main(["analyze", "alignments", str(files["first"]), "--gold", str(gold)]) == 0
     assert "add `--words` if" in " ".join(capsys.readouterr().err.split())
     gold.write_text("0-1\n")

@@ -119,12 +119,12 @@ def test_scores_of_buckets_are_sacrebleus() -> None:
 
 
 def test_edges_and_what_is_not_known() -> None:
-    parts = split(numpy.array([1, 9, 10, 19, 20, 21]), [10, 20, 21], "source-length", True)
+    parts = split(numpy.array([1, 9, 10, 19, 20, 21]), [10, 20, 21], "source-length")
     assert [part.tolist() for part in parts.sentences] == [[0, 1], [2, 3], [4], [5]]
     assert parts.labels == ["< 10", "10–19", "20", "≥ 21"]
     assert parts.bounds == [(None, 10), (10, 20), (20, 21), (21, None)]
     assert split(numpy.array([15, 15]), [10, 20], "source-length").filled().bounds == [(10, 20)]
-    filled = split(numpy.array([25, 5]), [10, 20], "source-length", True).filled()
+    filled = split(numpy.array([25, 5]), [10, 20], "source-length").filled()
     assert filled.labels == ["< 10", "≥ 20"] and filled.sizes == [1, 1]
     parts = split(numpy.array([0.5, float("nan"), 7.0]), [1.0], "difficulty")
     assert [part.tolist() for part in parts.sentences] == [[0], [2]]

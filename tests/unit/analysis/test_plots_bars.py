@@ -12,7 +12,7 @@ from nmtgrid.analysis.alignment.models import heat
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars, draw_steps
 from nmtgrid.analysis.plotting.figure import MissingLetters, as_text, colour, dash, hatch
 from nmtgrid.analysis.plotting.grids import HeatMap, draw_maps
-from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
 from nmtgrid.search.traces import Trace
 from tests.unit.analysis.drawn_figures import drawn_figures, text_faults
@@ -134,9 +134,6 @@ def test_nothing_is_cut_off_and_all_is_named(
 def test_other_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="pdf"):
         draw(tmp_path / "bars.pdf", [Group("a")], [Series("a", [1.0])])
-    without = Trace(9, ["a"], ["b"], "", [], 0.0, 0.0, None)
-    with pytest.raises(InputError, match="line 9 has no alignment"):
-        alignment_map(without, tmp_path / "a.png")
     with pytest.raises(ConfigError, match=r"\.png or \.svg"):
         alignment_map(trace(1, 1), tmp_path / "a.pdf")
     assert not list(tmp_path.iterdir())

@@ -104,7 +104,7 @@ def test_exports_write_the_same(home: Path, tmp_path: Path, kind: str, beam: int
     loaded = load_model(folder)
     lines = Dataset.open(home / "data").split("test").raw_source()[:20]
     pipeline = Pipeline.load(tmp_path / "out")
-    sources = [pipeline.source_tokens(line) for line in lines]
+    sources = [pipeline.source.tokens(line) for line in lines]
     longest = 2 * max(map(len, sources))
     # Drawn weights end where they like: every translation gets the same limit on both sides.
     plan = SearchPlan(
@@ -130,7 +130,7 @@ def test_scores_divide_by_the_length_with_the_end_symbol(home: Path, tmp_path: P
     assert export(folder, tmp_path / "out") == 0
     loaded = load_model(folder)
     lines = Dataset.open(home / "data").split("test").raw_source()[:8]
-    sources = [loaded.pipeline.source_tokens(line) for line in lines]
+    sources = [loaded.pipeline.source.tokens(line) for line in lines]
     translations = theirs(tmp_path / "out", sources, beam_size=1, length_penalty=0.7)
     compared = 0
     plan = SearchPlan(length_penalty=0.7)

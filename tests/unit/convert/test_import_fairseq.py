@@ -291,7 +291,7 @@ def test_the_folder_translates_raw_text(tmp_path: Path, capsys: pytest.CaptureFi
     assert facts["model"]["encoder"] == "unidirectional"
     loaded = load_model(tmp_path / "model")
     assert loaded.settings["search"] == {"beam": 5, "length_penalty": 1.0}
-    assert loaded.pipeline.source_tokens("de1 de2") == ["de1", "de@@", "2"]
+    assert loaded.pipeline.source.tokens("de1 de2") == ["de1", "de@@", "2"]
     (tmp_path / "in.txt").write_text("de1 de4\n\nde3\n", encoding="utf-8")
     capsys.readouterr()
     assert main(["decode", str(tmp_path / "model"), str(tmp_path / "in.txt"), "--out",

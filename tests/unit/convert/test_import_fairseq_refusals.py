@@ -227,7 +227,7 @@ def test_languages_and_two_codes_may_be_given(tmp_path: Path) -> None:
     assert take_over(tmp_path, path, *languages, *codes) == 0
     pipeline = load_model(tmp_path / "model").pipeline
     assert pipeline.facts.languages == ("fr", "ro")
-    assert pipeline.source_tokens("AXYAB") == ["ax@@", "y@@", "a@@", "b"]
+    assert pipeline.source.tokens("AXYAB") == ["ax@@", "y@@", "a@@", "b"]
     assert pipeline.target.tokens("bxy ax") == ["bxy", "a@@", "x"]
 
 

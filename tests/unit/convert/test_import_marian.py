@@ -107,7 +107,7 @@ def test_tokens_are_theirs(imported: Any) -> None:
     _, tokenizer, ours, _ = imported("as OPUS-MT")
     lines = [*LINES, "  The   Cat\u3000’ﬁ’ ½  ", "", ">>fra<<a dog"]
     for line in lines:
-        assert ours.pipeline.source_tokens(line) == tokenizer.tokenize(line)
+        assert ours.pipeline.source.tokens(line) == tokenizer.tokenize(line)
 
 
 def test_a_repeated_vector_starts_the_target(imported: Any) -> None:
@@ -124,7 +124,7 @@ def test_ctranslate2_translates_the_same(beam: int, imported: Any, tmp_path: Pat
     out = tmp_path / "ct2"
     assert main(["export", str(folder), "--to", "ctranslate2", "--out", str(out)]) == 0
     ours = nmtgrid.load(folder, beam=beam, length_penalty=0.0)
-    sources = [ours.pipeline.source_tokens(line) for line in LINES]
+    sources = [ours.pipeline.source.tokens(line) for line in LINES]
     results = ctranslate2.Translator(str(out), intra_threads=1).translate_batch(
         sources, beam_size=beam, length_penalty=0.0, return_end_token=True, return_scores=True,
         min_decoding_length=0, max_decoding_length=39,

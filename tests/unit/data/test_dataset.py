@@ -419,6 +419,7 @@ def test_a_fault_while_replacing_leaves_no_vocabulary(
     ("plan", "word"),
     [
         (SubwordPlan(merges=0), "--merges"),
+        (SubwordPlan(pieces=0), "--pieces"),
         (SubwordPlan(min_count=0), "--min-count"),
         (SubwordPlan(words=True, codes=("x",)), "--words"),
         (SubwordPlan(codes=("x", "y", "z")), "--codes"),

@@ -98,7 +98,7 @@ def test_smallest_wait_k_covers_the_reads_and_no_smaller_one_does() -> None:
     assert smallest_wait_k(pair_with((1, 4, 4, 4))) == 3
     assert smallest_wait_k(pair_with((1, 1, 1, 4))) == 1
     for pair in ToyGrammar(3, 3).sample(300):
-        k, length = smallest_wait_k(pair), pair.source_length
+        k, length = smallest_wait_k(pair), pair.reads[-1]
 
         def covers(k: int, pair: ToyPair = pair, length: int = length) -> bool:
             return all(min(k + t, length) >= read for t, read in enumerate(pair.reads))

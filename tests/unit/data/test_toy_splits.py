@@ -38,9 +38,9 @@ def is_split(pair: ToyPair) -> bool:
 
 def test_difficulties() -> None:
     pairs = ToyGrammar(1, 1).sample(5000)
-    mean = sum(p.source_length for p in pairs) / len(pairs)
+    mean = sum(p.reads[-1] for p in pairs) / len(pairs)
     assert 8 <= mean <= 12
-    assert max(p.source_length for p in pairs) <= 25
+    assert max(p.reads[-1] for p in pairs) <= 25
     assert share(pairs, is_reordered) > 0.6
     assert share(pairs, has_compound) > 0.2
     assert share(pairs, is_split) > 0.1
@@ -49,7 +49,7 @@ def test_difficulties() -> None:
     means = []
     for difficulty in (1, 2, 3):
         pairs = ToyGrammar(1, difficulty).sample(3000)
-        lengths = sum(p.source_length for p in pairs) / len(pairs)
+        lengths = sum(p.reads[-1] for p in pairs) / len(pairs)
         means.append((lengths, sum(map(smallest_wait_k, pairs)) / len(pairs)))
     assert means[0][0] < means[1][0] < means[2][0]
     assert means[0][1] < means[1][1] < means[2][1]

@@ -41,7 +41,7 @@ def pipeline() -> Pipeline:
 
 def units_of_words(text: Pipeline, line: str) -> list[list[str]]:
     """Return the units of each raw word of a source line, tokenised alone, as a stream does."""
-    return [text.source_tokens(word) for word in line.split()]
+    return [text.source.tokens(word) for word in line.split()]
 
 
 def translator(arch: str, batch_tokens: int = 4000, **settings: Any) -> Translator:

@@ -46,7 +46,7 @@ def test_a_line_is_its_words(line: str) -> None:
         words = units_of_words(pipeline, line)
         # A word of zero-width characters alone has no units; within a tokenised line it stays.
         if facts.get("tokenize") == "none" and not any(map(is_invisible, line.split())):
-            assert [unit for word in words for unit in word] == pipeline.source_tokens(line)
+            assert [unit for word in words for unit in word] == pipeline.source.tokens(line)
 
 
 def test_words_and_joiners() -> None:

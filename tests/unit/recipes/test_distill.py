@@ -66,7 +66,7 @@ def _translate(data: Path, lines: Path, bad: int) -> None:
             text = "" if bad > 0 else text
             bad -= 1
             units = dataset.pipeline.target.tokens(text)
-            traces.append(_trace(number, dataset.pipeline.source_tokens(raw), units, text))
+            traces.append(_trace(number, dataset.pipeline.source.tokens(raw), units, text))
         path.with_suffix(".jsonl").write_text("".join(f"{t.to_line()}\n" for t in traces))
         path.with_suffix(".json").write_text(json.dumps(search))
 

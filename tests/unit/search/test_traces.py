@@ -153,10 +153,10 @@ def test_a_missing_trace_and_unlike_lengths_are_told(tmp_path: Path) -> None:
     torn = tmp_path / "torn.jsonl"
     torn.write_text(_trace(1, "a") + "\n" + _trace(3, "c") + "\n")
     with pytest.raises(InputError, match="trace of line 3 is in the place of line 2"):
-        read_systems([str(torn)])
+        read_systems([str(torn)], {})
     for name, count in (("two", 2), ("three", 3)):
         (tmp_path / name).write_text("x\n" * count)
     with pytest.raises(InputError, match=r"it has 3 lines, but .*two has 2"):
-        read_systems([str(tmp_path / "two"), str(tmp_path / "three")])
+        read_systems([str(tmp_path / "two"), str(tmp_path / "three")], {})
     with pytest.raises(InputError, match=r"reference:3: it has 4 lines, but .*two has 2"):
         read_systems([str(tmp_path / "two")], {tmp_path / "reference": 4})

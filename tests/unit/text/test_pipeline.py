@@ -21,7 +21,7 @@ def _pipeline() -> Pipeline:
 
 def test_there_and_back() -> None:
     pipeline = _pipeline()
-    assert pipeline.source_tokens("Hund.") == ["hu@@", "nd", "."]
+    assert pipeline.source.tokens("Hund.") == ["hu@@", "nd", "."]
     assert pipeline.encode_source("Hund!") == [4, 5, UNKNOWN]
     assert pipeline.encode_target("Dog.") == [4, 5, 6]
     assert pipeline.restore_tokenized([4, 5, 7, 6]) == "dog &apos;s ."

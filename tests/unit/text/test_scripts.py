@@ -94,15 +94,15 @@ def test_new_datasets_and_models_know_it_and_old_ones_do_not(tmp_path: Path) -> 
     assert (data / "text/train.tr").read_text(encoding="utf-8").split("\n")[0] == "ığdır il"
     assert main(["bpe", "learn", str(data), "--words"]) == 0
     pipeline = Pipeline.load(data)
-    assert pipeline.source_tokens("IĞDIR") == ["ığdır"]
+    assert pipeline.source.tokens("IĞDIR") == ["ığdır"]
     folder = tmp_path / "model"
     folder.mkdir()
     pipeline.save(folder)
-    assert Pipeline.load(folder).source_tokens("İl") == ["il"]
+    assert Pipeline.load(folder).source.tokens("İl") == ["il"]
     old = TextFacts("tr", "en", lowercase=True, subwords="words")
     Pipeline(old, Vocabulary(["il"]), Vocabulary(["a"])).save(folder)
     assert "turkic_case" not in json.dumps(read_json(folder / "text.json"))
-    assert Pipeline.load(folder).source_tokens("İl") == ["i̇l"]
+    assert Pipeline.load(folder).source.tokens("İl") == ["i̇l"]
 
 
 @pytest.mark.parametrize(
