@@ -751,8 +751,8 @@ CHAPTERS = (
                     ),
                     "The baseline is trained on sampled paths. No model trained for one k differs "
                     "from it significantly but those for k = 1 and 3, which serve no larger k. But "
-                    "with the k that they are trained for, those for k = 3 to 9 are 0.7 to 1.0 BLEU "
-                    "ahead of it, at the same or a smaller lagging.",
+                    "with the k that they are trained for, those for k = 3 to 9 are 0.7 to 1.0 "
+                    "BLEU ahead of it, at the same or a smaller lagging.",
                 ),
             ),
             Claim(
