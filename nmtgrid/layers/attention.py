@@ -156,13 +156,13 @@ def attention_weights(
     return scores.softmax(-1)
 
 
-def source_mask(is_source: Tensor | None, like: Tensor) -> Tensor | None:
+def source_mask(is_source: Tensor, like: Tensor) -> Tensor | None:
     """Return the additive mask [B, 1, 1, S] that hides padded source positions, or None.
 
-    is_source [B, S] is True on real tokens; None, or True everywhere, needs no mask.
+    is_source [B, S] is True on real tokens; True everywhere, it needs no mask.
     """
     # Without a mask torch may take its fastest kernels.
-    if is_source is None or is_true_everywhere(is_source):
+    if is_true_everywhere(is_source):
         return None
     mask = like.new_zeros(is_source.shape)
     return mask.masked_fill_(~is_source, -math.inf)[:, None, None, :]

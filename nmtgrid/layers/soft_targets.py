@@ -100,9 +100,6 @@ class NeighbourDistribution:
         types = types.gather(1, columns[:, None])[:, 0]
         return torch.where(log_probs.isfinite(), types, tokens), log_probs
 
-    def to(self, device: torch.device) -> NeighbourDistribution:
-        return NeighbourDistribution(self.neighbours.to(device), self.probabilities.to(device))
-
 
 class VectorDistribution:
     """A distribution over all types, from the cosines of their vectors; V x V is never made.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -81,13 +82,8 @@ class SourceCache:
 
     def led_by_zero(self) -> SourceCache:
         """Return the cache with an additional first column of zero keys and values."""
-        return dataclasses.replace(
-            self,
-            keys=tuple(pad(tensor, (0, 0, 1, 0)) for tensor in self.keys),
-            values=tuple(pad(tensor, (0, 0, 1, 0)) for tensor in self.values),
-            mask=None if self.mask is None else pad(self.mask, (1, 0)),
-            lead=self.lead + 1,
-        )
+        mask = None if self.mask is None else pad(self.mask, (1, 0))
+        return self._changed(lambda part: pad(part, (0, 0, 1, 0)), mask=mask, lead=self.lead + 1)
 
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:
         """Return the cache with `rows` [R'] replaced by those of `new`, which may be narrower.
@@ -180,11 +176,7 @@ class SourceCache:
 
     def contiguous(self) -> SourceCache:
         """Return the cache in contiguous tensors, as decoding reads it over and over."""
-        return dataclasses.replace(
-            self,
-            keys=tuple(tensor.contiguous() for tensor in self.keys),
-            values=tuple(tensor.contiguous() for tensor in self.values),
-        )
+        return self._changed(Tensor.contiguous)
 
     def padded(self) -> SourceCache:
         """Return the cache in contiguous tensors of as many columns as a kernel likes best."""
@@ -192,13 +184,13 @@ class SourceCache:
         if not padding:
             return self.contiguous()
         columns = self.keys[0].shape[2]
-        return dataclasses.replace(
-            self,
-            keys=tuple(pad(tensor, (0, 0, 0, padding)) for tensor in self.keys),
-            values=tuple(pad(tensor, (0, 0, 0, padding)) for tensor in self.values),
-            mask=with_hidden_columns(self.mask, self.keys[0], columns, padding),
-            padding=padding,
-        )
+        mask = with_hidden_columns(self.mask, self.keys[0], columns, padding)
+        return self._changed(lambda part: pad(part, (0, 0, 0, padding)), mask=mask, padding=padding)
+
+    def _changed(self, change: Callable[[Tensor], Tensor], **fields: Any) -> SourceCache:
+        """Return the cache with `change` made to all keys and values, and with these `fields`."""
+        keys, values = tuple(map(change, self.keys)), tuple(map(change, self.values))
+        return dataclasses.replace(self, keys=keys, values=values, **fields)
 
     def take_rows(self, rows: Tensor) -> SourceCache:
         """Return the cache of `rows` [R']: nothing is copied while rows stay with their sentence.
@@ -220,14 +212,8 @@ class SourceCache:
         return dataclasses.replace(self._of_sentences(sentences, width), is_static=True)
 
     def _of_sentences(self, sentences: Tensor, width: int) -> SourceCache:
-        return SourceCache(
-            tuple(tensor.index_select(0, sentences) for tensor in self.keys),
-            tuple(tensor.index_select(0, sentences) for tensor in self.values),
-            None if self.mask is None else self.mask.index_select(0, sentences),
-            width,
-            self.lead,
-            padding=self.padding,
-        )
+        mask = None if self.mask is None else self.mask.index_select(0, sentences)
+        return self._changed(lambda part: part.index_select(0, sentences), mask=mask, width=width)
 
     def _sentences_of(self, rows: Tensor) -> tuple[Tensor | None, int]:
         """Return the sentences to copy for `rows` [R'] (None: none is copied) and the new width."""

@@ -19,7 +19,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.rows import is_token, is_true_everywhere
+from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.convolution import GatedConvolution, NormalisedProjection, WindowCache
@@ -350,12 +350,10 @@ class ConvS2S(TranslationModel):
 
     def _encode(self, source: Tensor, lengths: Tensor) -> Source:
         """Return S^N as keys, and gamma (S^N + S^0) as values, Eq. (2.37)."""
-        real = is_token(lengths, source.shape[1])
-        # Sentences are batched by length: most batches have no source padding and need no mask.
-        padded = None if is_true_everywhere(real) else real
+        is_source = is_token(lengths, source.shape[1])
         embedded = self.source_embedding(source)
         h = self.encoder_enter(embedded)
-        window = Window.centred(self.config.kernel, padded)
+        window = Window.centred(self.config.kernel, is_source)
         for layer in self.encoder:
             h = layer(h, window)
         top = self.encoder_leave(h)
@@ -368,7 +366,7 @@ class ConvS2S(TranslationModel):
         if self.config.length_scale:
             # An even attention averages |x| values, whose variance is then 1 / |x| of theirs.
             values = values * lengths.to(values.dtype).sqrt()[:, None, None]
-        return top[:, None], values[:, None], source_mask(padded, top)
+        return top[:, None], values[:, None], source_mask(is_source, top)
 
     def _decode(self, batch: Batch, weights: list[Tensor] | None = None) -> Tensor:
         """Return the last layer's output [B, T, C] for the true prefixes.

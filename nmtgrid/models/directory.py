@@ -9,7 +9,6 @@ header; only then it allocates memory and reads values.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
@@ -31,7 +30,6 @@ from nmtgrid.base.io.records import (
     Size,
     check_version,
     convert_unaltered,
-    fits,
     read_json,
 )
 from nmtgrid.data.directory import NAME as MANIFEST
@@ -80,10 +78,6 @@ EXITS = "exits.json"
 """Thresholds of early exit, which were tuned on some of these weights."""
 POLICIES = "policies.json"
 """Settings of reading policies, which were calibrated with some of these weights."""
-
-
-class _Versioned(Record):
-    format: Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -218,10 +212,9 @@ def load_model(
                 )
         path = weights_file(folder, weights)
         sizes = config.source_vocab_size, config.target_vocab_size
-        make = functools.partial(zoo.from_config, config.arch, config.model, *sizes)
         try:
             # Sizes in a damaged file may be anything; torch reports absurd ones by these errors.
-            model = meta_model(make)
+            model = meta_model(lambda: zoo.from_config(config.arch, config.model, *sizes))
         except (RuntimeError, OverflowError, TypeError) as fault:
             raise ModelError(
                 f"{folder / 'config.json'} describes a model that is too large for any machine.",
@@ -364,7 +357,7 @@ def _read_config(folder: Path) -> _Config:
         raise ModelError(f"{folder} is a dataset, not a model directory.", advice)
     try:
         values = read_json(path)
-        if not fits(values, _Versioned):
+        if not isinstance(values, dict) or "format" not in values:
             raise ModelError(f"{folder} is not a model directory of nmtgrid.", advice)
         check_version(path, values, FORMAT)
         return convert_unaltered(path, values, _Config)

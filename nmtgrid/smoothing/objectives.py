@@ -19,12 +19,7 @@ from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.base.rows import values_of
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.layers.soft_targets import (
-    NeighbourDistribution,
-    SoftTargets,
-    TargetDistribution,
-    VectorDistribution,
-)
+from nmtgrid.layers.soft_targets import SoftTargets, TargetDistribution, VectorDistribution
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.search.api import Agent
 from nmtgrid.smoothing.rewards import (
@@ -102,8 +97,7 @@ class Smoothed:
             # which is the order of the dropout draws.
             batch = batch.with_shared_source()
             sampled_batch = self._smoothed(as_batch(batch, samples.tokens, weights))
-            sampled = self.base.loss(model, sampled_batch)
-            parts = sampled
+            parts = sampled = self.base.loss(model, sampled_batch)
             if settings.alpha < 1:
                 parts = self.base.loss(model, self._smoothed(batch))
                 total = (1 - settings.alpha) * parts.total + sampled.total
@@ -146,10 +140,8 @@ class Smoothed:
         return importance_weights(lacking / -settings.temperature, proposed)
 
     def _soft_targets(self, tokens: Tensor, shares: Tensor) -> SoftTargets:
-        alpha = self.settings.token.alpha
-        return SoftTargets(
-            tokens, shares, self.spread if alpha else None, alpha, self.settings.entropy
-        )
+        settings = self.settings
+        return SoftTargets(tokens, shares, self.spread, settings.token.alpha, settings.entropy)
 
     def _smoothed(self, batch: Batch) -> Batch:
         """Return the batch with soft targets, where tokens are smoothed."""
@@ -181,7 +173,7 @@ def smooth(
         return objective
     sequence = smoothing.sequence
     train, size = dataset.split("train"), len(dataset.pipeline.target_vocabulary)
-    spread: VectorDistribution | NeighbourDistribution | None = None
+    spread: TargetDistribution | None = None
     vectors, notes = None, list[str]()
     if smoothing.needs_spread:
         token = smoothing.token
@@ -192,11 +184,9 @@ def smooth(
         else:
             vectors = type_vectors(token.vectors, dataset)
             notes += few_vectors(vectors, frequencies)
-        spread = VectorDistribution(vectors, token.temperature, frequencies, token.rarity).to(
-            device
-        )
-        if token.neighbours:
-            spread = spread.nearest(token.neighbours)
+        similar = VectorDistribution(vectors, token.temperature, frequencies, token.rarity)
+        similar = similar.to(device)
+        spread = similar.nearest(token.neighbours) if token.neighbours else similar
     reward: Reward | None = None
     if sequence.alpha and sequence.reward != "hamming":
         reward = BleuReward() if sequence.reward == "bleu" else CiderReward(train)

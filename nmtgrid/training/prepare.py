@@ -493,8 +493,6 @@ def make_objective(
     """
     check_r_drop(settings, objectives)
     objective = objectives.get(settings.objective_name).make(settings.objective)
-    if not settings.smoothing.is_on:
-        return objective
     check_smoothing(settings, objectives, run_folder)
     return objectives.wrap(objective, settings, dataset, device, run_folder)
 
@@ -630,7 +628,7 @@ def check_tie(settings: RunSettings, dataset: Dataset) -> None:
     """
     arch, architectures = settings.arch, zoo.architectures()
     of_pictures = dataset.pictures is not None
-    if arch in architectures and architectures.get(arch).of_pictures != of_pictures:
+    if architectures.get(arch).of_pictures != of_pictures:
         if of_pictures:
             captioners = [name for name in architectures if name not in zoo.text_architectures()]
             raise ConfigError(

@@ -61,15 +61,11 @@ class SettingsGroup:
         ]
 
 
-class ObjectiveSettings(SettingsGroup):
-    """The settings of an objective."""
+@dataclasses.dataclass(frozen=True)
+class SmoothedSettings(SettingsGroup):
+    """The settings of an objective whose targets are smoothed."""
 
     group = "objective"
-
-
-@dataclasses.dataclass(frozen=True)
-class SmoothedSettings(ObjectiveSettings):
-    """The settings of an objective whose targets are smoothed."""
 
     label_smoothing: Annotated[float, BELOW_1] = dataclasses.field(default=0.1, kw_only=True)
     """Probability mass of label smoothing, spread evenly over the vocabulary."""

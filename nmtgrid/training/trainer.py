@@ -365,8 +365,7 @@ class Trainer:
             elif wait > 0 and stopwatch.minutes - progress.saved_minutes >= wait:
                 yield self._save(None)
             reason = stopwatch.stopped or end_reason(training, progress, stopwatch.minutes)
-        stopped = stopwatch.stopped
-        if not stopped:
+        if not stopwatch.stopped:
             yield from self._conclude()
         elif progress.update != progress.saved_update:
             yield self._save(None)

@@ -158,10 +158,8 @@ class DenseConvolutionalNetwork(nn.Module):
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
         """Return [..., F] for the initial grid [..., f_0]."""
-        features, is_batch = (
-            features.to(working_dtype(features)),
-            self.plan.normalisation == "batch",
-        )
+        features = features.to(working_dtype(features))
+        is_batch = self.plan.normalisation == "batch"
         folds = is_batch and self.plan.gates == "none" and not self.training
         # In evaluation the norms are constant scales and shifts, which fold into the weights.
         if folds and isinstance(cells, OneRow):

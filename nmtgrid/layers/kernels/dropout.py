@@ -28,7 +28,8 @@ def dropout(x: Tensor, rate: float, training: bool) -> Tensor:
 
     Raises: ValueError for a rate outside [0, 1).
     """
-    if not _is_active(rate, training):
+    rate = _active_rate(rate, training)
+    if not rate:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, rate)
@@ -40,20 +41,18 @@ def residual_dropout(h: Tensor, y: Tensor, rate: float, scale: float, training: 
 
     Raises: ValueError for a rate outside [0, 1).
     """
-    active = _is_active(rate, training)
-    y = y.to(h.dtype)
+    rate, y = _active_rate(rate, training), y.to(h.dtype)
     if torch.compiler.is_compiling():
         # The compiler fuses all this with its neighbours.
-        return (h + F.dropout(y, rate, active)) * scale
+        return (h + F.dropout(y, rate, rate > 0.0)) * scale
     if _has_kernel(h):
         # Imported here: builds of torch for a CPU alone come without Triton.
         from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
-        return apply(TritonResidual, h, y, rate if active else 0.0, scale)
+        return apply(TritonResidual, h, y, rate, scale)
     # Without Triton: torch's own mask, and the fused sum for the rest.
-    if active and h.device.type != "cpu":
-        y, active = F.dropout(y, rate), False
-    rate = rate if active else 0.0
+    if rate and h.device.type != "cpu":
+        y, rate = F.dropout(y, rate), 0.0
     return apply(_Residual, h, y, rate, scale)
 
 
@@ -67,9 +66,8 @@ def residual_branches(
     if count > 1 and _has_kernel(h):
         from nmtgrid.layers.kernels.dropout_triton import TritonResidual
 
-        rate = rate if _is_active(rate, training) else 0.0
         branches: tuple[Tensor, ...] = TritonResidual.apply(  # type: ignore[no-untyped-call]
-            h, y.to(h.dtype), rate, scale, count
+            h, y.to(h.dtype), _active_rate(rate, training), scale, count
         )
         return branches
     return (residual_dropout(h, y, rate, scale, training),) * count
@@ -95,10 +93,10 @@ def draw_mask(like: Tensor, rate: float) -> Tensor:
     return torch.ge(draws, _dropped_levels(rate), out=mask)
 
 
-def _is_active(rate: float, training: bool) -> bool:
+def _active_rate(rate: float, training: bool) -> float:
     if not 0.0 <= rate < 1.0:
         raise ValueError(f"the dropout rate must be in [0, 1), but is {rate}")
-    return training and rate > 0.0
+    return rate if training else 0.0
 
 
 def _dropped_levels(rate: float) -> int:

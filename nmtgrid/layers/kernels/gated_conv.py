@@ -40,10 +40,10 @@ class Window:
         return cls(kernel, kernel - 1)
 
     @classmethod
-    def centred(cls, kernel: int, is_token: Tensor | None) -> Window:
-        """A position reads as many on both sides; is_token [B, L] is None without padding."""
+    def centred(cls, kernel: int, is_token: Tensor) -> Window:
+        """A position reads as many on both sides; is_token [B, L] is False on padding."""
         before = kernel // 2
-        if is_token is None or is_true_everywhere(is_token):
+        if is_true_everywhere(is_token):
             return cls(kernel, before)
         # Real positions must not read padding, whose features are arbitrary.
         size = is_token.shape[1]

@@ -124,14 +124,10 @@ class GridLayout:
         return self._positions[1]
 
     @cached_property
-    def target_rows(self) -> Tensor:
-        """[M] int64: b * T + t of each cell, its row in a flattened [B, T, D]."""
-        return self.sentence * self.target_size + self.target_position
-
-    @cached_property
     def cells(self) -> Tensor:
         """[M] int64: (b * T + t) * S + s of each cell, its row in a flattened [B, T, S, D]."""
-        return self.target_rows * self.source_size + self.source_position
+        rows = self.sentence * self.target_size + self.target_position
+        return rows * self.source_size + self.source_position
 
     def pad(self, x: Tensor) -> Tensor:
         """Spread flat cells x [M, D] over a grid [B, T, S, D] whose padding is zero.

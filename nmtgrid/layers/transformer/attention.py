@@ -145,10 +145,9 @@ class SourceAttention(nn.Module):
 class SourceProjection(nn.Module):
     """Keys and values of the source for all blocks: projections [d, d] of N blocks in one."""
 
-    def __init__(self, size: int, heads: int, blocks: int, source_size: int | None = None) -> None:
-        """`source_size` are the features of a source state (None: `size`)."""
+    def __init__(self, size: int, heads: int, blocks: int, source_size: int) -> None:
+        """`source_size` are the features of a source state."""
         super().__init__()
-        source_size = source_size or size
         self.heads, self.blocks = heads, blocks
         self.weight = _source_weight(2 * blocks, size, source_size)
         self.bias = nn.Parameter(torch.zeros(2 * blocks * size))

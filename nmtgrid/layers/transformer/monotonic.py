@@ -310,7 +310,8 @@ class MonotonicCache(SourceCache):
 
     def positions(self) -> Tensor:
         """Return the positions of the heads after a step [R, N, H]."""
-        return torch.stack([self._of_rows(block, "positions") for block in self._blocks()], 1)
+        blocks = range(self.heads.blocks)
+        return torch.stack([self._of_rows(block, "positions") for block in blocks], 1)
 
     def readiness(self) -> Tensor:
         """Return [R]: the least over all heads of the largest selection probability in reach.
@@ -320,7 +321,7 @@ class MonotonicCache(SourceCache):
         those of a cut source until then. So readiness does not fall as reads grow.
         """
         total: Tensor | None = None
-        for block in self._blocks():
+        for block in range(self.heads.blocks):
             least = self._of_rows(block, "readiness").amin(1)
             if total is not None:
                 has_chosen = total >= self.threshold
@@ -328,9 +329,6 @@ class MonotonicCache(SourceCache):
             total = least
         assert total is not None
         return total.float()
-
-    def _blocks(self) -> range:
-        return range(self.heads.blocks)
 
     def _of_rows(self, block: int, name: str) -> Tensor:
         """Return [R, H] of what a selection has as [B, H, W]."""

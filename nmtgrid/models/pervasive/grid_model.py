@@ -64,8 +64,9 @@ class GridModel(TranslationModel):
         features, state = self._write(tokens, state)
         visible = state.is_source if reads is None else is_token(reads, features.shape[1])
         if self.area == "grid":
-            assert isinstance(state.position, int)
-            above, pooled = self._pool_area(features, state.above, visible, state.position)
+            above, width = self._partial(features, state.above), features.shape[1]
+            shown = torch.full_like(tokens, width) if visible is None else visible.sum(-1)
+            pooled = self._pool_prefixes(above, shown, state)
             state = dataclasses.replace(state, above=above)
         else:
             pooled = self.aggregator(features, visible)
@@ -92,17 +93,13 @@ class GridModel(TranslationModel):
         if state.partial is None:
             # The aggregates of all prefixes at once: to read on is to look up the next column.
             state = dataclasses.replace(state, partial=self._partial(features, state.above))
-        assert state.partial is not None and isinstance(state.position, int)
-        chosen = torch.arange(len(reads), device=reads.device) if rows is None else rows
-        counts = reads
-        if self.area == "grid":
-            counts = reads * state.position
-        pooled = tuple(part[chosen, reads - 1] for part in state.partial)
+        assert state.partial is not None
+        pooled = self._pool_prefixes(state.partial, reads, state, rows)
         alignment = None
         if align:
-            visible = is_token(reads, features.shape[1])
-            alignment = self.aggregator.weights(features[chosen], visible)
-        return Step(self.classify(self._finish(self._finalize(pooled, counts))), state, alignment)
+            chosen = features if rows is None else features[rows]
+            alignment = self.aggregator.weights(chosen, is_token(reads, features.shape[1]))
+        return Step(self.classify(self._finish(pooled)), state, alignment)
 
     def accept(self, state: GridState) -> GridState:
         assert state.considered is not None, "no row has been fed"
@@ -221,19 +218,6 @@ class GridModel(TranslationModel):
         pooled = tuple(part.flatten(0, 2).index_select(0, cells) for part in parts)
         return running_form.finalize(pooled, counts)
 
-    def _pool_area(
-        self, features: Tensor, above: Partial | None, visible: Tensor | None, rows: int
-    ) -> tuple[Partial, Tensor]:
-        """Return the aggregates of all `rows` so far for each column, and the visible [R, D']."""
-        parts = self._partial(features, above)
-        if visible is None:
-            reads = parts[0].new_full(parts[0].shape[:1], features.shape[1], dtype=torch.int64)
-        else:
-            reads = visible.sum(-1)
-        batch_rows = torch.arange(len(reads), device=reads.device)
-        pooled = tuple(part[batch_rows, reads - 1] for part in parts)
-        return parts, self._finalize(pooled, reads * rows)
-
     def _partial(self, features: Tensor, above: Partial | None) -> Partial:
         """Return the aggregates [R, S, .] of each prefix of the newest row [R, S, D].
 
@@ -247,11 +231,17 @@ class GridModel(TranslationModel):
         parts = running_form.scan_source(features)
         return parts if above is None else running_form.combine(above, parts)
 
-    def _finalize(self, partial: Partial, counts: Tensor) -> Tensor:
-        """Return the aggregate [..., D'] of areas of counts [...] cells."""
+    def _pool_prefixes(
+        self, partial: Partial, reads: Tensor, state: GridState, rows: Tensor | None = None
+    ) -> Tensor:
+        """Return the aggregates [R', D'] of the first reads [R'] columns of `rows` (None: all)."""
+        chosen = torch.arange(len(reads), device=reads.device) if rows is None else rows
+        pooled = tuple(part[chosen, reads - 1] for part in partial)
         if self.area == "cell":
-            return partial[0]
-        return prefix_pooling(self.aggregator).finalize(partial, counts)
+            return pooled[0]
+        assert isinstance(state.position, int)
+        counts = reads * state.position if self.area == "grid" else reads
+        return prefix_pooling(self.aggregator).finalize(pooled, counts)
 
     def _finish(self, pooled: Tensor) -> Tensor:
         """Return what the classifier reads, for aggregated features [..., D']."""

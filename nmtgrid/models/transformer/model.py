@@ -117,11 +117,11 @@ class Transformer(TransformerExits):
         """
         if sites.depth is not None:
             return self.features_at_depth(batch, sites)
-        features, _ = self._decode(batch, self._memory_for(batch, sites), None)
+        features, _ = self._decode(batch, self._memory_for(batch, sites))
         return self._at_sites(features, sites)
 
     def features_with_delays(self, batch: Batch, sites: PredictionSites) -> tuple[Tensor, Tensor]:
-        features, memory = self._decode(batch, self._memory_for(batch, sites), None)
+        features, memory = self._decode(batch, self._memory_for(batch, sites))
         if not isinstance(memory, MonotonicCache):
             raise self.no_mechanism("monotonic")
         return self._at_sites(features, sites), memory.delays()
@@ -133,7 +133,7 @@ class Transformer(TransformerExits):
             raise self.no_mechanism("transport")
         sites = PredictionSites.offline(batch)
         whole = self._memory_for(batch, sites)
-        features, memory = self._decode(batch, whole, None, threshold=threshold)
+        features, memory = self._decode(batch, whole, threshold=threshold)
         assert isinstance(memory, TransportCache)
         path = batch.source_lengths[:, None].expand(batch.target_input.shape)
         if threshold is not None:
@@ -153,7 +153,7 @@ class Transformer(TransformerExits):
             path = reading_path(lead, k, batch.is_source)
             sites = PredictionSites.along(batch, path)
         memory = self._memory_for(batch, sites)
-        features, _ = self._decode(batch, memory, None, embedded)
+        features, _ = self._decode(batch, memory, embedded=embedded)
         # Of each token its own, that of the begin symbol being none.
         target = written.diff(dim=1, prepend=written.new_zeros(len(written), 1))
         return self._at_sites(features, sites), source, target, path
@@ -161,7 +161,7 @@ class Transformer(TransformerExits):
     def readiness(self, batch: Batch, path: Tensor) -> Tensor:
         if self.config.reader == "transport":
             sites = PredictionSites.along(batch, path)
-            _, memory = self._decode(batch, self._memory_for(batch, sites), None)
+            _, memory = self._decode(batch, self._memory_for(batch, sites))
             assert isinstance(memory, TransportCache)
             return memory.received()
         source, written, _ = self._information(batch)
@@ -389,7 +389,7 @@ class Transformer(TransformerExits):
         self,
         batch: Batch,
         memory: SourceCache,
-        weights: list[Tensor] | None,
+        weights: list[Tensor] | None = None,
         embedded: Tensor | None = None,
         threshold: float | None = None,
     ) -> tuple[Tensor, SourceCache]:

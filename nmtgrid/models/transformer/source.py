@@ -439,9 +439,7 @@ class TransformerSource(ExitModel):
         plan = PrefixPlan.make(path)
         size = int(plan.reads.max())
         encoded = self._encode(batch.source[plan.sentence, :size], plan.reads)
-        return encoded, lambda memory: ReencodedPrefixes(
-            memory.keys, memory.values, memory.mask, lead=memory.lead, plan=plan
-        )
+        return encoded, lambda memory: ReencodedPrefixes.over(memory, plan=plan)
 
     def _memory_for(self, batch: Batch, sites: PredictionSites) -> SourceCache:
         encoded, limited = self._read_for(batch, sites)
@@ -478,11 +476,7 @@ class TransformerSource(ExitModel):
         return stream.grown(column, is_seen)
 
     def _reread(
-        self,
-        state: TransformerState,
-        source: Tensor,
-        reads: Tensor | None,
-        rows: Tensor | None = None,
+        self, state: TransformerState, source: Tensor, reads: Tensor | None, rows: Tensor | None
     ) -> TransformerState:
         """Re-encode the source that rows have read unless the cache holds it, Eq. (4.16).
 

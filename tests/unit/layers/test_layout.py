@@ -19,7 +19,6 @@ def test_places_of_cells_by_hand() -> None:
     assert layout.sentence.tolist() == [0, 0, 1, 1, 1]
     assert layout.target_position.tolist() == [0, 1, 0, 0, 0]
     assert layout.source_position.tolist() == [0, 0, 0, 1, 2]
-    assert layout.target_rows.tolist() == [0, 1, 2, 2, 2]
     assert layout.cells.tolist() == [0, 3, 6, 7, 8]
     padded = layout.pad(torch.arange(1.0, 6)[:, None])[..., 0]
     assert padded.tolist() == [[[1, 0, 0], [2, 0, 0]], [[3, 4, 5], [0, 0, 0]]]
