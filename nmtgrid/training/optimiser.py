@@ -120,9 +120,8 @@ def make_optimiser(model: TranslationModel, settings: TrainingSettings) -> torch
     hidden = model.hidden_matrices() if settings.optimiser == "muon" else []
     if settings.optimiser == "muon" and not hidden:
         raise ConfigError(
-            "`training.optimiser=muon` updates hidden matrices, but this model has none: use "
-            "`adamw`.",
-            "Set it to adamw.",
+            "`training.optimiser=muon` updates hidden matrices, but this model has none.",
+            "Set it to `adamw`.",
         )
     moved = set(hidden)
     parameters = [p for p in model.parameters() if p.requires_grad and p not in moved]
