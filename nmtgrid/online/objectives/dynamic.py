@@ -145,12 +145,12 @@ class Dynamic(BaseObjective[DynamicSettings]):
             total = total + settings.alpha * write_loss
             extra["write_cells"] = is_written.sum()
         if logits is not None:
-            arguments = logits, paths, *lengths, settings.agent_area
-            read_loss = agent_loss(*arguments)
+            decided = agent_cells(paths, *lengths, columns, settings.agent_area)
+            read_loss = agent_loss(logits, paths, decided)
             total = total + settings.beta * read_loss
             extra["agent_loss"] = read_loss.detach()
-            extra["agent_hits"] = agent_hits(*arguments).sum()
-            extra["agent_cells"] = agent_cells(*arguments[1:4], columns, settings.agent_area).sum()
+            extra["agent_hits"] = agent_hits(logits, paths, decided).sum()
+            extra["agent_cells"] = decided.sum()
             extra["oracle_nll"] = along(costs, paths, batch)
             # From here on `paths` are the agent's: `nll` judges model and agent together.
             paths = agent_paths(logits, batch, settings.validate_threshold)
