@@ -116,7 +116,6 @@ class Dynamic(BaseObjective[DynamicSettings]):
         return Threshold(self.settings.validate_threshold) if self.settings.beta else None
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths
         sites = PredictionSites.everywhere(batch)
