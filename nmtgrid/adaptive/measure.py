@@ -315,11 +315,10 @@ def decode(
 
 
 def batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
-    """Yield the indices of the sentences that have a source, alike in length."""
+    """Return the indices of the sentences that have a source, alike in length, part by part."""
     usable = [index for index, sample in enumerate(samples) if sample.source]
     usable.sort(key=lambda index: len(samples[index].source))
-    for first in range(0, len(usable), size):
-        yield usable[first : first + size]
+    return chunks(usable, size)
 
 
 def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> Measured:
