@@ -190,13 +190,12 @@ class Aligned(_AllExits[AlignedSettings]):
     def loss_of_exits(self, model: ExitModel, batch: Batch) -> LossParts:
         settings, count = self.settings, model.traits.num_exits
         sites = exit_sites(model, batch, settings.reads)
-        # Without gradients (validation) there is nothing to scale: one plain pass.
-        form = settings.gradient_form if torch.is_grad_enabled() else "none"
         passes = both_passes(batch, sites)
         scales = gradient_scales(settings.gradient_ratio, count)
-        if not settings.gradient_ratio or form == "none":
+        # Without gradients (validation) there is nothing to scale: one plain pass.
+        if not settings.gradient_ratio or not torch.is_grad_enabled():
             states = model.exit_features(*passes)
-        elif form == "printed":
+        elif settings.gradient_form == "printed":
             states = model.exit_features(*passes, scales=scales)
         else:
             states = model.exit_features(*passes, own=True)

@@ -279,8 +279,8 @@ def accepted(drafts: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
 
     Up to the first that is not.
     """
-    length = min(drafts.shape[1], tokens.shape[1])
-    agrees = drafts[:, :length] == tokens[:, :length]
+    length = drafts.shape[1]
+    agrees = drafts == tokens[:, :length]
     agrees &= torch.arange(length, device=counts.device) < counts[:, None]
     return agrees.long().cumprod(1).sum(1)
 
