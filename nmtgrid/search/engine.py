@@ -23,7 +23,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.workers import chunks
-from nmtgrid.base.rows import repeat, take
+from nmtgrid.base.rows import is_token, repeat, take
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.beams import (
@@ -356,8 +356,7 @@ class SearchRun:
             self.rows = dataclasses.replace(self.rows, reads=torch.ones_like(self.rows.tokens))
         if plan.coverage_penalty:
             # All source tokens should be covered but the end symbol, which pictures lack.
-            columns = torch.arange(source.shape[1], device=device)
-            is_word = columns[None] < lengths[:, None] - int(is_text)
+            is_word = is_token(lengths - int(is_text), source.shape[1])
             is_word = is_word.repeat_interleave(self.copies, 0)
             coverage = torch.zeros(is_word.shape, device=device)
             self.rows = dataclasses.replace(self.rows, coverage=coverage, is_word=is_word)
