@@ -213,7 +213,7 @@ class Aligned(_AllExits[AlignedSettings]):
             total = total + own_gradients(model, states[count:], targets, shares, smoothing)
         criterion = None
         if settings.exits_from and batch.update is None:
-            criterion = weighted(weights, list(sums.values()))
+            criterion = weighted(weights, sums)
         return LossParts(total, batch.token_count, sums[count], by_exit(sums), criterion)
 
 
@@ -330,9 +330,9 @@ def own_gradients(
     return total - total.detach()
 
 
-def weighted(weights: Sequence[float], sums: Sequence[Tensor]) -> Tensor:
+def weighted(weights: Sequence[float], sums: Mapping[int, Tensor]) -> Tensor:
     """Return the weighted mean of the exits' negative log-likelihoods."""
-    first, *others = (weight * value for weight, value in zip(weights, sums, strict=True))
+    first, *others = (weight * value for weight, value in zip(weights, sums.values(), strict=True))
     return sum(others, start=first)
 
 
