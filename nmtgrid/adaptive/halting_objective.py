@@ -237,7 +237,7 @@ class CompoundLoss(BaseObjective[HaltingSettings]):
         # a predictor that never exits.
         criterion = None
         if not model.training:
-            criterion = weighted(weights, list(sums.values())) + settings.alpha * halting.detach()
+            criterion = weighted(weights, sums) + settings.alpha * halting.detach()
         return LossParts(total + settings.alpha * halting, tokens, nll_of_exits, extra, criterion)
 
     def _oracle(

@@ -72,31 +72,30 @@ class DecoderSizes:
 def token_flops(
     sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor, mechanism: FlopsMechanism = "none"
 ) -> Tensor:
-    """Return [B, T] (float64), the operations of each step, all rows of a beam together.
+    """Return [B, T] (float64), the operations of each step, for exits [B, T], 0 behind the end.
 
     `source_lengths` [B] are the states that the decoder attends to; a pair of zeros, which needs
-    no products, is none. A block's source keys and values are counted at the step where a row of
-    the sentence first comes to it.
+    no products, is none. A block's source keys and values are counted at the step that first comes
+    to it.
     """
-    rows = exits if exits.dim() == 3 else exits[:, None]
-    depths, written = rows.double(), (rows > 0).double()
-    steps = torch.arange(1, rows.shape[-1] + 1, device=rows.device).double()
+    depths, written = exits.double(), (exits > 0).double()
+    steps = torch.arange(1, exits.shape[1] + 1, device=exits.device).double()
     source = source_lengths.double()[:, None]
     # `block` is linear in step and source length: its constant and its slope, for all at once.
     fixed, states = sizes.block(0, 0), 4.0 * sizes.size
-    blocks = depths.sum(1) * (fixed + states * (steps + source))
+    blocks = depths * (fixed + states * (steps + source))
     # FS, the keys and values of a block that a token skips.
-    skipped = (sizes.blocks * written - depths).sum(1) * (4.0 * sizes.size**2)
-    # Blocks that some row of the sentence enters for the first time at this step, with their keys
-    # and values of each source state.
-    reached = pad(rows.amax(1).cummax(-1).values, (1, 0)).diff().double()
+    skipped = (sizes.blocks * written - depths) * (4.0 * sizes.size**2)
+    # Blocks that the sentence enters for the first time at this step, with their keys and values
+    # of each source state.
+    reached = pad(exits.cummax(1).values, (1, 0)).diff().double()
     first_calls = reached * source * (4.0 * sizes.size * sizes.encoder_size)
-    total = blocks + skipped + first_calls + prediction_flops(sizes, rows, mechanism).sum(1)
+    total = blocks + skipped + first_calls + prediction_flops(sizes, exits, mechanism)
     if mechanism == "sequence":
         # Decided once, from the mean source state.
         total[:, 0] += 2.0 * sizes.blocks * sizes.encoder_size
     # Thresholds on confidence have computed the output already.
-    return total if mechanism == "confidence" else total + written.sum(1) * sizes.output
+    return total if mechanism == "confidence" else total + written * sizes.output
 
 
 def prediction_flops(sizes: DecoderSizes, exits: Tensor, mechanism: FlopsMechanism) -> Tensor:
@@ -115,8 +114,7 @@ def corpus_flops(
     sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor, mechanism: FlopsMechanism = "none"
 ) -> float:
     """Return the mean operations per step, end symbols' steps counted."""
-    rows = exits if exits.dim() == 3 else exits[:, None]
-    steps = (rows > 0).any(1).sum().clamp(min=1)
+    steps = (exits > 0).sum().clamp(min=1)
     return float(token_flops(sizes, source_lengths, exits, mechanism).sum() / steps)
 
 
@@ -317,11 +315,10 @@ def decode(
 
 
 def batches(samples: Sequence[Sample], size: int) -> Iterator[list[int]]:
-    """Yield the indices of the sentences that have a source, alike in length."""
+    """Return the indices of the sentences that have a source, alike in length, part by part."""
     usable = [index for index, sample in enumerate(samples) if sample.source]
     usable.sort(key=lambda index: len(samples[index].source))
-    for first in range(0, len(usable), size):
-        yield usable[first : first + size]
+    return chunks(usable, size)
 
 
 def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> Measured:

@@ -190,13 +190,12 @@ class Aligned(_AllExits[AlignedSettings]):
     def loss_of_exits(self, model: ExitModel, batch: Batch) -> LossParts:
         settings, count = self.settings, model.traits.num_exits
         sites = exit_sites(model, batch, settings.reads)
-        # Without gradients (validation) there is nothing to scale: one plain pass.
-        form = settings.gradient_form if torch.is_grad_enabled() else "none"
         passes = both_passes(batch, sites)
         scales = gradient_scales(settings.gradient_ratio, count)
-        if not settings.gradient_ratio or form == "none":
+        # Without gradients (validation) there is nothing to scale: one plain pass.
+        if not settings.gradient_ratio or not torch.is_grad_enabled():
             states = model.exit_features(*passes)
-        elif form == "printed":
+        elif settings.gradient_form == "printed":
             states = model.exit_features(*passes, scales=scales)
         else:
             states = model.exit_features(*passes, own=True)
@@ -214,7 +213,7 @@ class Aligned(_AllExits[AlignedSettings]):
             total = total + own_gradients(model, states[count:], targets, shares, smoothing)
         criterion = None
         if settings.exits_from and batch.update is None:
-            criterion = weighted(weights, list(sums.values()))
+            criterion = weighted(weights, sums)
         return LossParts(total, batch.token_count, sums[count], by_exit(sums), criterion)
 
 
@@ -331,9 +330,9 @@ def own_gradients(
     return total - total.detach()
 
 
-def weighted(weights: Sequence[float], sums: Sequence[Tensor]) -> Tensor:
+def weighted(weights: Sequence[float], sums: Mapping[int, Tensor]) -> Tensor:
     """Return the weighted mean of the exits' negative log-likelihoods."""
-    first, *others = (weight * value for weight, value in zip(weights, sums, strict=True))
+    first, *others = (weight * value for weight, value in zip(weights, sums.values(), strict=True))
     return sum(others, start=first)
 
 

@@ -26,7 +26,7 @@ from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, with_exits
+from nmtgrid.models.api import Classifier, ExitModel, PredictionSites
 
 Recorded = Literal["confidence", "geometric"]
 """Mechanisms that decide by thresholds."""
@@ -61,10 +61,9 @@ def record(
 ) -> Records:
     """Return the records of batches with forced targets; `indices` are their numbers.
 
-    `advance` gets the number of each batch's sentences. Raises ConfigError for a model with one
-    exit, where it has no network for this mechanism, or without a batch.
+    `advance` gets the number of each batch's sentences. Raises ConfigError where the model has no
+    network for this mechanism, or without a batch.
     """
-    model = with_exits(model)
     if mechanism == "geometric" and model.traits.halting != "geometric":
         raise no_predictor(model, mechanism)
     parts: list[Records] = []

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.io.workers import chunks
 from nmtgrid.data.batches import Batch, collate, cut_by_length, pad
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.erasure import normalised_erasure
@@ -450,10 +451,8 @@ class OnlineDecoder:
     ) -> dict[tuple[int, int], PrefixTranslation]:
         """Return what a policy that translates prefixes writes, piece by piece."""
         decoder = self._prefix_decoder(policy, self.translator.models)
-        present = [piece for piece in pieces if piece.source]
         translations: dict[tuple[int, int], PrefixTranslation] = {}
-        for first in range(0, len(present), _PIECES):
-            group = present[first : first + _PIECES]
+        for group in chunks((piece for piece in pieces if piece.source), _PIECES):
             decoded = decoder.decode([piece.source for piece in group])
             for piece, translation in zip(group, decoded, strict=True):
                 translations[piece.line, piece.piece] = translation

@@ -172,7 +172,7 @@ def path_costs(
     paths: Tensor,
     source_lengths: Tensor,
     target_lengths: Tensor,
-    delay_weight: float = 0.0,
+    delay_weight: float,
 ) -> Tensor:
     """Return [B]: what paths [B, T] cost, writes and reads after the first, which is free."""
     penalty = delay_penalty(delay_weight, source_lengths, write_costs.shape[2])

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.rows import is_padding
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
 from nmtgrid.search.paths import continue_paths, is_cell, wait_k
@@ -30,36 +31,28 @@ Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
 
 
-def agent_loss(
-    logits: Tensor,
-    paths: Tensor,
-    source_lengths: Tensor,
-    target_lengths: Tensor,
-    area: Area = "grid",
-) -> Tensor:
+def agent_loss(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
     """Return the reader's loss for the oracle's paths, a sum over the cells of all sentences.
 
-    "grid": at every cell, with READ left of the path and WRITE on it and right of it (Eq. 4.26,
-    4.44, 4.46); "path": only at the cells that the path visits (Eq. 4.43), which makes it -log p of
-    the path (Eq. 4.12).
+    `counts` are the `agent_cells` of an area. "grid": at every cell, with READ left of the path and
+    WRITE on it and right of it (Eq. 4.26, 4.44, 4.46); "path": only at the cells that the path
+    visits (Eq. 4.43), which makes it -log p of the path (Eq. 4.12).
 
     Departs: As printed, the reads before the first write do not count, there is a READ in the last
     column, and the path of token t is used in the row that decides about token t + 1. Here a path
     starts with one token read, its first write counts, the last column always writes, so that the
     probabilities of all paths sum to 1, and that row uses the path of token t + 1.
     """
-    columns = logits.shape[2]
-    counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
     # Cells that do not count may hold anything; filled first, they give no gradient either.
     decided_logits = logits.float().masked_fill(~counts, 0.0)
-    reads = torch.arange(1, columns + 1, device=logits.device)
+    reads = torch.arange(1, logits.shape[2] + 1, device=logits.device)
     # log(1 - sigmoid(x)) is logsigmoid(-x), exact where sigmoid(x) rounds to 1.
     action_logits = torch.where(reads < paths[..., None], decided_logits, -decided_logits)
     return -logsigmoid(action_logits).masked_fill(~counts, 0.0).sum()
 
 
 def agent_cells(
-    paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, columns: int, area: Area = "grid"
+    paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, columns: int, area: Area
 ) -> Tensor:
     """Return [B, T, columns], True where the agent decides: in no last column, nor on padding.
 
@@ -75,17 +68,9 @@ def agent_cells(
     return counts
 
 
-def agent_hits(
-    logits: Tensor,
-    paths: Tensor,
-    source_lengths: Tensor,
-    target_lengths: Tensor,
-    area: Area = "grid",
-) -> Tensor:
+def agent_hits(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
     """Return [B, T, S], True at `agent_cells` that are decided right at a threshold of one half."""
-    columns = logits.shape[2]
-    counts = agent_cells(paths, source_lengths, target_lengths, columns, area)
-    reads = torch.arange(1, columns + 1, device=logits.device)
+    reads = torch.arange(1, logits.shape[2] + 1, device=logits.device)
     # rho > 1/2 is a positive logit; left of the path reading is right.
     return ((logits > 0) == (reads < paths[..., None])) & counts
 
@@ -317,8 +302,7 @@ class EDAtt(Policy):
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.alignment is not None
-        columns = torch.arange(proposal.alignment.shape[1], device=proposal.reads.device)
-        is_last = columns >= (proposal.reads - self.last)[:, None]
+        is_last = is_padding(proposal.reads - self.last, proposal.alignment.shape[1])
         return (proposal.alignment * is_last).sum(1) < self.mass
 
 

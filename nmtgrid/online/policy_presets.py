@@ -24,7 +24,6 @@ from nmtgrid.models.named_settings import SettingsFile, check_name
 from nmtgrid.online.settings import (
     ALL,
     KINDS,
-    Setting,
     SourceText,
     own_policies,
     read_setting,
@@ -71,7 +70,7 @@ class PolicyPreset:
     checksum: str | None = None
 
     def __post_init__(self) -> None:
-        """Raise ConfigError for an invalid name or policy."""
+        """Raise ConfigError for an invalid name, or a policy whose settings are not one point."""
         check_policy_name(self.name)
         # A model directory holds nothing that can run code, and no path to it.
         if self.policy.partition(" ")[0] not in KINDS:
@@ -79,11 +78,7 @@ class PolicyPreset:
                 f"`{self.policy}` is not a named policy.",
                 f"There are {', '.join(KINDS)}.",
             )
-        self.setting()
-
-    def setting(self) -> Setting:
-        """Return the policy's settings. Raises ConfigError where they are not one point."""
-        return read_setting(self.policy)
+        read_setting(self.policy)
 
     def check(
         self, loaded: LoadedModel, conditions: Conditions, warn: Callable[[str], None]

@@ -102,13 +102,8 @@ def curves(data: str) -> tuple[Curve, ...]:
     """
     matching = tuple(curve for curve in CURVES if curve.data == data)
     if not matching:
-        raise ConfigError(f"There are no published curves for `{data}`.", nearest(data, names()))
+        raise ConfigError(f"There are no published curves for `{data}`.", nearest(data, CORPORA))
     return matching
-
-
-def names() -> list[str]:
-    """Return the data sets that have published curves."""
-    return list(CORPORA)
 
 
 def mismatches(curve: Curve, evaluation: Evaluation, unit: Literal["token", "word"]) -> list[str]:

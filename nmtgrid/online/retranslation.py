@@ -23,7 +23,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy
 import torch
@@ -41,15 +41,25 @@ from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan, Verified, Ve
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.translate import check_text
 from nmtgrid.text.vocabulary import END
+from nmtgrid.training.settings import Range, SettingsGroup
+
+_FROM_0 = Range("a whole number from 0 on", lambda value: value >= 0 and value % 1 == 0)
+_FROM_1 = Range("a whole number from 1 on", lambda value: value >= 1 and value % 1 == 0)
+_FROM_0_OR_ALL = Range(
+    f"{_FROM_0.text}, or infinite", lambda value: value == math.inf or _FROM_0.contains(value)
+)
+_FROM_1_OR_ALL = Range(
+    f"{_FROM_1.text}, or infinite", lambda value: value == math.inf or _FROM_1.contains(value)
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrefixPolicy:
+class PrefixPolicy(SettingsGroup):
     """The common base of policies that translate prefixes; reads exclude the end symbol here."""
 
-    stride: int = 1
+    stride: Annotated[int, _FROM_1] = 1
     """Source tokens between two prefixes that are translated."""
-    floor: int = 0
+    floor: Annotated[int, _FROM_0] = 0
     """Always reads at least as much as wait-k with this k (0: no minimum)."""
     end_of_prefix: bool = True
     """Whether a prefix is translated with an end symbol, like a whole sentence; `false` needs a
@@ -71,8 +81,9 @@ class PrefixPolicy:
         return False
 
     def faults(self) -> list[str]:
-        """Return what is wrong with the values, one sentence each."""
-        return _out_of_range(self, stride=1, floor=0)
+        """Return what is wrong with the values, those of the policy's own settings first."""
+        common = "`stride`", "`floor`", "`cap`"
+        return sorted(super().faults(), key=lambda fault: fault.startswith(common))
 
     def translates(self, reads: int) -> bool:
         """Return whether the prefix of `reads` tokens is translated if the source may go on."""
@@ -93,7 +104,7 @@ class CommitPolicy(PrefixPolicy):
     C).
     """
 
-    cap: int = 0
+    cap: Annotated[int, _FROM_0] = 0
     """Never reads more than wait-k with this k (0: no maximum), provided that the prefix of this
     length is translated and its translation is long enough."""
     n: float
@@ -105,7 +116,7 @@ class CommitPolicy(PrefixPolicy):
         return math.isinf(self.n) and not self.cap
 
     def faults(self) -> list[str]:
-        faults = super().faults() + _out_of_range(self, cap=0)
+        faults = super().faults()
         if 0 < self.cap < self.floor:
             faults.append(f"`cap` ({self.cap}) must not be below `floor` ({self.floor}).")
         return faults
@@ -125,16 +136,13 @@ class CommitPolicy(PrefixPolicy):
 class LocalAgreement(CommitPolicy):
     """Writes the common prefix of the translations of n successive prefixes (LocalAgreement-n)."""
 
-    n: float = 2
+    n: Annotated[float, _FROM_1_OR_ALL] = 2
     """Successive prefixes whose translations must agree; 1 writes each translation as a whole,
     infinity reads the whole source."""
 
     @property
     def memory(self) -> float:
         return self.n
-
-    def faults(self) -> list[str]:
-        return _out_of_range(self, n=1) + super().faults()
 
     def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
         if len(translations) < self.n:
@@ -146,11 +154,8 @@ class LocalAgreement(CommitPolicy):
 class HoldN(CommitPolicy):
     """Writes all but the last n tokens of each translation (hold-n)."""
 
-    n: float = 3
+    n: Annotated[float, _FROM_0_OR_ALL] = 3
     """Last tokens of a translation that are not written; infinity reads the whole source."""
-
-    def faults(self) -> list[str]:
-        return _out_of_range(self, n=0) + super().faults()
 
     def stable_tokens(self, translations: Sequence[Sequence[int]]) -> int:
         return int(max(0, len(translations[-1]) - self.n))
@@ -160,33 +165,17 @@ class HoldN(CommitPolicy):
 class Retranslation(PrefixPolicy):
     """Shows the translation of each prefix, and revises what it has shown."""
 
-    mask: float = 0
+    mask: Annotated[float, _FROM_0_OR_ALL] = 0
     """Last tokens of a prefix's translation that are not shown; infinity reads the whole source."""
 
     @property
     def is_offline(self) -> bool:
         return math.isinf(self.mask)
 
-    def faults(self) -> list[str]:
-        return _out_of_range(self, mask=0) + super().faults()
-
     def shown_tokens(self, translation: Sequence[int], reads: int) -> Sequence[int]:
         """Return what is shown of the translation of a prefix."""
         count = min(len(translation) - self.mask, self.most_tokens(reads))
         return translation[: int(max(0, count))]
-
-
-def _out_of_range(policy: PrefixPolicy, **least: int) -> list[str]:
-    """Return a sentence for each setting that is no whole number, or below the least one."""
-    faults = []
-    for name, lowest in least.items():
-        value = getattr(policy, name)
-        may_be_infinite = name in ("n", "mask")
-        is_known = math.isfinite(value) and value == int(value)
-        if not (is_known or (may_be_infinite and value == math.inf)) or value < lowest:
-            span = f"a whole number from {lowest} on{', or infinite,' if may_be_infinite else ','}"
-            faults.append(f"`{name}` must be {span} but is {value}.")
-    return faults
 
 
 @dataclasses.dataclass(frozen=True)

@@ -174,7 +174,7 @@ class PrefixTree:
     [R, N] of the prediction that follows the rows which were live then.
     """
 
-    def __init__(self, rows: Rows, num_exits: int | None = None) -> None:
+    def __init__(self, rows: Rows, num_exits: int | None) -> None:
         """`num_exits` are the decoder's blocks, where rows may leave early."""
         self.num_exits = num_exits
         self.alignments: list[Tensor] = []

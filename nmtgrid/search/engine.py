@@ -15,14 +15,15 @@ import dataclasses
 import itertools
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError, ModelError
-from nmtgrid.base.rows import repeat, take
+from nmtgrid.base.io.workers import chunks
+from nmtgrid.base.rows import is_token, repeat, take
 from nmtgrid.models.api import Step, TranslationModel, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.beams import (
@@ -355,8 +356,7 @@ class SearchRun:
             self.rows = dataclasses.replace(self.rows, reads=torch.ones_like(self.rows.tokens))
         if plan.coverage_penalty:
             # All source tokens should be covered but the end symbol, which pictures lack.
-            columns = torch.arange(source.shape[1], device=device)
-            is_word = columns[None] < lengths[:, None] - int(is_text)
+            is_word = is_token(lengths - int(is_text), source.shape[1])
             is_word = is_word.repeat_interleave(self.copies, 0)
             coverage = torch.zeros(is_word.shape, device=device)
             self.rows = dataclasses.replace(self.rows, coverage=coverage, is_word=is_word)
@@ -383,10 +383,8 @@ class SearchRun:
         # Each sample of a sentence was searched as a group of its own.
         score = operator.attrgetter("score")
         return [
-            sorted(
-                itertools.chain(*hypotheses[first : first + self.copies]), key=score, reverse=True
-            )
-            for first in range(0, len(hypotheses), self.copies)
+            sorted(itertools.chain(*samples), key=score, reverse=True)
+            for samples in chunks(hypotheses, self.copies)
         ]
 
     def hypotheses(self) -> list[list[Hypothesis]]:
@@ -406,6 +404,9 @@ class SearchRun:
             self.tree.alignments.append(following.alignment[: len(self.rows.tokens)])
         self.groups = following.groups
         return self._drop_done(following.rows, step)
+
+    def _pairs(self) -> Iterable[tuple[TranslationModel, Any]]:
+        return zip(self.models, self.states, strict=True)
 
     def _sentence(self) -> Tensor:
         """Return [R]: the position of each row's sentence in the batch."""
@@ -434,11 +435,10 @@ class SearchRun:
         """Return [R]: how much each row has read when it writes its next token."""
         rho = None
         if agent.wants_reading:
-            pairs = zip(self.models, self.states, strict=True)
             # The reader has to see every written token before it can say whether to read on.
-            self.states = [model.consider(self.rows.tokens, state) for model, state in pairs]
-            pairs = zip(self.models, self.states, strict=True)
-            shares = [model.reading_row(state).float().sigmoid() for model, state in pairs]
+            tokens = self.rows.tokens
+            self.states = [model.consider(tokens, state) for model, state in self._pairs()]
+            shares = [model.reading_row(state).float().sigmoid() for model, state in self._pairs()]
             rho = torch.stack(shares).mean(0)
         return agent.next_reads(step, sentence, reads, self.source_lengths[sentence], rho)
 
@@ -446,7 +446,7 @@ class SearchRun:
         """Return the next tokens' log-probabilities [R, V] (float32), averaged over the models."""
         align = self.fn.wants_alignment
         tokens, reads, steps = self.rows.tokens, self.rows.reads, []
-        for model, state in zip(self.models, self.states, strict=True):
+        for model, state in self._pairs():
             if self.halt is None:
                 step = model.step(tokens, state, reads=reads, align=align)
             else:
@@ -467,8 +467,7 @@ class SearchRun:
         """
         assert self.rows.reads is not None
         align = self.fn.wants_alignment or agent.wants_alignment
-        pairs = zip(self.models, self.states, strict=True)
-        self.states = [model.feed(self.rows.tokens, state) for model, state in pairs]
+        self.states = [model.feed(self.rows.tokens, state) for model, state in self._pairs()]
         lengths, reads = self.source_lengths[sentence], self.rows.reads.clone()
         rows = torch.arange(len(reads), device=lengths.device)
         # What is no hypothesis any more need not read.
@@ -498,8 +497,7 @@ class SearchRun:
             predicted.put(rows, latest)
             reads[rows] = columns
         self.rows = dataclasses.replace(self.rows, reads=reads)
-        pairs = zip(self.models, self.states, strict=True)
-        self.states = [model.accept(state) for model, state in pairs]
+        self.states = [model.accept(state) for model, state in self._pairs()]
         return predicted
 
     def _columns_ahead(self, agent: Agent, rows: int) -> int:
@@ -512,8 +510,7 @@ class SearchRun:
     def _proposed(self, reads: Tensor, rows: Tensor | None, align: bool) -> Averaged:
         """Return the models' proposals for some rows (None: all) with so many reads."""
         steps = [
-            model.propose(state, reads, rows=rows, align=align)
-            for model, state in zip(self.models, self.states, strict=True)
+            model.propose(state, reads, rows=rows, align=align) for model, state in self._pairs()
         ]
         self.states = [step.state for step in steps]
         return Averaged.of(steps)

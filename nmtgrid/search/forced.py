@@ -40,11 +40,10 @@ def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -
     for model in models:
         features = model.features(batch, sites)
         values = []
-        for first in range(0, len(targets), _CHUNK):
+        for part, target in zip(features.split(_CHUNK), targets.split(_CHUNK), strict=True):
             # In float32 under autocast too: the sum over V types needs the digits.
-            logits = model.classify(features[first : first + _CHUNK]).float()
-            target = targets[first : first + _CHUNK, None]
-            values.append(logits.gather(1, target)[:, 0] - logits.logsumexp(1))
+            logits = model.classify(part).float()
+            values.append(logits.gather(1, target[:, None])[:, 0] - logits.logsumexp(1))
         per_model.append(torch.cat(values))
     averaged = torch.stack(per_model).logsumexp(0) - math.log(len(models))
     result = torch.zeros(batch.target_output.shape, device=averaged.device)

@@ -136,11 +136,6 @@ class OnlineSplitter:
         self._limits, self._moses = limits, moses
         self._line = self._piece = 0
 
-    @property
-    def is_long(self) -> bool:
-        """Whether the line is too long to be one piece."""
-        return self._line > self._limits.whole
-
     def begins_piece(self, size: int) -> bool:
         """Whether a word of `size` units no longer fits the piece; it has one word at least."""
         return bool(size and self._piece and self._piece + size > self._limits.piece)
@@ -151,7 +146,8 @@ class OnlineSplitter:
             self._piece = 0
         self._line += size
         self._piece += size
-        is_end = self.is_long and self._piece > 0 and ends_sentence(word, self._moses)
+        is_long = self._line > self._limits.whole
+        is_end = is_long and self._piece > 0 and ends_sentence(word, self._moses)
         if is_end:
             self._piece = 0
         return is_end

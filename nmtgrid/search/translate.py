@@ -371,7 +371,7 @@ class Translator:
         numbered = enumerate(
             (check_size(features, self.features) for features in pictures), start=1
         )
-        while window := list(itertools.islice(numbered, _PICTURE_WINDOW)):
+        for window in chunks(numbered, _PICTURE_WINDOW):
             captions: dict[int, list[Hypothesis]] = {}
             for indices in self._batches([len(features) for _, features in window]):
                 source, lengths = collate_pictures([window[index][1] for index in indices])
@@ -406,7 +406,7 @@ class Translator:
         align = align or options.replace_unknown
         numbered = enumerate(pairs, start=1)
         unknown = UnknownUnits(pipeline, self.warn)
-        while window := list(itertools.islice(numbered, options.window)):
+        for window in chunks(numbered, options.window):
             lines: list[_Line] = []
             too_long: dict[int, int] = {}
             untrained: dict[int, int] = {}

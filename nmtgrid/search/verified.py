@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.rows import is_token
 from nmtgrid.models.api import Drafts, ExitModel, TranslationModel, Verified, with_exits
 from nmtgrid.search.api import Hypothesis, SearchPlan, VerifiedPass
 from nmtgrid.search.constraints import MinLength, Rules
@@ -221,7 +222,7 @@ class VerifiedSearch:
         self.tokens, self.written = tokens, self.written + written
         is_done = tokens == END
         seen = (stood + 1).minimum(drafts.counts)
-        is_seen = torch.arange(drafts.tokens.shape[1], device=seen.device) < seen[:, None]
+        is_seen = is_token(seen, drafts.tokens.shape[1])
         remaining = self.rules.limits[self.sentence] - self.written
         # All numbers in one copy: an accelerator is waited for once.
         numbers = torch.stack(
@@ -279,9 +280,8 @@ def accepted(drafts: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
 
     Up to the first that is not.
     """
-    length = min(drafts.shape[1], tokens.shape[1])
-    agrees = drafts[:, :length] == tokens[:, :length]
-    agrees &= torch.arange(length, device=counts.device) < counts[:, None]
+    length = drafts.shape[1]
+    agrees = (drafts == tokens[:, :length]) & is_token(counts, length)
     return agrees.long().cumprod(1).sum(1)
 
 

@@ -82,7 +82,6 @@ class Divergence(BaseObjective[DivergenceSettings]):
         return Threshold(self.settings.validate_threshold)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths
         size = batch.target_input.shape[1]

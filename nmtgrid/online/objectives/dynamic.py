@@ -116,7 +116,6 @@ class Dynamic(BaseObjective[DynamicSettings]):
         return Threshold(self.settings.validate_threshold) if self.settings.beta else None
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        self.check(model)
         settings, columns = self.settings, batch.source.shape[1]
         lengths = batch.source_lengths, batch.target_lengths
         sites = PredictionSites.everywhere(batch)
@@ -145,12 +144,12 @@ class Dynamic(BaseObjective[DynamicSettings]):
             total = total + settings.alpha * write_loss
             extra["write_cells"] = is_written.sum()
         if logits is not None:
-            arguments = logits, paths, *lengths, settings.agent_area
-            read_loss = agent_loss(*arguments)
+            decided = agent_cells(paths, *lengths, columns, settings.agent_area)
+            read_loss = agent_loss(logits, paths, decided)
             total = total + settings.beta * read_loss
             extra["agent_loss"] = read_loss.detach()
-            extra["agent_hits"] = agent_hits(*arguments).sum()
-            extra["agent_cells"] = agent_cells(*arguments[1:4], columns, settings.agent_area).sum()
+            extra["agent_hits"] = agent_hits(logits, paths, decided).sum()
+            extra["agent_cells"] = decided.sum()
             extra["oracle_nll"] = along(costs, paths, batch)
             # From here on `paths` are the agent's: `nll` judges model and agent together.
             paths = agent_paths(logits, batch, settings.validate_threshold)

@@ -110,7 +110,6 @@ class TransportLikelihood(BaseObjective[ITSTSettings]):
         return Policy(self.settings.validate_delta)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        self.check(model)
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
         tokens = batch.token_count
         threshold: float | None = settings.validate_delta

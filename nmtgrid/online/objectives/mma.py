@@ -86,7 +86,6 @@ class MonotonicLikelihood(BaseObjective[MMASettings]):
         return Monotonic()
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        self.check(model)
         settings, sites = self.settings, PredictionSites.offline(batch)
         lengths = batch.source_lengths, batch.target_lengths
         tokens = batch.token_count

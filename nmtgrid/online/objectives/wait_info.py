@@ -61,7 +61,6 @@ class InformationLikelihood(BaseObjective[WaitInfoSettings]):
         return WaitInfo(self.settings.validate_k)
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
-        self.check(model)
         settings, lengths = self.settings, (batch.source_lengths, batch.target_lengths)
         tokens = batch.token_count
         k: float | Tensor | None = settings.validate_k

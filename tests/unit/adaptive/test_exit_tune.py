@@ -450,23 +450,18 @@ def linear(inner: int, outer: int) -> int:
 
 
 class Machine:
-    """Decodes with algorithm 3 a sentence with a beam, adding up what each operation costs."""
+    """Decodes a sentence with algorithm 3, adding up what each operation costs."""
 
     def __init__(self, mechanism: FlopsMechanism, source_length: int) -> None:
         self.mechanism, self.source_length = mechanism, source_length
         self.flops = 0
         self.first_call = dict.fromkeys(range(1, SIZES.blocks + 1), True)
 
-    def step(self, t: int, exits: list[int]) -> int:
-        """Return the cost of step t (from 1) of rows that take `exits`."""
+    def step(self, t: int, exit: int) -> int:
+        """Return the cost of step t (from 1)."""
         self.flops = 0
         if self.mechanism == "sequence" and t == 1:
             self.flops += linear(SIZES.encoder_size, SIZES.blocks)
-        for exit in exits:
-            self.row(t, exit)
-        return self.flops
-
-    def row(self, t: int, exit: int) -> None:
         for n in range(1, SIZES.blocks + 1):
             self.block(n, t)
             if n == 1 and self.mechanism == "multinomial":
@@ -481,6 +476,7 @@ class Machine:
             self.flops += 2 * linear(SIZES.size, SIZES.size)
         if self.mechanism != "confidence":
             self.flops += linear(SIZES.size, SIZES.types)
+        return self.flops
 
     def block(self, n: int, t: int) -> None:
         d = SIZES.size
@@ -504,19 +500,8 @@ def test_tokens_cost_what_the_algorithm_adds_up(mechanism: FlopsMechanism) -> No
     flops = token_flops(SIZES, torch.tensor(SOURCES), padded(EXITS), mechanism)
     for index, (source, exits) in enumerate(zip(SOURCES, EXITS, strict=True)):
         machine = Machine(mechanism, source)
-        expected = [machine.step(t, [exit]) for t, exit in enumerate(exits, 1)]
+        expected = [machine.step(t, exit) for t, exit in enumerate(exits, 1)]
         assert flops[index].tolist() == expected + [0] * (5 - len(exits))
-
-
-@pytest.mark.parametrize("mechanism", get_args(FlopsMechanism))
-def test_beams_share_their_source(mechanism: FlopsMechanism) -> None:
-    """The first row ends after two steps; sentences of one beam have different exits."""
-    exits = torch.tensor([[[1, 2, 0, 0], [1, 1, 4, 2], [3, 1, 1, 1]]])
-    flops = token_flops(SIZES, torch.tensor([5]), exits, mechanism)
-    machine = Machine(mechanism, 5)
-    rows = exits[0].t().tolist()
-    expected = [machine.step(t, [n for n in row if n]) for t, row in enumerate(rows, 1)]
-    assert flops[0].tolist() == expected
 
 
 def test_the_mean_is_per_step_and_the_baseline_runs_all_blocks() -> None:
@@ -526,7 +511,7 @@ def test_the_mean_is_per_step_and_the_baseline_runs_all_blocks() -> None:
     )
     machines = [Machine("none", source) for source in SOURCES]
     steps = [range(1, len(row) + 1) for row in EXITS]
-    total = sum(m.step(t, [4]) for m, ts in zip(machines, steps, strict=True) for t in ts)
+    total = sum(m.step(t, 4) for m, ts in zip(machines, steps, strict=True) for t in ts)
     whole = torch.where(exits > 0, SIZES.blocks, 0)
     assert corpus_flops(SIZES, lengths, whole) == pytest.approx(total / 11)
     assert average_exit(exits) == pytest.approx(26 / 11)

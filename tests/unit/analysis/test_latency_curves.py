@@ -18,7 +18,15 @@ from nmtgrid.analysis.plotting.grids import GridRow, PathGrid, draw_paths, stair
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
 from nmtgrid.base.errors import ConfigError, InputError, StorageError
 from nmtgrid.cli.app import main
-from nmtgrid.online.published import CURVES, Curve, Evaluation, Point, mismatches, names, warnings
+from nmtgrid.online.published import (
+    CORPORA,
+    CURVES,
+    Curve,
+    Evaluation,
+    Point,
+    mismatches,
+    warnings,
+)
 from nmtgrid.online.published import curves as published_curves
 from tests.unit.analysis.drawn_figures import drawn_figures, text_faults
 
@@ -352,7 +360,7 @@ def test_lagging_grows_along_every_curve() -> None:
         assert lags == sorted(set(lags)), curve.label
         settings = [point.setting for point in curve.points if point.setting is not None]
         assert settings == sorted(settings, reverse=curve.policy == "dynamic")
-        assert curve.data in names()
+        assert curve.data in CORPORA
         assert all(5 < point.bleu < 40 for point in curve.points)
     assert len({(curve.data, curve.label) for curve in CURVES}) == len(CURVES)
     assert len({curve.title for curve in CURVES}) == len(CURVES)
@@ -365,7 +373,7 @@ def test_figures_of_the_thesis() -> None:
     assert pervasive.lowercase and Point(30.58, 3.51, 0.3) in paths.points
     for curve in published_curves("iwslt15-en-vi"):
         assert curve.lowercase != curve.source.startswith("thesis")
-    assert "wmt15-de-en" in names()
+    assert "wmt15-de-en" in CORPORA
     with pytest.raises(ConfigError, match=r"no published curves for `iwslt14-de-fr`.*Did you mean"):
         published_curves("iwslt14-de-fr")
 
@@ -443,7 +451,7 @@ def test_results_say_what_they_are_of(tmp_path: Path, capsys: pytest.CaptureFixt
     assert all(part in message for part in ("here there are 9", "`lc`", "counts words"))
 
 
-@pytest.mark.parametrize("data", names())
+@pytest.mark.parametrize("data", CORPORA)
 def test_published_curves_are_named_in_the_picture(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import NmtgridError
 from nmtgrid.base.rows import is_token
-from nmtgrid.online.policies import agent_loss
+from nmtgrid.online.policies import Area, agent_cells, agent_loss
 
 SIZES = [(2, 1), (1, 4), (3, 3), (4, 2), (2, 5), (5, 5), (4, 6)]
 """Small grids: (source length, target length)."""
@@ -89,7 +89,14 @@ def path_log_probabilities(
 ) -> Tensor:
     """Return log p(z | x, y) [B] of paths [B, T], Eq. (4.12)."""
     rows = zip(logits.split(1), paths.split(1), sources.split(1), targets.split(1), strict=True)
-    return torch.stack([-agent_loss(*row, "path") for row in rows])
+    return torch.stack([-reader_loss(*row, "path") for row in rows])
+
+
+def reader_loss(
+    logits: Tensor, paths: Tensor, sources: Tensor, targets: Tensor, area: Area = "grid"
+) -> Tensor:
+    """Return `agent_loss` in an area of grids of these lengths."""
+    return agent_loss(logits, paths, agent_cells(paths, sources, targets, logits.shape[2], area))
 
 
 def count_paths(target_length: int, source_length: int, k: int = 1) -> int:

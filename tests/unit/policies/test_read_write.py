@@ -10,7 +10,6 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.online.policies import (
     Area,
     Threshold,
-    agent_loss,
     next_reads,
     threshold_paths,
 )
@@ -22,6 +21,7 @@ from tests.unit.policies.all_paths import (
     pad,
     path_log_probabilities,
     read_probabilities,
+    reader_loss,
 )
 
 
@@ -84,13 +84,13 @@ def test_the_agents_loss_by_hand() -> None:
             for j in range(1, source):
                 rho = float(logits[row, t, j - 1].double().sigmoid())
                 expected -= math.log(1 - rho if j >= paths[row, t] else rho)
-    assert float(agent_loss(logits, paths, sources, targets)) == pytest.approx(expected, rel=1e-5)
+    assert float(reader_loss(logits, paths, sources, targets)) == pytest.approx(expected, rel=1e-5)
 
 
 def test_the_loss_on_the_path_is_its_log_probability() -> None:
     logits, (sources, targets) = _drawn_logits(3), lengths(SIZES)
     paths = wait_k(2, sources, 7)
-    expected = agent_loss(logits, paths, sources, targets, "path")
+    expected = reader_loss(logits, paths, sources, targets, "path")
     by_hand = -sum(
         _log_probability(
             logits[row].double().sigmoid(), tuple(paths[row, :target].tolist()), source
@@ -110,16 +110,16 @@ def test_padding_is_excluded_whatever_it_holds(area: Area) -> None:
         spoilt[row, :, source - 1 :] = math.inf
     spoilt.requires_grad_()
     paths = wait_k(2, sources, 7)
-    loss = agent_loss(spoilt, paths, sources, targets, area)
+    loss = reader_loss(spoilt, paths, sources, targets, area)
     loss.backward()
     assert spoilt.grad is not None and spoilt.grad.isfinite().all()
-    sound = agent_loss(logits, paths, sources, targets, area)
+    sound = reader_loss(logits, paths, sources, targets, area)
     assert torch.equal(loss.detach(), sound)
 
 
 def test_extreme_logits_have_a_finite_loss() -> None:
     logits = torch.tensor([[[200.0, -200.0, 0.0]]], requires_grad=True)
-    loss = agent_loss(logits, torch.tensor([[1]]), torch.tensor([3]), torch.tensor([1]))
+    loss = reader_loss(logits, torch.tensor([[1]]), torch.tensor([3]), torch.tensor([1]))
     loss.backward()
     assert float(loss.detach()) == 200
     assert logits.grad is not None and logits.grad.tolist() == [[[1, 0, 0]]]
