@@ -24,9 +24,15 @@ from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
 from nmtgrid.search.paths import continue_paths, is_cell, wait_k
 from nmtgrid.text.vocabulary import END
-from nmtgrid.training.settings import ABOVE_0, FROM_1, INSIDE_0_1, POSITIVE, Range, SettingsGroup
+from nmtgrid.training.settings import (
+    ABOVE_0,
+    FROM_1,
+    INSIDE_0_1,
+    POSITIVE,
+    WHOLE_FROM_0,
+    SettingsGroup,
+)
 
-_WHOLE_FROM_0 = Range("a whole number from 0 on", lambda value: value >= 0)
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
 
@@ -125,9 +131,9 @@ class Policy(Agent, SettingsGroup):
     serves all lines, so it keeps nothing: what it decides depends on its arguments alone.
     """
 
-    floor: Annotated[int, _WHOLE_FROM_0] = 0
+    floor: Annotated[int, WHOLE_FROM_0] = 0
     """Always reads at least as much as wait-k with this k (0: no minimum)."""
-    cap: Annotated[int, _WHOLE_FROM_0] = 0
+    cap: Annotated[int, WHOLE_FROM_0] = 0
     """Never reads more than wait-k with this k (0: no maximum)."""
     finish_reading: bool = False
     """The end symbol is written only after the whole source has been read (appendix C)."""

@@ -41,25 +41,24 @@ from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan, Verified, Ve
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.translate import check_text
 from nmtgrid.text.vocabulary import END
-from nmtgrid.training.settings import Range, SettingsGroup
+from nmtgrid.training.settings import WHOLE_FROM_0, WHOLE_FROM_1, Range, SettingsGroup
 
-_FROM_0 = Range("a whole number from 0 on", lambda value: value >= 0 and value % 1 == 0)
-_FROM_1 = Range("a whole number from 1 on", lambda value: value >= 1 and value % 1 == 0)
-_FROM_0_OR_ALL = Range(
-    f"{_FROM_0.text}, or infinite", lambda value: value == math.inf or _FROM_0.contains(value)
-)
-_FROM_1_OR_ALL = Range(
-    f"{_FROM_1.text}, or infinite", lambda value: value == math.inf or _FROM_1.contains(value)
-)
+
+def _or_infinite(whole: Range) -> Range:
+    text = f"{whole.text}, or infinite"
+    return Range(text, lambda value: value == math.inf or whole.contains(value))
+
+
+_FROM_0_OR_ALL, _FROM_1_OR_ALL = _or_infinite(WHOLE_FROM_0), _or_infinite(WHOLE_FROM_1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PrefixPolicy(SettingsGroup):
     """The common base of policies that translate prefixes; reads exclude the end symbol here."""
 
-    stride: Annotated[int, _FROM_1] = 1
+    stride: Annotated[int, WHOLE_FROM_1] = 1
     """Source tokens between two prefixes that are translated."""
-    floor: Annotated[int, _FROM_0] = 0
+    floor: Annotated[int, WHOLE_FROM_0] = 0
     """Always reads at least as much as wait-k with this k (0: no minimum)."""
     end_of_prefix: bool = True
     """Whether a prefix is translated with an end symbol, like a whole sentence; `false` needs a
@@ -104,7 +103,7 @@ class CommitPolicy(PrefixPolicy):
     C).
     """
 
-    cap: Annotated[int, _FROM_0] = 0
+    cap: Annotated[int, WHOLE_FROM_0] = 0
     """Never reads more than wait-k with this k (0: no maximum), provided that the prefix of this
     length is translated and its translation is long enough."""
     n: float

@@ -31,6 +31,8 @@ class Range:
 ABOVE_0 = Range("a number above 0", lambda value: 0 < value < math.inf)
 FROM_0 = Range("a number from 0 on", lambda value: 0 <= value < math.inf)
 FROM_1 = Range("at least 1", lambda value: value >= 1)
+WHOLE_FROM_0 = Range("a whole number from 0 on", lambda value: value >= 0 and value % 1 == 0)
+WHOLE_FROM_1 = Range("a whole number from 1 on", lambda value: value >= 1 and value % 1 == 0)
 SHARE = Range("from 0 to 1", lambda value: 0 <= value <= 1)
 BELOW_1 = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
 POSITIVE = Range("a number above 0", lambda value: value > 0)

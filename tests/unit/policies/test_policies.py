@@ -128,6 +128,10 @@ def test_who_must_finish_reading_does_not_write_the_end() -> None:
         (lambda: AlignAtt(0), "`last` must be at least 1, but is 0"),
         (lambda: EDAtt(1.0), "`mass` must be above 0 and below 1, but is 1.0"),
         (lambda: AlignAtt(floor=-1), "`floor` must be a whole number from 0 on, but is -1"),
+        (
+            lambda: AlignAtt(floor=1.5),  # type: ignore[arg-type]
+            "`floor` must be a whole number from 0 on, but is 1.5",
+        ),
         (lambda: AlignAtt(floor=4, cap=3), r"`cap` \(3\) must not be below `floor` \(4\)"),
     ],
 )
