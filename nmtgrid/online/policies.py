@@ -19,7 +19,6 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.rows import is_padding
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
 from nmtgrid.search.paths import continue_paths, is_cell, wait_k
@@ -308,7 +307,8 @@ class EDAtt(Policy):
 
     def decide(self, proposal: Proposal) -> Tensor:
         assert proposal.alignment is not None
-        is_last = is_padding(proposal.reads - self.last, proposal.alignment.shape[1])
+        columns = torch.arange(proposal.alignment.shape[1], device=proposal.reads.device)
+        is_last = columns >= (proposal.reads - self.last)[:, None]
         return (proposal.alignment * is_last).sum(1) < self.mass
 
 
