@@ -705,6 +705,19 @@ CHAPTERS = (
                         "From a model for wait-7 the agent with lambda = 1 is not significantly "
                         "above wait-k of the same weights, the one with lambda = 0 below it.",
                     ),
+                    Evidence(
+                        "figure-4.14-pa-area-updates-multi30k",
+                        "Multi30k De-En, Pervasive Attention, 700 updates on all paths and 350 "
+                        "with the agent, {seeds}",
+                        "in part",
+                        _dynamic({
+                            "lambda = 0: ": "pa-area-agent0",
+                            "lambda = 1: ": "pa-area-agent1",
+                        }),
+                        "From a model for all paths it is as from an offline one: with lambda = 1 "
+                        "significantly above wait-k of the same weights by AL and not by DAL, with "
+                        "lambda = 0 below it.",
+                    ),
                 ),
             ),
             Claim(
