@@ -264,6 +264,11 @@ def _dynamic(agents: Mapping[str, str]) -> Callable[[Sequence[Row]], str]:
     return figures
 
 
+def _agents_of(start: str) -> Callable[[Sequence[Row]], str]:
+    """Return the same for the agents of figure 4.14 that began with the model `start`."""
+    return _dynamic({f"lambda = {weight}: ": f"{start}-agent{weight}" for weight in (0, 1)})
+
+
 def _exits(rows: Sequence[Row]) -> str:
     """Return BLEU of the last exit and the mean over all exits, of each way of training."""
     shown = []
@@ -684,10 +689,7 @@ CHAPTERS = (
                         "Multi30k De-En, Pervasive Attention, 700 updates offline and 350 with the "
                         "agent, {seeds}",
                         "in part",
-                        _dynamic({
-                            "lambda = 0: ": "pa-uni-inf-agent0",
-                            "lambda = 1: ": "pa-uni-inf-agent1",
-                        }),
+                        _agents_of("pa-uni-inf"),
                         "With lambda = 1, which weighs delay in the oracle's labels, the agent "
                         "is significantly above wait-k of the same weights by AL; that it is so "
                         "far above the model that it started from is in part due to its further "
@@ -698,10 +700,7 @@ CHAPTERS = (
                         "Multi30k De-En, Pervasive Attention, 700 updates with k = 7 and 350 with "
                         "the agent, {seeds}",
                         "not reproduced",
-                        _dynamic({
-                            "lambda = 0: ": "pa-k7-agent0",
-                            "lambda = 1: ": "pa-k7-agent1",
-                        }),
+                        _agents_of("pa-k7"),
                         "From a model for wait-7 the agent with lambda = 1 is not significantly "
                         "above wait-k of the same weights, the one with lambda = 0 below it.",
                     ),
@@ -710,13 +709,10 @@ CHAPTERS = (
                         "Multi30k De-En, Pervasive Attention, 700 updates on all paths and 350 "
                         "with the agent, {seeds}",
                         "in part",
-                        _dynamic({
-                            "lambda = 0: ": "pa-area-agent0",
-                            "lambda = 1: ": "pa-area-agent1",
-                        }),
-                        "From a model for all paths it is as from an offline one: with lambda = 1 "
-                        "significantly above wait-k of the same weights by AL and not by DAL, with "
-                        "lambda = 0 below it.",
+                        _agents_of("pa-area"),
+                        "From a model for all paths the agents do as from an offline one: with "
+                        "lambda = 1 significantly above wait-k of the same weights by AL and not "
+                        "by DAL, with lambda = 0 below it.",
                     ),
                 ),
             ),
