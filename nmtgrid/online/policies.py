@@ -10,6 +10,7 @@ reader (`agent_loss`) and evaluate it on a batch of grids (`threshold_paths`).
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Callable
 from typing import Annotated, Literal
@@ -429,7 +430,8 @@ class Bounded(Agent):
     def next_reads(
         self, step: int, sentence: Tensor, reads: Tensor, lengths: Tensor, rho: Tensor | None
     ) -> Tensor:
-        agent, least = self.agent, lengths.clamp(max=self._least(step))
+        least = lengths.clamp(max=_fewest_reads(self.plan, step, self.end_is_hidden))
+        agent = self.agent
         if _is_built_in(agent):
             return torch.maximum(agent.next_reads(step, sentence, reads, lengths, rho), least)
         policy_reads = _checked(
@@ -439,19 +441,22 @@ class Bounded(Agent):
         # Reads never shrink, and behind the source's end there is nothing to read.
         return policy_reads.maximum(reads).maximum(least).minimum(lengths)
 
-    def _least(self, step: int) -> int:
-        """Return the fewest source tokens with which one more than `step` may be written."""
-        # The limit is linear in |x|: its inverse is computed, and the loop corrects rounding.
-        least = step + 1 if self.end_is_hidden else 1
-        share = self.plan.max_length_b
-        if share == 0 or self._limit(least) > step:
-            return least
-        least = max(least, math.ceil((step + 1 - self.plan.max_length_a) / share))
-        while self._limit(least) <= step:
-            least += 1
-        return least
 
-    def _limit(self, tokens: int) -> int:
-        """Return the most target tokens for `tokens` source tokens, the end symbol not counted."""
+@functools.lru_cache(maxsize=4096)
+def _fewest_reads(plan: SearchPlan, step: int, end_is_hidden: bool) -> int:
+    """Return the fewest source tokens with which one more than `step` may be written."""
+
+    def limit(tokens: int) -> int:
+        """Return the most target tokens for so many source tokens, without the end symbols."""
         lengths = torch.tensor([tokens + 1])
-        return int(length_bounds(self.plan, lengths, end_is_hidden=self.end_is_hidden)[1])
+        return int(length_bounds(plan, lengths, end_is_hidden=end_is_hidden)[1])
+
+    # The limit is linear in |x|: its inverse is computed, and the loop corrects rounding.
+    least = step + 1 if end_is_hidden else 1
+    share = plan.max_length_b
+    if share == 0 or limit(least) > step:
+        return least
+    least = max(least, math.ceil((step + 1 - plan.max_length_a) / share))
+    while limit(least) <= step:
+        least += 1
+    return least

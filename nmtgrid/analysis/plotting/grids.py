@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.plotting.figure import (
     COLOURS,
     INK,
+    PALE,
     Axes,
     Patch,
     add_legend,
@@ -122,11 +123,10 @@ def _frame_cells(
     axes.set_yticks([row + 0.5 for row in range(len(y_labels))], y_labels)
     axes.xaxis.tick_top()
     axes.tick_params(length=0, pad=3, labelsize=font)
-    # Labels are in the middle of cells, lines between them.
-    axes.set_xticks(range(columns + 1), minor=True)
-    axes.set_yticks(range(rows + 1), minor=True)
-    axes.grid(which="minor")
-    axes.tick_params(which="minor", length=0)
+    # Labels are in the middle of cells, lines between them: not a tick each, which take seconds.
+    line: dict[str, Any] = {"colors": PALE, "linewidth": 0.5, "zorder": 0.5}
+    axes.vlines(range(columns + 1), 0, rows, **line)
+    axes.hlines(range(rows + 1), 0, columns, **line)
     axes.spines[:].set(visible=True, color="#bbbbbb")
 
 

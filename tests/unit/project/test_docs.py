@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import typer
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from docs.commands import commands
 from docs.departures import departures
@@ -146,6 +147,8 @@ def test_tutorials_run_from_first_to_last(tmp_path: Path, monkeypatch: pytest.Mo
     One test, for later pages need what earlier ones made.
     """
     monkeypatch.chdir(tmp_path)
+    # Others look at pictures: half of the time that they take is the search for their layout.
+    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
     for page in RUN_WHOLE:
         for name, code in _FILE.findall((DOCS / f"{page}.md").read_text(encoding="utf-8")):
             tmp_path.joinpath(name).write_text(code, encoding="utf-8")

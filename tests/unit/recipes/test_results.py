@@ -137,6 +137,7 @@ def test_what_is_no_record_is_not_adopted(
     assert not (tmp_path / "records").exists()
 
 
+@pytest.mark.usefixtures("quick_speed")
 def test_a_record_that_cannot_be_written_is_an_error_in_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
