@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import sys
 from collections import Counter
@@ -45,6 +46,10 @@ KERNELS = {
     "cumsum": 2, "sort": 4, "topk": 2,
 }  # fmt: skip
 """Kernels of an operator, where those are more than one."""
+PRODUCTS = frozenset({
+    "addmm", "_addmm_activation", "mm", "bmm", "baddbmm", "convolution", "convolution_backward",
+})  # fmt: skip
+"""Operators that are slow in bf16 on many CPUs."""
 
 
 @dataclasses.dataclass
@@ -96,7 +101,7 @@ class Device:
     def record(cls, fn: Callable[..., Any], args: Any, kwargs: Any, results: Any) -> None:
         """Keep an operation on tensors of the CPU if a recording is under way."""
         if cls.graph is not None:
-            cls.graph.operations.append((fn, args, kwargs, results))
+            cls.graph.keep(fn, args, kwargs, results)
 
     @classmethod
     def _note(cls, counter: Counter[str], what: str) -> None:
@@ -132,8 +137,9 @@ class PretendTensor(torch.Tensor):
 
     @staticmethod
     def __new__(cls, values: Tensor) -> PretendTensor:
-        tensor: PretendTensor = torch.Tensor._make_subclass(
-            cls, values, False, dispatch_device=True, device_for_backend_keys=CUDA
+        tensor: PretendTensor = torch.Tensor._make_wrapper_subclass(
+            cls, values.shape, values.stride(), values.storage_offset(),
+            dtype=values.dtype, device=CUDA,
         )
         tensor.data_on_cpu = values
         return tensor
@@ -164,6 +170,11 @@ class PretendGPU(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here, and guarding against it takes time at each operator."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _dispatch(func, args, kwargs or {})
 
@@ -180,26 +191,44 @@ def on_cpu(value: Any) -> bool:
 
 def values(tree: Any) -> Any:
     """Return a nest of tensors with the values of those on the pretend GPU."""
-    return _mapped(lambda leaf: leaf.data_on_cpu if on_gpu(leaf) else leaf, tree)
+    return _values(tree, [])
 
 
-def _mapped(fn: Callable[[Any], Any], tree: Any) -> Any:
-    """Return a nest with `fn` of its leaves, as `tree_map` does, in less time."""
+_PLAIN = frozenset({
+    int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.Size,
+})  # fmt: skip
+"""Types of what is no nest and no tensor."""
+
+
+def _values(tree: Any, tensors: list[Tensor]) -> Any:
+    """Return what `values` does; append the tensors of the nest to `tensors`."""
     kind = type(tree)
+    if kind in _PLAIN:
+        return tree
     if kind is tuple:
-        return tuple([_mapped(fn, item) for item in tree])
+        return tuple([_values(item, tensors) for item in tree])
     if kind is list:
-        return [_mapped(fn, item) for item in tree]
+        return [_values(item, tensors) for item in tree]
     if kind is dict:
-        return {key: _mapped(fn, item) for key, item in tree.items()}
-    return tree_map(fn, tree) if isinstance(tree, tuple) else fn(tree)
+        return {key: _values(item, tensors) for key, item in tree.items()}
+    if isinstance(tree, tuple):
+        return tree_map(lambda leaf: _values(leaf, tensors), tree)
+    if isinstance(tree, Tensor):
+        tensors.append(tree)
+        return tree.data_on_cpu if isinstance(tree, PretendTensor) else tree
+    return tree
 
 
-def _leaves(tree: Any) -> list[Any]:
-    """Return the leaves of a nest, as `tree_leaves` does."""
-    leaves: list[Any] = []
-    _mapped(leaves.append, tree)
-    return leaves
+def _moved(tree: Any, known: dict[int, PretendTensor]) -> Any:
+    """Return a nest of tensors on the GPU with the values of this one; `known` are such by id."""
+    if isinstance(tree, Tensor):
+        if isinstance(tree, PretendTensor):
+            return tree
+        return known[id(tree)] if id(tree) in known else PretendTensor(tree)
+    kind = type(tree)
+    if kind is tuple or kind is list:
+        return kind([_moved(item, known) for item in tree])
+    return tree_map(lambda leaf: _moved(leaf, known), tree) if isinstance(tree, tuple) else tree
 
 
 def run_on_cpu(name: str, kernels: int, fn: Callable[..., Any], *args: Any) -> Any:
@@ -209,59 +238,75 @@ def run_on_cpu(name: str, kernels: int, fn: Callable[..., Any], *args: Any) -> A
     with _disable_current_modes():
         results = fn(*unwrapped)
     Device.record(fn, unwrapped, {}, results)
-    return _mapped(lambda leaf: PretendTensor(leaf) if on_cpu(leaf) else leaf, results)
+    return _moved(results, {})
 
 
 def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    name = func._schema.name.split("::")[1]
-    if func is torch.ops.prim.device.default:
-        return CUDA if on_gpu(args[0]) else args[0].device
-    leaves = _leaves((args, kwargs))
+    tensors: list[Tensor] = []
+    args_on_cpu = _values(args, tensors)
+    kwargs_on_cpu = _values(kwargs, tensors) if kwargs else {}
     device = kwargs.get("device")
     to_gpu = device is not None and torch.device(device).type == "cuda"
-    if not to_gpu and not any(map(on_gpu, leaves)):
+    known = {id(leaf.data_on_cpu): leaf for leaf in tensors if isinstance(leaf, PretendTensor)}
+    if not to_gpu and not known:
         return func(*args, **kwargs)
+    name = _name(func)
     if name == "_to_copy":
         moved = _move(func, args[0], kwargs, to_gpu)
         if moved is not None:
             return moved
-    _look_for_waits(name, args, kwargs)
-    if name not in MAY_MIX and not name.startswith("_fused_adam"):
-        mixed = [tuple(leaf.shape) for leaf in leaves if on_cpu(leaf) and leaf.dim()]
+    if name in _LOOKED_AT:
+        _look_for_waits(name, args, kwargs)
+    if len(known) < len(tensors) and name not in MAY_MIX and not name.startswith("_fused_adam"):
+        mixed = [tuple(leaf.shape) for leaf in tensors if on_cpu(leaf) and leaf.dim()]
         if mixed:
             Device.mix(f"{name} of {mixed} on the CPU")
     _check_types(name, args)
     if name not in VIEWS:
         kernels = 1 if _writes_a_number(name, args) else KERNELS.get(name, 1)
         Device.launch(name, kernels + KERNELS["nonzero"] * len(_masks(name, args)))
-    return _compute(func, name, args, kwargs, leaves)
-
-
-def _compute(
-    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], leaves: list[Any]
-) -> Any:
-    """Run an operator on the values; return the results as tensors on the GPU."""
-    kwargs = {key: value for key, value in kwargs.items() if key != "non_blocking"}
-    if kwargs.get("device") is not None:
-        kwargs["device"] = torch.device("cpu")
-    args_on_cpu, kwargs_on_cpu = values(args), values(kwargs)
-    results = func(*args_on_cpu, **kwargs_on_cpu)
+    kwargs_on_cpu.pop("non_blocking", None)
+    if device is not None:
+        kwargs_on_cpu["device"] = torch.device("cpu")
+    results = _compute(func, name, args_on_cpu, kwargs_on_cpu)
     if name == "_local_scalar_dense":
         return results
-    Device.record(func, args_on_cpu, kwargs_on_cpu, results)
     if name == "_pack_padded_sequence":
         return PretendTensor(results[0]), results[1]
     if name == "copy_" and on_cpu(args[0]):
         return args[0]
     # What is written in place or into `out` comes back as what it was.
-    known = {id(leaf.data_on_cpu): leaf for leaf in leaves if on_gpu(leaf)}
+    return _moved(results, known)
 
-    def moved(leaf: Any) -> Any:
-        if not on_cpu(leaf):
-            return leaf
-        return known[id(leaf)] if id(leaf) in known else PretendTensor(leaf)
 
-    return _mapped(moved, results)
+@functools.cache
+def _name(func: Any) -> str:
+    name: str = func._schema.name.split("::")[1]
+    return name
+
+
+def _compute(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an operator on tensors of the CPU; keep it if a recording is under way."""
+    if name in PRODUCTS and all(leaf.dtype is torch.bfloat16 for leaf in _tensors(args)):
+        func = in_fp32(func)
+    results = func(*args, **kwargs)
+    if name != "_local_scalar_dense" and not name.startswith(("empty", "new_empty")):
+        Device.record(func, args, kwargs, results)
+    return results
+
+
+def in_fp32(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `fn` computed in fp32, as kernels do, whose results have the type of the first."""
+
+    def cast(tree: Any, dtype: torch.dtype) -> Any:
+        if isinstance(tree, Tensor):
+            return tree.to(dtype) if tree.is_floating_point() else tree
+        return tuple([cast(item, dtype) for item in tree]) if isinstance(tree, tuple) else tree
+
+    def widened(*args: Any, **kwargs: Any) -> Any:
+        return cast(fn(*cast(args, torch.float32), **kwargs), args[0].dtype)
+
+    return widened
 
 
 def _move(func: Any, source: Tensor, kwargs: dict[str, Any], to_gpu: bool) -> Any:
@@ -304,6 +349,8 @@ def _look_for_waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 _INDEXING = ("index", "index_put", "index_put_", "_unsafe_index")
+_LOOKED_AT = WAITS | {"repeat_interleave", "copy_", *_INDEXING}
+"""Operators that may wait, or copy and block."""
 
 
 def _masks(name: str, args: tuple[Any, ...]) -> list[Tensor]:
@@ -349,7 +396,8 @@ class PretendEvent:
             host.copy_(device_values)
 
 
-Operation = tuple[Callable[..., Any], Any, dict[str, Any], Any]
+Operation = tuple[Callable[..., Any], Any, dict[str, Any], list[Tensor | None]]
+"""A function, its arguments, and where its results are put: None for those that lie in these."""
 
 
 class PretendGraph:
@@ -358,6 +406,17 @@ class PretendGraph:
     def __init__(self, *_: Any, **__: Any) -> None:
         self.operations: list[Operation] = []
         self.kernels = 0
+
+    def keep(self, fn: Callable[..., Any], args: Any, kwargs: Any, results: Any) -> None:
+        """Keep an operation, unless it only returns views."""
+        inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
+        new = [
+            None if leaf.untyped_storage().data_ptr() in inputs else leaf
+            for leaf in _tensors(results)
+        ]
+        may_write = not isinstance(fn, torch._ops.OpOverload) or fn._schema.is_mutable
+        if may_write or any(leaf is not None for leaf in new):
+            self.operations.append((fn, args, kwargs, new))
 
     def capture_begin(self, *_: Any, **__: Any) -> None:
         assert Device.graph is None
@@ -373,20 +432,16 @@ class PretendGraph:
         Device.launch("replay", 1)
         Device.counts.replayed += self.kernels
         with torch.no_grad(), _disable_current_modes():
-            for fn, args, kwargs, results in self.operations:
-                _again(fn, args, kwargs, results)
-
-
-def _again(fn: Callable[..., Any], args: Any, kwargs: dict[str, Any], results: Any) -> None:
-    """Run an operation again, and put what it returns where it was."""
-    inputs = {leaf.untyped_storage().data_ptr() for leaf in _tensors((args, kwargs))}
-    for old, new in zip(_tensors(results), _tensors(fn(*args, **kwargs)), strict=True):
-        if old.untyped_storage().data_ptr() not in inputs:
-            old.copy_(new)
+            for fn, args, kwargs, kept in self.operations:
+                for old, new in zip(kept, _tensors(fn(*args, **kwargs)), strict=True):
+                    if old is not None:
+                        old.copy_(new)
 
 
 def _tensors(tree: Any) -> list[Tensor]:
-    return [leaf for leaf in _leaves(tree) if isinstance(leaf, Tensor)]
+    tensors: list[Tensor] = []
+    _values(tree, tensors)
+    return tensors
 
 
 def install() -> None:

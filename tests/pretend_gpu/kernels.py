@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from nmtgrid.layers.kernels import (
 from nmtgrid.layers.kernels.grid_conv import CpuGridConvolution
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.recurrent import lstm
-from tests.pretend_gpu.device import Device, PretendTensor, on_gpu, run_on_cpu, values
+from tests.pretend_gpu.device import Device, PretendTensor, in_fp32, on_gpu, run_on_cpu, values
 
 
 def install() -> None:
@@ -96,17 +96,6 @@ def _attention(
     return result
 
 
-def _in_fp32(fn: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Return `fn` computed in fp32, as kernels do: on many CPUs convolutions in bf16 are slow."""
-
-    def widened(*tensors: Tensor | None) -> Tensor:
-        wide = [t.float() if t is not None and t.is_floating_point() else t for t in tensors]
-        assert tensors[0] is not None
-        return fn(*wide).to(tensors[0].dtype)
-
-    return widened
-
-
 def _layout_on_cpu(layout: GridLayout) -> GridLayout:
     return GridLayout.make(values(layout.target_lengths), values(layout.source_lengths))
 
@@ -125,7 +114,7 @@ def _convolve_cells(
             return torch.autograd.grad(result, inputs, x)[0] if reverse else result
 
     result: Tensor = run_on_cpu(
-        "grid convolution", 1, _in_fp32(convolve), x.contiguous(), taps.detach().to(x.dtype)
+        "grid convolution", 1, in_fp32(convolve), x.contiguous(), taps.detach().to(x.dtype)
     )
     return result
 
@@ -161,7 +150,7 @@ def _convolve_step(window: Tensor, taps: Tensor, order: Tensor | None, left: int
         )
 
     result: Tensor = run_on_cpu(
-        "step of the grid convolution", 1, _in_fp32(convolve), window, taps, order
+        "step of the grid convolution", 1, in_fp32(convolve), window, taps, order
     )
     return result
 
