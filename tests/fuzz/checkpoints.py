@@ -10,6 +10,7 @@ a case ended by anything but success or an error for people.
 
 import argparse
 import contextlib
+import gc
 import io
 import json
 import os
@@ -349,6 +350,8 @@ def run(count: int, seed: int = 1) -> Iterator[tuple[str, str, dict[str, Any]]]:
         usual = imported(folder, _written(path, b"x"))["mebibytes"]
         cases = list(attacks().items())
         bad = [raw for _, (_, raw) in cases if isinstance(raw, bytes) and len(raw) < 10**6]
+        # No fork looks for garbage among what was loaded before it, which it would have to copy.
+        gc.freeze()
         for index in range(count):
             label, words = f"mutation {index}", ""
             raw: bytes | Callable[[Path], object] = b""

@@ -13,6 +13,7 @@ Prints each distinct fault with its command line; the exit code is 1 where there
 """
 
 import argparse
+import gc
 import itertools
 import json
 import os
@@ -67,6 +68,8 @@ def _run(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
             continue
         _load(line.words(), stock, folder / "first")
         by_line.append(cases(line, stock, read_files(line, stock, work)))
+    # No fork looks for garbage among what was loaded before it, which it would have to copy.
+    gc.freeze()
     kinds = arguments.kind.split(",") if arguments.kind else KINDS
     named = [case for line in by_line for case in itertools.chain(*line.values())
              if case.name in arguments.case]  # fmt: skip
