@@ -32,7 +32,7 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
-from nmtgrid.training.weights import LowPrecisionCopies, Weights
+from nmtgrid.training.weights import LowPrecisionCopies, Weights, local_shard
 
 
 def clip_and_scale(
@@ -330,7 +330,7 @@ class Updater:
         """Bring the processes' gradients together, divide and clip them; return their norm."""
         if self.weights.is_sharded:
             # Each process has its shards of what are means over the processes already.
-            shards = [self.weights.shard(p.grad) for p in self._parameters if p.grad is not None]
+            shards = [local_shard(p.grad) for p in self._parameters if p.grad is not None]
             tokens_each = tokens / self.processes.count
             return clip_and_scale(shards, tokens_each, self.clip_norm, self.processes.sum)
         self.processes.sum_gradients(self._parameters)

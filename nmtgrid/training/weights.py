@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
 
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import LossParts, Objective, checked
 from nmtgrid.training.distributed import Processes
-
-if TYPE_CHECKING:
-    from torch.distributed.tensor import DTensor
 
 
 class RunningAverage:
@@ -141,14 +141,6 @@ class Weights:
         """Return whole tensors of those that are sharded as weights are (moments, averages)."""
         return dict(tensors)
 
-    def whole(self, tensor: Tensor) -> Tensor:
-        """Return the whole of a tensor that is sharded as weights are."""
-        return tensor
-
-    def shard(self, tensor: Tensor) -> Tensor:
-        """Return this process' shard of a tensor that is sharded as weights are."""
-        return tensor
-
     def copy(self, others: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
         """Return a copy of the whole state, on the CPU, with `others` (by name) instead."""
         state = self.model.state_dict(keep_vars=True)
@@ -158,7 +150,7 @@ class Weights:
         copies = {}
         for name, tensor in state.items():
             other = None if others is None else others.get(names[id(tensor)])
-            whole = self.whole(tensor if other is None else other)
+            whole = _whole_tensor(tensor if other is None else other)
             copies[name] = whole.detach().to("cpu", copy=True)
         return copies
 
@@ -198,10 +190,6 @@ class ShardedWeights(Weights):
         processes: Processes,
         device: torch.device,
     ) -> None:
-        # Loaded by these runs alone: it takes half as long as torch itself.
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import FSDPModule, fully_shard
-
         super().__init__(model, objective)
         disable_flattening(model)
         mesh = init_device_mesh(device.type, (processes.count,))
@@ -226,15 +214,7 @@ class ShardedWeights(Weights):
     def unsharded(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Return the whole tensors; all processes gather them in the order of their names."""
         # Sorted: a dict's order may differ between processes, and they would wait for each other.
-        return {name: self.whole(tensors[name]) for name in sorted(tensors)}
-
-    def whole(self, tensor: Tensor) -> Tensor:
-        sharded = _as_sharded(tensor)
-        return tensor if sharded is None else sharded.full_tensor()
-
-    def shard(self, tensor: Tensor) -> Tensor:
-        sharded = _as_sharded(tensor)
-        return tensor if sharded is None else sharded.to_local()
+        return {name: _whole_tensor(tensors[name]) for name in sorted(tensors)}
 
     def load(self, state: Mapping[str, Tensor]) -> None:
         """Put back whole tensors. Raises RuntimeError for those of another model."""
@@ -253,22 +233,13 @@ class ShardedWeights(Weights):
 
     def like(self, parameter: Tensor, value: Tensor) -> Tensor:
         """Return this process' shard of a whole tensor, if it is as large as `parameter`."""
-        from torch.distributed.tensor import distribute_tensor
-
-        value, sharded = value.to(parameter.device), _as_sharded(parameter)
-        if sharded is None or value.shape != parameter.shape:
+        value = value.to(parameter.device)
+        if not isinstance(parameter, DTensor) or value.shape != parameter.shape:
             return value
         # All have read the whole: each takes its shard of it, and nothing is sent.
-        mesh, placements = sharded.device_mesh, sharded.placements
+        mesh, placements = parameter.device_mesh, parameter.placements
         shard: Tensor = distribute_tensor(value, mesh, placements, src_data_rank=None)
         return shard
-
-
-def _as_sharded(tensor: Tensor) -> DTensor | None:
-    """Return the tensor if it is sharded over processes, else None."""
-    from torch.distributed.tensor import DTensor
-
-    return tensor if isinstance(tensor, DTensor) else None
 
 
 class _LossModule(nn.Module):
@@ -354,3 +325,12 @@ class LowPrecisionCopies:
             torch._foreach_copy_(high, low)
         if sums:
             torch._foreach_add_(*map(list, zip(*sums, strict=True)))
+
+
+def local_shard(tensor: Tensor) -> Tensor:
+    """Return this process' shard of a tensor."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def _whole_tensor(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor

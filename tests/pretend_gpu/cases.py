@@ -211,10 +211,6 @@ def smoothed(objective: Objective, settings: RunSettings) -> Objective:
     return Smoothed(objective, smoothing, TYPES, spread, reward)
 
 
-_DECODED: dict[tuple[str, str, str], dict[str, float]] = {}
-"""Figures of decoding by architecture, settings of the model and way: objectives change none."""
-
-
 def measure(case: Case) -> dict[str, dict[str, float]]:
     """Return the figures of the second update and of searches, by what is counted.
 
@@ -231,10 +227,7 @@ def measure(case: Case) -> dict[str, dict[str, float]]:
         figures: dict[str, dict[str, float]] = {"update": train(model, objective, settings)}
         model.eval()
         for name, decoding in decodings(case).items():
-            key = case.arch, repr(settings.model), name
-            if key not in _DECODED:
-                _DECODED[key] = decode(model, decoding)
-            figures[name] = _DECODED[key]
+            figures[name] = decode(model, decoding)
         if case == Case("transformer"):
             for policy in (LocalAgreement(n=2), HoldN(n=2), Retranslation(mask=1)):
                 figures[type(policy).__name__] = decode_prefixes(model, policy)
