@@ -255,8 +255,7 @@ def _dispatch(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         moved = _move(func, args[0], kwargs, to_gpu)
         if moved is not None:
             return moved
-    if name in _LOOKED_AT:
-        _look_for_waits(name, args, kwargs)
+    _look_for_waits(name, args, kwargs)
     if len(known) < len(tensors) and name not in MAY_MIX and not name.startswith("_fused_adam"):
         mixed = [tuple(leaf.shape) for leaf in tensors if on_cpu(leaf) and leaf.dim()]
         if mixed:
@@ -349,8 +348,6 @@ def _look_for_waits(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 _INDEXING = ("index", "index_put", "index_put_", "_unsafe_index")
-_LOOKED_AT = WAITS | {"repeat_interleave", "copy_", *_INDEXING}
-"""Operators that may wait, or copy and block."""
 
 
 def _masks(name: str, args: tuple[Any, ...]) -> list[Tensor]:

@@ -18,7 +18,6 @@ from typing import Any
 
 import pytest
 import typer
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 from docs.commands import commands
 from docs.departures import departures
@@ -148,8 +147,6 @@ def test_tutorials_run_from_first_to_last(tmp_path: Path, monkeypatch: pytest.Mo
     One test, for later pages need what earlier ones made.
     """
     monkeypatch.chdir(tmp_path)
-    # Others look at pictures: half of the time that they take is the search for their layout.
-    monkeypatch.setattr(ConstrainedLayoutEngine, "execute", lambda *_: None)
     for page in RUN_WHOLE:
         for name, code in _FILE.findall((DOCS / f"{page}.md").read_text(encoding="utf-8")):
             tmp_path.joinpath(name).write_text(code, encoding="utf-8")
@@ -254,7 +251,7 @@ def run_in_one_process(home: Path, lines: Sequence[Sequence[str]]) -> list[tuple
     done = run(home, "-c", code, json.dumps(lines))
     assert done.returncode == 0, done.stderr
     parts = re.split(r"^ended: (\d+)\n", done.stderr, flags=re.MULTILINE)
-    return [(int(code), said) for said, code in zip(parts[::2], parts[1::2], strict=False)]
+    return [(int(ended), said) for said, ended in zip(parts[::2], parts[1::2], strict=False)]
 
 
 def test_the_page_of_80_lines_trains_and_translates(
@@ -273,7 +270,7 @@ def test_the_page_of_80_lines_trains_and_translates(
         lines.append(command.replace("2000", "100").replace("updates 300", "updates 4").split())
     for words in lines[:2]:  # they know no architecture
         assert app.main(words) == 0
-    # One process after another would need the file each: here the second has it already.
+    # In processes of their own both need the file; here the second one has it already.
     assert all("--import" in words for words in lines[2:])
     for code, said in run_in_one_process(home, lines[2:]):
         assert code == 0, said
