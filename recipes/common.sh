@@ -195,7 +195,7 @@ environment() {
     if [ -n "$folder" ]; then
         if [ ! -x "$folder/bin/python" ]; then
             check_python "${PYTHON:-python3}"
-            run "${PYTHON:-python3}" -m venv "$folder"
+            run "${PYTHON:-python3}" -m venv --upgrade-deps "$folder"
         fi
         export VIRTUAL_ENV="$(cd "$folder" && pwd)"
         export PATH="$VIRTUAL_ENV/bin:$PATH"
@@ -204,9 +204,9 @@ environment() {
     fi
     check_python python
     missing="$(missing_packages "$extra")"
-    if grep -qx torch <<<"$missing"; then run python -m pip install -q "$TORCH"; fi
+    if grep -qx torch <<<"$missing"; then run python -m pip install -qq "$TORCH"; fi
     if [ -n "$missing" ]; then
-        run python -m pip install -q "${pins[@]}" -e "$PROJECT${extra:+[$extra]}"
+        run python -m pip install -qq "${pins[@]}" -e "$PROJECT${extra:+[$extra]}"
     fi
     # This checkout is what runs, also in an environment that holds another one.
     export PYTHONPATH="$PROJECT${PYTHONPATH:+:$PYTHONPATH}"
