@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from docs.markdown import plain, table
@@ -37,11 +38,11 @@ def departures() -> str:
     )
 
 
-def docstrings(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield (name, docstring) of a module, its classes and its functions, names within names."""
+@functools.cache
+def docstrings(path: Path) -> Sequence[tuple[str, str]]:
+    """Return (name, docstring) of a module, its classes and its functions, names within names."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    yield "", ast.get_docstring(tree) or ""
-    yield from _below(tree, "")
+    return ("", ast.get_docstring(tree) or ""), *_below(tree, "")
 
 
 def _below(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
