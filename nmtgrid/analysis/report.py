@@ -273,7 +273,7 @@ def _figure(picture: Picture, identity: str) -> str:
     light = " on-light" if "<image" in drawn else ""
     return f"""<figure>
 <div class="plot{light}">{inline(drawn, identity, picture.caption)}</div>
-<figcaption>{_escaped(picture.caption)}</figcaption>
+<figcaption>{_marked(picture.caption)}</figcaption>
 </figure>"""
 
 
@@ -317,7 +317,7 @@ def _table(table: Table) -> str:
         + "</tr>"
         for row in table.formatted()
     )
-    title = _escaped(table.title)
+    title = _marked(table.title)
     drawn = f"<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}\n</tbody>"
     if len(table.rows) <= _MOST_ROWS:
         return f'<div class="table"><table><caption>{title}</caption>\n{drawn}\n</table></div>'
@@ -334,11 +334,11 @@ def _kind(cell: str, is_number: bool) -> str:
 
 
 def _paragraphs(text: str) -> str:
-    parts = (_escaped(part) for part in text.split("\n\n") if part.strip())
-    return "\n".join(
-        f"<p>{_CODE.sub(lambda match: f'<code>{match[1] or match[2]}</code>', part)}</p>"
-        for part in parts
-    )
+    return "\n".join(f"<p>{_marked(part)}</p>" for part in text.split("\n\n") if part.strip())
+
+
+def _marked(text: str) -> str:
+    return _CODE.sub(lambda match: f"<code>{match[1] or match[2]}</code>", _escaped(text))
 
 
 def _escaped(text: str) -> str:

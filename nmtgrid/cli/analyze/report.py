@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 from nmtgrid import __version__
@@ -153,7 +154,9 @@ def report(arguments: ReportArguments) -> None:
     if arguments.corpus is not None:
         parts = [dataclasses.replace(part, corpus=arguments.corpus) for part in parts]
     origin = [f"Made by nmtgrid {__version__}, `nmtgrid analyze report`"]
-    if files := [path.name for path in inputs.values() if path is not None]:
+    if paths := [path for path in inputs.values() if path is not None]:
+        times = Counter(path.name for path in paths)
+        files = (f"{p.parent.name}/{p.name}" if times[p.name] > 1 else p.name for p in paths)
         origin.append(f"of {', '.join(files)}")
     title = arguments.title or "Translation systems compared"
     if arguments.title is None and parts[0].corpus:

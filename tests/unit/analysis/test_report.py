@@ -42,9 +42,9 @@ def _heat(path: Path) -> None:
 
 
 def _section(name: str = "one") -> Section:
-    short = Table("Short <table>", ["system", "score"], [["a & b", 1.5], ["c", None]])
+    short = Table("Short <table> of `a`", ["system", "score"], [["a & b", 1.5], ["c", None]])
     long = Table("Long", ["n", "text"], [[n, "words " * 30] for n in range(30)])
-    pictures = [Picture("bars", 'Bars "quoted"', _bars), Picture("heat", "Heat", _heat)]
+    pictures = [Picture("bars", 'Bars "quoted"', _bars), Picture("heat", "Heat of `a`", _heat)]
     return Section(name, f"Section {name}", "See `code`, nrefs:1|tok:13a.\n\nMore <b>.",
                    [short, long], pictures, {})  # fmt: skip
 
@@ -78,6 +78,8 @@ def test_the_page_asks_for_nothing_and_says_all() -> None:
     assert text.count('<section id="') == 2 and text.count("<figure>") == 4
     assert "Short &lt;table&gt;" in text and "More &lt;b&gt;." in text
     assert "<code>code</code>" in text and "<code>nrefs:1|tok:13a</code>." in text
+    assert "<caption>Short &lt;table&gt; of <code>a</code></caption>" in text
+    assert "<figcaption>Heat of <code>a</code></figcaption>" in text
     # Long tables are folded, short ones are not; the first stands before the figures.
     assert text.count("<details>") == 2 and text.index("Short &lt;") < text.index("<figure>")
     assert text == page("A & B", "Intro.", [_section(), _section("two")], "Made here.")
@@ -177,6 +179,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert re.findall(r'<section id="([^"]+)"', text) == names
     assert list(json.loads((tmp_path / "page.json").read_text())) == names
     assert "&lt;b&gt;bold&lt;/b&gt; &amp; brave words" in text
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    names = ("first/test.txt", "second/test.txt", "reference")
+    for path in map(tmp_path.joinpath, names):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("a b\n")
+    first, second, reference = (str(tmp_path / name) for name in names)
+    out = tmp_path / "page.html"
+    command = ["analyze", "report", f"a={first}", f"b={second}", "-r", reference]
+    assert main([*command, "--bootstrap", "9", "--out", str(out)]) == 0
+    assert f", of {', '.join(names)}.</p></footer>" in out.read_text(encoding="utf-8")
 
 
 def test_it_opens_with_who_is_better_and_the_method_stands_behind(tmp_path: Path) -> None:
