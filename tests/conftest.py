@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -30,13 +29,12 @@ def recipe_module(name: str) -> ModuleType:
 
 
 def pytest_configure() -> None:
-    """Let what tests write lie in memory, if it has room: they would wait for disks."""
+    """Let the files of `tmp_path` lie in memory, if it has room: tests would wait for disks."""
     memory = Path("/dev/shm")
-    if "TMPDIR" in os.environ or not memory.is_dir():
-        return
-    room = os.statvfs(memory)
-    if room.f_bavail * room.f_frsize >= ROOM and not room.f_flag & os.ST_NOEXEC:
-        tempfile.tempdir = os.environ["TMPDIR"] = str(memory)
+    if memory.is_dir():
+        room = os.statvfs(memory)
+        if room.f_bavail * room.f_frsize >= ROOM and not room.f_flag & os.ST_NOEXEC:
+            os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
