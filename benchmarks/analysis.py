@@ -109,7 +109,7 @@ def _corpus() -> list[list[str]]:
 
 
 def _commands(folder: Path, systems: list[str]) -> dict[str, list[str]]:
-    """Return the words of each command behind the interpreter."""
+    """Return the words of each command after the interpreter."""
     reference, source = str(folder / "reference"), str(folder / "source")
     whole = ["-m", "nmtgrid", "analyze"]
     shared = [*systems, "-r", reference, "--out", str(folder / "pictures")]

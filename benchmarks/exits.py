@@ -2,7 +2,7 @@
 
     python -m benchmarks.exits [--sizes 256 128] [--norm pre] [--threads 1] [--runs 5] [--out FILE]
 
-64 random sentences of 25 tokens are translated into 25 tokens, the end symbol forced behind them.
+64 random sentences of 25 tokens are translated into 25 tokens, the end symbol forced after them.
 Exits are given, so nothing is decided: what is timed is what leaving early saves. Their mean is
 2.0. They are drawn anew for each token, from a geometric distribution cut at 6 blocks
 ("geometric"), from 1 + a binomial one ("binomial"), or evenly from 1, 2 and 3 ("three"); or they

@@ -106,7 +106,7 @@ def draw_curve(axes: Axes, path: Path) -> None:
 
 
 def draw_exits(axes: Axes, traces: ExitTraces) -> None:
-    """Draw which share of the tokens leaves behind each block: at the beginning, and of all."""
+    """Draw which share of the tokens leaves after each block: at the beginning, and of all."""
     places = numpy.arange(1, traces.num_exits + 1)
     bars = ((traces.distribution(traces.at_beginning), PALE, "first tenth of a sentence"),
             (traces.distribution(), BLUE, "all tokens"))  # fmt: skip

@@ -72,7 +72,7 @@ class DecoderSizes:
 def token_flops(
     sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor, mechanism: FlopsMechanism = "none"
 ) -> Tensor:
-    """Return [B, T] (float64), the operations of each step, for exits [B, T], 0 behind the end.
+    """Return [B, T] (float64), the operations of each step, for exits [B, T], 0 after the end.
 
     `source_lengths` [B] are the states that the decoder attends to; a pair of zeros, which needs
     no products, is none. A block's source keys and values are counted at the step that first comes
@@ -407,7 +407,7 @@ def _wait(device: torch.device) -> None:
 def _exits(
     decoded: Decoded, samples: Sequence[Sample], model: TranslationModel, count: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the exits [B, T] of all sentences with a source, 0 behind their end.
+    """Return the exits [B, T] of all sentences with a source, 0 after their end.
 
     The second tensor [B] counts the source states that attention multiplies: not a pair of zeros.
     """

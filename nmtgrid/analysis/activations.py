@@ -56,7 +56,7 @@ class Activations:
 
     @property
     def layer(self) -> int | None:
-        """The layer that the point lies in or behind, if it has a number; 0 is before the first."""
+        """The layer that the point lies in or after, if it has a number; 0 is before the first."""
         number = self.point.split(".")[1:2]
         return int(number[0]) if number and number[0].isdigit() else None
 

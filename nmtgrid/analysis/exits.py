@@ -39,7 +39,7 @@ Floats = NDArray[numpy.float64]
 Counts = NDArray[numpy.int64]
 
 BEGINNING, NEAR_END = 0.1, 0.9
-"""Relative positions before and behind which are the beginning and the end of a hypothesis."""
+"""Relative positions before and after which are the beginning and the end of a hypothesis."""
 # Quotients, not sums of tenths: 0.3 must be the border that a confidence of 3 / 10 meets.
 _CONFIDENCE_EDGES = [tenth / 10 for tenth in range(11)]
 _ADVICE = (
@@ -383,7 +383,7 @@ _TEXT = (
     "A decoder with exits may predict each token from an earlier block than its last. The end "
     "symbol is a token with an exit here. The relative position of a token is 0 for the first of a "
     "hypothesis and 1 for its end symbol; the beginning is what lies before 0.1, the end what lies "
-    "behind 0.9, the end symbol included. Confidence is the probability that the model gave the "
+    "after 0.9, the end symbol included. Confidence is the probability that the model gave the "
     "token at its exit; a sentence's is the mean of its tokens', its exit the mean of their exits, "
     "and its source length is in units without the end symbol. r is Pearson's correlation. Of "
     "verified exits (`decode --exit verified`) the traces hold the drafting exit for each draft "

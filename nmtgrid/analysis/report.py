@@ -201,7 +201,7 @@ browser still runs nothing and fetches nothing.
 def page(title: str, introduction: str, sections: Sequence[Section], made_by: str) -> str:
     """Return the page: `introduction` stands under the title, `made_by` at its foot.
 
-    Before the sections stands what was found, and how behind their figures.
+    Before the sections stands what was found, and how it was computed after their figures.
     """
     links = "".join(
         f'<li><a href="#{_escaped(section.name)}">{_escaped(section.title)}</a></li>'
@@ -245,7 +245,7 @@ def _section(section: Section) -> str:
         figures = "\n".join(
             _figure(picture, f"{section.name}-{picture.name}") for picture in section.pictures
         )
-    # Where the page opens with what was found, the method stands behind.
+    # Where the page opens with what was found, the method comes last.
     text, method = _paragraphs(section.text), ""
     if section.finding:
         text, method = "", f"<h3>How it was computed</h3>\n{text}"

@@ -104,7 +104,7 @@ class Run:
     def tokens_at(self, updates: Sequence[float]) -> list[float]:
         """Return how many target tokens had been seen after each of `updates`.
 
-        Between the lines that count tokens, and behind the last one, updates count alike. Raises
+        Between the lines that count tokens, and after the last one, updates count alike. Raises
         InputError for a log without such counts.
         """
         if not self.training:

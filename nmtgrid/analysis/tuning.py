@@ -252,7 +252,7 @@ def _groups(results: Sequence[TuningResult]) -> list[tuple[str, Kind, Sequence[O
     return [group for group in groups if group[2]]
 
 
-_TEXT = """Depth-adaptive decoding: tokens leave the decoder behind different blocks. BLEU is \
+_TEXT = """Depth-adaptive decoding: tokens leave the decoder after different blocks. BLEU is \
 tokenised, in percent, on {split}; the average exit is in blocks per token, operations are those \
 of the decoder in MFLOPs per token, and time is a share of the full stack's, which was decoded in \
 turn with it. Tunings of one name are pooled: the best of each budget where it was tuned."""

@@ -309,7 +309,7 @@ def undo(arguments: UndoArguments) -> None:
 
     def join(line: str) -> str:
         units = line.split()
-        # Of pieces of SentencePiece the first in a line has the mark, or the second, behind a
+        # Of pieces of SentencePiece the first in a line has the mark, or the second, after a
         # language tag. Elsewhere a `▁` may be a word of text in BPE.
         is_pieces = mark_of(units[:2]) == SPACE and not any(
             unit.endswith(JOINER) and not following.startswith(SPACE)

@@ -3,7 +3,7 @@
 Weights are safetensors, the rest is JSON and two models of SentencePiece; nothing of it is run.
 Called by `nmtgrid import-marian`.
 
-The types keep their order behind our four special symbols. Marian has no `<s>`: its decoder starts
+The types keep their order after our four special symbols. Marian has no `<s>`: its decoder starts
 with the padding type's vector (`decoder_start_token_id`), which `<s>` has here; as an output `<s>`
 gets a bias so low that its probability is zero.
 """

@@ -302,7 +302,7 @@ class BatchPlan:
     def walk(
         self, start: DataCursor, epochs: int | None = None
     ) -> Iterator[tuple[DataCursor, NDArray[Any]]]:
-        """Yield batches from `start` on, each with the cursor behind it."""
+        """Yield batches from `start` on, each with the cursor after it."""
         if not self.count:
             return
         epoch = start.epoch

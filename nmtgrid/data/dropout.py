@@ -113,7 +113,7 @@ def drop_words(batch: Batch, probabilities: Sequence[float], seed: int, epoch: i
         batch = dataclasses.replace(batch, source=shown)
     if target:
         keys = _keys(seed, epoch, _WORDS + 1, pairs)
-        # Words stand behind the begin symbol.
+        # Words stand after the begin symbol.
         is_dropped = batch.is_target & _is_dropped(keys, batch.target_input.shape[1], target)
         is_dropped[:, 0] = False
         shown = batch.target_input.masked_fill(is_dropped, UNKNOWN)

@@ -5,7 +5,7 @@ convolutions merge neighbours and so shorten a row, their reverse lengthens it, 
 changes its length (Kalchbrenner and Blunsom, 2013; models/convrnn.py).
 
 Shapes: B sentences, S or P positions, D features. Lengths [B] count the real positions of a row;
-the features behind them are arbitrary and never read.
+the features after them are arbitrary and never read.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class GatedConvolution(NormalisedWeight):
 class WindowCache:
     """The last inputs of N causal convolutions: a buffer [R, N, capacity, C].
 
-    New inputs are written in place behind the old ones, so a convolution reads contiguous memory
+    New inputs are written in place after the old ones, so a convolution reads contiguous memory
     of each row. When the buffer is full, the last k - 1 inputs move to its front.
     """
 
@@ -235,7 +235,7 @@ class Resample(nn.Module):
         """Return [B, count, D] for states [B, P, D], lengths [B] and new lengths [B] (real)."""
         ratio = (lengths / new_lengths)[:, None]
         centres = (torch.arange(count, device=states.device) + 0.5) * ratio - 0.5
-        # Positions behind the new length stand beside the last old position.
+        # Positions after the new length stand beside the last old position.
         centres = centres.minimum(lengths[:, None] - 0.5)
         distances = torch.arange(states.shape[1], device=states.device) - centres[..., None]
         deviation = (self.width.abs() + 0.1) * ratio.clamp(min=1.0)

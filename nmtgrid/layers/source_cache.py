@@ -39,7 +39,7 @@ class SourceCache:
 
     keys and values: one pair for each attention of the decoder, [B, H, S, d]; mask [B, 1, 1, S]
     is additive (see layers/attention.py) or None. R = B * width rows. The first `lead` columns
-    stand before the source and need no READ, the last `padding` ones behind it: the mask hides
+    stand before the source and need no READ, the last `padding` ones after it: the mask hides
     them. In a static cache (layers/static_cache.py) sentences keep `width` rows each, so that no
     device has to be asked.
     """
@@ -88,7 +88,7 @@ class SourceCache:
     def with_rows(self, rows: Tensor, new: SourceCache) -> SourceCache:
         """Return the cache with `rows` [R'] replaced by those of `new`, which may be narrower.
 
-        Each row gets a copy of its own, and columns behind those of `new` are hidden.
+        Each row gets a copy of its own, and columns after those of `new` are hidden.
         """
         # Rows read different prefixes after this, so they can share keys and values no longer.
         size = new.keys[0].shape[2]

@@ -25,7 +25,7 @@ def common_prefix(outputs: Sequence[Tokens]) -> int:
 def erased_tokens(outputs: Sequence[Tokens]) -> int:
     """Return how many tokens are erased over the successive outputs of a sentence.
 
-    From one output to the next, all tokens behind their longest common prefix are erased: a changed
+    From one output to the next, all tokens after their longest common prefix are erased: a changed
     token takes everything that follows it along, and what is only withdrawn counts too.
     """
     pairs = itertools.pairwise(outputs)

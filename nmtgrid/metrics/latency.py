@@ -406,7 +406,7 @@ def word_ends(count: int, target_pieces: Sequence[str], joiner: str) -> list[int
     # Of the first piece of each word but the first.
     begins = [i for i in range(1, len(numbers)) if numbers[i] != numbers[i - 1]]
     if joiner == SPACE:
-        # That a word has ended shows in the piece behind it, or the end symbol.
+        # That a word has ended shows in the piece after it, or the end symbol.
         return [*begins, count - 1]
     goes_on = bool(joiner) and target_pieces[-1].endswith(joiner)
     return [*(begin - 1 for begin in begins), count - 1 if goes_on else len(numbers) - 1]

@@ -643,7 +643,7 @@ class TranslationModel(nn.Module):
     def no_exits(self) -> ConfigError:
         """Return the error for early exits asked of a model that has none."""
         return ConfigError(
-            f"This `{self.architecture}` has one exit, behind its last block: it cannot predict "
+            f"This `{self.architecture}` has one exit, after its last block: it cannot predict "
             "from an earlier one.",
             "Train a `transformer` with `--set model.exits=tied` (or separate) and an objective of "
             "exits.",

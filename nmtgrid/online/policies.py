@@ -438,7 +438,7 @@ class Bounded(Agent):
             agent, "next_reads", "whole numbers", step, reads,
             lambda: agent.next_reads(step, sentence, reads, lengths, rho),
         )  # fmt: skip
-        # Reads never shrink, and behind the source's end there is nothing to read.
+        # Reads never shrink, and after the source's end there is nothing to read.
         return policy_reads.maximum(reads).maximum(least).minimum(lengths)
 
 

@@ -503,7 +503,7 @@ class LineStream:
     def new_tokens(self) -> Iterator[WrittenToken]:
         """Yield what has been written since the last call, with the reads of the line.
 
-        The end symbol comes with the line's end alone: behind it, another piece may come.
+        The end symbol comes with the line's end alone: after it, another piece may come.
         """
         index, count = self._returned
         before = sum(len(piece.source) for piece in self.pieces[:index])
@@ -512,7 +512,7 @@ class LineStream:
             stop = len(piece.written_at) - (piece.is_finished and not is_last)
             for position in range(count, stop):
                 token, size = piece.written(position), len(piece.source)
-                # As `hypothesis` does: a piece's end was known only with what came behind it.
+                # As `hypothesis` does: a piece's end was known only with what came after it.
                 reads = before + token.reads
                 if token.reads > size:
                     reads = self._arrived + 1 if is_last else self._seen[number]

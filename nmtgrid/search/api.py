@@ -147,7 +147,7 @@ class Hypothesis:
     the end symbol, shares of the source tokens, the source's end symbol last. `reads`, T + 1 of
     them, are how many source tokens had been read when each was written, the source's end symbol
     counted; None where the whole source was there from the start. With early exit, `exits` (T + 1)
-    are the blocks behind which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
+    are the blocks after which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
     was decided from where that is chi (5.20) or the largest probability (5.18), else None; NaN
     where nothing was computed. `num_exits` are the N blocks that there are. With verified exits,
     `exits` are the exit of each token that was drafted there and stood, else N, and `passes` the

@@ -378,7 +378,7 @@ class RecordedSearch:
 
 
 def pad_groups(rows: Tensor, width: int, least: int = _LEAST_GROUPS) -> Tensor:
-    """Return `rows` with zeros behind: a power of two of groups of `width`, `least` or more."""
+    """Return `rows` with zeros appended: a power of two of groups of `width`, `least` or more."""
     groups = count_padded(len(rows) // width, least)
     return torch.nn.functional.pad(rows, (0, groups * width - len(rows)))
 

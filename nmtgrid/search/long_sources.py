@@ -163,7 +163,7 @@ def join(
 
     For translations that tell how many source units they had read, `sizes` are the units of each
     piece, and `seen` those of the line that had come when the piece was known to end: with the
-    word behind it where it was full, and the end symbol at the line's end.
+    word after it where it was full, and the end symbol at the line's end.
     The log-probability of an inner end symbol goes to the token before it (or after, where there
     is none), so that they still add up; alignments stand on the diagonal, an inner source end
     symbol's share goes to the last one. The score is eq. (2.28) of the whole plus the coverage

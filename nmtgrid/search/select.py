@@ -238,7 +238,7 @@ def _best_of_groups(
 
 
 def _filled_up(values: Tensor, tokens: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """Return values and tokens [G, N] with dead ones behind them where N is below `count`."""
+    """Return values and tokens [G, N] with dead ones after them where N is below `count`."""
     missing = max(0, count - values.shape[1])
     pad = torch.nn.functional.pad
     return pad(values, (0, missing), value=-math.inf), pad(tokens, (0, missing))

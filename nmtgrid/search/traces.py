@@ -8,7 +8,7 @@ The last log-probability and the last row and column of the alignment are the en
 numbers are shares ("weights"), or what each source unit adds to the score ("energies"). An empty
 line has empty lists and no alignment; a run without alignments has none anywhere. `reads`, of
 online decoding alone, are how many source units had been read when each unit was written, the end
-symbols counted on both sides. `exits`, of early exit alone, are the blocks behind which each unit
+symbols counted on both sides. `exits`, of early exit alone, are the blocks after which each unit
 was predicted, `exit_scores` what was decided from there: chi, or the largest probability, null
 where a block did not run or was not scored, and `num_exits` how many blocks there are.
 `source_end` is there, and false, where sources are pictures: these have no end symbol, and the

@@ -559,7 +559,7 @@ def whole_word(units: Sequence[str], index: int, mark: str = JOINER) -> str:
     word = joined_words(units, mark)[word_numbers(units, mark)[index]]
     if estimated_words([word]) <= _MOST_COPIED:
         return word
-    # A `▁` of its own belongs to the unit behind it.
+    # A `▁` of its own belongs to the unit after it.
     end = index + (2 if units[index] == mark else 1)
     return "".join(joined_words(units[index:end], mark))
 

@@ -1,7 +1,7 @@
 """Greedy decoding by verified exits: an early exit drafts tokens, the full stack verifies them.
 
 Self-speculative decoding (Zhang et al., 2024; Elhoushi et al., 2024): blocks up to the exit draft a
-few tokens, one after the other; the blocks behind it then run once over all drafted positions of
+few tokens, one after the other; the blocks after it then run once over all drafted positions of
 all rows. A draft stands as long as it is what the full stack, at the same position and under the
 same constraints, finds likeliest; the first that is not is replaced by that token. Rows advance by
 different numbers of tokens. Called by engine.py.

@@ -55,7 +55,7 @@ class Choices:
     @classmethod
     def _by_row(cls, texts: Tensor) -> Choices:
         """Return the distinct types of each row of texts [B, N]."""
-        # Sort, mark repetitions, sort again: distinct types in front, padding behind, no loop.
+        # Sort, mark repetitions, sort again: distinct types first, padding last, no loop.
         rising = texts.masked_fill(texts < _SPECIAL, _NONE).sort(1).values
         is_new = torch.ones_like(rising, dtype=torch.bool)
         is_new[:, 1:] = rising[:, 1:] != rising[:, :-1]

@@ -34,7 +34,7 @@ _QUOTATION_MARKS = re.compile("(?:['\"`„“]|&apos;|&quot;)+")
 
 
 def stream_words(path: str | Path, warn: Callable[[str], None]) -> Iterator[str | None]:
-    """Yield each word as soon as the white space behind it is read, and None at each line's end.
+    """Yield each word as soon as the white space after it is read, and None at each line's end.
 
     Bytes are read as they arrive. What is not UTF-8, and NUL, becomes U+FFFD; `warn` is called at
     the first such line, at the end with the number of such lines, and when the input ends in the
@@ -156,7 +156,7 @@ class IncrementalDetokenizer:
 
     Each word adds the difference to the detokenised words before it: closing punctuation without
     a space, and so on. Where the detokeniser would change earlier output, the word is appended
-    behind a space, as in tokenised text; the next words are detokenised as if the text began there.
+    after a space, as in tokenised text; the next words are detokenised as if the text began there.
     """
 
     def __init__(self, moses: Moses) -> None:
@@ -218,7 +218,7 @@ class IncrementalPieces:
     def add(self, piece: str) -> str:
         """Return what `piece` adds to the text."""
         addition = piece.replace(SPACE, " ")
-        # A space behind what has been shown stands there already, and the text begins with none.
+        # A space after what has been shown stands there already, and the text begins with none.
         if not self.text or self.text.endswith(" "):
             addition = addition.lstrip(" ")
         self.text += addition

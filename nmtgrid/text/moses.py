@@ -39,7 +39,7 @@ _CZECH_DASH = re.compile(r"(\w(?:'|&apos;)) ([-–]) (?=li(?: |$)|mail)", re.IGN
 # of the line instead, and joins each number of a line that ends in one and a mark to what is
 # before it.
 _CZECH_NUMBER = re.compile(r"(?<!\S)([0-9]+) ([.,]) (?=[0-9]+(?!\S))")
-# Arabic and Devanagari commas, semicolons, question marks and full stops, each behind a space.
+# Arabic and Devanagari commas, semicolons, question marks and full stops, each after a space.
 _FOREIGN_MARKS = re.compile("(?<=\\S) ([،؛؟۔।॥]+)(?!\\S)")
 TURKIC = frozenset(["tr", "az", "tur", "aze"])
 """Languages whose i has a dot in upper case too, and whose I has none in lower case."""

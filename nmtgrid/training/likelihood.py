@@ -81,7 +81,7 @@ def both_passes(batch: Batch, sites: PredictionSites) -> tuple[Batch, Prediction
     """Return what a model is to compute: with R-Drop all sentences and M sites twice.
 
     So both passes are one batch, [2B] sentences and [2M] sites, in which every sentence draws its
-    own dropout; the second pass comes behind the first.
+    own dropout; the second pass comes after the first.
     """
     if batch.r_drop is None:
         return batch, sites

@@ -279,7 +279,7 @@ class Updater:
         if self.device.type == "cuda":
             arrival = torch.cuda.Event()
             arrival.record()
-        # Before the weights move, but behind a whole update for the device to compute.
+        # Before the weights move, but after a whole update for the device to compute.
         results = self.finish()
         self._step(values[:2], learning_rate)
         self._pending = _Pending(on_host, arrival, names, totals, batches, learning_rate, watch)

@@ -94,7 +94,7 @@ def links(
         pairs = numpy.stack([numpy.arange(len(target)), weights[:-1].argmax(1)], 1).tolist()
     else:
         pairs = numpy.argwhere(weights[:-1] >= threshold).tolist()
-    # The column behind the last source unit is the end symbol's.
+    # The column after the last source unit is the end symbol's.
     return sorted({(source[column], target[row]) for row, column in pairs if column < len(source)})
 
 

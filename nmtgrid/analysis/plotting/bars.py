@@ -91,7 +91,7 @@ def draw_bars(
             x = numpy.arange(len(groups)) + (index - (count - 1) / 2) * bar
             bars = _draw_series(axes, system, index, x, bar, bar * group_width)
             _draw_pale(axes, [b for b, group in zip(bars, groups, strict=True) if group.is_few])
-        # Long labels stand aslant, with the size behind them instead of below.
+        # Long labels stand aslant, with the size after them instead of below.
         aslant: Any = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
         fits = longest <= group_width
         has_sizes = any(group.size is not None for group in groups)

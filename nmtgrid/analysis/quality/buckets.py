@@ -45,7 +45,7 @@ AXES: Mapping[Property, str] = {
 FEW = 30
 """Fewer sentences than these are too few to go by: their bars are drawn pale."""
 _DIGITS = 4
-"""Digits behind the point of a property: in files, and where it is compared with edges."""
+"""Digits after the point of a property: in files, and where it is compared with edges."""
 NAMES: Mapping[Property, str] = {
     "reference-length": "reference length", "length-ratio": "length ratio",
     "difficulty": "difficulty", "source-length": "source length",
@@ -128,7 +128,7 @@ def split(values: NDArray[Any], edges: Sequence[float], by: Property) -> Buckets
     """Return the sentences by their values; NaN stands in no bucket.
 
     An edge belongs to the bucket that it begins. Values count as they are written, with four digits
-    behind the point: a sum of fractions that comes to 1.9999999999999998 is 2.
+    after the point: a sum of fractions that comes to 1.9999999999999998 is 2.
     """
     rounded = numpy.round(numpy.asarray(values, float), _DIGITS)
     indices = numpy.searchsorted(numpy.asarray(edges, float), rounded, side="right")

@@ -339,7 +339,7 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
             f"`train.{language}`.",
             path=prefix or ".",
         )
-    # What stands behind the prefix in the names that would do.
+    # What stands after the prefix in the names that would do.
     suffixes = tuple(path.name.removeprefix(name) for path in paths)
     known = {p.name.rpartition(f".{language}")[0]
              for p in folder.iterdir() if p.name.endswith(suffixes)}  # fmt: skip

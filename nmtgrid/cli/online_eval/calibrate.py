@@ -116,7 +116,7 @@ def _show(arguments: OnlineEvalArguments, system: System, calibrated: Calibrated
         f"offline translation,\nwhose {metric} is {_number(calibrated.offline_latency)}; ordered "
         f"on {calibrated.ordering_sentences:,} sentences, tested on {calibration.count:,} others "
         f"for at most {guarantee.allowed:g}\nwith confidence {guarantee.confidence:g}; not "
-        "tested: beaten in both by another, or behind a failure",
+        "tested: beaten in both by another, or after a failure",
         ["", metric, "loss, ordering", "loss, testing", "p-value", ""],
         [row(candidate) for candidate in slowest_first],
         [False, True, True, True, True, False],

@@ -181,7 +181,7 @@ def _describe_settings(kind: type[RunSettings], arch: str) -> list[dict[str, Any
 def _settings_by_group(settings: list[dict[str, Any]]) -> dict[str, list[list[str]]]:
     """Return name, default and meaning of each setting, those of a group by themselves.
 
-    Choices, and types that neither default nor meaning shows, stand behind the meaning.
+    Choices, and types that neither default nor meaning shows, stand after the meaning.
     """
     groups: dict[str, list[list[str]]] = {}
     for setting in settings:

@@ -144,7 +144,7 @@ class _Shifts:
     """The shifts of all cells by the convolutions' biases, which our convolutions do not have.
 
     The bias of the k-th convolution shifts every cell alike, and from there on every state:
-    c = sqrt(1/2) (c + b), and sqrt(1/2) c behind the feed-forward network. A linear layer at each
+    c = sqrt(1/2) (c + b), and sqrt(1/2) c after the feed-forward network. A linear layer at each
     cell turns a shift of its input into a shift of its bias, so that is where it goes: into the
     layers before the convolutions, the feed-forward networks, and what reads the summed states.
     """
@@ -162,7 +162,7 @@ class _Shifts:
                 self.names.append(name)
                 shift = shift + checkpoint.load(name)
             self.between.append(_SCALE * shift)
-            # The residual connections scale by sqrt(1/2) behind each sublayer.
+            # The residual connections scale by sqrt(1/2) after each sublayer.
             shift = _SCALE * self.between[-1]
             total = total + shift
         self.output = total / (config.depth + 1)
@@ -200,7 +200,7 @@ def _recipes(config: PervasiveConfig, checkpoint: Checkpoint, shifts: _Shifts) -
         }
     elif config.aggregation == "gated-max":
         recipes |= shifts.linear("aggregator.gate", "decoder.aggregator.linear", shift)
-        # The gate's bias has absorbed the shift, so nothing is left for the layers behind it.
+        # The gate's bias has absorbed the shift, so nothing is left for the layers after it.
         shift = torch.zeros_like(shift)
     recipes |= _output(config, checkpoint, shifts, shift)
     return recipes

@@ -31,11 +31,11 @@ IGNORED = (".version", "._float_tensor", "embed_positions.weights")
 _PLAIN = "the encoder and the decoder of `transformer` are plain."
 _OFF = {
     "adaptive_input": "embeddings have one size.",
-    "layernorm_embedding": "no norm stands behind the embeddings.",
+    "layernorm_embedding": "no norm follows the embeddings.",
     "cross_self_attention": "attention goes over the prefix or over the source, not over both.",
     "no_cross_attention": "each decoder block attends to the source.",
     "layer_wise_attention": "all decoder blocks read the last encoder block.",
-    "no_decoder_final_norm": "with pre-norm a norm stands behind the decoder.",
+    "no_decoder_final_norm": "with pre-norm a norm follows the decoder.",
     "merge_src_tgt_embed": "each side has a vocabulary of its own.",
     "char_inputs": "tokens are read whole.",
     "base_layers": _PLAIN, "quant_noise_pq": _PLAIN, "encoder_xformers_att_config": _PLAIN,
@@ -200,7 +200,7 @@ def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint
 
 
 def block_recipes(config: TransformerConfig, inner: list[int], checkpoint: Weights) -> Recipes:
-    """Return the recipes of all blocks and of the norms behind the stacks; `inner` are both sides'
+    """Return the recipes of all blocks and of the norms after the stacks; `inner` are both sides'
     sizes of the feed-forward networks.
     """
     recipes: Recipes = {}

@@ -166,7 +166,7 @@ class _SentenceWriter:
             pieces = self.subordinate_clauses()
             comma = self.put(",")
             # The target marks only this comma. While a further subordinate clause could follow,
-            # the source comma does not tell: only the finite verb behind it does.
+            # the source comma does not tell: only the finite verb after it does.
             pieces.append(Piece(",", comma + 1 if self.may_nest else 0, (comma,)))
         pieces += self.clause(opening)
         may_follow = opening != "clause" and self.settings.depth and self.has_room()
@@ -238,7 +238,7 @@ class _SentenceWriter:
         return [*front, *subject.pieces, *verbs, *objects, *phrase, *adverb]
 
     def verbs(self, verb: Verb, modal: Verb | None, second: int, agreement: int) -> list[Piece]:
-        """Write what of the verbs ends the clause, behind its word `second` (0: it has none)."""
+        """Write what of the verbs ends the clause, after its word `second` (0: it has none)."""
         reading = self.pick(verb.readings)
         if modal:
             target = modal.readings.items[0].target[agreement]

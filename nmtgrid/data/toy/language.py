@@ -33,7 +33,7 @@ class ToySettings:
     frequencies of what stands before the finite verb of the main clause: its subject, its object,
     an adverb, nothing (a question) or a subordinate clause. `depth` is the number of subordinate
     clauses that one sentence may hold. `room` bounds sentences softly: nothing optional begins
-    behind the `room`-th source word.
+    after the `room`-th source word.
 
     Raises: ConfigError if a number is out of its range, naming all that are.
     """
@@ -142,7 +142,7 @@ class Lexeme(NamedTuple):
 
     An adjective has `source[column]` (its gender, or 3 for the plural) and `target[agreement]`, a
     determiner the same for each case; a noun two forms by number and a third one in compounds (at
-    the front in the source, behind the noun in the target); names, pronouns and particles one.
+    the front in the source, after the noun in the target); names, pronouns and particles one.
     """
 
     source: tuple[str, ...]

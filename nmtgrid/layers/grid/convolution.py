@@ -97,7 +97,7 @@ class FullConvolution(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the live taps for inputs behind a rectifier: variance 2 / (number of inputs)."""
+        """Draw the live taps for inputs after a rectifier: variance 2 / (number of inputs)."""
         # He initialisation counts the live taps alone: the masked ones add no variance.
         inputs = self.weight.shape[1] * self.live_rows * self.weight.shape[3]
         with torch.no_grad():
@@ -159,7 +159,7 @@ class AllRows:
 class RowCache:
     """The last rows that one convolution has seen: buffer [R, capacity, S, D], rows first.
 
-    New rows are written in place behind the old ones; when the buffer is full, the rows still
+    New rows are written in place after the old ones; when the buffer is full, the rows still
     needed move to its front.
     """
 

@@ -294,7 +294,7 @@ def _norm(plan: DensePlan, size: int, batch_norm: type[Affine | BatchNorm]) -> n
 
 
 def _projection(input_size: int, output_size: int, plan: DensePlan) -> nn.Linear:
-    """Return a 1 x 1 projection of rectified features; a norm behind it makes a bias idle."""
+    """Return a 1 x 1 projection of rectified features; a norm after it makes a bias idle."""
     layer = nn.Linear(input_size, output_size, bias=plan.normalisation == "none")
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     if layer.bias is not None:

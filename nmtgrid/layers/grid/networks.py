@@ -216,7 +216,7 @@ class ResidualCumulativeNetwork(GridNetwork):
     residual_scale = 0.5**0.5
 
     def forward(self, features: Tensor, cells: Cells) -> Tensor:
-        # "blocks": behind the feed-forward layer alone, which is every second one.
+        # "blocks": after the feed-forward layer alone, which is every second one.
         terms = self.sums(features, cells, 1 if self.plan.accumulate == "layers" else 2)
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
         return apply(_ScaledSum, len(terms) ** -power, *terms)

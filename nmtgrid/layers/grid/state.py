@@ -80,7 +80,7 @@ class GridState:
             is_source = None if is_source is None else is_source[..., None]
             cells = OneRow(caches, self.weights, is_source)
         else:
-            # Filters look to the left, so in a stream no real column reads the padding behind it.
+            # Filters look to the left, so in a stream no real column reads the padding after it.
             cells = OneRow(caches, self.weights, None, lambda layer: CellCache(layer, self.span))
             # A later column is computed for the last `span` rows: no cell reaches further up.
             rows = torch.cat([rows, row], 1)

@@ -8,7 +8,7 @@ benchmarks/results/cpu-1-thread.md gives time and peak memory.
 # Kept as separate tensors the features would be copied together for every layer, and autograd would
 # keep every copy for the backward pass: memory quadratic in the depth. Here nothing is kept but the
 # features themselves, the rectified ones are computed again in the backward pass, and all layers
-# add to one gradient. A layer's gradient is complete when the layers behind it are done, so the
+# add to one gradient. A layer's gradient is complete when the layers after it are done, so the
 # layers form a chain: each one takes the features appended last, and gives them their share.
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def _channels_last(taps: Tensor) -> Tensor:
 
 @dataclasses.dataclass(eq=False)
 class _Store:
-    """All features [M, f_L], the column behind each layer's, and the gradient of a pass."""
+    """All features [M, f_L], the column after each layer's, and the gradient of a pass."""
 
     features: Tensor
     ends: list[int]

@@ -88,7 +88,7 @@ def linear_cross_entropy(
     suits the device. The loss is taken against `soft_targets` [M, C] where there are any; the
     likelihood is that of the targets even so.
 
-    With `r_drop` (alpha) features are [2M, D], those of a second pass with other dropout behind
+    With `r_drop` (alpha) features are [2M, D], those of a second pass with other dropout after
     those of the first. Both sums are then means over the passes p and q, and the loss of a site is
     (CE(p) + CE(q)) / 2 + alpha / 4 (KL(p || q) + KL(q || p)): R-Drop, section 2.1 of Liang et al.
     (2021).
@@ -211,7 +211,7 @@ def _slices(count: int, chunk: int) -> Iterator[slice]:
 
 
 def _pairs(count: int, chunk: int, device: torch.device) -> Iterator[Tensor]:
-    """Yield the rows of some sites' first pass and, behind them, of their second one."""
+    """Yield the rows of some sites' first pass and, after them, of their second one."""
     for sites in torch.arange(count // 2, device=device).split(max(1, chunk // 2)):
         yield torch.cat([sites, sites + count // 2])
 

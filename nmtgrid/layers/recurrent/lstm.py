@@ -223,7 +223,7 @@ class _Sequence(torch.autograd.Function):
         states = hiddens[:length] if reverse else hiddens[1:]
         if reverse or not is_ragged:
             return states, hiddens[last].to(hidden.dtype), cells[last].to(cell.dtype)
-        # The last state of a row stands behind its own last position.
+        # The last state of a row stands after its own last position.
         index = torch.arange(count)
         ends = (torch.tensor(rows.counts)[None] > index[:, None]).sum(1).to(hiddens.device)
         index = index.to(hiddens.device)

@@ -189,7 +189,7 @@ class SourceSelection(nn.Module):
         self.key_bias = nn.Parameter(torch.zeros(blocks * size))
 
     def with_keys(self, memory: SourceCache, states: Tensor | Sequence[Tensor]) -> SourceCache:
-        """Return the cache with these keys behind those of the N blocks.
+        """Return the cache with these keys after those of the N blocks.
 
         `states` are the source's [B, S, D'], one for all blocks or one for each. Entry N + n of
         the cache is block n's: rows that move take it along. It has no values, its keys stand in.

@@ -245,7 +245,7 @@ class DecoderBlock(nn.Module):
         The heads' mean attention over the source is appended to `weights` if that is a list;
         focus [B, T] is as in `SelfAttention`.
         """
-        # Padding stands behind all real tokens, so causality hides it too.
+        # Padding stands after all real tokens, so causality hides it too.
         features = self.add_self(
             features, lambda inner: self.self_attention(inner, None, causal=True, focus=focus)
         )

@@ -1,6 +1,6 @@
 """Caches for a decoder whose blocks may never be reached: early exits (section 5.2).
 
-`ExitKVProjection` fills the key-value cache of the blocks behind an exit, `LazySourceCache`
+`ExitKVProjection` fills the key-value cache of the blocks after an exit, `LazySourceCache`
 computes a block's source keys and values when the block is first run. Used by
 models/transformer; benchmarks/exits.py measures what they gain over running all blocks.
 """
@@ -45,8 +45,8 @@ class ExitKVProjection:
         return self._projections[block]
 
     def copy(self, features: Tensor, cache: KVCache, first: int) -> None:
-        """Write the keys and values of features [R, D] in block `first` and all behind it."""
-        # One product for all blocks behind the exit, instead of one for each.
+        """Write the keys and values of features [R, D] in block `first` and all after it."""
+        # One product for all blocks after the exit, instead of one for each.
         if self._fused is None:
             parts = [self._folded(block) for block in self.blocks]
             weight, bias = (torch.cat(tensors) for tensors in zip(*parts, strict=True))
@@ -84,7 +84,7 @@ class LazySourceCache(SourceCache):
 
     `states` are the source's [B, S, D'], one for all blocks or one for each; `computed` has the
     keys and values of the blocks that have been read. `zeros` columns of zeros stand before them,
-    `padding` ones behind.
+    `padding` ones after it.
     """
 
     projection: SourceProjection = dataclasses.field(kw_only=True)
@@ -117,7 +117,7 @@ class LazySourceCache(SourceCache):
         return self.computed[block]
 
     def with_columns(self, least: int) -> LazySourceCache:
-        """Return the cache, not yet read, with `least` columns, padding behind the source."""
+        """Return the cache, not yet read, with `least` columns, padding after the source."""
         states = self.states[0]
         count = self.zeros + states.shape[1]
         if count >= least:

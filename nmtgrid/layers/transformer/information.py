@@ -34,7 +34,7 @@ class Information(nn.Module):
 
 
 def with_information(memory: SourceCache, information: Tensor) -> SourceCache:
-    """Return the cache with the source's information [B, S] behind the N blocks' keys and values.
+    """Return the cache with the source's information [B, S] after the N blocks' keys and values.
 
     As one entry more, each of whose features is the information: rows that move take it along.
     """

@@ -316,7 +316,7 @@ class MonotonicCache(SourceCache):
     def readiness(self) -> Tensor:
         """Return [R]: the least over all heads of the largest selection probability in reach.
 
-        It is at least the threshold exactly if every head has chosen. The heads of a block behind
+        It is at least the threshold exactly if every head has chosen. The heads of a block after
         one that has not chosen count as 0: their queries depend on what it will choose, and are
         those of a cut source until then. So readiness does not fall as reads grow.
         """

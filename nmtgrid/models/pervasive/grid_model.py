@@ -207,7 +207,7 @@ class GridModel(TranslationModel):
             start = layout.offsets[sites.sentence] + sites.position * lengths
             return features.index_select(0, start + reads - 1)
         # The aggregates of all prefixes come from one scan along the source (and, for "grid", one
-        # along the target); each site then picks its cell. Padding stands behind the last read of
+        # along the target); each site then picks its cell. Padding stands after the last read of
         # every site, so the scan needs no mask.
         running_form = prefix_pooling(self.aggregator)
         parts, counts = running_form.scan_source(layout.pad(features)), reads

@@ -7,7 +7,7 @@ alone. For the blocks that a row skips, keys and values are projected from the s
 with (section 5.2.1): beside those of the rows that go on, or, once none does, for all blocks that
 remain in one product. `benchmarks/exits.py` measures what that saves.
 
-`TransformerDrafts` are tokens drafted at an exit and verified by the blocks behind it
+`TransformerDrafts` are tokens drafted at an exit and verified by the blocks after it
 (search/verified.py). Drafting runs the blocks up to the exit, token by token; verifying runs the
 others over all drafted tokens of all rows at once. Both share keys and values, so no block runs
 twice for a token. Rows keep different numbers of drafts: see `DraftKVCache`.

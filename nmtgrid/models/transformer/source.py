@@ -323,7 +323,7 @@ class TransformerSource(ExitModel):
         hidden = source_mask(is_seen, states[0])
         mask, causal = hidden, self.config.encoder == "unidirectional"
         if causal:
-            mask = None  # Padding stands behind all real tokens, so causality hides it too.
+            mask = None  # Padding stands after all real tokens, so causality hides it too.
         elif self.config.encoder == "window":
             mask = window_mask(marked.shape[1], self.config.window, states[0])
         information = None

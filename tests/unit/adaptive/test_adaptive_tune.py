@@ -356,7 +356,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ("plain --data data", "one exit, behind its last block"),
+        ("plain --data data", "one exit, after its last block"),
         ("exits --data data --split nothing", "no split `nothing`"),
         ("exits --data data --split train", "The raw text of `train`"),
         ("exits --data data --mechanism geometric", "cannot exit by `geometric`"),

@@ -93,7 +93,7 @@ def test_what_a_halt_looks_at(halt: Halt, needs: str) -> None:
 @pytest.mark.parametrize(
     ("halt", "count", "halting", "message"),
     [
-        (FixedExit(1), 1, "none", "has one exit, behind its last block"),
+        (FixedExit(1), 1, "none", "has one exit, after its last block"),
         (FixedExit(5), 4, "none", r"the decoder has 4 blocks\. Give an exit from 1"),
         (RandomExit(3), 4, "none", "from 3 blocks, but this decoder has 4"),
         (Thresholds("confidence", (0.5,)), 4, "none", "1 thresholds are given.*needs 3"),

@@ -151,7 +151,7 @@ def test_what_is_refused(
     assert main([*ours, "sequence", "--exit", "auto", "--k", "inf", "--device", "cpu"]) == 0
     capsys.readouterr()
     for arguments, words in (
-        ((*ours, "plain", "--exit", "1"), "has one exit, behind its last block"),
+        ((*ours, "plain", "--exit", "1"), "has one exit, after its last block"),
         ((*ours, "geometric", "--exit", "4"), "the decoder has 3 blocks"),
         ((*ours, "geometric", "--exit", "quick"), "no settings of early exit named `quick`"),
         (("online-eval", "--log", "data", "--exit", "1"), "`--exit` would be ignored"),
