@@ -201,7 +201,7 @@ browser still runs nothing and fetches nothing.
 def page(title: str, introduction: str, sections: Sequence[Section], made_by: str) -> str:
     """Return the page: `introduction` stands under the title, `made_by` at its foot.
 
-    Before the sections stands what was found, and how it was computed after their figures.
+    What was found stands before the sections, how it was computed after their figures.
     """
     links = "".join(
         f'<li><a href="#{_escaped(section.name)}">{_escaped(section.title)}</a></li>'

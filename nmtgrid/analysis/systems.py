@@ -34,18 +34,24 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
     for a system named twice.
     """
     files = [split_label(text) for text in texts]
-    names = [label or stem(path) for label, path in files]
-    folders = {path.parent for _, path in files}
-    twice = {name for name in names if names.count(name) > 1 and len(folders) > 1}
-    named = []
-    for name, (label, path) in zip(names, files, strict=True):
-        # Files `a/test.de` and `b/test.de` are told apart by their folders.
-        if label is None and name in twice and path.parent.name:
-            name = f"{path.parent.name}/{name}"
-        named.append((name, path))
+    paths = [path for _, path in files]
+    names = told_apart([label or stem(path) for label, path in files], paths)
+    named = [(label or name, path) for name, (label, path) in zip(names, files, strict=True)]
     if faults := name_faults(named):
         raise ConfigError(faults)
     return dict(named)
+
+
+def told_apart(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
+    """Return the names of files; those of one name in different folders get the folders' too."""
+    is_apart = len({path.parent for path in paths}) > 1
+    return [
+        # Files `a/test.de` and `b/test.de` are told apart by their folders.
+        f"{path.parent.name}/{name}"
+        if is_apart and names.count(name) > 1 and path.parent.name
+        else name
+        for name, path in zip(names, paths, strict=True)
+    ]
 
 
 def stem(path: Path) -> str:

@@ -164,7 +164,7 @@ def _assert_forced(model: ExitModel, source: list[int], group: list[Hypothesis])
 
 
 def _padded(rows: list[list[int] | None]) -> Tensor:
-    """Return rows of exits or reads with ones behind the shorter."""
+    """Return rows of exits or reads with ones after the shorter."""
     known = [torch.tensor(row) for row in rows if row is not None]
     assert len(known) == len(rows)
     return torch.nn.utils.rnn.pad_sequence(known, batch_first=True, padding_value=1.0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from pathlib import Path
 
 from nmtgrid import __version__
@@ -138,6 +137,7 @@ def report(arguments: ReportArguments) -> None:
         if path is not None:
             check_file(path)
     from nmtgrid.analysis.report import ReportInputs, page, sections
+    from nmtgrid.analysis.systems import told_apart
 
     named = from_attributes(ReportInputs, arguments)
     evaluation = arguments.evaluate(arguments.systems) if arguments.systems else None
@@ -155,9 +155,7 @@ def report(arguments: ReportArguments) -> None:
         parts = [dataclasses.replace(part, corpus=arguments.corpus) for part in parts]
     origin = [f"Made by nmtgrid {__version__}, `nmtgrid analyze report`"]
     if paths := [path for path in inputs.values() if path is not None]:
-        times = Counter(path.name for path in paths)
-        files = (f"{p.parent.name}/{p.name}" if times[p.name] > 1 else p.name for p in paths)
-        origin.append(f"of {', '.join(files)}")
+        origin.append(f"of {', '.join(told_apart([path.name for path in paths], paths))}")
     title = arguments.title or "Translation systems compared"
     if arguments.title is None and parts[0].corpus:
         title += f": {parts[0].corpus}"

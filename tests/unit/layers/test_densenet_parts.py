@@ -150,7 +150,7 @@ def _maps(dtype: torch.dtype) -> tuple[list[Tensor], list[list[Tensor]]]:
 
 @pytest.mark.parametrize("is_last", [False, True])
 def test_a_chain_of_maps_is_that_of_separate_parts(is_last: bool) -> None:
-    """Each part gets the gradients of all maps behind it, whether a map or the whole is last."""
+    """Each part gets the gradients of all maps after it, whether a map or the whole is last."""
     parts, maps = _maps(torch.float64)
     maps = maps if is_last else maps[:2]
     leaves = [*parts, *(tensor for tensors in maps for tensor in tensors)]

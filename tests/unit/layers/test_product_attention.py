@@ -15,7 +15,7 @@ Parts = tuple[Tensor, Tensor, Tensor]
 
 
 def drawn(dtype: torch.dtype) -> tuple[Parts, Tensor]:
-    """Return queries, keys and values, heads behind positions as in a model, and a mask."""
+    """Return queries, keys and values, heads after positions as in a model, and a mask."""
     torch.manual_seed(2)
     shapes = ((3, 5, 2, 4), (3, 5, 2, 4), (3, 5, 2, 6))
     query, keys, values = (
