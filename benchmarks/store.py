@@ -68,7 +68,7 @@ def to_markdown(key: str, section: Section) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return rows as a table; columns stand in the order in which they come up."""
+    """Return rows as a table, with columns in order of first appearance."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     numeric = [
         all(isinstance(row.get(name, 0), int | float) for row in rows) for name in columns
@@ -79,7 +79,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as it stands in a table: numbers with three digits that tell something."""
+    """Return a value as shown in a table, numbers with three significant digits."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):

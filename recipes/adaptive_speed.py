@@ -40,7 +40,7 @@ from nmtgrid.adaptive.measure import (
     measure,
     read_samples,
 )
-from nmtgrid.adaptive.tune import Budgets, Recorded, draw_thresholds, finalists, record
+from nmtgrid.adaptive.tune import Budgets, Recorded, draw_thresholds, finalists, record_samples
 from nmtgrid.base.devices import keep_memory
 from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.data.batches import collate
@@ -169,16 +169,10 @@ def by_thresholds(
         return []
     mechanism: Recorded = "confidence" if halting == "none" else halting
     setup = DecodeSetup(SearchPlan())
-    done = decode([System("full stack", model)], samples, setup)[0]
+    system = System("full stack", model)
+    done = decode([system], samples, setup)[0]
     forced = [[] if best is None else best.tokens for best in done.hypotheses]
-    records = record(
-        model,
-        (
-            collate([samples[p].source for p in part], [forced[p] for p in part], part)
-            for part in batches(samples, 64)
-        ),
-        mechanism,
-    )
+    records = record_samples(system, samples, forced, setup, mechanism)
     budgets = Budgets(0.2, model.traits.num_exits)
     drawn = draw_thresholds(10_000, model.traits.num_exits)
     best = finalists(records, drawn, budgets, 1)
@@ -193,7 +187,7 @@ def by_thresholds(
 def exits_of(
     system: System, samples: Sequence[Sample], setup: DecodeSetup
 ) -> tuple[Tensor, Tensor]:
-    """Return where the tokens of each sentence left [B, T], 1 behind its end, and its key [B]."""
+    """Return the exits of each sentence's tokens [B, T], 1 after its end, and its key [B]."""
     done = decode([system], samples, setup)[0]
     exits = [best.exits or [] if best else [] for best in done.hypotheses]
     longest = max(map(len, exits))

@@ -79,8 +79,7 @@ def sweep(named: Sequence[str]) -> list[Row]:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw the average exit along lambda, and along sigma for each lambda that has several."""
-    from nmtgrid.analysis.plotting.lines import Line, Panel
-    from nmtgrid.analysis.plotting.lines import draw_panels as draw_page
+    from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 
     def line(name: str, points: Sequence[tuple[float, float]], style: int) -> Line:
         in_order = sorted(points)
@@ -96,7 +95,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
     panels = [Panel("Cost of a block", "λ (nats per block)", y_label, [line("σ = 0", alone, 0)])]
     if lines:
         panels.append(Panel("Width of the kernel", "σ (tokens squared)", y_label, lines))
-    draw_page(panels, path)
+    draw_panels(panels, path)
 
 
 def _bleu(row: Row, split: str) -> float:

@@ -91,16 +91,16 @@ class Page:
             self.send("Input.dispatchKeyEvent", type="keyDown", key=key, **text_of_key, **code)
             self.send("Input.dispatchKeyEvent", type="keyUp", key=key, **code)
 
-    def screenshot(self, path: Path, whole: bool = False) -> None:
-        """Write a PNG of the window, or of the whole page."""
-        answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
+    def screenshot(self, path: Path) -> None:
+        """Write a PNG of the whole page."""
+        answer = self.send("Page.captureScreenshot", format="png", captureBeyondViewport=True)
         path.write_bytes(base64.b64decode(answer["data"]))
 
-    def resize(self, width: int, height: int, scale: float = 1.0, mobile: bool = False) -> None:
+    def resize(self, width: int, height: int) -> None:
         """Give the window another size."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
-            width=width, height=height, deviceScaleFactor=scale, mobile=mobile,
+            width=width, height=height, deviceScaleFactor=1.0, mobile=False,
         )  # fmt: skip
 
     def prefer(self, scheme: str) -> None:

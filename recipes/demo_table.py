@@ -249,7 +249,7 @@ def take_picture(port: int, path: Path) -> None:
         page.wait("[...document.querySelectorAll('[name=trace]')].every((b) => !b.disabled)")
         page.evaluate("document.activeElement.blur()")
         time.sleep(1)
-        page.screenshot(path, whole=True)
+        page.screenshot(path)
 
 
 def main() -> None:

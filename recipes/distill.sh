@@ -86,7 +86,7 @@ TEACHER_TEXT="$HERE/teacher-test-beam$BEAM.txt"
 if [ ! -s "$TEACHER_TEXT" ]; then
     run nmtgrid decode "$TEACHER" --data "$DATA" --split test --beam "$BEAM" --out "$TEACHER_TEXT"
 fi
-run nmtgrid analyze compare "${COMPARED[@]}" "teacher=$TEACHER_TEXT" --reference "$LINES/reference" \
+run nmtgrid analyze compare "${COMPARED[@]}" "teacher=$TEACHER_TEXT" --reference "$DATA/raw/test.$TARGET" \
     --lowercase --bootstrap 1000 --json "$HERE/compare.json" --out "$HERE/compare"
 run python "$TABLE" table "$HERE/compare.json" "$HERE/$NAME.json" --out "$HERE/table"
 record distill "Sequence-level knowledge distillation" "$HERE/table.json"

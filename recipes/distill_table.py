@@ -1,9 +1,8 @@
 """The texts, the dataset and the table of recipes/distill.sh: a student learns from a teacher.
 
 python -m recipes.distill_table split DATA LINES --size N --teacher MODEL --beam N
-    Write the training sources of DATA as raw text, N lines each, to LINES/0001.source and so on,
-    and the references of the test split to LINES/reference. LINES, if it is there, must be of the
-    same dataset, teacher and beam.
+    Write the training sources of DATA as raw text, N lines each, to LINES/0001.source and so on.
+    LINES, if it is there, must be of the same dataset, teacher and beam.
 python -m recipes.distill_table dataset DATA LINES [--originals] --out NEW
     Make the dataset NEW of these sources and their translations, LINES/0001.jsonl (traces) and
     0001.json (decode's report) and so on, with the units and the other splits of DATA. NEW.json
@@ -19,7 +18,6 @@ import hashlib
 import math
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +32,7 @@ from nmtgrid.search.traces import Trace, read_traces
 from nmtgrid.text.bpe import remove_bpe
 from nmtgrid.text.cleaning import Filters
 from nmtgrid.text.pipeline import Pipeline
-from recipes.results import read_json, write_table
+from recipes.results import read_json, write_lines, write_table
 
 ORIGIN = "origin.json"
 Pairs = list[tuple[str, str]]
@@ -62,7 +60,6 @@ def split(data: Path, lines: Path, size: int, teacher: Path, beam: int) -> None:
     sources = [source for source, _ in raw_pairs(dataset)]
     for number, start in enumerate(range(0, len(sources), size), 1):
         write_lines(lines / f"{number:04}.source", sources[start : start + size])
-    write_lines(lines / "reference", dataset.split("test").raw_target())
     # Last: where it is, the parts are complete.
     write_json(lines / ORIGIN, origin)
 
@@ -74,10 +71,6 @@ def raw_pairs(dataset: Dataset) -> Pairs:
         (pipeline.source.moses.detokenize(source), pipeline.target.moses.detokenize(target))
         for source, target in zip(train.tokenized_source(), train.tokenized_target(), strict=True)
     ]
-
-
-def write_lines(path: Path, lines: Sequence[str]) -> None:
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def translated(lines: Path, pipeline: Pipeline) -> tuple[Pairs, Counter[str]]:

@@ -12,6 +12,7 @@ import argparse
 from pathlib import Path
 
 from nmtgrid.base.io.text import find_text, read_lines
+from recipes.results import write_lines
 
 
 def read(prefix: Path, language: str) -> list[str]:
@@ -50,7 +51,7 @@ def main() -> None:
     for side, language in enumerate(languages):
         lines = [*sides[side], *(pair[side] for pair in kept)]
         path = arguments.out.with_name(f"{arguments.out.name}.{language}")
-        path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        write_lines(path, lines)
     left_out = len(extra[0]) - len(kept)
     print(
         f"{len(sides[0]):,} pairs and {len(kept):,} extra ones; {left_out:,} left out, which "

@@ -42,7 +42,6 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 environment
 dataset "$ON" "$DATA" "$HERE/text"
-run python "$TABLE" references "$DATA" "$HERE/reference"
 
 # `step NAME SEED SETTING...`: train and translate a step of the ladder.
 step() {
@@ -71,7 +70,7 @@ for ((number = 1; number < ${#names[@]}; number++)); do
         for name in "${names[number - 1]}" "${names[number]}"; do
             systems+=("$name=$HERE/$name-seed$seed/test-beam$BEAM.txt")
         done
-        run nmtgrid analyze compare "${systems[@]}" --reference "$HERE/reference" --lowercase \
+        run nmtgrid analyze compare "${systems[@]}" --reference "$DATA/raw/test.$TARGET" --lowercase \
             --bootstrap 1000 --json "$HERE/${names[number]}-seed$seed/compare.json"
     done
 done
@@ -82,6 +81,6 @@ if [ ${#models[@]} -gt 1 ]; then
     ensemble "$HERE/ensemble" "$BEAM" "${models[@]}"
     ENSEMBLE=(--ensemble "$SCORES")
 fi
-run python "$TABLE" table "${names[@]/#/$HERE/}" --seeds "$SEEDS" --beam "$BEAM" "${ENSEMBLE[@]}" \
+run python "$TABLE" "${names[@]/#/$HERE/}" --seeds "$SEEDS" --beam "$BEAM" "${ENSEMBLE[@]}" \
     --out "$HERE/table"
 record "ingredients-$ARCH" "What each ingredient of training gives, $ARCH" "$HERE/table.json"

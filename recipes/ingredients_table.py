@@ -1,8 +1,6 @@
 """The table of recipes/ingredients.sh: a ladder of trainings, each with one ingredient more.
 
-python -m recipes.ingredients_table references DATA FILE
-    Write the raw references of the test split.
-python -m recipes.ingredients_table table STEP... --seeds LIST --beam B [--ensemble FILE] --out P
+python -m recipes.ingredients_table STEP... --seeds LIST --beam B [--ensemble FILE] --out P
     A row for each STEP, of the model directories STEP-seedN: what `done.json` (train),
     `test-beamB.json` (decode) and `compare.json` (analyze compare, against the step before) say;
     the last row is the ensemble's. Writes P.md and P.json.
@@ -13,15 +11,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from nmtgrid.analysis.training_curves import read_run
-from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import spread
-from recipes.distill_table import write_lines
-from recipes.results import read_json, write_table
-
-Row = dict[str, Any]
+from recipes.results import Row, read_json, write_table
 
 
 def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:
@@ -68,20 +61,12 @@ def _ensemble(path: Path, seeds: Sequence[str]) -> Row:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    commands = parser.add_subparsers(dest="command", required=True)
-    references = commands.add_parser("references")
-    references.add_argument("data", type=Path)
-    references.add_argument("file", type=Path)
-    table = commands.add_parser("table")
-    table.add_argument("steps", nargs="+", type=Path)
-    table.add_argument("--seeds", required=True)
-    table.add_argument("--beam", type=int, required=True)
-    table.add_argument("--ensemble", type=Path)
-    table.add_argument("--out", required=True)
+    parser.add_argument("steps", nargs="+", type=Path)
+    parser.add_argument("--seeds", required=True)
+    parser.add_argument("--beam", type=int, required=True)
+    parser.add_argument("--ensemble", type=Path)
+    parser.add_argument("--out", required=True)
     options = parser.parse_args()
-    if options.command == "references":
-        write_lines(options.file, Dataset.open(options.data).split("test").raw_target())
-        return
     seeds = options.seeds.split()
     rows = [row_of(step, seeds, options.beam) for step in options.steps]
     if options.ensemble is not None:

@@ -16,15 +16,14 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import shown, spread
-from recipes.results import read_json
+from recipes import results
+from recipes.results import Row, read_json
 
-Row = dict[str, Any]
 TRANSLATIONS = {"bleu_tokenized": "BLEU"}
 CAPTIONS = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider": "CIDEr"}
 
@@ -78,7 +77,7 @@ def markdown(rows: Sequence[Row], scores: Mapping[str, str] = TRANSLATIONS) -> s
         by_architecture = {row["architecture"]: row for row in rows if row["loss"] == loss}
         cells = [cell for name in names for cell in _cells(by_architecture.get(name), scores)]
         lines.append([loss, *cells])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return results.markdown(lines)
 
 
 def _cells(row: Row | None, scores: Mapping[str, str]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from nmtgrid.base.io.text import find_text, read_lines
 from nmtgrid.metrics.quality import bleu
-from recipes.results import write_table
+from recipes.results import write_lines, write_table
 
 FORMS = {
     "whole": "lines as they are, translated whole (`--max-source 512`)",
@@ -36,7 +36,7 @@ def join(text: Path, language: str, count: int, prefix: Path) -> None:
         f"{prefix}.{language}": joined(sentences, count),
         f"{prefix}.sentences.{language}": sentences,
     }.items():
-        Path(path).write_text("".join(f"{line}\n" for line in content), encoding="utf-8")
+        write_lines(Path(path), content)
 
 
 def joined(lines: Sequence[str], count: int) -> list[str]:

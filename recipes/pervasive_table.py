@@ -225,7 +225,7 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
         if not isinstance(model, Transformer):
             raise SystemExit(f"error: {path} is no Transformer.")
         for block in range(len(model.decoder), 0, -1):
-            # Cut off behind the block, the last one's attention is its own.
+            # Cut off after the block, the last one's attention is its own.
             model.decoder = model.decoder[:block]
             tables = (shares(trace) for trace in forced_traces(model, loaded.pipeline, pairs))
             averages = statistics(table for table in tables if table is not None)
@@ -242,8 +242,7 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
 
 def draw(rows: Sequence[Row], path: Path) -> None:
     """Draw BLEU of the development set along the depth, a line for each kernel."""
-    from nmtgrid.analysis.plotting.lines import Line, Panel
-    from nmtgrid.analysis.plotting.lines import draw_panels as draw_page
+    from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 
     score = next(key for key in sorted(rows[0], reverse=True) if key.startswith("valid_beam"))
     lines = []
@@ -252,7 +251,7 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         points: list[list[float]] = [[x for x, _ in line], [y for _, y in line]]
         lines.append(Line(f"k = {kernel}", points[0], points[1], style, mark=True))
     title = f"Development set, beam {score.removeprefix('valid_beam')}"
-    draw_page([Panel(title, "depth N (blocks)", "BLEU", lines)], path)
+    draw_panels([Panel(title, "depth N (blocks)", "BLEU", lines)], path)
 
 
 def main() -> None:

@@ -16,13 +16,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.analysis.latency import AREA_METRICS
 from nmtgrid.base.errors import NmtgridError
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.areas import Area, SettingScores, areas
 from nmtgrid.metrics.latency import sentence_latency
 from nmtgrid.metrics.ngrams import bleu_counts, words
 from nmtgrid.metrics.quality import spread, tokenizer
-from nmtgrid.online.settings import Setting
+from nmtgrid.online.settings import KINDS, Setting
 from nmtgrid.search.traces import read_traces
 from nmtgrid.text.scripts import bleu_tokenizer
 from recipes.results import read_json, write_table
@@ -31,11 +32,7 @@ from recipes.seeds import PART
 Values = dict[str, Any]
 MECHANISMS = ("mma", "itst", "wait-info")
 """Transformers that are compared with `transformer`; readers are compared with `--start`."""
-PARAMETERS = {"wait-k": "k", "threshold": "threshold", "oracle": "lambda"}
 FIGURES = ("bleu_tokenized", "al", "dal", "laal", "yaal", "ap", "cw", "erasure")
-
-
-LATENCIES = ("al", "dal")
 
 
 def main() -> None:
@@ -101,7 +98,7 @@ class System:
                     bleu_counts(
                         words(hypotheses, vocabulary), words(references[: len(traces)], vocabulary)
                     ),
-                    {metric: getattr(latency, metric) for metric in LATENCIES},
+                    {metric: getattr(latency, metric) for metric in AREA_METRICS},
                 )
             )
         return scores
@@ -135,7 +132,7 @@ def settings_rows(results: Iterable[Values]) -> list[Values]:
 
 def setting_of(row: Values) -> Setting:
     """Return the setting of a row."""
-    parameter = row.get("parameter") or PARAMETERS[row["policy"]]
+    parameter = row.get("parameter") or KINDS[row["policy"]].sweep
     value = row.get("value", row.get(parameter))
     options = tuple(row.get("options", {}).items())
     return Setting(row["policy"], float("inf") if value is None else value, options, parameter)
@@ -188,7 +185,7 @@ def start_rows(systems: Sequence[System], first: str = "pervasive") -> list[Valu
         start = starts.get(("transformer" if system.name in MECHANISMS else first, system.seed))
         if start is None or system.name in (first, "transformer"):
             continue
-        for metric in LATENCIES:
+        for metric in AREA_METRICS:
             areas_of_seeds = groups.setdefault((system.name, metric), [])
             areas_of_seeds += areas([system.others], start.wait_k, metric)
     return _rows("the_same_beside_wait-k_of_the_model_without_a_trained_reader", groups)
@@ -210,7 +207,7 @@ def reader_rows(systems: Iterable[System]) -> list[Values]:
         if marginal is None:
             continue
         for kind, curve in kinds.items():
-            for metric in LATENCIES:
+            for metric in AREA_METRICS:
                 areas_of_seeds = groups.setdefault((f"marginal against {kind}", metric), [])
                 areas_of_seeds += areas([marginal], curve, metric)
     return _rows(

@@ -24,7 +24,7 @@ import datetime
 import json
 import shutil
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -300,6 +300,11 @@ def markdown(lines: Sequence[Sequence[str]]) -> str:
     """Return lines of cells as a Markdown table; the first line is the head."""
     cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
+
+
+def write_lines(path: Path, lines: Iterable[str]) -> None:
+    """Write a text file of these lines."""
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def shown(value: Any) -> str:

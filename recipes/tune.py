@@ -2,7 +2,7 @@
 
 python -m recipes.tune DATA --out FOLDER --grid GRID ... -- OPTION...
     FOLDER/runs/NAME is a model directory, NAME.json its record and NAME.log what its training
-    said; FOLDER/table.{md,json,png} has all settings, best first. What comes behind `--` are
+    said; FOLDER/table.{md,json,png} has all settings, best first. What comes after `--` are
     options of `nmtgrid train` for every run. Begun again, it trains nothing twice.
 
 Exit codes: 0; 1 if no run came to its end; 2 for wrong input; 128 + signal if interrupted.

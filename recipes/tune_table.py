@@ -29,7 +29,7 @@ _COLUMNS = {
     "valid_nll": "valid. nats", "valid_bits": "bits", "valid_bleu": "greedy BLEU",
     "tokens_per_second": "tokens/s", "parameters": "parameters", "outcome": "",
 }  # fmt: skip
-"""The table's columns behind the settings."""
+"""The table's columns after the settings."""
 _DIGITS = {"valid_nll": ".4f", "valid_bits": ".4f", "tokens_per_second": ",.0f"}
 
 
@@ -43,9 +43,9 @@ def ranked(records: Sequence[Record]) -> list[int]:
 
 
 def last_runs(records: Sequence[Record]) -> list[Record]:
-    """Return the last run of each setting, best first: by rung, then by loss, failed ones behind.
+    """Return the last run of each setting, best first: by rung, then by loss, failed ones last.
 
-    A setting that failed on a rung stands there with that failure, behind those that finished it.
+    A setting that failed on a rung stands there with that failure, after those that finished it.
     """
     last = {json.dumps(record["settings"]): record for record in records}
     rows = list(last.values())

@@ -24,14 +24,11 @@ from nmtgrid.base.io.workers import chunks
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.quality import bleu
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Needs, TranslationModel
 from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan, Verified, VerifiedPass
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.scripts import bleu_tokenizer
-
-FlopsMechanism = Literal["none", "confidence", "geometric", "multinomial", "sequence"]
-"""How exits are chosen, which costs something too; "none" for fixed and given ones."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,13 +67,13 @@ class DecoderSizes:
 
 
 def token_flops(
-    sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor, mechanism: FlopsMechanism = "none"
+    sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor, needs: Needs = "nothing"
 ) -> Tensor:
     """Return [B, T] (float64), the operations of each step, for exits [B, T], 0 after the end.
 
     `source_lengths` [B] are the states that the decoder attends to; a pair of zeros, which needs
     no products, is none. A block's source keys and values are counted at the step that first comes
-    to it.
+    to it. What exits are decided from, `needs`, costs something too.
     """
     depths, written = exits.double(), (exits > 0).double()
     steps = torch.arange(1, exits.shape[1] + 1, device=exits.device).double()
@@ -90,32 +87,32 @@ def token_flops(
     # of each source state.
     reached = pad(exits.cummax(1).values, (1, 0)).diff().double()
     first_calls = reached * source * (4.0 * sizes.size * sizes.encoder_size)
-    total = blocks + skipped + first_calls + prediction_flops(sizes, exits, mechanism)
-    if mechanism == "sequence":
+    total = blocks + skipped + first_calls + prediction_flops(sizes, exits, needs)
+    if needs == "sequence":
         # Decided once, from the mean source state.
         total[:, 0] += 2.0 * sizes.blocks * sizes.encoder_size
     # Thresholds on confidence have computed the output already.
-    return total if mechanism == "confidence" else total + written * sizes.output
+    return total if needs == "confidence" else total + written * sizes.output
 
 
-def prediction_flops(sizes: DecoderSizes, exits: Tensor, mechanism: FlopsMechanism) -> Tensor:
+def prediction_flops(sizes: DecoderSizes, exits: Tensor, needs: Needs) -> Tensor:
     """Return FP of each token, of the shape of `exits`, without that of "sequence"."""
     depths, size = exits.double(), float(sizes.size)
-    if mechanism == "confidence":
+    if needs == "confidence":
         return depths * sizes.output
-    if mechanism == "geometric":
+    if needs == "geometric":
         return 2.0 * size * depths.clamp(max=sizes.blocks - 1)
-    if mechanism == "multinomial":
+    if needs == "multinomial":
         return 2.0 * sizes.blocks * size * (depths > 0)
     return torch.zeros_like(depths)
 
 
 def corpus_flops(
-    sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor, mechanism: FlopsMechanism = "none"
+    sizes: DecoderSizes, source_lengths: Tensor, exits: Tensor, needs: Needs = "nothing"
 ) -> float:
     """Return the mean operations per step, end symbols' steps counted."""
     steps = (exits > 0).sum().clamp(min=1)
-    return float(token_flops(sizes, source_lengths, exits, mechanism).sum() / steps)
+    return float(token_flops(sizes, source_lengths, exits, needs).sum() / steps)
 
 
 def verified_flops(
@@ -127,13 +124,13 @@ def verified_flops(
     tokens that are fed to them, the others for the positions that are verified.
     """
     exit, types = verified.exit, min(verified.types or sizes.types, sizes.types)
-    behind = sizes.blocks - exit
+    later_blocks = sizes.blocks - exit
     # Every block comes to have the source's keys and values.
     total = 4.0 * sizes.blocks * source_length * sizes.size * sizes.encoder_size
     before = 0
     for ran in passes:
         steps = [sizes.block(source_length, before + step) for step in range(1, ran.fed + 1)]
-        total += exit * sum(steps) + behind * sum(steps[: ran.verified])
+        total += exit * sum(steps) + later_blocks * sum(steps[: ran.verified])
         total += 2.0 * types * sizes.size * ran.predicted + sizes.output * ran.verified
         before += ran.written
     return total
@@ -346,8 +343,8 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
             flops = sum(verified_flops(sizes, length, halt, part) for length, part in pairs)
             flops /= tokens
     elif sizes is not None:
-        kind = "none" if halt is None or halt.needs == "nothing" else halt.needs
-        flops = corpus_flops(sizes, lengths, exits, kind)
+        needs = "nothing" if halt is None else halt.needs
+        flops = corpus_flops(sizes, lengths, exits, needs)
     return Measured(decoded, score.value, score.signature, mean, shares, flops)
 
 
@@ -382,7 +379,7 @@ def _timed(
         collate([sample.source for sample in part], [[]] * len(part)).to(setup.device)
         for part in parts
     ]
-    # Random exits depend on the line, not on the batch that a sentence stands in.
+    # Random exits depend on the line, not on the batch that contains the sentence.
     keys = [torch.tensor([sample.line for sample in part]) for part in parts]
     hypotheses: list[Hypothesis] = []
     # A GPU works behind the program's back: both readings of the clock wait for it.

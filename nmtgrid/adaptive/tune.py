@@ -21,12 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from nmtgrid.adaptive.halting import no_predictor
-from nmtgrid.adaptive.measure import Measured, System
+from nmtgrid.adaptive.measure import DecodeSetup, Measured, Sample, System, batches
 from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.data.batches import Batch
+from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.models.api import Classifier, ExitModel, PredictionSites
+from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, with_exits
 
 Recorded = Literal["confidence", "geometric"]
 """Mechanisms that decide by thresholds."""
@@ -79,6 +79,24 @@ def record(
         )
     names = [field.name for field in dataclasses.fields(Records)]
     return Records(*(numpy.concatenate([getattr(part, name) for part in parts]) for name in names))
+
+
+def record_samples(
+    system: System,
+    samples: Sequence[Sample],
+    forced: Sequence[Sequence[int]],
+    setup: DecodeSetup,
+    mechanism: Recorded,
+    advance: Callable[[int], None] = lambda sentences: None,
+) -> Records:
+    """Return the records of samples with `forced` targets, numbered by their positions."""
+    chosen = (
+        collate([samples[p].source for p in part], [forced[p] for p in part], part)
+        for part in batches(samples, setup.batch)
+    )
+    on_device = (batch.to(setup.device) for batch in chosen)
+    model = with_exits(system.model)
+    return record(model, on_device, mechanism, bf16=system.bf16, advance=advance)
 
 
 def _of_batch(model: ExitModel, batch: Batch, mechanism: Recorded) -> Records:
@@ -210,15 +228,15 @@ class Budgets:
         if not 0 < self.width < math.inf:
             raise ConfigError(f"`--budget` must be a number above 0, but is {self.width:g}.")
 
-    def place(self, average_exit: float) -> int:
-        """Return the range, from 0; its lower end belongs to it."""
+    def index_of(self, average_exit: float) -> int:
+        """Return the index of its range, from 0; the lower end of a range belongs to it."""
         # An average exit of exactly N would open a range of its own.
         last = math.ceil((self.exits - 1) / self.width - _EDGE) - 1
         return max(0, min(last, math.floor((average_exit - 1) / self.width + _EDGE)))
 
     def budget(self, average_exit: float) -> float:
         """Return the upper end of the range."""
-        upper = 1 + (self.place(average_exit) + 1) * self.width
+        upper = 1 + (self.index_of(average_exit) + 1) * self.width
         return min(float(self.exits), round(upper, 9))
 
 
@@ -249,7 +267,7 @@ def finalists(
     """
     kept: dict[int, list[Finalist]] = defaultdict(list)
     for finalist in _ranked(records, thresholds, truth):
-        _add(kept[budgets.place(finalist.average_exit)], finalist, keep)
+        _add(kept[budgets.index_of(finalist.average_exit)], finalist, keep)
     chosen = chain.from_iterable(kept.values())
     return sorted(chosen, key=lambda finalist: (finalist.average_exit, finalist.agreement))
 

@@ -75,12 +75,12 @@ class ExitTraces:
 
     @property
     def at_beginning(self) -> NDArray[numpy.bool_]:
-        """Whether each token stands in the first tenth of its hypothesis."""
+        """Whether each token is in the first tenth of its hypothesis."""
         return self.positions < BEGINNING
 
     @property
     def near_end(self) -> NDArray[numpy.bool_]:
-        """Whether each token stands in the last tenth of its hypothesis."""
+        """Whether each token is in the last tenth of its hypothesis."""
         return self.positions > NEAR_END
 
     def distribution(self, mask: NDArray[numpy.bool_] | None = None) -> list[float] | None:

@@ -352,7 +352,7 @@ def latency_section(
             "settings": rows,
             "areas": [dataclasses.asdict(row) for row in areas],
         },
-        # A title of one's own says what it says.
+        # A title that the user gives is not changed.
         "" if title else shared_corpus(result.corpus for result in results),
     )
 

@@ -96,7 +96,7 @@ def format_interval(interval: Interval | None, digits: int = 1, sign: str = "") 
 
 
 def format_cell(cell: Cell, digits: int = 2) -> str:
-    """Return a cell for people: 12,345 and 1.50, a dash for what there is not."""
+    """Return a cell for people: 12,345 and 1.50, a dash for a missing value."""
     # JSON's null and Python's NaN are one to a reader.
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
         return "-"

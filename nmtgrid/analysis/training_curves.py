@@ -121,8 +121,8 @@ class Run:
         seen = numpy.cumsum([0, *(row["tokens"] for row in self.training)])
         known = [0, *(row["update"] for row in self.training)]
         each = self.training[-1]["tokens"] / max(1, known[-1] - known[-2])
-        behind = numpy.maximum(0, numpy.asarray(updates) - known[-1]) * each
-        return [float(value) for value in numpy.interp(updates, known, seen) + behind]
+        beyond = numpy.maximum(0, numpy.asarray(updates) - known[-1]) * each
+        return [float(value) for value in numpy.interp(updates, known, seen) + beyond]
 
 
 def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:

@@ -25,37 +25,35 @@ from nmtgrid.base.other_names import setting_hint
 from nmtgrid.base.spans import real_number, shortened, whole_number
 
 Config = TypeVar("Config")
-Thing = TypeVar("Thing")
+Entry = TypeVar("Entry")
 
 
-class Registry(Generic[Thing]):
+class Registry(Generic[Entry]):
     """Named objects; for an unknown name the error suggests the nearest one.
 
-    Iteration is in the order of the names: the order of entry depends on which module was imported
-    first.
+    Iteration is in alphabetical order.
     """
 
     def __init__(self, kind: str, advice: str = "") -> None:
         """`advice` is given after the nearest name where a name is not known."""
         self.kind, self.advice = kind, advice
-        self._things: dict[str, Thing] = {}
+        self._entries: dict[str, Entry] = {}
 
-    def add(self, name: str, thing: Thing) -> Thing:
-        """Enter `thing` under `name`."""
-        if name in self._things:
+    def add(self, name: str, entry: Entry) -> None:
+        """Enter `entry` under `name`."""
+        if name in self._entries:
             raise ValueError(f"{self.kind} {name!r} is registered twice")
-        self._things[name] = thing
-        return thing
+        self._entries[name] = entry
 
-    def get(self, name: str) -> Thing:
-        """Return the thing under `name`. Raises ConfigError naming the nearest known name."""
-        if name not in self._things:
-            advice = f"{nearest(name, self._things)} {self.advice}".strip()
+    def get(self, name: str) -> Entry:
+        """Return the entry under `name`. Raises ConfigError naming the nearest known name."""
+        if name not in self._entries:
+            advice = f"{nearest(name, self._entries)} {self.advice}".strip()
             raise ConfigError(f"There is no {self.kind} `{name}`.", advice)
-        return self._things[name]
+        return self._entries[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(sorted(self._things))
+        return iter(sorted(self._entries))
 
 
 def to_json(config: Any) -> Any:
@@ -348,7 +346,7 @@ def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
         # JSON has no NaN and infinities, but Python's reader lets them through.
         if type(value) in (int, float) and abs(value) <= sys.float_info.max:
             return float(value)
-        faults.append(f"`{where}` must be a finite number, but is {_told(value)}.")
+        faults.append(f"`{where}` must be a finite number, but is {_format_value(value)}.")
         return None
     # By type: True is an instance of int.
     if hint is int and type(value) is int and not -(2**63) <= value < 2**63:
@@ -356,11 +354,11 @@ def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
         return None
     if hint in (int, float, str, bool) and type(value) is hint:
         return value
-    faults.append(f"`{where}` must be {_type_name(hint)}, but is {_told(value)}.")
+    faults.append(f"`{where}` must be {_type_name(hint)}, but is {_format_value(value)}.")
     return None
 
 
-def _told(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Return a value of the wrong type for a message, which tells the text "5" from the number."""
     if isinstance(value, str) and not isinstance(_word(value), str):
         return f'`"{_shown(value)}"`, a text: leave out the quotation marks'

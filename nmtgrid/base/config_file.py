@@ -123,7 +123,7 @@ _REPEATED = {
     "Cannot overwrite a value": "this key is given twice, or is both a value and a table.",
     "Cannot declare": "this table is given twice: put its settings together.",
 }
-"""What the parser says of what is there twice."""
+"""What the parser says about duplicate entries."""
 
 
 def _read_text(path: Path) -> str:

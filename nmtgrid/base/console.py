@@ -84,7 +84,7 @@ def table(
     for column, heading in enumerate(headings):
         numeric = bool(rows) and all(isinstance(row[column], (int, float)) for row in rows)
         numeric = numeric if is_right is None else is_right[column]
-        # Folded, not cut: what stands in a table can be copied whole.
+        # Folded, not cut: what is in a table can be copied whole.
         content.add_column(
             Text(heading),
             justify="right" if numeric else "left",

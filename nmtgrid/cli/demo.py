@@ -46,7 +46,7 @@ class DemoArguments(CommandArguments):
         default="127.0.0.1",
     )
     public_url: str = option(
-        "Address by which visitors call the server, if it stands behind a proxy, such as "
+        "Address by which visitors call the server, if it is behind a proxy, such as "
         "https://demo.example.org; other sites are refused.",
         "URL",
         default="",

@@ -15,7 +15,7 @@ from nmtgrid.smoothing.objectives import smooth
 from nmtgrid.training.api import Objectives
 from nmtgrid.training.likelihood import LIKELIHOOD
 
-# The order is that of their names, in which `--list` and the reference show them.
+# In alphabetical order, as `--list` and the reference show them.
 objectives = Objectives(
     (
         DIVERGENCE,

@@ -96,7 +96,7 @@ Config = Annotated[
 ]
 
 
-LARGEST_SEED = 2**63 - 1
+_LARGEST_SEED = 2**63 - 1
 _OF_ALL_COMMANDS = frozenset({"debug", "import", "quiet"})
 """Options that are taken off the line before a command is called."""
 _CONTEXT = "context"
@@ -225,7 +225,7 @@ def takes(
 
     parameters = [parameter.replace(annotation=hints[parameter.name]) for parameter in parameters]
     if "config" in names:
-        # Typer gives its context, which knows what stood on the command line.
+        # Typer gives its context, which knows what was given on the command line.
         parameters.append(
             inspect.Parameter(_CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
         )
@@ -258,7 +258,7 @@ def _in_panels(
     panel_of = {name: panel for panel, names in panels.items() for name in names.split()}
     if unknown := [name for name in panel_of if name not in hints]:
         raise ValueError(f"{kind.__name__} has no {', '.join(unknown)}")
-    # In the order of the panels; what they do not name stays behind, and arguments before.
+    # In the order of the panels: arguments first, fields that no panel names last.
     places = {name: number for number, name in enumerate(panel_of)}
     is_option = {name: isinstance(hint.__metadata__[0], OptionInfo) for name, hint in hints.items()}
     for name in filter(is_option.__getitem__, hints):
@@ -613,6 +613,12 @@ def unwritable(name: str, path: Path) -> list[str]:
     if not os.access(path if is_stream(path) else folder, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
     return []
+
+
+def seed_faults(seed: int) -> list[str]:
+    """Return that `--seed` is out of range, or nothing."""
+    is_valid = 0 <= seed <= _LARGEST_SEED
+    return [] if is_valid else [f"`--seed` must be from 0 to {_LARGEST_SEED:,}, but is {seed}."]
 
 
 def unusable(name: str, folder: Path | None) -> list[str]:

@@ -63,7 +63,7 @@ class TextPlan:
     lowercase: bool = False
     filters: Filters = dataclasses.field(default_factory=Filters)
     valid_every: int | None = None
-    """Every so many-th pair of the filtered training text goes to validation instead."""
+    """Every n-th pair of the filtered training text goes to validation instead, n being this."""
     workers: int = 1
 
     def faults(self) -> list[str]:

@@ -239,7 +239,7 @@ class PictureSplit(Split):
         raise no_text_error(self._dataset.path)
 
     def _lines(self, folder: str, side: int) -> list[str]:
-        """Return the caption of each pair. Raises DataError for source text: a picture is none."""
+        """Return the caption of each pair. Raises DataError for source text: pictures have none."""
         if side == 0:
             raise no_text_error(self._dataset.path)
         lines = super()._lines(folder, side)

@@ -57,7 +57,7 @@ class SubwordPlan:
     """One vocabulary for both languages, of the units of both, as `model.tie=all` needs it."""
     method: Literal["bpe", "sentencepiece"] = "bpe"
     pieces: int = 10000
-    """About so many pieces does a model of SentencePiece learn."""
+    """Approximate number of pieces that a SentencePiece model learns."""
     words: bool = False
     """Whole words, no subwords."""
     min_count: int = 1

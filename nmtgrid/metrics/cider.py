@@ -132,7 +132,7 @@ class Cider:
 
 
 def grams(tokens: Tokens, n: int) -> Counter[Gram]:
-    """Return how often each n-gram of order 1 to `n` stands in `tokens`."""
+    """Return how often each n-gram of order 1 to `n` occurs in `tokens`."""
     # Slices of a tuple can be hashed; slices of a list cannot.
     sequence = tuple(tokens)
     return Counter(

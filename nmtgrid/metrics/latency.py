@@ -228,7 +228,7 @@ def read_metrics(names: Iterable[str]) -> dict[str, Metric]:
     """Return the metrics of these names, or of FILE.py:function.
 
     Each is tried on delays of 1, 2 and 2 of a source of 2 and a target of 3. Raises ConfigError
-    that names every fault: a function that there is not or that fails, and a name that is taken.
+    that names every fault: a function that does not exist or that fails, and a name that is taken.
     """
     metrics: dict[str, Metric] = {}
     faults: list[str] = []

@@ -282,9 +282,9 @@ def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) ->
 
 @contextlib.contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    """Set the seed where sacreBLEU looks for it; and let it work without a word."""
+    """Set the seed where sacreBLEU looks for it, and silence its log."""
     name = "SACREBLEU_SEED"
-    # It reads the environment at each test; whatever stood there is put back.
+    # It reads the environment at each test; its old value is put back.
     before, logger = os.environ.get(name), logging.getLogger("sacrebleu")
     level = logger.level
     os.environ[name] = str(seed)

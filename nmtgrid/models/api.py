@@ -45,8 +45,6 @@ class Traits:
     bi-directional ones that encode every prefix anew. The others refuse reads."""
     every_cell: bool = False
     """Predictions exist at every cell of the grid, whatever path led there."""
-    path_dependent: bool = False
-    """A prediction depends on how much had been read at each earlier position too."""
     reencodes: bool = False
     """A READ changes what was encoded before it, so every limited read costs an encoding."""
     num_exits: int = 1
@@ -168,7 +166,7 @@ class PredictionSites:
 
     @classmethod
     def offline(cls, batch: Batch) -> PredictionSites:
-        """One prediction for each target position, end symbol included, with the whole source."""
+        """Return one prediction for each target position, with the whole source."""
         return cls(*batch.target_positions)
 
     @classmethod
@@ -456,7 +454,7 @@ class TranslationModel(nn.Module):
 
         Without `learn_features` the features have no gradient.
         """
-        # Never switches gradients on inside of a caller's `no_grad`.
+        # Never switches gradients on inside a caller's `no_grad`.
         with torch.set_grad_enabled(learn_features and torch.is_grad_enabled()):
             features = self.features(batch, sites)
         return features, self.reading(batch)

@@ -15,10 +15,10 @@ from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.arrays import CHECKSUM, read_header
 from nmtgrid.base.io.atomic import with_checksum, write_json, write_text
 from nmtgrid.base.io.records import Count, Record, read_json, read_record
+from nmtgrid.models.directory import WEIGHTS
 
 CARD, FACTS = "README.md", "card.json"
 FORMAT = 1
-_WEIGHTS = "model.safetensors"
 _BELOW = "<!-- nmtgrid writes what stands above and keeps what stands below -->"
 _LICENSE = re.compile(r"^license:[^\n]*$", re.MULTILINE)
 _NO_LICENSE = "license: unknown"
@@ -182,7 +182,7 @@ def _table(heading: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _checksum(folder: Path) -> str | None:
     try:
-        _, facts, _ = read_header(folder / _WEIGHTS)
+        _, facts, _ = read_header(folder / WEIGHTS["best"])
     except StorageError:
         return None
     return facts.get(CHECKSUM)

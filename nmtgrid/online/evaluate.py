@@ -477,7 +477,7 @@ class OnlineDecoder:
         return collate(*pairs).to(self.translator.device)
 
     def _batches(self, sentences: Sequence[Sentence], cells: int = 0) -> Iterator[list[Sentence]]:
-        """Yield the sentences that have a source, in batches of alike lengths."""
+        """Yield the sentences that have a source, in batches of similar lengths."""
         source = numpy.array([len(sentence.source) for sentence in sentences])
         target = numpy.array([len(sentence.target) for sentence in sentences])
         # A search has `beam` rows for each sentence; the oracle one grid for each pair.

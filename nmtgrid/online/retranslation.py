@@ -258,7 +258,7 @@ class CommittedTokens(WrittenTokens):
         if translation.exits is not None:
             self.exits = [*(self.exits or []), *translation.exits[start:stop]]
         if translation.alignment is not None:
-            # The end symbol of a prefix is none of the source's.
+            # The end symbol of a prefix is not part of the source.
             columns = translation.alignment.shape[1] - (not is_whole)
             rows = translation.alignment[start:stop, :columns].float()
             self.alignments = [*(self.alignments or []), *rows]

@@ -222,7 +222,7 @@ class Setting:
         return {"policy": self.policy, **named, **known, **options}
 
     def make(self, finish_reading: bool = False) -> Agent | PrefixPolicy:
-        """Return the policy; the oracle is none. Raises ConfigError for invalid settings."""
+        """Return the policy; the oracle is not one. Raises ConfigError for invalid settings."""
         swept = {self.key: self.value} if self.key else {}
         cls = policy_class(self.policy)
         options = dict(self.options)

@@ -108,7 +108,7 @@ class Groups:
             ended=self.ended + is_end.sum(1),
         )
 
-    def judge(self, plan: SearchPlan, live: Tensor, norm: Tensor) -> Groups:
+    def mark_done(self, plan: SearchPlan, live: Tensor, norm: Tensor) -> Groups:
         """Return the groups with `is_done` for rows `live` [G, W] of a length with this `norm`.
 
         A search is over where nothing can change: even the likeliest row, were the rest of it
@@ -161,7 +161,7 @@ def advance(
         norm = plan.length_norm(groups.ended.new_full((1,), 1) + step)
         groups = groups.add(following, norm, bonus, step) if has_ended else groups
         live = totals.view(len(groups.numbers), -1)
-        groups = groups.judge(plan, live, norm)
+        groups = groups.mark_done(plan, live, norm)
         totals = live.masked_fill(groups.is_done[:, None], -math.inf).flatten()
     moved = take((coverage, rows.is_word, rows.reads), following.parents)
     return Following(Rows(following.tokens, following.parents, totals, *moved), groups, alignment)

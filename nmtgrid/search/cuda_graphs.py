@@ -146,7 +146,7 @@ class Recorder:
         try:
             fn()
         except BaseException:
-            # What went wrong first says more than that the recording is none.
+            # The first error says more than that the recording is invalid.
             with contextlib.suppress(RuntimeError):
                 graph.capture_end()
             raise

@@ -1,7 +1,7 @@
 """Long sources: split at the ends of their sentences, and the translations joined again.
 
-A model translates sources as long as those that it was trained on; of longer ones it drops text
-without a word. Called by translate.py, and by simultaneous translation (`online/`), which decides
+A model translates sources as long as those that it was trained on; of longer ones it silently
+drops text. Called by translate.py, and by simultaneous translation (`online/`), which decides
 where a piece ends without knowing what comes.
 """
 
@@ -228,7 +228,7 @@ def _joined_reads(
     before = latest = 0
     for piece, size, ends in zip(pieces, sizes, seen, strict=True):
         counts = piece.reads or []
-        # The end symbol of a piece is none of the line's but for the last piece.
+        # Only the last piece's end symbol belongs to the line.
         for count in counts if piece is pieces[-1] else counts[:-1]:
             # Nothing is written before what stands before it.
             latest = max(latest, before + count if count <= size else ends)

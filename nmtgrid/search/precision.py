@@ -1,7 +1,8 @@
 """The precision of a search on a CPU: as it is asked for, or the fastest in a short measurement.
 
 On a CPU int8 is of weights and products alone, and so is bf16 in models without convolutions: what
-lies between the products stays in fp32 (layers/kernels/packed_weights.py). Called by translate.py.
+lies between the products stays in fp32 (layers/kernels/packed_weights.py). Called by translate.py,
+and where streams are decoded.
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def is_read_freely(tensor: Tensor) -> bool:
 def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the `count` largest of each row of `values` [R, N] (float32) and their indices.
 
-    Among equals the lowest index wins, on every device and whatever stands in the other rows.
+    Among equals the lowest index wins, on every device and whatever is in the other rows.
     """
     if values.shape[1] <= _FEW:
         tops, indices = values.sort(dim=1, descending=True, stable=True)
@@ -212,7 +212,7 @@ def _best_of_groups(
     rows, types = log_probabilities.shape
     first = torch.arange(0, rows, rows // groups, device=totals.device)[:, None]
     if is_read_freely(totals) and types >= 4 * _CHUNK:
-        # As in `stable_max`: which chunks first. A chunk behind `count` better ones has none of
+        # As in `stable_max`: which chunks first. A chunk after `count` better ones has none of
         # the best.
         tops = (_chunk_tops(log_probabilities) + totals[:, None]).view(groups, -1)
         chunk = stable_topk(tops, min(count, tops.shape[1]))[1].sort(dim=1).values

@@ -293,7 +293,7 @@ class Streams:
         if len(self._streams) >= self._limits.streams:
             raise Refusal(
                 503,
-                f"{self._limits.streams} streams are open, as many as there may be.",
+                f"{self._limits.streams} streams are open, which is the maximum.",
                 "Try again when others have ended.",
             )
 

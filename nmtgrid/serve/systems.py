@@ -66,7 +66,7 @@ class Models:
     ) -> None:
         """Load the model directories; `policies` of the operator's own may be FILE.py:Class.
 
-        Raises ModelError for what is no model directory, ConfigError for a policy that is none and
+        Raises ModelError for what is no model directory, ConfigError for an unknown policy and
         for models of pictures.
         """
         self._device, self._precision, self._max_source = device, precision, max_source
@@ -92,7 +92,7 @@ class Models:
         return [self._describe(name, loaded) for name, loaded in self.loaded.items()]
 
     def system(self, request: SystemRequest) -> System:
-        """Return what a request asks for. Raises ConfigError for what there is not or cannot be."""
+        """Return what a request asks for. Raises ConfigError for what is not possible."""
         name = request.model or next(iter(self.loaded))
         loaded = self._model(name)
         policy = request.policy or self.usual_policy(name)

@@ -47,7 +47,7 @@ def type_vectors(name: str, dataset: Dataset) -> Tensor:
 
 
 def type_frequencies(train: Split, size: int) -> Tensor:
-    """Return how often each of `size` types stands in the training targets [size]."""
+    """Return how often each of `size` types occurs in the training targets [size]."""
     # The pieces are memory-mapped shards: counted one by one, no corpus is read at once.
     counts = numpy.zeros(size, numpy.int64)
     for piece in _sentences(train):

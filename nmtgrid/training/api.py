@@ -123,7 +123,7 @@ OBJECTIVE_FILE = "objective.safetensors"
 class Objectives(Registry[ObjectiveKind]):
     """The objectives that a program trains with, by name, and the wrapper that smooths them all.
 
-    The list of them stands in `nmtgrid.cli.objectives`: they are defined above this package.
+    They are listed in `nmtgrid.cli.objectives`: they are defined above this package.
     """
 
     def __init__(self, kinds: Iterable[ObjectiveKind], wrap: Wrapper) -> None:

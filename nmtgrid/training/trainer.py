@@ -184,13 +184,13 @@ class Trainer:
         """Of an update, over all processes."""
         self._world_size_changed = False
         self.notes = [] if valid is None else _notes_on(valid)
+        """What is worth a warning before the run."""
         self.notes += _notes_on_precision(bf16, device)
         if validator is None and self.average is not None:
             self.notes.append(
                 "There are no validation pairs, by which the average of `training.ema_decay` would "
                 "be compared with the last weights: the model will have the last ones."
             )
-        """What is worth a warning before the run."""
         self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
 
     def resume(self) -> bool:

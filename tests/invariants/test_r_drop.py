@@ -71,13 +71,13 @@ def _pairs() -> list[tuple[str, Case]]:
         kind = objectives.get(name)
         if not kind.takes_two_passes or name == "likelihood":
             continue
-        archs: dict[tuple[str, bool], Case] = {}
+        archs: dict[str, Case] = {}
         for case, model in every:
             try:
                 kind.make(kind.settings()).check(model)
             except ConfigError:
                 continue
-            archs.setdefault((case.arch, model.traits.path_dependent), case)
+            archs.setdefault(case.arch, case)
         pairs += [(name, case) for case in archs.values()]
     return pairs
 

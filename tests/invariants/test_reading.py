@@ -212,10 +212,10 @@ def test_where_paths_meet(case: Case) -> None:
         for path in (early, late)
     )
     difference = float((first - second).abs().max().detach())
-    if model.traits.path_dependent:
-        assert difference > 100 * LIMIT
-    else:
+    if model.traits.every_cell:
         assert difference <= LIMIT
+    else:
+        assert difference > 100 * LIMIT
 
 
 @every_online_case

@@ -109,7 +109,7 @@ def draw_panels(panels: Sequence[Panel | HeatPanel], path: Path) -> None:
         for start in range(0, len(panels), columns)
     ]
     lines = [line for panel in panels if isinstance(panel, Panel) for line in panel.lines]
-    # A system has one look in all diagrams, and stands in the legend once.
+    # A system has one look in all diagrams, and is in the legend once.
     styles = {line.name: line.style for line in lines}
     # Where one look stands for different lines in two diagrams, each diagram has a legend.
     is_shared = len({*styles.values()}) == len(styles) > 0

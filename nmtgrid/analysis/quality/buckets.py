@@ -125,7 +125,7 @@ def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
 
 
 def split(values: NDArray[Any], edges: Sequence[float], by: Property) -> Buckets:
-    """Return the sentences by their values; NaN stands in no bucket.
+    """Return the sentences by their values; NaN is in no bucket.
 
     An edge belongs to the bucket that it begins. Values count as they are written, with four digits
     after the point: a sum of fractions that comes to 1.9999999999999998 is 2.

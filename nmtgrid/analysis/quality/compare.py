@@ -357,14 +357,14 @@ def _words(words: Mapping[str, Any], where: str) -> tuple[Table, Picture]:
     )
     picture = Picture(
         "word-accuracy",
-        f"How well words are translated by how often they stand in the {where}. Under each bucket "
+        f"How well words are translated by how often they occur in the {where}. Under each bucket "
         "is the number of its words in the references.",
         lambda path: draw_bars(
             groups,
             [Series(*pair) for pair in zip(names, columns, strict=True)],
             path,
             title="Word accuracy by frequency",
-            x_label=f"times that the word stands in the {where}",
+            x_label=f"occurrences of the word in the {where}",
             y_label="F-measure (percent)",
             size_label="words",
         ),

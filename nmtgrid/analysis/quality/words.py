@@ -62,7 +62,7 @@ def word_accuracy(evaluation: Evaluation, frequencies: dict[int, int] | None) ->
 
 
 def frequencies_in(lines: Iterable[str], evaluation: Evaluation) -> dict[int, int]:
-    """Return how often each word of the evaluation stands in other lines, such as training text."""
+    """Return how often each word of the evaluation occurs in other lines, such as training text."""
     split = tokenizer(evaluation.tokenize, evaluation.lowercase)
     numbers = {word: number for number, word in enumerate(evaluation.vocabulary)}
     counts = Counter(word for line in lines for word in split(evaluation.lower(line)))

@@ -34,7 +34,7 @@ _LOCAL_LOCKS = re.compile(
 )
 _LARGEST_RECORD = 4096
 _MOST_MISSING = 100
-"""How many times in turn a folder may have gone that was just made."""
+"""How many times in a row a folder that was just made may have disappeared."""
 
 
 class FolderLock:

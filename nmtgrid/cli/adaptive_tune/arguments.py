@@ -9,7 +9,6 @@ from typing import Literal
 
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
-    LARGEST_SEED,
     Alone,
     Config,
     Device,
@@ -23,6 +22,7 @@ from nmtgrid.cli.options import (
     check_rules,
     option,
     output_faults,
+    seed_faults,
     unusable,
 )
 
@@ -155,8 +155,7 @@ def check(arguments: AdaptiveTuneArguments) -> None:
         for name in names
         if (number := getattr(arguments, name)) is not None and number < 1
     ]
-    if not 0 <= arguments.seed <= LARGEST_SEED:
-        faults.append(f"`--seed` must be from 0 to {LARGEST_SEED:,}, but is {arguments.seed}.")
+    faults += seed_faults(arguments.seed)
     outputs = {"--json": arguments.json}
     if arguments.out is not None and arguments.out.suffix == ".json":
         outputs["--out"] = arguments.out

@@ -18,7 +18,6 @@ from nmtgrid.adaptive.measure import (
     Measured,
     Sample,
     System,
-    batches,
     decode,
     measure,
     read_samples,
@@ -37,7 +36,7 @@ from nmtgrid.adaptive.tune import (
     finalists,
     frontier,
     lost_budgets,
-    record,
+    record_samples,
     refills,
 )
 from nmtgrid.base import console
@@ -49,7 +48,6 @@ from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
 from nmtgrid.cli.adaptive_tune.show import Report, Row, choice_of, write
 from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
-from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.risk_control import Guarantee, Tested, agreement_losses, bleu_losses, halves
 from nmtgrid.models.api import Verified, with_exits
@@ -178,13 +176,8 @@ class _Tuning:
         if not self.truth:
             done = decode([self.full], samples, setup)[0]
             forced = [[] if best is None else best.tokens for best in done.hypotheses]
-        chosen = (
-            collate([samples[p].source for p in part], [forced[p] for p in part], part)
-            for part in batches(samples, setup.batch)
-        )
-        on_device = (batch.to(setup.device) for batch in chosen)
         with progress("recording exits", len(samples)) as go:
-            return record(self.model, on_device, mechanism, bf16=self.full.bf16, advance=go)
+            return record_samples(self.full, samples, forced, setup, mechanism, go)
 
     def calibrate(self, guarantee: Guarantee) -> Choice | None:
         """Return the fastest choice that is certified (None: none is); report on it.
@@ -472,7 +465,7 @@ def _best(
     best: dict[int, tuple[Choice, Row]] = {}
     # Decoding may have moved a vector to another budget, so its decoded depth counts.
     for choice, row in sorted(ran, key=lambda pair: cost(pair[1].tuned, objective)):
-        interval = budgets.place(row.tuned.average_exit)
+        interval = budgets.index_of(row.tuned.average_exit)
         if interval not in best or row.tuned.bleu > best[interval][1].tuned.bleu:
             best[interval] = choice, row
     points = sorted(best.values(), key=lambda pair: pair[1].tuned.average_exit)

@@ -20,6 +20,7 @@ from nmtgrid.cli.options import (
     Weights,
     argument,
     check_rules,
+    check_vocabularies,
     option,
     takes,
 )
@@ -68,7 +69,6 @@ def probed_section(arguments: ActivationsArguments) -> Section:
     from nmtgrid.analysis.quality.evaluation import split_title
     from nmtgrid.analysis.systems import named_files
     from nmtgrid.base.devices import find_device
-    from nmtgrid.cli.options import check_vocabularies
     from nmtgrid.data.dataset import Dataset
     from nmtgrid.models.directory import load_model
 

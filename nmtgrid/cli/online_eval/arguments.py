@@ -14,7 +14,6 @@ from nmtgrid.cli.options import (
     EXIT_EXCLUDES_ENSEMBLE,
     GENERAL,
     INPUT_OUTPUT,
-    LARGEST_SEED,
     Alone,
     Config,
     Device,
@@ -31,6 +30,7 @@ from nmtgrid.cli.options import (
     flag,
     option,
     output_faults,
+    seed_faults,
     unusable,
 )
 from nmtgrid.online.published import curves
@@ -289,8 +289,7 @@ def _faults_of_guarantee(
             f"`--split` and `--test-split` are both `{arguments.test_split}`: a setting must be "
             "tested on other sentences than those it was chosen on. Name another split."
         )
-    if not 0 <= arguments.seed <= LARGEST_SEED:
-        faults.append(f"`--seed` must be from 0 to {LARGEST_SEED:,}, but is {arguments.seed}.")
+    faults += seed_faults(arguments.seed)
     try:
         check_policy_name(f"{arguments.name or 'policy'}-loss1")
     except ConfigError as error:
@@ -302,7 +301,7 @@ def _faults_of_guarantee(
 
 
 def own_metrics(arguments: OnlineEvalArguments) -> dict[str, Metric]:
-    """Return the metrics of one's own by name. Raises ConfigError that names every fault."""
+    """Return the user's own metrics by name. Raises ConfigError that names every fault."""
     # Imported late: `--help` does not wait for numpy.
     from nmtgrid.metrics.latency import read_metrics
 

@@ -97,7 +97,7 @@ def _check_files(arguments: TrainArguments) -> None:
 
 
 def _list(arguments: TrainArguments) -> None:
-    """Print what there is to train."""
+    """List the architectures, presets and objectives."""
     check_outputs({"--json": arguments.json})
     from nmtgrid.cli.train.plan import print_list
 

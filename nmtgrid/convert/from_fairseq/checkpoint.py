@@ -245,7 +245,7 @@ class PickleReader:
     def _push(self, value: Any) -> None:
         if isinstance(value, int) and value.bit_length() > _MAX_INTEGER_BITS:
             raise PickleFault(f"it has a whole number of {value.bit_length()} bits")
-        # Half characters stand in no name or option that matters, and could not be printed.
+        # Surrogate halves occur in no name or option that matters, and could not be printed.
         is_text = isinstance(value, str)
         self._stack.append(value.encode("utf-8", "replace").decode() if is_text else value)
 

@@ -337,7 +337,7 @@ def toy_splits(
 ) -> dict[str, list[ToyPair]]:
     """Return the splits "train", "valid" and "test", in this order.
 
-    No source sentence comes twice, and no target sentence of one split stands in another. Each
+    No source sentence occurs twice, and no target sentence of one split is in another. Each
     word of valid and test, and each part of their compounds, is in train too; whole compounds may
     be new. A train split of less than some 3,000 pairs cannot always show every word; a larger
     one leaves valid and test as they are.

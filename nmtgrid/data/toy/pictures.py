@@ -67,7 +67,7 @@ def draw_scene(dice: Random) -> Scene:
     objects = []
     for _ in range(1 + int(dice.random() * len(_NUMBERS))):
         row, column = places.pop(int(dice.random() * len(places)))
-        # Low numbers come oftener, so that there are rare words.
+        # Low numbers come more often, so that there are rare words.
         shape, colour = (int(dice.random() ** 1.5 * len(names)) for names in (SHAPES, COLOURS))
         size = int(dice.random() * len(_SIZES))
         objects.append(SceneObject(shape, colour, size, row, column))
@@ -128,7 +128,7 @@ def _name(item: SceneObject, dice: Random) -> str:
 
 
 def _one_of(choices: Sequence[str], dice: Random) -> str:
-    """Return a choice, the first one oftener than the others."""
+    """Return a choice, the first one more often than the others."""
     draw = dice.random()
     return choices[0] if draw < 0.6 else choices[int((draw - 0.6) / 0.4 * len(choices))]
 

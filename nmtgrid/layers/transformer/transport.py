@@ -63,7 +63,7 @@ class WeightedCache(SourceCache):
     def is_seen(self) -> Tensor:
         """Return [B, T, S], or what broadcasts to it: True on source tokens that may be seen.
 
-        What stands before the source is none of its tokens.
+        What is before the source is not one of its tokens.
         """
         columns = torch.arange(self.keys[0].shape[2], device=self.keys[0].device)
         is_token = (columns >= self.lead)[None, None]

@@ -101,7 +101,6 @@ class Transformer(TransformerExits):
         self.make_exits(target_vocab_size)
         self.traits = Traits(
             prefix_safe=True,
-            path_dependent=True,
             reencodes=config.encoder == "bidirectional",
             aligns=True,
             num_exits=1 if config.exits == "none" else config.decoder_depth,

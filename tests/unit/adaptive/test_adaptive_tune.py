@@ -12,6 +12,7 @@ import numpy
 import pytest
 import torch
 
+from nmtgrid.adaptive import tune as exit_tuning
 from nmtgrid.adaptive.tune import record
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
@@ -147,7 +148,7 @@ def test_what_is_measured_is_the_decoder_that_decode_runs(
         return record(model, *more, bf16=bf16, **options)
 
     monkeypatch.setattr(engine, "search", noted)
-    monkeypatch.setattr(adaptive_tune_calibrated, "record", recorded)
+    monkeypatch.setattr(exit_tuning, "record", recorded)
     order = ["--data", "data", "--device", "cpu", "--precision", precision]
     for model in ("exits", str(grid)):
         assert main(["decode", model, *order, "--split", "valid", "--beam", "1"]) == 0

@@ -26,7 +26,6 @@ from nmtgrid.adaptive.measure import (
     Decoded,
     DecoderSizes,
     DecodeSetup,
-    FlopsMechanism,
     Measured,
     Sample,
     System,
@@ -55,6 +54,7 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import (
     ExitModel,
     Halting,
+    Needs,
     PredictionSites,
     Traits,
     TranslationModel,
@@ -292,7 +292,7 @@ def test_exits_of_whole_sentences_are_searched_together(
 def test_budgets_and_drawn_thresholds() -> None:
     halves = Budgets(0.5, 3)
     means = [1.0, 1.49, 1.5, 2.0, 2.99, 3.0]
-    assert [halves.place(value) for value in means] == [0, 0, 1, 2, 3, 3]
+    assert [halves.index_of(value) for value in means] == [0, 0, 1, 2, 3, 3]
     assert [halves.budget(value) for value in means] == [1.5, 1.5, 2.0, 2.5, 3.0, 3.0]
     assert [Budgets(0.75, 3).budget(value) for value in (1.0, 2.6, 3.0)] == [1.75, 3.0, 3.0]
     assert Budgets(9.0, 3).budget(2.0) == 3.0
@@ -452,7 +452,7 @@ def linear(inner: int, outer: int) -> int:
 class Machine:
     """Decodes a sentence with algorithm 3, adding up what each operation costs."""
 
-    def __init__(self, mechanism: FlopsMechanism, source_length: int) -> None:
+    def __init__(self, mechanism: Needs, source_length: int) -> None:
         self.mechanism, self.source_length = mechanism, source_length
         self.flops = 0
         self.first_call = dict.fromkeys(range(1, SIZES.blocks + 1), True)
@@ -495,8 +495,8 @@ def padded(rows: list[list[int]]) -> torch.Tensor:
     return torch.tensor([row + [0] * (longest - len(row)) for row in rows])
 
 
-@pytest.mark.parametrize("mechanism", get_args(FlopsMechanism))
-def test_tokens_cost_what_the_algorithm_adds_up(mechanism: FlopsMechanism) -> None:
+@pytest.mark.parametrize("mechanism", get_args(Needs))
+def test_tokens_cost_what_the_algorithm_adds_up(mechanism: Needs) -> None:
     flops = token_flops(SIZES, torch.tensor(SOURCES), padded(EXITS), mechanism)
     for index, (source, exits) in enumerate(zip(SOURCES, EXITS, strict=True)):
         machine = Machine(mechanism, source)
@@ -509,7 +509,7 @@ def test_the_mean_is_per_step_and_the_baseline_runs_all_blocks() -> None:
     assert corpus_flops(SIZES, lengths, exits) == pytest.approx(
         float(token_flops(SIZES, lengths, exits).sum()) / 11
     )
-    machines = [Machine("none", source) for source in SOURCES]
+    machines = [Machine("nothing", source) for source in SOURCES]
     steps = [range(1, len(row) + 1) for row in EXITS]
     total = sum(m.step(t, 4) for m, ts in zip(machines, steps, strict=True) for t in ts)
     whole = torch.where(exits > 0, SIZES.blocks, 0)
@@ -530,7 +530,7 @@ BIG_SIZES = DecoderSizes(6, size=1024, encoder_size=1024, feed_forward_size=4096
     ],
 )
 def test_savings_of_the_published_operating_points(
-    sizes: DecoderSizes, average: float, mechanism: FlopsMechanism, share: float
+    sizes: DecoderSizes, average: float, mechanism: Needs, share: float
 ) -> None:
     """Section 5.4 corrected: 50 % and 34 % saved, while confidence costs 13 % more."""
     exits = exits_of_mean(average).view(40, 25)
@@ -552,8 +552,8 @@ def exits_of_mean(average: float) -> torch.Tensor:
     return 1 + torch.multinomial(shares, 1000, replacement=True, generator=draw)
 
 
-HALTS: list[tuple[FlopsMechanism, Halting, AnyHalt]] = [
-    ("none", "none", GivenExits(torch.tensor([[2, 1, 4, 1, 3, 1, 4, 2]]))),
+HALTS: list[tuple[Needs, Halting, AnyHalt]] = [
+    ("nothing", "none", GivenExits(torch.tensor([[2, 1, 4, 1, 3, 1, 4, 2]]))),
     ("confidence", "none", Thresholds("confidence", (0.4, 0.312, 0.293))),
     ("geometric", "geometric", Thresholds("geometric", (0.5, 0.52, 0.3))),
     ("multinomial", "multinomial", Predicted("multinomial")),
@@ -564,7 +564,7 @@ HALTS: list[tuple[FlopsMechanism, Halting, AnyHalt]] = [
 @pytest.mark.parametrize(("mechanism", "halting", "halt"), HALTS)
 @pytest.mark.parametrize("norm", ["post", "pre"])
 def test_the_formula_counts_what_a_model_runs(
-    mechanism: FlopsMechanism, halting: Halting, halt: AnyHalt, norm: str
+    mechanism: Needs, halting: Halting, halt: AnyHalt, norm: str
 ) -> None:
     """All products of each step of a Transformer, of torch's own count; those of `begin` apart."""
     model = tiny(

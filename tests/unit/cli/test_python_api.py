@@ -377,7 +377,7 @@ objectives.add("mine", dataclasses.replace(LIKELIHOOD, name="mine", description=
 def test_own_objectives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(objectives, "_things", {**objectives._things})
+    monkeypatch.setattr(objectives, "_entries", {**objectives._entries})
     file, report = tmp_path / "mine.py", tmp_path / "list.json"
     file.write_text(OBJECTIVE, encoding="utf-8")
     assert train("--dry-run", "--objective", "mine") == 2

@@ -142,7 +142,7 @@ def test_an_own_architecture_has_the_name_that_it_is_registered_with(
 ) -> None:
     """Otherwise it would be trained, and its directory could not be loaded."""
     registry = zoo.architectures()
-    monkeypatch.setattr(registry, "_things", {**registry._things})
+    monkeypatch.setattr(registry, "_entries", {**registry._entries})
     known = registry.get("bilstm")
     with pytest.raises(TypeError, match=r"config of 'mine' must be a dataclass.*above class int"):
         zoo.register("mine", "one's own", int, known.make, [])
