@@ -70,7 +70,7 @@ choices() {
 
 NATURAL='0|[1-9][0-9]*'
 check "SMALL RESUME RETRY ORIGINALS" "[01]" "0 or 1"
-check "UPDATES TUNE_UPDATES JOBS SEED BEAM" "$NATURAL" "a whole number"
+check "UPDATES TUNE_UPDATES JOBS SEED BEAM PAIRS" "$NATURAL" "a whole number"
 check "SEEDS BEAMS" "($NATURAL)( ($NATURAL))*" "one or several whole numbers with a space between them"
 check "MINUTES TUNE_MINUTES START_MINUTES" "[0-9]+(\\.[0-9]+)?" "a number"
 check LABEL "[a-zA-Z0-9._+-]+" "a word of letters, digits and . _ + -"
@@ -204,7 +204,11 @@ environment() {
     fi
     check_python python
     missing="$(missing_packages "$extra")"
-    if grep -qx torch <<<"$missing"; then run python -m pip install -qq "$TORCH"; fi
+    if grep -qx torch <<<"$missing"; then
+        run python -m pip install -qq "$TORCH"
+        # With PIP_COMPILE=0 this compiles torch while pip installs the other packages.
+        python -c "import torch._dynamo, torch.distributed.fsdp" 2>/dev/null &
+    fi
     if [ -n "$missing" ]; then
         run python -m pip install -qq "${pins[@]}" -e "$PROJECT${extra:+[$extra]}"
     fi

@@ -16,20 +16,17 @@ TOY="$RUNS/toy"
 
 environment
 began=$SECONDS
-if [ "$DRY_RUN" = 0 ]; then
-    mkdir -p "$TOY"
-    rm -rf "$TOY/data" "$TOY/model"
-fi
+if [ "$DRY_RUN" = 0 ]; then mkdir -p "$TOY"; fi
 
 say; say "1. A corpus: two made-up languages with verb-final clauses, split verbs and compounds"
-run nmtgrid preprocess --toy "${PAIRS:-10000}" --out "$TOY/data"
+run nmtgrid preprocess --toy "${PAIRS:-10000}" --overwrite --out "$TOY/data"
 say; say "2. Subword units"
 run nmtgrid bpe learn "$TOY/data" --merges 700 --separate
 say; say "3. Training"
 tiny pervasive
 limits "${UPDATES:-0}" 0
 run nmtgrid train "$TOY/data" --arch pervasive --preset toy "${TINY[@]}" "${LIMIT[@]}" \
-    --out "$TOY/model"
+    --overwrite --out "$TOY/model"
 say; say "4. Translating the test split, and scores"
 run nmtgrid decode "$TOY/model" --data "$TOY/data" --split test --beam 5 \
     --out "$TOY/test.qb" --traces "$TOY/traces.jsonl" --json "$TOY/scores.json"

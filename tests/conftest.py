@@ -29,7 +29,11 @@ def recipe_module(name: str) -> ModuleType:
 
 
 def pytest_configure() -> None:
-    """Let the files of `tmp_path` lie in memory, if it has room: tests would wait for disks."""
+    """Let the files of `tmp_path` lie in memory, if it has room: tests would wait for disks.
+
+    Tables have the width that tests give them, not that of this terminal.
+    """
+    os.environ.pop("COLUMNS", None)
     memory = Path("/dev/shm")
     if memory.is_dir():
         room = os.statvfs(memory)

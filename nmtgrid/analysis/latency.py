@@ -256,13 +256,13 @@ def latency_curves(
                 CurvePoint(
                     (result.latency(metric, unit, convention),),
                     result.bleu,
-                    # The first says what is varied, the others its value alone.
-                    result.setting.number if index else result.setting.short_title,
+                    result.setting.number if result.setting.letter else "",
                 )
-                for index, result in enumerate(ordered)
+                for result in ordered
             ]
             if points:
-                curves.append(TradeoffCurve(f"{prefix}{name}", points, policy))
+                swept = group[0].setting.letter
+                curves.append(TradeoffCurve(f"{prefix}{name}", points, policy, swept=swept))
         levels += [Level(prefix, result.bleu) for result in own if result.setting.is_offline]
     return curves, levels
 

@@ -368,7 +368,7 @@ def _format_value(value: Any) -> str:
 def _shown(value: Any) -> str:
     """Return a value for a message; what is long is shortened."""
     try:
-        return shortened(str(value))
+        return shortened(str(value).lower() if isinstance(value, bool) else str(value))
     except ValueError:  # Python writes no number of more than 4,300 digits
         return "a very long number"
 

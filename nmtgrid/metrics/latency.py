@@ -42,7 +42,7 @@ _TRIAL = ([1.0, 2.0, 2.0], 2.0, 3.0)
 
 
 def heading(metric: str) -> str:
-    return "mCW" if metric == "max_cw" else metric.upper()
+    return "max-CW" if metric == "max_cw" else metric.upper()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -160,7 +160,6 @@ def save_description(
     directory, in which a resumed run finds its data again.
     """
     link_target(folder).mkdir(parents=True, exist_ok=True)
-    pipeline.save(folder)
     values = {
         "format": FORMAT,
         "arch": model.architecture,
@@ -171,7 +170,9 @@ def save_description(
         **({} if lengths is None else {"training_lengths": to_json(lengths)}),
         **({} if data is None else {"data": os.path.abspath(data)}),
     }
+    # First: by it a folder is known to be a model's, though a killed process wrote no more.
     write_json(folder / "config.json", with_checksum(values))
+    pipeline.save(folder)
 
 
 def save_model(

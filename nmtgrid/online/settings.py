@@ -184,14 +184,13 @@ class Setting:
     def title(self) -> str:
         """The setting for people: `k = 3`, `confidence p = 0.8, floor = 2`."""
         name = "" if self.is_short else f"{self.label} "
-        value = f"{name}{self.short_title}" if self.key else self.label
+        value = f"{name}{self.letter} = {self.number}" if self.key else self.label
         return ", ".join([value, *(f"{name} = {value}" for name, value in self.options)])
 
     @property
-    def short_title(self) -> str:
-        """The swept setting alone: `p = 0.8`."""
-        letter = self.key if self.kind is None else self.kind.letter
-        return f"{letter} = {self.number}" if letter else ""
+    def letter(self) -> str:
+        """What stands for the swept setting in titles, or nothing."""
+        return self.key if self.kind is None else self.kind.letter
 
     @property
     def number(self) -> str:

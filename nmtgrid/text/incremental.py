@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import cast
 
 from nmtgrid.base.errors import InputError
-from nmtgrid.base.io.text import DAMAGED, LONGEST_LINE, STANDARD, open_text, read_error
+from nmtgrid.base.io.text import (
+    DAMAGED,
+    LONGEST_LINE,
+    STANDARD,
+    line_ends_error,
+    open_text,
+    read_error,
+)
 from nmtgrid.base.subword_marks import SPACE
 from nmtgrid.text.moses import Moses, is_invisible
 
@@ -68,6 +75,8 @@ class _WordSplitter:
         self._line_is_open = self._line_is_damaged = False
         self._damaged_lines = 0
         self._is_first = True
+        # Of the first line: whether there is text after a carriage return, and whether one is last.
+        self._goes_on = self._has_returned = False
 
     def feed(self, raw: bytes) -> Iterator[str | None]:
         """Yield the words and line ends that are whole with `raw`."""
@@ -76,6 +85,10 @@ class _WordSplitter:
             # The bytes of the mark can arrive one by one: it is in the first text that decodes.
             text = text.lstrip(_BYTE_ORDER_MARK)
             self._is_first = not text
+        if self.line == 1:
+            first = "\r" * self._has_returned + text
+            self._goes_on |= "\r" in first.rstrip("\r")
+            self._has_returned = first.endswith("\r")
         *lines, rest = text.split("\n")
         for line in lines:
             yield from self._split(line, line_ends=True)
@@ -88,9 +101,14 @@ class _WordSplitter:
         yield from self._split(rest, line_ends=False)
 
     def end(self) -> Iterator[str | None]:
-        """Yield the last word and line end of a stream that ended without one."""
+        """Yield the last word and line end of a stream that ended without one.
+
+        Raises InputError if all lines of the stream ended in carriage returns alone.
+        """
+        if self.line == 1 and self._goes_on:
+            raise line_ends_error(self._name)
         if self._damaged_lines > 1:
-            self._warn(f"{self._name}: {self._damaged_lines:,} lines are not valid UTF-8.")
+            self._warn(f"{self._name}: {self._damaged_lines:,} lines are not valid UTF-8 text.")
         if not self._line_is_open:
             return
         rest = self._decoder.decode(b"", final=True)
@@ -105,14 +123,15 @@ class _WordSplitter:
         yield None
 
     def _split(self, text: str, *, line_ends: bool) -> list[str]:
+        what = "NUL bytes are not text" if "\0" in text else "some bytes are not valid UTF-8"
         text, count = _NO_TEXT.subn(_REPLACEMENT, text)
         if count and not self._line_is_damaged:
             self._line_is_damaged = True
             self._damaged_lines += 1
             if self._damaged_lines == 1:
                 self._warn_of_line(
-                    "some bytes are not valid UTF-8; each becomes U+FFFD. If the text is UTF-16 or "
-                    "Latin-1, convert it to UTF-8. No further line is reported."
+                    f"{what}; each becomes U+FFFD. If the text is UTF-16 or Latin-1, convert it to "
+                    "UTF-8. No further line is reported."
                 )
         self._check(len(text), count)
         text = self._word + text
@@ -129,7 +148,7 @@ class _WordSplitter:
         problem = ""
         if self._damaged > max(_MOST_DAMAGED, _DAMAGED_SHARE * self._characters):
             counts = f"{self._damaged:,} of the last {self._characters:,}"
-            problem = f"{counts} characters are not valid UTF-8"
+            problem = f"{counts} characters are not valid UTF-8 text"
         elif len(self._word) > _LONGEST_WORD:
             problem = f"a word has more than {_LONGEST_WORD:,} characters"
         elif self._line_length > LONGEST_LINE:

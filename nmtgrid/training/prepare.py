@@ -46,6 +46,7 @@ from nmtgrid.models.directory import (
     save_description,
     weights_file,
 )
+from nmtgrid.text.pipeline import FACTS as TEXT_FACTS
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST, Checkpoints
@@ -59,6 +60,8 @@ from nmtgrid.training.validate import SplitValidator
 METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
 _CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES, FACTS)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
+_TEXT_FILES = (TEXT_FACTS, "vocab.*.txt", "*.codes", "*.model")
+"""What it also writes after `config.json`: the text pipeline, by patterns."""
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
 # What saved moments, the position in the data and random states depend on.
@@ -268,8 +271,9 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
         f"`--set {name}`: use the option `--{_OPTION[name]}`." for name in names if name in _OPTION
     ]
     flags = {name: value for name, value in request.flags.items() if value is not None}
+    options = {name: f"--{name.partition('.')[2].replace('_', '-')}" for name in flags}
     faults += [
-        f"`--set {name}` and `--{name.partition('.')[2].replace('_', '-')}` say the same: give one."
+        f"`--set {name}` and `{options[name]}` say the same: give one."
         for name in names
         if name in flags
     ]
@@ -285,14 +289,18 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     ]
     layers: list[tuple[str, Changes]] = [
         (f"preset {request.preset}: ", preset),
-        ("", in_file),
+        # What the command line replaces is not looked at.
+        ("", {name: value for name, value in in_file.items() if name not in {*names, *flags}}),
         ("--set ", flags),
         ("--set ", changes),
     ]
     try:
         changed = override_all(settings, layers)
     except ConfigError as fault:
-        faults += fault.faults
+        for message in fault.faults:
+            for name, option in options.items():
+                message = message.replace(f"`--set {name}`", f"`{option}`")
+            faults.append(message)
     if faults:
         raise ConfigError(faults)
     return changed
@@ -686,7 +694,7 @@ def _is_foreign(config: Path) -> bool:
     """Whether `config.json`, or files that belong beside one, are not those of a run of ours."""
     if not config.exists():
         # Files of ours without their `config.json` were not left by a run.
-        return any((config.parent / name).exists() for name in _CLEARED)
+        return any(any(config.parent.glob(name)) for name in (*_CLEARED, *_TEXT_FILES))
     try:
         values = read_json(config)
     except StorageError:

@@ -327,9 +327,13 @@ def label_points(
     points: Sequence[tuple[float, float, str, str]],
     *,
     names: Sequence[tuple[Sequence[tuple[float, float]], str, str]] = (),
+    leads: Sequence[tuple[str, str]] = (),
     everywhere: bool = False,
 ) -> None:
     """Write a label in its colour beside each point (x, y), on no line and on no other label.
+
+    `leads` are, for each point, its line and what is put before the first label of a line that has
+    room with it.
 
     Before them each of `names`, of a line through some points, beside the last of these with room;
     where there is none, farther off, at the end of a thin line. A label without room is left out,
@@ -351,8 +355,14 @@ def label_points(
             for distance in (_NEAR, 20.0, 36.0, 54.0, 75.0)
             for x, y in reversed(line)
         )
-    for point in points:
-        _write_label(axes, point, obstacles, everywhere=everywhere)
+    led: set[str] = set()
+    for (x, y, label, tone), (curve, lead) in zip(
+        points, leads or [("", "")] * len(points), strict=True
+    ):
+        if lead and curve not in led and _write_label(axes, (x, y, lead + label, tone), obstacles):
+            led.add(curve)
+        else:
+            _write_label(axes, (x, y, label, tone), obstacles, everywhere=everywhere)
 
 
 def _write_label(

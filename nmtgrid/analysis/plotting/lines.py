@@ -255,7 +255,8 @@ class CurvePoint:
 class TradeoffCurve:
     """The points of one system, in order; `is_reference` marks baselines and published curves.
 
-    `short` stands beside the curve, its whole name in the legend.
+    `short` stands beside the curve, its whole name in the legend. `swept` is what varies along it:
+    the first label that is written says `k = 3`, the others their values alone.
     """
 
     name: str
@@ -263,6 +264,7 @@ class TradeoffCurve:
     kind: str
     is_reference: bool = False
     short: str = ""
+    swept: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -375,15 +377,15 @@ def _label_curves(
         for curve in curves
         if curve.short
     ]
-    labels = [
-        (point.costs[index], point.bleu, point.label, darker(look["color"]))
-        for curve, look in sorted(
-            zip(curves, looks, strict=True), key=lambda pair: pair[0].is_reference
-        )
-        if not (curve.is_reference and names_alone)
-        for point in _points(curve, index)
-    ]
-    label_points(axes, labels, names=names)
+    labels, leads = [], []
+    for curve, look in sorted(
+        zip(curves, looks, strict=True), key=lambda pair: pair[0].is_reference
+    ):
+        if not (curve.is_reference and names_alone):
+            for point in _points(curve, index):
+                labels.append((point.costs[index], point.bleu, point.label, darker(look["color"])))
+                leads.append((curve.name, f"{curve.swept} = " if curve.swept else ""))
+    label_points(axes, labels, names=names, leads=leads)
 
 
 def _looks(curves: Sequence[TradeoffCurve]) -> list[dict[str, Any]]:

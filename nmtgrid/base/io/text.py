@@ -229,11 +229,16 @@ def read_line(file: IO[bytes], path: str | Path, number: int) -> bytes:
 def check_line_ends(raw: bytes, path: str | Path) -> None:
     """Raise InputError if a text, or its first line, has carriage returns but no line feed."""
     if b"\r" in raw.rstrip(b"\r") and b"\n" not in raw:
-        raise InputError(
-            "the lines end in carriage returns alone, as on old Macs, not in line feeds.",
-            "Convert the file: `tr '\\r' '\\n' < FILE > NEW`.",
-            path=path,
-        )
+        raise line_ends_error(path)
+
+
+def line_ends_error(path: str | Path) -> InputError:
+    """Return the error for a text whose lines end in carriage returns alone."""
+    return InputError(
+        "the lines end in carriage returns alone, as on old Macs, not in line feeds.",
+        "Convert the file: `tr '\\r' '\\n' < FILE > NEW`.",
+        path=path,
+    )
 
 
 def check_file(path: str | Path) -> None:

@@ -30,6 +30,7 @@ from nmtgrid.cli.options import (
     check_rules,
     check_same_text,
     check_vocabularies,
+    config_file,
     explicit_options,
 )
 from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
@@ -155,7 +156,8 @@ def format_precision(precision: str, speedups: Mapping[str, float]) -> str:
 def _explicit_fields(
     arguments: DecodeArguments, kind: type[TranslationOptions | SearchPlan]
 ) -> dict[str, Any]:
-    names = explicit_options(arguments)
+    # What is wrong in a file is reported as such, and has no value.
+    names = {*explicit_options(arguments)} - config_file(arguments).faulty_fields
     fields = dataclasses.fields(kind)
     return {field.name: getattr(arguments, field.name) for field in fields if field.name in names}
 

@@ -143,7 +143,8 @@ def _grid(
     setting = measured.decoded.setting
     score = f"BLEU {measured.tokenized.value:.2f}"
     lag = measured.latencies[arguments.latency_unit, arguments.convention].al
-    title = f"{system.name}, {setting.label}, {setting.title} ({score}, AL {lag:.2f})"
+    policy = f"{setting.label}, {setting.title}" if setting.is_short else setting.title
+    title = f"{system.name}, {policy} ({score}, AL {lag:.2f})"
     if arguments.latency_unit == "word":
         # Without delays there are no words, but splitting an empty text would yield one.
         delays = delays_of_words(sentence, outcome, system.joiner)

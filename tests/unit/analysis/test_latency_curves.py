@@ -113,6 +113,24 @@ def test_other_pictures_are_refused(tmp_path: Path) -> None:
         draw_paths([GridRow("", [PathGrid("", ["a"], ["b"], [1])])], tmp_path / "x.gif", title="")
 
 
+def test_the_first_label_that_is_written_says_what_varies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither one below the scale nor one without room."""
+    figures = drawn_figures(monkeypatch)
+    points = [CurvePoint((float(y - 28),), float(y), str(y)) for y in range(30, 42)]
+    # Points at the same place have no room for their labels.
+    stack = [CurvePoint((2.0,), 30.0 + y / 1000, "0") for y in range(40)]
+    low = CurvePoint((1.0,), 3.0, "low")
+    curves = [TradeoffCurve("others", stack, "oracle"),
+              TradeoffCurve("ours, wait-k", [low, *points], "wait-k", swept="k")]  # fmt: skip
+    draw(tmp_path / "curve.png", *curves)
+    ((axes,),) = (figure.axes for figure in figures)
+    written = [text.get_text() for text in axes.texts]
+    (named,) = (text for text in written if "=" in text)
+    assert named not in ("k = low", "k = 30") and named.removeprefix("k = ") not in written
+
+
 def test_labels_keep_off_lines_and_each_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,8 +205,9 @@ def test_a_curve_for_each_policy_by_rising_latency(tmp_path: Path) -> None:
     )
     assert [curve.name for curve in lines] == ["wait-k", "agent", "oracle"]
     assert [(*mark.costs, mark.bleu, mark.label) for mark in lines[0].points] == [
-        (2.0, 10.0, "k = 1"), (4.0, 20.0, "3"),
+        (2.0, 10.0, "1"), (4.0, 20.0, "3"),
     ]  # fmt: skip
+    assert [curve.swept for curve in lines] == ["k", "τ", "λ"]
     assert [(level.name, level.bleu) for level in levels] == [("", 30.0)]
 
 
@@ -260,8 +279,8 @@ def test_the_command_draws_and_reports(tmp_path: Path, capsys: pytest.CaptureFix
     assert values["settings"][0]["al"] == 4.0
     # The same columns as the table of `online-eval`.
     # Longer headings are broken where the screen is narrow.
-    names = ["BLEU", "AP", "AL", "DAL", "CW", "mCW", "LAAL", "YAAL"]
-    lines = [re.findall(r"\w+", line) for line in capsys.readouterr().err.splitlines()]
+    names = ["BLEU", "AP", "AL", "DAL", "CW", "max-CW", "LAAL", "YAAL"]
+    lines = [re.findall(r"[\w-]+", line) for line in capsys.readouterr().err.splitlines()]
     assert any([name for name in line if name in names] == names for line in lines)
     # All faults are reported together.
     assert run(folder, "--convention", "simuleval", "--unit", "token", *published) == 2
@@ -340,7 +359,7 @@ def test_settings_without_a_latency_have_no_place_on_its_curve(tmp_path: Path) -
         each["latencies"][0]["yaal"] = value
     results = read_online_results(write(tmp_path, rows))
     (curve,), _ = latency_curves(results, "yaal", "token", "thesis")
-    assert [(*mark.costs, mark.label) for mark in curve.points] == [(1.0, "k = 1"), (5.0, "5")]
+    assert [(*mark.costs, mark.label) for mark in curve.points] == [(1.0, "1"), (5.0, "5")]
 
 
 def test_two_systems_of_one_name_are_refused(tmp_path: Path, capsys: Any) -> None:

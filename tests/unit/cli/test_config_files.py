@@ -173,6 +173,20 @@ def test_the_command_line_wins_over_the_file_and_the_file_over_the_preset(tmp_pa
     assert values["preset"] == "multi30k" and "device" not in values
 
 
+def test_what_the_command_line_replaces_is_not_looked_at(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    path = written(tmp_path, '[search]\nbeam = true\n[training]\nmax_minutes = "x"\n')
+    both = ("--set", "search.beam=5", "--max-minutes", 3)
+    values = dumped("--config", path, *both)
+    assert (values["search"]["beam"], values["training"]["max_minutes"]) == (5, 3)
+    message = refused("train", "--dry-run", "--config", path, *both[:2])
+    assert f"{path}:4: `training.max_minutes`" in message
+    # What is wrong on the command line is named as it is called there.
+    message = refused("train", "--dry-run", "--max-minutes", "nan")
+    assert "`--max-minutes` must be" in message and "--set" not in message
+
+
 REFUSED = {
     "unknown": (
         'learning_rate = 1\nresumee = true\n[model]\ndept = 3\n[modle]\ndepth = 1\n',
@@ -287,6 +301,8 @@ def test_other_commands_take_their_options_from_files(tmp_path: Path) -> None:
 
 WRONG_OPTIONS = [
     ("decode MODEL", "bean = 1\n", [":1: `bean`: there is no such option", "`beam`?"]),
+    ("decode MODEL", "beam = true\n[set]\nseed = 1\n",
+     [":1: `beam` must be a whole number, but is `true`"]),
     ("decode MODEL", "\nbeam = 0\n", [":2: `search.beam` (`--beam`) must be from 1"]),
     ("decode MODEL", 'model = "m"\nbeam = "2"\nsample = 1\n',
      [":1: `model` can only", ":2: `beam` must be a whole", ":3: `sample` must be true"]),
@@ -334,7 +350,7 @@ def test_wrong_options_are_named_by_file_and_line(
         assert (path + word if word.startswith(":") else word) in message
     assert "no effect without `--sample`" not in message  # it is given, though not rightly
     lines = re.findall(rf"{re.escape(path)}:(\d+):", message)
-    assert len(lines) == len(set(lines))
+    assert len(lines) == len(set(lines)) and "`None`" not in message
 
 
 def test_decode_does_what_a_file_says(toy_dataset: Path, tiny_model: Path, tmp_path: Path) -> None:

@@ -114,6 +114,8 @@ def test_everything_at_once(
         assert trace.reads == [min(3 + t, whole) for t in range(len(trace.target) + 1)]
     for name in ("curve.png", "curve.svg", "paths.png", "paths.svg"):
         assert (out / name).stat().st_size > 1000
+    paths = (out / "paths.svg").read_text()
+    assert "grid, wait-k, k = " in paths and "grid, agent, τ = 0.3" in paths
     text = (out / "curve.svg").read_text()
     for row in curves("iwslt15-vi-en"):
         assert row.source.split()[-1] in text, "the published ones are named with their tables"

@@ -603,6 +603,7 @@ def test_what_runs_side_by_side(tmp_path: Path) -> None:
         ("zoo.sh", {"UPDATES": "-1"}, "UPDATES is a whole number, not `-1`"),
         ("zoo.sh", {"UPDATES": "08"}, "UPDATES is a whole number, not `08`"),
         ("online.sh", {"MINUTES": "1O"}, "MINUTES is a number, not `1O`"),
+        ("quickstart.sh", {"PAIRS": "10k"}, "PAIRS is a whole number, not `10k`"),
         ("multi30k.sh", {"SEEDS": "x"}, "SEEDS is one or several whole numbers"),
         ("multi30k.sh", {"SEEDS": "1 1"}, "SEEDS names a seed twice: 1 1"),
         ("pervasive.sh", {"BEAMS": "1 x"}, "BEAMS is one or several whole numbers"),

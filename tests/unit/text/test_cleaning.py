@@ -298,7 +298,12 @@ text = st.text(st.sampled_from("aä😀 \t\n\r\u2028\ufeff.") | st.characters(co
 def test_however_it_is_cut_the_words_are_those_of_the_lines(line: str, sizes: list[int]) -> None:
     raw = line.replace("\0", "").encode()
     ends = [0, *accumulate(sizes), len(raw)]
-    arrived, _ = _words([raw[a:b] for a, b in pairwise(ends) if raw[a:b]])
+    pieces = [raw[a:b] for a, b in pairwise(ends) if raw[a:b]]
+    if b"\n" not in raw and b"\r" in raw.rstrip(b"\r"):
+        with pytest.raises(InputError, match="carriage returns alone"):
+            _words(pieces)
+        return
+    arrived, _ = _words(pieces)
     lines = raw.decode().lstrip("\ufeff").split("\n")
     expected: list[str | None] = []
     for each in lines if lines[-1] else lines[:-1]:
@@ -316,8 +321,15 @@ def test_what_is_no_text_is_replaced_and_reported_once() -> None:
         "standard input, line 2", "standard input", "standard input, line 4",
     ]  # fmt: skip
     assert "some bytes are not valid UTF-8" in warnings[0] and "convert it" in warnings[0]
-    assert warnings[1] == "standard input: 2 lines are not valid UTF-8."
+    assert warnings[1] == "standard input: 2 lines are not valid UTF-8 text."
     assert "last word may not be whole" in warnings[2]
+
+
+def test_nul_bytes_are_called_so() -> None:
+    words, warnings = _words([b"a \0b\n"])
+    assert words == ["a", "\ufffdb", None]
+    (warning,) = warnings
+    assert "line 1: NUL bytes are not text" in warning and "not valid" not in warning
 
 
 def test_utf_16_is_reported_once() -> None:
@@ -326,7 +338,7 @@ def test_utf_16_is_reported_once() -> None:
     assert [text.partition(":")[0] for text in warnings] == [
         "standard input, line 1", "standard input", "standard input, line 51",
     ]  # fmt: skip
-    assert warnings[1] == "standard input: 51 lines are not valid UTF-8."
+    assert warnings[1] == "standard input: 51 lines are not valid UTF-8 text."
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "name", ["checkpoints/lightning/epoch=9.ckpt", "model.safetensors", "metrics.jsonl"]
+    "name",
+    ["checkpoints/lightning/epoch=9.ckpt", "model.safetensors", "metrics.jsonl", "vocab.qa.txt",
+     "bpe.codes", "text.json"],
 )
 def test_overwrite_spares_other_peoples_files(
     data: str, tmp_path: Path, messages: list[str], name: str
