@@ -715,9 +715,10 @@ CHAPTERS = (
                         "in part",
                         _agents_of("pa-uni-inf"),
                         "With lambda = 1, which weighs delay in the oracle's labels, the agent "
-                        "is significantly above wait-k of the same weights by AL; that it is so "
-                        "far above the model that it started from is in part due to its further "
-                        "updates. With lambda = 0 it is below.",
+                        "is significantly above wait-k of the same weights by AL, with both seeds, "
+                        "and not by DAL; that it is so far above the model that it started from is "
+                        "in part due to its further updates. With lambda = 0 it is below, by AL "
+                        "with one seed of two.",
                     ),
                     Evidence(
                         "figure-4.14-pa-k7-updates-multi30k",

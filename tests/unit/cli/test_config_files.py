@@ -178,7 +178,7 @@ def test_what_the_command_line_replaces_is_not_looked_at(
 ) -> None:
     path = written(tmp_path, '[search]\nbeam = true\n[training]\nmax_minutes = "x"\n')
     both = ("--set", "search.beam=5", "--max-minutes", 3)
-    values = dumped("--config", path, *both)
+    values = dumped(*both, "--config", path)
     assert (values["search"]["beam"], values["training"]["max_minutes"]) == (5, 3)
     message = refused("train", "--dry-run", "--config", path, *both[:2])
     assert f"{path}:4: `training.max_minutes`" in message
