@@ -170,7 +170,7 @@ def save_description(
         **({} if lengths is None else {"training_lengths": to_json(lengths)}),
         **({} if data is None else {"data": os.path.abspath(data)}),
     }
-    # First: by it a folder is known to be a model's, though a killed process wrote no more.
+    # First, so that a folder is known to be a model's even if the process is killed here.
     write_json(folder / "config.json", with_checksum(values))
     pipeline.save(folder)
 
