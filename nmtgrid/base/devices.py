@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -27,6 +28,18 @@ _NO_ENGINE = "unable to find an engine"
 def autocast(device: torch.device, bf16: bool) -> torch.autocast:
     """Return the context that models compute in: in bfloat16, or as their weights are."""
     return torch.autocast(device.type, torch.bfloat16, enabled=bf16)
+
+
+@contextlib.contextmanager
+def without_gradients() -> Iterator[None]:
+    """Compute without gradients, on a CPU in inference mode: small operations take a tenth less.
+
+    Not under autocast, which keeps no cast weights there; on GPUs it has not been measured. Tensors
+    that are made in inference mode can be neither changed outside of it nor used in training.
+    """
+    is_plain = not torch.is_autocast_enabled("cpu") and not torch.cuda.is_available()
+    with torch.inference_mode() if is_plain else torch.no_grad():
+        yield
 
 
 def free_memory() -> None:

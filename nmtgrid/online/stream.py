@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nmtgrid.base.devices import autocast
+from nmtgrid.base.devices import autocast, without_gradients
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
@@ -98,13 +98,12 @@ class TokenStream(WrittenTokens):
         if align:
             self.alignments = []
 
-    @torch.no_grad()
     def read(self, tokens: Iterable[int]) -> list[int]:
         """Take source tokens that have arrived; return the target tokens that follow from them."""
         self._waiting.extend(tokens)
         # READ and WRITE alternate until the agent wants a token that has not arrived.
         before = len(self.tokens)
-        with autocast(self._device, self._bf16):
+        with autocast(self._device, self._bf16), without_gradients():
             while not self.is_finished:
                 if not self._wants_more():
                     self._write()

@@ -192,6 +192,7 @@ class PrefixTree:
         self._parents.append(rows.parents)
         self._log_probabilities.append(rows.log_probabilities)
 
+    @torch.inference_mode(False)  # alignments and scores are tensors that callers may change
     def hypotheses(
         self, finished: FinishedHypotheses, lengths: list[int]
     ) -> list[list[Hypothesis]]:

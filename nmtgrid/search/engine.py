@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nmtgrid.base.devices import without_gradients
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.base.rows import is_token, repeat, take
@@ -114,7 +115,7 @@ def batches_together(halt: Halt | Verified | None) -> int:
     return _BATCHES_BY_EXIT
 
 
-@torch.no_grad()  # not inference_mode: autocast keeps no cast weights there
+@without_gradients()
 def search(
     models: Sequence[TranslationModel],
     source: Tensor,

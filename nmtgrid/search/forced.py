@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.base.devices import autocast
+from nmtgrid.base.devices import autocast, without_gradients
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, cut_by_length
 from nmtgrid.data.captioning.dataset import region_names
@@ -27,7 +27,7 @@ _CHUNK = 1024
 """Predictions classified at once: never [M, V] of a whole batch."""
 
 
-@torch.no_grad()  # not inference_mode: autocast keeps no cast weights there
+@without_gradients()
 def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -> Tensor:
     """Return [B, T], the log-probability of each true target token, zero on padding.
 

@@ -295,6 +295,7 @@ class _Columns:
     passes: list[VerifiedPass] = dataclasses.field(default_factory=list)
     alignments: list[Tensor] = dataclasses.field(default_factory=list)
 
+    @torch.inference_mode(False)  # alignments are tensors that callers may change
     def hypothesis(self, plan: SearchPlan, num_exits: int, length: int) -> Hypothesis | None:
         total = sum(self.log_probabilities)
         if not total > -math.inf:

@@ -41,7 +41,7 @@ def main() -> int:
     from tests.faults.flips import flips
     from tests.faults.kills import kills
     from tests.faults.pairs import pairs
-    from tests.faults.stock import make, plain_layout
+    from tests.faults.stock import empty_pictures, make
 
     torch.set_num_threads(1)
     usual = "kills,disk,flips" if arguments.pairs is None else "pairs"
@@ -58,7 +58,7 @@ def main() -> int:
         stock, folder = Path(name, "stock"), Path(name, "case")
         stock.mkdir()
         make(stock)
-        plain_layout()
+        empty_pictures()
         # No fork looks for garbage among what was loaded before it, which it would have to copy.
         gc.freeze()
         for series in asked:

@@ -25,6 +25,7 @@ from tests.invariants.helpers import (
     score_sentences,
     search_batch,
     source_of,
+    teacher_forced,
 )
 
 SOURCES = (6, 2, 0, 9)
@@ -141,6 +142,19 @@ def test_alone_equals_in_a_batch(case: Case, beam: int) -> None:
         assert [mine.tokens for mine in alone] == [other.tokens for other in together]
         for mine, other in zip(alone, together, strict=True):
             assert mine.score == pytest.approx(other.score, abs=LIMIT)
+
+
+@every_case
+def test_a_search_leaves_nothing_that_training_cannot_use(case: Case) -> None:
+    """It computes in inference mode, whose tensors can be neither changed nor trained with."""
+    model, batch = model_and_batch(case, SOURCES, TARGETS)
+    plan = SearchPlan(max_length_a=1, max_length_b=2)
+    nbest_lists = search_batch([model], batch, plan, align=model.traits.aligns)
+    for (hypothesis,) in nbest_lists:
+        if hypothesis.alignment is not None:
+            hypothesis.alignment.add_(1.0)
+    teacher_forced(model, batch).sum().backward()
+    assert model.classifier().weight.grad is not None
 
 
 @every_architecture

@@ -1,12 +1,13 @@
-"""Memory of this process: when what is freed goes back to the system."""
+"""Memory of this process, when what is freed goes back to the system; contexts of computing."""
 
 import mmap
 import sys
 
 import pytest
+import torch
 
 from nmtgrid.base import devices
-from nmtgrid.base.devices import HeapTrimmer, resident_bytes
+from nmtgrid.base.devices import HeapTrimmer, resident_bytes, without_gradients
 
 MEGABYTE = 2**20
 
@@ -22,6 +23,16 @@ def _trims(monkeypatch: pytest.MonkeyPatch, sizes: list[int]) -> list[bool]:
         trimmer.trim()
         results.append(len(trimmed) > before)
     return results
+
+
+def test_what_is_under_autocast_is_not_in_inference_mode() -> None:
+    """There torch would cast the weights anew at each use."""
+    with without_gradients():
+        assert torch.is_inference_mode_enabled() != torch.cuda.is_available()
+        assert not torch.is_grad_enabled()
+    with devices.autocast(torch.device("cpu"), True), without_gradients():
+        assert not torch.is_inference_mode_enabled() and not torch.is_grad_enabled()
+    assert torch.is_grad_enabled()
 
 
 def test_memory_goes_back_once_a_process_has_grown_by_half(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -152,8 +152,10 @@ LANGUAGES = {
 
 def shared(first: list[str], second: list[str]) -> int:
     """Return how many words two sentences start with in common."""
-    pairs = zip(first, second, strict=False)
-    return next((i for i, (a, b) in enumerate(pairs) if a != b), min(len(first), len(second)))
+    for index, (a, b) in enumerate(zip(first, second, strict=False)):
+        if a != b:
+            return index
+    return min(len(first), len(second))
 
 
 def least_reads(pairs: list[ToyPair]) -> list[tuple[int, ...]]:
