@@ -100,14 +100,20 @@ def read_exits(
 ) -> list[ExitTraces]:
     """Return the exits of all systems; examples are `lines` (from 1), or the first `count`.
 
-    `warn` is called for traces of another source than that of the first. Raises InputError for
-    files of different lengths, without exits, or without such a line.
+    `warn` is called for traces of another source than that of the first, and of verified exits.
+    Raises InputError for files of different lengths, without exits, or without such a line.
     """
     traces = {name: list(read_traces(path)) for name, path in files.items()}
     systems = [exits_of_traces(name, traces[name], files[name], lines, count) for name in files]
     check_lengths({path: len(traces[name]) for name, path in files.items()})
     for mismatch in source_mismatches({n: [*map(joined_source, traces[n])] for n in files}):
         warn(mismatch)
+    for name in files:
+        if any(trace.verified for trace in traces[name]):
+            warn(
+                f"`{name}`: with verified exits these averages show how many drafts were accepted, "
+                "not how many blocks ran, which `decode --json` reports."
+            )
     return systems
 
 

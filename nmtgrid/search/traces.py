@@ -53,7 +53,8 @@ class Trace:
 
     `alignment` [T + 1, S + 1] has the end symbols last, or is None; `reads`, `exits` (T + 1) and
     `exit_scores` [T + 1, N], None where there is none, likewise; `num_exits` is N. Where there is
-    no `source_end`, with pictures, `alignment` is [T + 1, S].
+    no `source_end`, with pictures, `alignment` is [T + 1, S]. With `verified` exits, `exits` are
+    those of accepted drafts, and of other units the last, whichever blocks ran.
     """
 
     line: Positive
@@ -70,6 +71,7 @@ class Trace:
     exit_scores: list[list[Probability | None]] | None = None
     num_exits: Small | None = None
     source_end: bool = True
+    verified: bool = False
 
     @classmethod
     def of(cls, translation: Translation) -> Trace:
@@ -96,6 +98,7 @@ class Trace:
             exit_scores=rounded_exit_scores(best.exit_scores),
             num_exits=best.num_exits,
             source_end=translation.source_end,
+            verified=best.passes is not None,
         )
 
     def to_line(self) -> str:
@@ -112,6 +115,8 @@ class Trace:
                 del values[name]
         if self.source_end:
             del values["source_end"]
+        if not self.verified:
+            del values["verified"]
         if self.alignment is not None:
             rows = self.alignment.astype(float).tolist()
             values["alignment"] = [[round(v, _SHARE_DIGITS) for v in row] for row in rows]

@@ -37,7 +37,9 @@ def decoded(home: Path, out: Path, *options: str) -> list[str]:
     return out.read_text().splitlines()
 
 
-def test_decode_writes_the_same(home: Path, tmp_path: Path) -> None:
+def test_decode_writes_the_same(
+    home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     full = decoded(home, tmp_path / "full.txt", "--traces", str(tmp_path / "full.jsonl"))
     choice, traces = "verified exit=2 drafts=3", tmp_path / "verified.jsonl"
     assert decoded(home, tmp_path / "v.txt", "--exit", choice, "--traces", str(traces)) == full
@@ -48,6 +50,17 @@ def test_decode_writes_the_same(home: Path, tmp_path: Path) -> None:
     for ours, theirs in alignments:
         assert ours is not None and theirs is not None
         assert ours == pytest.approx(theirs, abs=2e-4)
+    assert all(trace.verified and not other.verified for trace, other in pairs if trace.target)
+
+    def is_explained(path: Path) -> bool:
+        """Return whether `analyze exits` says that its averages are not of the blocks that ran."""
+        capsys.readouterr()
+        assert main(["analyze", "exits", f"mine={path}"]) == 0
+        said = " ".join(capsys.readouterr().err.split())
+        return "`mine`: with verified exits these averages show how many drafts" in said
+
+    decoded(home, tmp_path / "e.txt", "--exit", "2", "--traces", str(tmp_path / "e.jsonl"))
+    assert is_explained(traces) and not is_explained(tmp_path / "e.jsonl")
 
 
 def test_local_agreement_writes_the_same(
