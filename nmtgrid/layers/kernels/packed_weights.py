@@ -54,7 +54,7 @@ class PackedWeight:
         if form == "plain":
             return plain_product(x, weight, bias, rectify)
         # Whoever writes into the weight, by whichever name, changes its version.
-        of = weight._version, weight.data_ptr(), None if bias is None else bias._version, id(bias)
+        of = _version(weight), weight.data_ptr(), _version(bias), id(bias)
         if of != self._of:
             self._forms, self._of = {}, of
         packed = self._forms.get(form)
@@ -72,6 +72,11 @@ class PackedWeight:
             return _pointwise(x, packed, bias, rectify)
         packed, bias = packed
         return _pointwise(x.bfloat16(), packed, bias, rectify).float()
+
+
+def _version(tensor: Tensor | None) -> int | None:
+    """Return how often a tensor has been written into; None for one of inference mode."""
+    return None if tensor is None or tensor.is_inference() else tensor._version
 
 
 def _fastest_form(x: Tensor, weight: Tensor) -> Form:
