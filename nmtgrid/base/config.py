@@ -17,7 +17,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from nmtgrid.base.errors import ConfigError, nearest
@@ -99,21 +99,28 @@ Changes = Mapping[str, Any] | Sequence[str]
 
 def override(config: Config, changes: Changes) -> Config:
     """Return `config` with `changes`. Raises ConfigError with every fault in them at once."""
-    return override_all(config, [("--set ", changes)])
+    return override_all(config, [(set_option, changes)])
 
 
-def override_all(config: Config, layers: Iterable[tuple[str, Changes]]) -> Config:
+def set_option(name: str) -> str:
+    """Return what messages call a setting that `--set` gives."""
+    return f"--set {name}"
+
+
+def override_all(
+    config: Config, layers: Iterable[tuple[Callable[[str], str], Changes]]
+) -> Config:
     """Return `config` with several layers of changes; of those to one setting the last one wins.
 
-    Each layer is (what messages put before a setting's name, changes). Raises ConfigError with
+    Each layer is (what messages call a setting, by its name; changes). Raises ConfigError with
     every fault at once.
     """
     faults: list[str] = []
     # Through JSON, so that changed values are checked like those of a file.
     values = to_json(config)
-    for option, changes in layers:
+    for called, changes in layers:
         for path, value in _pairs(changes, faults).items():
-            _assign(type(config), values, path, value, option, faults)
+            _assign(type(config), values, path, value, called, faults)
     try:
         changed = from_json(type(config), values)
     except ConfigError as fault:
@@ -260,7 +267,12 @@ def _field_docstrings(kind: type[Any]) -> dict[str, str]:
 
 
 def _assign(
-    kind: type[Any], values: Any, path: str, value: Any, option: str, faults: list[str]
+    kind: type[Any],
+    values: Any,
+    path: str,
+    value: Any,
+    called: Callable[[str], str],
+    faults: list[str],
 ) -> None:
     """Set the setting `path` of `values`, the JSON of a `kind`, or enter a fault."""
     hint: Any = kind
@@ -270,14 +282,14 @@ def _assign(
         if hint is None:
             known = [name for name, _ in describe(kind)]
             close = setting_hint(path, known) or nearest(shortened(path), known)
-            faults.append(f"`{option}{shortened(path)}`: there is no such setting. {close}")
+            faults.append(f"`{called(shortened(path))}`: there is no such setting. {close}")
             return
         group, below = below, below[name]
     if dataclasses.is_dataclass(hint):
-        faults.append(f"`{option}{path}`: this is a group; name a setting in it.")
+        faults.append(f"`{called(path)}`: this is a group; name a setting in it.")
         return
     before = len(faults)
-    converted = convert(hint, value, option + path, faults)
+    converted = convert(hint, value, called(path), faults)
     if len(faults) == before:
         group[name] = to_json(converted)
 

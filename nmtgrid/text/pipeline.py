@@ -25,6 +25,8 @@ from nmtgrid.text.vocabulary import BEGIN, END, PAD, Vocabulary
 
 FORMAT = 1
 FACTS = "text.json"
+FILE_PATTERNS = (FACTS, "vocab.*.txt", "*.codes", f"*{ENDING}")
+"""The files of a pipeline, whatever its languages and subwords."""
 # The entry of the checksums that covers the checksums of the files.
 _TABLE = "table"
 _AGAIN = "Restore a copy, or make the folder again."

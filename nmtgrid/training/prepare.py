@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from nmtgrid.base.config import (
     flatten,
     from_json,
     override_all,
+    set_option,
     to_json,
 )
 from nmtgrid.base.config_file import ConfigFile, dotted
@@ -46,8 +47,7 @@ from nmtgrid.models.directory import (
     save_description,
     weights_file,
 )
-from nmtgrid.text.pipeline import FACTS as TEXT_FACTS
-from nmtgrid.text.pipeline import Pipeline
+from nmtgrid.text.pipeline import FILE_PATTERNS, Pipeline
 from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST, Checkpoints
 from nmtgrid.training.distributed import ALONE, Processes
@@ -60,8 +60,6 @@ from nmtgrid.training.validate import SplitValidator
 METRICS, TENSORBOARD = "metrics.jsonl", "tensorboard"
 _CLEARED = (FOLDER, BEST, LAST, AVERAGE, METRICS, OBJECTIVE_FILE, EXITS, POLICIES, FACTS)
 """What a run leaves in its folder beside `config.json`, which it writes before all of these."""
-_TEXT_FILES = (TEXT_FACTS, "vocab.*.txt", "*.codes", "*.model")
-"""What it also writes after `config.json`: the text pipeline, by patterns."""
 _RESTORE = "Restore a copy, or begin a new run with another `--out`."
 _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
 # What saved moments, the position in the data and random states depend on.
@@ -271,9 +269,8 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
         f"`--set {name}`: use the option `--{_OPTION[name]}`." for name in names if name in _OPTION
     ]
     flags = {name: value for name, value in request.flags.items() if value is not None}
-    options = {name: f"--{name.partition('.')[2].replace('_', '-')}" for name in flags}
     faults += [
-        f"`--set {name}` and `{options[name]}` say the same: give one."
+        f"`--set {name}` and `{_option(name)}` say the same: give one."
         for name in names
         if name in flags
     ]
@@ -287,23 +284,25 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     changes = [
         text for name, text in zip(names, request.changes, strict=True) if name not in _OPTION
     ]
-    layers: list[tuple[str, Changes]] = [
-        (f"preset {request.preset}: ", preset),
+    layers: list[tuple[Callable[[str], str], Changes]] = [
+        (lambda name: f"preset {request.preset}: {name}", preset),
         # What the command line replaces is not looked at.
-        ("", {name: value for name, value in in_file.items() if name not in {*names, *flags}}),
-        ("--set ", flags),
-        ("--set ", changes),
+        (str, {name: value for name, value in in_file.items() if name not in {*names, *flags}}),
+        (_option, flags),
+        (set_option, changes),
     ]
     try:
         changed = override_all(settings, layers)
     except ConfigError as fault:
-        for message in fault.faults:
-            for name, option in options.items():
-                message = message.replace(f"`--set {name}`", f"`{option}`")
-            faults.append(message)
+        faults += fault.faults
     if faults:
         raise ConfigError(faults)
     return changed
+
+
+def _option(name: str) -> str:
+    """Return the option of `train` that gives a setting, such as `--max-minutes`."""
+    return f"--{name.partition('.')[2].replace('_', '-')}"
 
 
 def _settings_in_file(
@@ -694,7 +693,7 @@ def _is_foreign(config: Path) -> bool:
     """Whether `config.json`, or files that belong beside one, are not those of a run of ours."""
     if not config.exists():
         # Files of ours without their `config.json` were not left by a run.
-        return any(any(config.parent.glob(name)) for name in (*_CLEARED, *_TEXT_FILES))
+        return any(any(config.parent.glob(name)) for name in (*_CLEARED, *FILE_PATTERNS))
     try:
         values = read_json(config)
     except StorageError:

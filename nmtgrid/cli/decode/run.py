@@ -17,7 +17,7 @@ from nmtgrid.adaptive.exit_presets import AUTO, halt_of
 from nmtgrid.analysis.alignment.pharaoh import to_text
 from nmtgrid.analysis.alignment.soft_alignments import links
 from nmtgrid.base import console
-from nmtgrid.base.config import from_json, override_all
+from nmtgrid.base.config import from_json, override_all, set_option
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream
@@ -105,7 +105,7 @@ def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
     ]
     if faults:
         raise ConfigError(faults)
-    return override_all(plan, [("--set ", search), ("--set ", changes)])
+    return override_all(plan, [(set_option, search), (set_option, changes)])
 
 
 def make_translator(arguments: DecodeArguments) -> Translator:
