@@ -312,6 +312,9 @@ def unknown_policy(name: str, stored: Iterable[str] | None = None) -> ConfigErro
         problem += ", and none is stored under this name"
     # The nearest name is a part of the problem: of several unknown names each has its own.
     known = nearest(name, [*KINDS, *(stored or ()), *own_policies()])
+    first, _, settings = name.partition(":")
+    if first in KINDS and settings:
+        known = f"Settings follow the name after a space: `{first} {shortened(settings)}`."
     return ConfigError(f"{problem}. {known}", ADVICE)
 
 
@@ -350,7 +353,8 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
         elif not equals:
             faults.append(f"`{name} {key}` has no value: write `{key}=...`.")
         elif key in lists:
-            faults.append(f"`{name} {key}` is given twice: write its values as `{key}=A,B`.")
+            advice = f"write its values as `{key}=A,B`" if sweeps else "name one value"
+            faults.append(f"`{name} {key}` is given twice: {advice}.")
         else:
             try:
                 lists[key] = _values(values, name, key, fields[key])

@@ -38,6 +38,7 @@ from nmtgrid.online.settings import (
     named_policies,
     policy_settings,
     read_policy,
+    read_setting,
     read_settings,
 )
 from nmtgrid.online.stream import StreamTranslator
@@ -390,6 +391,16 @@ def test_a_policy_with_the_name_of_another_is_refused(tmp_path: Path) -> None:
 def test_a_setting_that_is_given_twice_is_refused() -> None:
     with pytest.raises(ConfigError, match="`confidence threshold` is given twice: write its val"):
         read_policy("confidence threshold=0.4 threshold=0.8")
+    with pytest.raises(ConfigError, match=r"`confidence threshold` is given twice: name one value"):
+        read_setting("confidence threshold=0.4 threshold=0.8")
+
+
+def test_settings_after_a_colon_are_shown_as_they_are_written() -> None:
+    with pytest.raises(ConfigError, match=r"follow the name after a space: `wait-k k=3`"):
+        read_policy("wait-k:k=3")
+    with pytest.raises(ConfigError, match=r"`nothing:k=3`\. Known: ") as caught:
+        read_policy("nothing:k=3")
+    assert "space" not in str(caught.value)
 
 
 def test_an_infinite_setting_of_ones_own_is_not_offline(own: Path) -> None:
