@@ -47,7 +47,7 @@ alone() {
         toy_dataset "$ALONE"
         run nmtgrid preprocess --toy 800 --toy-seed 2 --overwrite --out "$HERE/toy-extra"
         EXTRA="$HERE/toy-extra/text/train" PLAIN="$ALONE/text"
-        READ=(--source-lang qa --target-lang qb --tokenize none) MERGES=300
+        READ=(--source-lang qa --target-lang qb) MERGES=300
         ;;
     *) fail "there is no extra data for $ON here: multi30k toy" ;;
     esac

@@ -13,6 +13,7 @@ python -m recipes.policies_speed MODEL --data DATA --policy TEXT... [--sentences
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import time
@@ -96,7 +97,8 @@ def rows_of(
         rows.append(
             {
                 "setting": setting.title,
-                "dal": delays[setting],
+                # Of empty translations alone it is not defined.
+                "dal": None if math.isnan(delays[setting]) else delays[setting],
                 "predictions_per_token": predicted[setting] / max(tokens[setting], 1),
                 "ms_per_token": cost[setting],
                 "beside": nearest.title,

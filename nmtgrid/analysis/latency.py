@@ -331,7 +331,7 @@ def latency_section(
         draw_tradeoff(
             [*curves, *references],
             path,
-            title=title or "quality against latency",
+            title=title or "Quality against latency",
             x_labels=[f"{TITLES[metric]} ({what}{convention} convention)"],
             y_label="BLEU, tokenised (percent)",
             levels=levels,

@@ -48,7 +48,8 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     )
     objective: Literal["exits", "flops", "seconds"] = option(
         "Cost to minimise: the average exit, the decoder's operations, or seconds on this "
-        "machine. Only Pareto-optimal points are kept; of equally good points the cheaper one. "
+        "machine. Of the points of a budget the best is kept, of equally good ones the cheaper; "
+        "for operations and seconds only Pareto-optimal points. "
         "With `--allow-loss` the cheapest certified point; for operations and seconds, fixed "
         "and verified exits are candidates too.",
         default="exits",

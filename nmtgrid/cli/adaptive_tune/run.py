@@ -66,8 +66,6 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     assert arguments.model is not None and arguments.data is not None
     dataset = Dataset.open(arguments.data)
     loaded, full, setup, others = _load(arguments, dataset)
-    if arguments.files and arguments.files[0].exists():
-        console.warn(f"{arguments.files[0]} of an earlier tuning will be replaced.")
     with contextlib.ExitStack() as stack:
         if arguments.keep:
             # A folder that cannot be written is refused now, not after hours of decoding.
@@ -89,6 +87,8 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
             for split in report.splits
         ]
         report.counts = list(map(len, samples))
+        if arguments.files and arguments.files[0].exists():
+            console.warn(f"{arguments.files[0]} of an earlier tuning will be replaced.")
         tuning = _Tuning(report, loaded, full, setup, samples)
         chosen = tuning.choose()
         beside = []
@@ -328,14 +328,18 @@ class _Tuning:
             ran += zip(more, map(Row, again), strict=True)
         report.finalists = ran
         report.points = _best(ran, self.budgets, self.arguments.objective)
-        rows = [report.full, *report.beside, *(row for _, row in report.points)]
-        shown = [row.tuned.decoded.system for row in rows]
+        rows = report.rows
         if len(ran) > len(chosen):
             # Times compare among what was decoded in turn.
+            shown = [row.tuned.decoded.system for row in rows]
             for row, measured in zip(rows, self.measured(shown), strict=True):
                 row.tuned = measured
+            # With other times another point may be the better one.
+            report.points = _undominated(report.points, self.arguments.objective)
+            rows = report.rows
         # Only what was already chosen: the test split must not influence the choice.
         if self.arguments.test_split:
+            shown = [row.tuned.decoded.system for row in rows]
             for row, measured in zip(rows, self.measured(shown, 1), strict=True):
                 row.test = measured
 
@@ -458,10 +462,7 @@ def _shifts(ran: Sequence[tuple[Choice, Row]], budgets: Budgets) -> dict[float, 
 def _best(
     ran: Sequence[tuple[Choice, Row]], budgets: Budgets, objective: Objective
 ) -> list[tuple[Choice, Row]]:
-    """Return the best of each budget that decoding truly kept to; the cheaper on equal BLEU.
-
-    Of costs other than exits, none that another one beats.
-    """
+    """Return the best of each budget that decoding truly kept to; the cheaper on equal BLEU."""
     best: dict[int, tuple[Choice, Row]] = {}
     # Decoding may have moved a vector to another budget, so its decoded depth counts.
     for choice, row in sorted(ran, key=lambda pair: cost(pair[1].tuned, objective)):
@@ -469,6 +470,13 @@ def _best(
         if interval not in best or row.tuned.bleu > best[interval][1].tuned.bleu:
             best[interval] = choice, row
     points = sorted(best.values(), key=lambda pair: pair[1].tuned.average_exit)
+    return _undominated(points, objective)
+
+
+def _undominated(
+    points: list[tuple[Choice, Row]], objective: Objective
+) -> list[tuple[Choice, Row]]:
+    """Return the points that no other one beats; all of them if the cost is the average exit."""
     if objective == "exits":
         return points
     rows = [row.tuned for _, row in points]

@@ -84,6 +84,21 @@ class Report:
     def budget(self, row: Row) -> float:
         return self.budgets.budget(row.tuned.average_exit)
 
+    def label(self, choice: Choice, row: Row) -> str:
+        """Return what the table calls a point: its budget, or what a calibration chose."""
+        loss = self.arguments.allow_loss
+        if loss is None:
+            return f"budget {self.budget(row):g}"
+        if isinstance(choice.system.halt, FixedExit | Verified):
+            return f"chosen: {choice.system.name}"
+        return f"chosen: {self.name}"
+
+    @property
+    def rows(self) -> list[Row]:
+        """All rows of the table: the full stack, what is beside, and the points."""
+        assert self.full is not None
+        return [self.full, *self.beside, *(row for _, row in self.points)]
+
     def of_kind(self, kind: type) -> list[Row]:
         """Return the rows whose halt has this type; `NoneType`: baselines."""
         return [row for row in self.beside if isinstance(row.tuned.decoded.system.halt, kind)]
@@ -174,7 +189,7 @@ def draw(values: dict[str, Any], path: Path) -> None:
 def _show(report: Report) -> None:
     assert report.full is not None
     arguments, full = report.arguments, report.full.shown
-    named = [(f"budget {report.budget(row):g}", row) for _, row in report.points]
+    named = [(report.label(choice, row), row) for choice, row in report.points]
     named += [(row.shown.decoded.system.name, row) for row in report.beside]
     named.append(("full stack", report.full))
     rows = [[*_line(name, full, row.shown), row.beaten_by or "-"] for name, row in named]
@@ -191,12 +206,12 @@ def _show(report: Report) -> None:
     console.say(f"signature of BLEU: {full.signature}")
     for choice, row in report.points:
         chosen = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
-        halt, stored = choice.system.halt, row.stored
-        if isinstance(halt, FixedExit | Verified):
-            chosen, stored = choice.system.name, shlex.quote(choice_of(halt))
+        chosen, stored = f"{report.label(choice, row)}: {chosen}", row.stored
+        if isinstance(halt := choice.system.halt, FixedExit | Verified):
+            chosen, stored = report.label(choice, row), shlex.quote(choice_of(halt))
         # Tuned thresholds hold for the beam that they were tuned with, not for the model's own.
         usage = f"; `decode --exit {stored} --beam {arguments.beam}`" if stored else ""
-        console.say(f"budget {report.budget(row):g}: {chosen}{usage}")
+        console.say(f"{chosen}{usage}")
     if lost := report.lost():
         console.warn(
             f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "
@@ -220,7 +235,7 @@ def find_better(report: Report) -> None:
     """
     assert report.full is not None
     rivals = [*report.of_kind(FixedExit), *report.of_kind(Verified), report.full]
-    for row in [*(row for _, row in report.points), *report.beside, report.full]:
+    for row in report.rows:
         better = [rival.shown for rival in rivals if beats(rival.shown, row.shown, "seconds")]
         if better:
             fastest = min(better, key=lambda measured: measured.decoded.seconds)
@@ -230,6 +245,9 @@ def find_better(report: Report) -> None:
 def print_verdict(report: Report) -> None:
     """Print whether token-specific exits pay on this machine, and otherwise what does."""
     names = {row.beaten_by for _, row in report.points}
+    if any(isinstance(choice.system.halt, FixedExit | Verified) for choice, _ in report.points):
+        # What a calibration chose is then no tuned exit.
+        return
     if not names or None in names or report.arguments.only == "points":
         return
     console.say(

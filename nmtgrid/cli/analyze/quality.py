@@ -38,7 +38,7 @@ class BucketsArguments(QualityArguments):
     systems: Systems
     by: list[str] | None = option(
         f"{', '.join(_PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
-        "[default: reference-length, and length-ratio with `--source`; difficulty with "
+        "[default: reference-length, and length-ratio with `--source`; difficulty alone with "
         "`--difficulty`]",
         "PROPERTY",
     )
