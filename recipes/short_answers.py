@@ -423,6 +423,12 @@ QUESTIONS = (
                         "IWSLT'14 De-En, d=128, 40 minutes of one core",
                         _exits,
                     ),
+                    Answer(
+                        "speed-256-iwslt14-de-en",
+                        "IWSLT'14 De-En, d=256, one earlier exit in each update, 90 minutes of one "
+                        "core",
+                        _exits,
+                    ),
                 ),
                 "Test BLEU with all six blocks of a Transformer's decoder; then how many times as "
                 "fast others are with one sentence at a time and with 64, greedy, and in brackets "

@@ -45,7 +45,7 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
-from nmtgrid.cli.adaptive_tune.show import Report, Row, choice_of, write
+from nmtgrid.cli.adaptive_tune.show import Report, Row, untuned_exit, write
 from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
 from nmtgrid.data.dataset import Dataset
@@ -328,20 +328,23 @@ class _Tuning:
             ran += zip(more, map(Row, again), strict=True)
         report.finalists = ran
         report.points = _best(ran, self.budgets, self.arguments.objective)
-        rows = report.rows
         if len(ran) > len(chosen):
             # Times compare among what was decoded in turn.
-            shown = [row.tuned.decoded.system for row in rows]
-            for row, measured in zip(rows, self.measured(shown), strict=True):
+            for row, measured in self.measured_again():
                 row.tuned = measured
             # With other times another point may be the better one.
             report.points = _undominated(report.points, self.arguments.objective)
-            rows = report.rows
         # Only what was already chosen: the test split must not influence the choice.
         if self.arguments.test_split:
-            shown = [row.tuned.decoded.system for row in rows]
-            for row, measured in zip(rows, self.measured(shown, 1), strict=True):
+            for row, measured in self.measured_again(split=1):
                 row.test = measured
+
+    def measured_again(self, split: int = 0) -> Iterator[tuple[Row, Measured]]:
+        """Decode what the table shows on the split of a number; return rows and measurements."""
+        rows = self.report.rows
+        return zip(
+            rows, self.measured([row.tuned.decoded.system for row in rows], split), strict=True
+        )
 
     def kept(self) -> NmtgridError | None:
         """Store the points in the model directory, with their guarantee, in place of earlier ones.
@@ -351,8 +354,8 @@ class _Tuning:
         report, loaded = self.report, self.loaded
         presets = []
         for choice, row in report.points:
-            if isinstance(choice.system.halt, FixedExit | Verified):
-                row.stored = choice_of(choice.system.halt)
+            row.stored = untuned_exit(choice)
+            if row.stored is not None:
                 continue
             loss = self.arguments.allow_loss
             budget = f"{report.budget(row):g}" if loss is None else f"loss{loss:g}"

@@ -89,9 +89,7 @@ class Report:
         loss = self.arguments.allow_loss
         if loss is None:
             return f"budget {self.budget(row):g}"
-        if isinstance(choice.system.halt, FixedExit | Verified):
-            return f"chosen: {choice.system.name}"
-        return f"chosen: {self.name}"
+        return f"chosen: {choice.system.name if untuned_exit(choice) else self.name}"
 
     @property
     def rows(self) -> list[Row]:
@@ -205,10 +203,12 @@ def _show(report: Report) -> None:
     print_verdict(report)
     console.say(f"signature of BLEU: {full.signature}")
     for choice, row in report.points:
-        chosen = ", ".join(f"{value:g}" for value in choice.thresholds) or "(no thresholds)"
-        chosen, stored = f"{report.label(choice, row)}: {chosen}", row.stored
-        if isinstance(halt := choice.system.halt, FixedExit | Verified):
-            chosen, stored = report.label(choice, row), shlex.quote(choice_of(halt))
+        chosen, stored = report.label(choice, row), row.stored
+        if exit := untuned_exit(choice):
+            stored = shlex.quote(exit)
+        else:
+            thresholds = ", ".join(f"{value:g}" for value in choice.thresholds)
+            chosen += f": {thresholds or '(no thresholds)'}"
         # Tuned thresholds hold for the beam that they were tuned with, not for the model's own.
         usage = f"; `decode --exit {stored} --beam {arguments.beam}`" if stored else ""
         console.say(f"{chosen}{usage}")
@@ -222,9 +222,12 @@ def _show(report: Report) -> None:
         print_certified(report.calibrated)
 
 
-def choice_of(halt: FixedExit | Verified) -> str:
-    """Return what `decode --exit` takes for an exit that is not stored."""
-    return str(halt.number) if isinstance(halt, FixedExit) else f"verified exit={halt.exit}"
+def untuned_exit(choice: Choice) -> str | None:
+    """Return what `decode --exit` takes for a fixed or verified exit; None for a tuned one."""
+    halt = choice.system.halt
+    if isinstance(halt, FixedExit):
+        return str(halt.number)
+    return f"verified exit={halt.exit}" if isinstance(halt, Verified) else None
 
 
 def find_better(report: Report) -> None:
@@ -244,10 +247,8 @@ def find_better(report: Report) -> None:
 
 def print_verdict(report: Report) -> None:
     """Print whether token-specific exits pay on this machine, and otherwise what does."""
-    names = {row.beaten_by for _, row in report.points}
-    if any(isinstance(choice.system.halt, FixedExit | Verified) for choice, _ in report.points):
-        # What a calibration chose is then no tuned exit.
-        return
+    # A calibration may have chosen a fixed or verified exit.
+    names = {row.beaten_by for choice, row in report.points if not untuned_exit(choice)}
     if not names or None in names or report.arguments.only == "points":
         return
     console.say(

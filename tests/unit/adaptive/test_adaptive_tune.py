@@ -313,6 +313,7 @@ def test_a_verified_exit_is_certified_where_all_others_lose_too_much(
     assert exit in (1, 2) and point["stored"] == f"verified exit={exit}"
     shown = " ".join(capsys.readouterr().err.split())
     assert f"verified {exit}; `decode --exit 'verified exit={exit}' --beam 1`" in shown
+    assert f"chosen: verified {exit};" in shown and "budget" not in shown
 
 
 @pytest.mark.parametrize(("loss", "needed"), [(0.2, 9), (1.0, None)])
