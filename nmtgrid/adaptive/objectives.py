@@ -128,8 +128,8 @@ def exit_sites(model: TranslationModel, batch: Batch, reads: Reads) -> Predictio
 
 def check_reads(model: TranslationModel, reads: Reads) -> None:
     """Raise ConfigError where predictions cannot be trained with a part of the source."""
-    if reads == "sampled" and not model.traits.prefix_safe:
-        raise model.refusal()
+    if reads == "sampled":
+        model.check_prefixes()
 
 
 class _AllExits(BaseObjective[_Settings], abc.ABC):

@@ -6,6 +6,7 @@ reading policies and latency metrics are looked up here, by the names of classes
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import importlib
 import importlib.machinery
@@ -111,9 +112,78 @@ def own_definitions(accepts: Callable[[Any], bool]) -> dict[str, Any]:
 def definition_line(name: str) -> str:
     """Return `FILE:LINE: ` of the class or function that an imported file defines, else nothing."""
     definitions = own_definitions(lambda value: inspect.isclass(value) or inspect.isfunction(value))
-    if name not in definitions:
-        return ""
-    definition = definitions[name]
+    return _line(definitions[name]) if name in definitions else ""
+
+
+def undecorated(kind: type, base: type | None = None) -> tuple[type, list[str]] | None:
+    """Return a class of the dataclass `kind` that is none itself, and the settings it would lose.
+
+    `base` is the last class that is looked at; its attributes that are no fields are no settings.
+    """
+    fields = {field.name for field in dataclasses.fields(base)} if base else set()
+    for cls in kind.__mro__:
+        settings = [
+            name
+            for name, hint in inspect.get_annotations(cls).items()
+            if (name in fields or not hasattr(base, name)) and "ClassVar" not in str(hint)
+        ]
+        if settings and "__dataclass_fields__" not in vars(cls):
+            return cls, settings
+        if cls is base:
+            break
+    return None
+
+
+def check_dataclass(kind: Any, what: str) -> None:
+    """Raise TypeError unless the class `kind` is a dataclass, with all that it inherits from."""
+    lost = undecorated(kind) if isinstance(kind, type) else None
+    if not dataclasses.is_dataclass(kind) or lost:
+        name = getattr(lost[0] if lost else kind, "__name__", str(kind))
+        raise TypeError(
+            f"{what} must be a dataclass: write @dataclasses.dataclass(frozen=True) above "
+            f"class {name}"
+        )
+
+
+def check_callable(call: Any, what: str, *names: str) -> None:
+    """Raise TypeError unless `call` can be called with arguments of these names, in order."""
+    if not callable(call) or _misfit(call, names, {}):
+        raise TypeError(f"{what} must be called with ({', '.join(names)})")
+
+
+def check_methods(value: object, what: str, interface: type, names: Iterable[str]) -> None:
+    """Raise ConfigError unless `value` has these methods of `interface`, with their parameters."""
+    for name in names:
+        theirs = getattr(interface, name)
+        _, *parameters = inspect.signature(theirs).parameters.values()
+        keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+        ordered = [p.name for p in parameters if p.name not in keywords]
+        words = ["self", *ordered, *["*"][: len(keywords)], *(f"{word}=..." for word in keywords)]
+        own = getattr(value, name, None)
+        is_missing = not callable(own) or getattr(type(value), name, None) is theirs
+        if is_missing:
+            problem = f"has no method `{name}`"
+        elif reason := _misfit(own, ordered, dict.fromkeys(keywords)):
+            problem = f"has a method `{name}` with other parameters: {reason}"
+        else:
+            continue
+        raise ConfigError(
+            f"{_line(type(value))}{what} {problem}.", f"Write `def {name}({', '.join(words)})`."
+        )
+
+
+def _misfit(call: Any, ordered: Iterable[str], keywords: dict[str, Any]) -> str:
+    """Return why `call` cannot be called with these arguments, or nothing."""
+    try:
+        inspect.signature(call).bind(*ordered, **keywords)
+    except TypeError as fault:
+        return str(fault)
+    except ValueError:  # it is not written in Python
+        pass
+    return ""
+
+
+def _line(definition: Any) -> str:
     try:
         return f"{inspect.getfile(definition)}:{inspect.getsourcelines(definition)[1]}: "
     except (OSError, TypeError):  # the class has been made by a call, or the file has changed

@@ -139,7 +139,10 @@ def _attempt(words: list[str], debug: bool, imports: list[str], signals: list[in
         if leave.code == PIPE_CLOSED:
             _drop_output()
         return leave.code
-    except Exception as fault:
+    except (Exception, SystemExit) as fault:
+        # Where it is one's own code that leaves, the command has not done what it was asked for.
+        if isinstance(fault, SystemExit) and not own_line(fault):
+            raise
         # While modules are loaded, an interruption may come out as any fault of theirs.
         if signals:
             raise KeyboardInterrupt from fault
@@ -337,7 +340,7 @@ def _run(words: list[str]) -> int:
     return result if isinstance(result, int) else 0
 
 
-def _report(fault: Exception, words: list[str], debug: bool) -> int:
+def _report(fault: BaseException, words: list[str], debug: bool) -> int:
     """Print the problem and the advice; return the exit code."""
     if isinstance(fault, OSError) and fault.errno == errno.EPIPE:
         _drop_output()
@@ -411,7 +414,7 @@ def _lacks_memory_to_load(fault: BaseException | None) -> bool:
     return False
 
 
-def _is_out_of_memory(fault: Exception) -> bool:
+def _is_out_of_memory(fault: BaseException) -> bool:
     if isinstance(fault, MemoryError) or (
         isinstance(fault, OSError) and fault.errno == errno.ENOMEM
     ):
@@ -430,7 +433,7 @@ def _is_out_of_memory(fault: Exception) -> bool:
     return is_out_of_memory(fault)
 
 
-def _report_memory(fault: Exception, words: list[str]) -> None:
+def _report_memory(fault: BaseException, words: list[str]) -> None:
     """Say whose memory is full, and which options make batches smaller."""
     advice = _SMALLER_BATCHES.get(words[0] if words else "", _SMALLER)
     if isinstance(fault, RuntimeError) and "torch" in sys.modules:

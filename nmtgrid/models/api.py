@@ -365,6 +365,11 @@ class TranslationModel(nn.Module):
         """Return [M, D]: the vector that predicts each site's token, given the true prefix."""
         raise NotImplementedError
 
+    def check_prefixes(self) -> None:
+        """Raise ConfigError unless `features` serves limited reads."""
+        if not self.traits.prefix_safe:
+            raise self.refusal()
+
     def check_sites(self, sites: PredictionSites) -> None:
         """Raise ConfigError for limited reads and early exits, in models that have neither."""
         if sites.reads is not None:

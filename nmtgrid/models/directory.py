@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 
 from nmtgrid.base.config import to_json
 from nmtgrid.base.errors import ConfigError, ModelError, StorageError, listed, nearest
-from nmtgrid.base.io.arrays import CHECKSUM, load_tensors, read_header, save_tensors
+from nmtgrid.base.io.arrays import CHECKSUM, UNTRAINED, load_tensors, read_header, save_tensors
 from nmtgrid.base.io.atomic import link_target, with_checksum, write_json
 from nmtgrid.base.io.records import (
     Count,
@@ -196,7 +197,8 @@ def load_model(
 ) -> LoadedModel:
     """Return the model in `folder`, ready to decode.
 
-    Raises ModelError naming the part that is missing, damaged or does not fit.
+    Warns of weights that no update has changed yet. Raises ModelError naming the part that is
+    missing, damaged or does not fit.
     """
     folder = Path(folder)
     config = _read_config(folder)
@@ -234,6 +236,12 @@ def load_model(
     model.eval()
     if device is not None:
         model.to(device)
+    if UNTRAINED in facts:
+        warnings.warn(
+            f"{path} has not been trained yet: it holds the weights that its run began with. "
+            "Continue the run with `--resume`, or begin it again.",
+            stacklevel=2,
+        )
     # Files of other programs, and old ones, have no checksum.
     checksum, lengths = facts.get(CHECKSUM), config.training_lengths
     return LoadedModel(model, pipeline, config.settings, folder, weights, checksum, lengths)

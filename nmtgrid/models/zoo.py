@@ -12,7 +12,7 @@ from typing import Any
 from nmtgrid.base import own_code
 from nmtgrid.base.config import Registry, from_json, override
 from nmtgrid.base.errors import ConfigError, nearest
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Traits, TranslationModel
 from nmtgrid.models.bilstm import BiLSTM
 from nmtgrid.models.bilstm_config import BILSTM, BiLSTMConfig
 from nmtgrid.models.captioning.config import (
@@ -62,12 +62,13 @@ def register(
     *,
     of_pictures: bool = False,
 ) -> None:
-    """Enter an architecture into the zoo. Raises TypeError for a config that is no dataclass."""
-    if not dataclasses.is_dataclass(config):
-        raise TypeError(
-            f"the config of {name!r} must be a dataclass: write "
-            f"@dataclasses.dataclass(frozen=True) above class {config.__name__}"
-        )
+    """Enter an architecture into the zoo.
+
+    Raises TypeError for a config that is no dataclass and for what cannot make a model.
+    """
+    own_code.check_dataclass(config, f"the config of {name!r}")
+    parameters = ("config", "source_types", "target_types")
+    own_code.check_callable(make, f"the model of {name!r}", *parameters)
     by_name = {preset.name: preset for preset in presets}
     _ARCHITECTURES.add(name, Architecture(name, summary, config, make, by_name, of_pictures))
 
@@ -159,13 +160,34 @@ def from_config(
             "A model of these sizes is too large for any machine.",
             "Use smaller vocabularies, or smaller sizes in `model.*`.",
         ) from fault
-    # Model directories name this attribute: under another name they could not be loaded.
-    if model.architecture != arch:
-        raise ConfigError(
-            f"The architecture registered as `{arch}` calls itself `{model.architecture}`.",
-            f'Write `architecture = "{arch}"` in the class `{type(model).__name__}`.',
-        )
+    _check_model(arch, model)
     return model
+
+
+def _check_model(arch: str, model: Any) -> None:
+    """Raise ConfigError if what an architecture has made lacks a part that every model has."""
+    name = type(model).__name__
+    if not isinstance(model, TranslationModel):
+        raise ConfigError(
+            f"The architecture `{arch}` has made a `{name}`, which is no model.",
+            f"Write `class {name}(TranslationModel)` (nmtgrid.models.api).",
+        )
+    # Model directories name this attribute: under another name they could not be loaded.
+    own_name = getattr(model, "architecture", None)
+    if own_name != arch:
+        calls = "has no name" if own_name is None else f"calls itself `{own_name}`"
+        raise ConfigError(
+            f"The architecture registered as `{arch}` {calls}.",
+            f'Write `architecture = "{arch}"` in the class `{name}`.',
+        )
+    for attribute, kind, text in (("traits", Traits, "Traits()"), ("config", object, "config")):
+        if not isinstance(getattr(model, attribute, None), kind):
+            raise ConfigError(
+                f"The model `{name}` of the architecture `{arch}` has no `{attribute}`.",
+                f"Write `self.{attribute} = {text}` in its constructor.",
+            )
+    methods = ("features", "begin", "step", "report")
+    own_code.check_methods(model, f"the model `{name}`", TranslationModel, methods)
 
 
 register(

@@ -9,7 +9,6 @@ of its settings.
 from __future__ import annotations
 
 import dataclasses
-import inspect
 import itertools
 import math
 import re
@@ -27,6 +26,7 @@ from nmtgrid.base.own_code import (
     definition_line,
     imported_name,
     own_definitions,
+    undecorated,
 )
 from nmtgrid.base.spans import MOST_NUMBERS, decimals, shortened, whole_numbers
 
@@ -282,20 +282,13 @@ def _check_dataclass(policy: type) -> None:
     """Raise ConfigError if a class of a user-defined policy has settings but is no dataclass."""
     from nmtgrid.online.policies import Policy
 
-    fields = {field.name for field in dataclasses.fields(Policy)}
-    for cls in policy.__mro__[: policy.__mro__.index(Policy)]:
-        # Other attributes of the base, such as `wants_alignment`, are no settings.
-        settings = [
-            name
-            for name, hint in inspect.get_annotations(cls).items()
-            if (name in fields or not hasattr(Policy, name)) and "ClassVar" not in str(hint)
-        ]
-        if settings and "__dataclass_fields__" not in vars(cls):
-            raise ConfigError(
-                f"{definition_line(cls.__name__)}the reading policy `{cls.__name__}` is no "
-                f"dataclass: {list_names(settings)} would be ignored.",
-                f"Write `@dataclasses.dataclass(frozen=True)` above `class {cls.__name__}`.",
-            )
+    if lost := undecorated(policy, Policy):
+        name = lost[0].__name__
+        raise ConfigError(
+            f"{definition_line(name)}the reading policy `{name}` is no dataclass: "
+            f"{list_names(lost[1])} would be ignored.",
+            f"Write `@dataclasses.dataclass(frozen=True)` above `class {name}`.",
+        )
 
 
 def unknown_policy(name: str, stored: Iterable[str] | None = None) -> ConfigError:

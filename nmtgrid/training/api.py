@@ -48,11 +48,16 @@ def checked(parts: object) -> LossParts:
     problem = ""
     if not isinstance(parts, LossParts):
         problem = f"a {type(parts).__name__} in place of LossParts"
+    elif not isinstance(parts.tokens, int) or parts.tokens < 1:
+        problem = f"`tokens` that are no whole number above 0, but {parts.tokens!r}"
     else:
         tensors = {"total": parts.total, "nll": parts.nll, **parts.extra}
         wrong = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
         if wrong:
             problem = f"a `{wrong[0]}` that is no tensor"
+        elif arrays := [name for name, value in tensors.items() if value.dim()]:
+            shape = list(tensors[arrays[0]].shape)
+            problem = f"a `{arrays[0]}` of shape {shape}, which is no single number"
         elif torch.is_grad_enabled() and not parts.total.requires_grad:
             problem = "a `total` without a gradient"
     if problem:
@@ -131,3 +136,21 @@ class Objectives(Registry[ObjectiveKind]):
         self.wrap = wrap
         for kind in kinds:
             self.add(kind.name, kind)
+
+    def add(self, name: str, entry: ObjectiveKind) -> None:
+        """Enter `entry` under `name`. Raises TypeError for what is no objective."""
+        if not isinstance(entry, ObjectiveKind):
+            raise TypeError(
+                f"the objective {name!r} must be an ObjectiveKind: write objectives.add({name!r}, "
+                f"ObjectiveKind({name!r}, DESCRIPTION, SETTINGS, CLASS))"
+            )
+        own_code.check_dataclass(entry.settings, f"the settings of {name!r}")
+        own_code.check_callable(entry.make, f"the constructor of {name!r}", "settings")
+        super().add(name, entry)
+
+    def make(self, name: str, settings: Any) -> Objective:
+        """Return the objective `name`. Raises ConfigError for one that lacks a method."""
+        objective = self.get(name).make(settings)
+        methods = ("check", "agent", "loss")
+        own_code.check_methods(objective, f"the objective `{name}`", Objective, methods)
+        return objective

@@ -24,7 +24,7 @@ from typing import Any
 from torch import Tensor
 
 from nmtgrid.base.errors import StorageError
-from nmtgrid.base.io.arrays import load_tensors, save_tensors, verify
+from nmtgrid.base.io.arrays import UNTRAINED, load_tensors, save_tensors, verify
 from nmtgrid.base.io.atomic import (
     CHECKSUM,
     link_target,
@@ -55,6 +55,8 @@ class Snapshot:
     weights: dict[str, Tensor]
     tensors: dict[str, Tensor]
     facts: dict[str, Any]
+    is_trained: bool = True
+    """False before the first update: whoever decodes with such weights is warned."""
 
 
 class _Facts(Record):
@@ -100,11 +102,12 @@ class Checkpoints:
             remove_folder(leftover)
         try:
             part.mkdir(parents=True)
-            save_tensors(part / LAST, snapshot.weights)
+            facts = {} if snapshot.is_trained else {UNTRAINED: "true"}
+            save_tensors(part / LAST, snapshot.weights, facts)
             save_tensors(part / _TENSORS, snapshot.tensors)
             write_json(part / _FACTS, with_checksum({"format": FORMAT, **snapshot.facts}))
             if best is not None:
-                save_tensors(part / BEST, best)
+                save_tensors(part / BEST, best, facts)
             # Unchanged best weights are linked: they cost no room and no time.
             elif existing and (existing[-1] / BEST).exists():
                 _link(existing[-1] / BEST, part / BEST)

@@ -25,7 +25,7 @@ from nmtgrid.base.config import (
     to_json,
 )
 from nmtgrid.base.config_file import ConfigFile, dotted
-from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError
+from nmtgrid.base.errors import ConfigError, DataError, ModelError, StorageError, list_names
 from nmtgrid.base.io.atomic import link_target, reason, remove_folder
 from nmtgrid.base.io.lock import NAME as LOCK
 from nmtgrid.base.io.lock import FolderLock
@@ -265,6 +265,16 @@ def _kind(
 def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) -> RunSettings:
     """Return `settings` with preset, file, flags and `--set`, all faults in one error."""
     names = [text.split("=")[0].strip() for text in request.changes]
+    own = {f"objective.{field.name}" for field in dataclasses.fields(settings.objective)}
+    # Presets are written for the objectives of this toolkit; one's own may have other settings.
+    unknown = [name for name in preset if name.startswith("objective.") and name not in own]
+    if unknown:
+        raise ConfigError(
+            f"The preset `{request.preset}` sets {list_names(unknown)}, which the objective "
+            f"`{settings.objective_name}` does not have.",
+            "Let its settings inherit from `nmtgrid.training.settings.SmoothedSettings`, or leave "
+            "out `--preset`.",
+        )
     faults = [
         f"`--set {name}`: use the option `--{_OPTION[name]}`." for name in names if name in _OPTION
     ]
@@ -499,7 +509,7 @@ def make_objective(
     `run_folder` as in `Wrapper`.
     """
     check_r_drop(settings, objectives)
-    objective = objectives.get(settings.objective_name).make(settings.objective)
+    objective = objectives.make(settings.objective_name, settings.objective)
     check_smoothing(settings, objectives, run_folder)
     return objectives.wrap(objective, settings, dataset, device, run_folder)
 

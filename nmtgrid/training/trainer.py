@@ -548,7 +548,7 @@ class Trainer:
         if best is None and self.selection.best.nll is None:
             # Nothing has been validated yet: the newest weights are the best ones.
             best = weights
-        snapshot = Snapshot(weights, tensors, facts)
+        snapshot = Snapshot(weights, tensors, facts, is_trained=progress.update > 0)
         folder = self.checkpoints.save(snapshot, best) if self.processes.is_first else Path()
         # Also a barrier: no process goes on before the state is on the disk.
         first, *_ = self.processes.gather(os.fsencode(folder))

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 # The header's entry that holds the checksum.
 CHECKSUM = "nmtgrid.sha256"
+# The header's entry of weights that no update has changed yet.
+UNTRAINED = "nmtgrid.untrained"
 # Prefix of a checksum that includes the header, its own digits counted as zeros.
 _WHOLE = "whole:"
 # Placeholder of a checksum that is not known yet.
@@ -211,8 +213,10 @@ class ArrayFile:
                 file.close()
 
 
-def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write `tensors` as a safetensors file with a checksum in its header."""
+def save_tensors(
+    path: Path, tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None
+) -> None:
+    """Write `tensors` as a safetensors file with `facts` and a checksum in its header."""
     from safetensors.torch import save
 
     # Sorted, so that equal tensors give equal files.
@@ -224,7 +228,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
             stored[name] = tensor.clone()
         seen.add(tensor.data_ptr())
     # The library writes the header; the checksum then replaces a placeholder of the same length.
-    blob = memoryview(save(stored, {CHECKSUM: _UNKNOWN}))
+    blob = memoryview(save(stored, {CHECKSUM: _UNKNOWN, **(facts or {})}))
     start = 8 + struct.unpack("<Q", blob[:8])[0]
     with atomic_file(path) as file:
         file.write(_with_checksum(bytes(blob[:start]), [blob[start:]]))

@@ -55,7 +55,7 @@ def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, An
     # A training makes these checks before its first update: the plan refuses what it would refuse.
     check_smoothing(settings, objectives)
     check_r_drop(settings, objectives)
-    objectives.get(settings.objective_name).make(settings.objective).check(model)
+    objectives.make(settings.objective_name, settings.objective).check(model)
     if dataset is None or lengths is not None:
         pair = lengths or (ASSUMED_LENGTH, ASSUMED_LENGTH)
         pairs, flops = _assumed_work(model, settings, *pair)

@@ -159,6 +159,11 @@ class GridModel(TranslationModel):
         """Return the cells of rows and columns that broadcast to each other."""
         return rows + columns
 
+    def check_prefixes(self) -> None:
+        super().check_prefixes()
+        if self.area != "cell":
+            prefix_pooling(self.aggregator)
+
     def _check_sites(self, batch: Batch, sites: PredictionSites) -> None:
         if sites.depth is not None:
             raise self.no_exits()

@@ -48,8 +48,7 @@ class WaitKSettings(SmoothedSettings):
 
 class _Online(BaseObjective[Settings]):
     def check(self, model: TranslationModel) -> None:
-        if not model.traits.prefix_safe:
-            raise model.refusal()
+        model.check_prefixes()
 
 
 class WaitKLikelihood(_Online[WaitKSettings]):

@@ -224,7 +224,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("own")
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    names = "my_model.py", "my_attention.py", "my_aggregation.py"
+    names = "my_model.py", "my_attention.py", "my_aggregation.py", "my_objective.py"
     for name, block in zip(names, blocks, strict=True):
         (folder / name).write_text(block, encoding="utf-8")
     return folder
@@ -262,10 +262,12 @@ def test_the_page_of_80_lines_trains_and_translates(
     # As they stand there, in a folder of their own, with fewer pairs and updates.
     text = PAGE.read_text(encoding="utf-8")
     commands = re.findall(r"^    nmtgrid (.*)$", text, re.MULTILINE)
-    assert [line.split()[0] for line in commands] == ["preprocess", "bpe", "train", "decode"]
+    assert [line.split()[0] for line in commands] == [
+        "preprocess", "bpe", "train", "decode", "train",
+    ]  # fmt: skip
     lines = []
     for command in commands:
-        for word in ("DATA", "MODEL", "my_model.py"):
+        for word in ("DATA", "MODEL", "LATER", "my_model.py", "my_objective.py"):
             command = command.replace(word, str(home / word))
         lines.append(command.replace("2000", "100").replace("updates 300", "updates 4").split())
     for words in lines[:2]:  # they know no architecture
@@ -275,6 +277,7 @@ def test_the_page_of_80_lines_trains_and_translates(
     for code, said in run_in_one_process(home, lines[2:]):
         assert code == 0, said
     assert (home / "MODEL" / "model.safetensors").is_file()
+    assert (home / "LATER" / "model.safetensors").is_file()
     # Here nothing was imported, which the message says how to do.
     for words in (["decode", str(home / "MODEL")], ["train", str(home / "DATA"), "--out", "no",
                                                     "--arch", "mean"]):  # fmt: skip
@@ -291,10 +294,13 @@ def test_an_own_aggregation_trains_and_is_refused_for_prefixes(
     small += ["--import", str(home / "my_aggregation.py"), "--arch", "pervasive-smooth"]
     words = ["train", str(toy_dataset), *small, "--out"]
     online = ["--objective", "wait-k-area", "--set", "model.source_causal=true"]
-    lines = [*words, str(tmp_path / "offline")], [*words, str(tmp_path / "online"), *online]
-    (code, first), (refused, message) = run_in_one_process(home, lines)
+    refused = [*words, str(tmp_path / "online"), *online]
+    lines = [*words, str(tmp_path / "offline")], [*refused, "--dry-run"], refused
+    (code, first), *others = run_in_one_process(home, lines)
     assert code == 0 and "cannot be computed" not in first, first
-    assert refused == 2 and "`LogSumExp` cannot be computed for every" in message
+    for code, message in others:
+        assert code == 2 and "`LogSumExp` cannot be computed for every" in message
+    assert not list(tmp_path.glob("online/*.safetensors"))
 
 
 def test_the_invariant_tests_run_over_it(home: Path) -> None:
