@@ -332,13 +332,14 @@ def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
             Patch(facecolor="none", edgecolor=AXIS,
                   label="outlined: near the end (> 0.9, end symbol counted)"),
         ]  # fmt: skip
-        add_legend(figure, handles)
+        add_legend(figure, handles, "Exits at the beginning and near the end")
 
 
 def draw_histograms(
-    histograms: Sequence[Histogram], path: Path, *, x_label: str, y_label: str, unit: str
+    histograms: Sequence[Histogram], path: Path, *, title: str, labels: tuple[str, str]
 ) -> None:
-    """Draw joint histograms, a system each, in percent of all its `unit`."""
+    """Draw joint histograms, a system each, in percent; `title` begins with what is counted."""
+    x_label, y_label = labels
     rows = max(map(_used_rows, histograms))
     size = 0.36 * (len(histograms[0].edges) - 1) + 0.7, 0.26 * rows + 1.0
     greatest = max(
@@ -350,10 +351,9 @@ def draw_histograms(
             _draw_cells(axes, histogram, greatest)
             axes.set_ylim(-0.5, rows - 0.5)
             axes.set_xlabel(x_label)
-        add_legend(
-            figure,
-            [Patch(facecolor="none", label=f"percent of all {unit}; an empty cell has none")],
-        )
+        unit = title.partition(" ")[0].lower()
+        note = f"percent of all {unit}; an empty cell has none"
+        add_legend(figure, [Patch(facecolor="none", label=note)], title)
 
 
 def _used_rows(histogram: Histogram) -> int:
@@ -489,12 +489,17 @@ def _pictures(
 ) -> list[Picture]:
     what = "exit (block)" if step == 1 else "mean exit (blocks)"
     rounded = "" if step == 1 else f" Mean exits are rounded to the nearest {step:g}."
-    of_sentences = f"in percent of all sentences; colours grow with the square root.{rounded}"
 
-    def histograms(name: str, x_label: str, y_label: str = what) -> Callable[[Path], None]:
-        chosen, unit = [of_system[name] for of_system in joint], name.partition("_")[0]
-        return lambda path: draw_histograms(
-            chosen, path, x_label=x_label, y_label=y_label, unit=unit
+    def histograms(name: str, title: str, cells: str, x_label: str) -> Picture:
+        is_of_tokens = cells.startswith("tokens")
+        of_all = "tokens, the end symbols counted" if is_of_tokens else "sentences"
+        caption = f"{title}, in percent of all {of_all}; colours grow with the square root."
+        chosen = [of_system[cells] for of_system in joint]
+        labels = x_label, "exit (block)" if is_of_tokens else what
+        return Picture(
+            name,
+            caption + ("" if is_of_tokens else rounded),
+            lambda path: draw_histograms(chosen, path, title=title, labels=labels),
         )
 
     pictures = [
@@ -505,23 +510,19 @@ def _pictures(
             "tokens.",
             lambda path: draw_positions(systems, path),
         ),
-        Picture(
-            "exits-confidence",
-            "Tokens by exit and confidence, in percent of all tokens, the end symbols counted; "
-            "colours grow with the square root.",
-            histograms("tokens_by_exit_and_confidence", "confidence (probability)", "exit (block)"),
+        histograms(
+            "exits-confidence", "Tokens by exit and confidence", "tokens_by_exit_and_confidence",
+            "confidence (probability)",
         ),
-        Picture(
-            "exits-source-lengths",
-            f"Sentences by exit and source length, {of_sentences}",
-            histograms("sentences_by_exit_and_source_length", "source length (units)"),
+        histograms(
+            "exits-source-lengths", "Sentences by exit and source length",
+            "sentences_by_exit_and_source_length", "source length (units)",
         ),
-        Picture(
-            "exits-sentence-confidence",
-            f"Sentences by exit and mean confidence, {of_sentences}",
-            histograms("sentences_by_exit_and_confidence", "mean confidence (probability)"),
+        histograms(
+            "exits-sentence-confidence", "Sentences by exit and mean confidence",
+            "sentences_by_exit_and_confidence", "mean confidence (probability)",
         ),
-    ]
+    ]  # fmt: skip
     if any(system.examples for system in systems):
         pictures.append(
             Picture(

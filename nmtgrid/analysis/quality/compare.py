@@ -318,9 +318,10 @@ def _scores_picture(
     tests: Sequence[dict[str, Any]],
 ) -> Picture:
     bootstrap = next((test for test in tests if test["test"] == "bootstrap"), None)
-    caption = "Corpus scores of all systems."
+    note = ""
     if bootstrap is not None:
-        caption += f" Lines: 95 % of {bootstrap['samples']:,} bootstrap samples."
+        note = f"Lines: 95 % of {bootstrap['samples']:,} bootstrap samples"
+    caption = "Corpus scores of all systems." + (f" {note}." if note else "")
     series = []
     for index, system in enumerate(names):
         ends: list[list[float]] = []
@@ -338,7 +339,13 @@ def _scores_picture(
         "scores",
         caption,
         lambda path: draw_bars(
-            groups, series, path, title="Corpus scores", x_label=x_label, y_label="score (percent)"
+            groups,
+            series,
+            path,
+            title="Corpus scores",
+            x_label=x_label,
+            y_label="score (percent)",
+            note=note,
         ),
     )
 
