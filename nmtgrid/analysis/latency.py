@@ -52,6 +52,8 @@ class OnlineResult:
     """Seconds of work, if measured."""
     average_exit: float | None
     """Blocks per token, with early exits."""
+    erasure: float | None
+    """Normalised erasure, of policies that take tokens back."""
 
     def latency(self, metric: str, unit: Unit, convention: Convention) -> float:
         """Return a metric of `metrics.latency.METRICS` or `length_ratio`; NaN if undefined."""
@@ -90,6 +92,7 @@ class _Row(Record, rename={"oracle": "lambda"}):
     computation_aware: dict[str, Finite | None] | None = None
     seconds_per_token: NonNegative | None = None
     average_exit: NonNegative | None = None
+    erasure: NonNegative | None = None
 
     def result(self, evaluation: Evaluation, corpus: str, split: str, model: str) -> OnlineResult:
         """Return the row with the parameter. Raises ValueError where it lacks that."""
@@ -125,6 +128,7 @@ class _Row(Record, rename={"oracle": "lambda"}):
             model,
             self.seconds_per_token,
             self.average_exit,
+            self.erasure,
         )
 
 
@@ -424,6 +428,7 @@ def _settings_table(
 ) -> tuple[list[dict[str, Any]], Table]:
     """Return the rows of the file and the table; `with_time` has computation-aware metrics."""
     names = (*METRICS, *(name for name in TITLES if with_time and name.startswith(AWARE)))
+    revises = any(result.erasure is not None for result in results)
     rows = []
     for result in results:
         figures = {name: result.latency(name, unit, convention) for name in names}
@@ -435,6 +440,7 @@ def _settings_table(
             **nan_to_none({name.replace("-", "_"): value for name, value in figures.items()}),
             "length_ratio": nan_to_none(result.latency("length_ratio", unit, convention)),
             **(time if with_time else {}),
+            **({"erasure": result.erasure} if revises else {}),
         })  # fmt: skip
     shown = [*METRICS, "length_ratio"]
     headings = [*map(heading, METRICS), "ratio"]
@@ -445,12 +451,17 @@ def _settings_table(
         headings = ["AL", "CA-AL", "LAAL", "CA-LAAL", "ms/token", "exit"]
         caption = f"BLEU tokenised (percent); latency in source {unit}s, {convention} convention, "
         caption += "CA-:\ncomputation-aware; exit: blocks per token (-: all)"
+    if revises:
+        headings.append("NE")
+        caption += "; NE: normalised\nerasure, tokens taken back for each that stays"
     cells = []
     for result, row in zip(results, rows, strict=True):
         figures_shown = [*map(row.get, shown)]
         if with_time:
             seconds = result.seconds_per_token
             figures_shown += [None if seconds is None else 1000 * seconds, result.average_exit]
+        if revises:
+            figures_shown.append(result.erasure)
         title = result.setting.title.replace(" = ", "=")
         cells.append([result.system, title, result.bleu, *figures_shown])
     return rows, Table(caption, ["system", "", "BLEU", *headings], cells)

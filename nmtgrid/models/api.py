@@ -298,6 +298,29 @@ class Step:
     readiness: Tensor | None = None
 
 
+def check_features(model: TranslationModel, features: object, count: int, size: int) -> None:
+    """Raise ConfigError unless a model, perhaps a user's own, has returned features [M, D]."""
+    if not isinstance(features, Tensor) or features.shape != (count, size):
+        raise _misshapen(model, "features", features, f"a tensor of shape {[count, size]}")
+
+
+def check_step(model: TranslationModel, step: object, rows: int) -> None:
+    """Raise ConfigError unless a model, perhaps a user's own, has returned a step of R rows."""
+    if not isinstance(step, Step):
+        raise _misshapen(model, "step", step, "a Step")
+    if step.logits.dim() != 2 or len(step.logits) != rows:
+        raise _misshapen(model, "step", step.logits, f"logits of shape [{rows}, vocabulary]")
+
+
+def _misshapen(model: TranslationModel, method: str, value: object, wanted: str) -> ConfigError:
+    shape = f" of shape {list(value.shape)}" if isinstance(value, Tensor) else ""
+    return ConfigError(
+        f"The method `{method}` of `{type(model).__name__}` has returned a "
+        f"{type(value).__name__}{shape}.",
+        f"Here it must return {wanted}.",
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class Classifier:
     """The output projection: weight [V, D] and bias [V] (or None), read by the fused loss."""

@@ -25,7 +25,7 @@ from nmtgrid.base.devices import without_gradients
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.base.rows import is_token, repeat, take
-from nmtgrid.models.api import Step, TranslationModel, with_exits
+from nmtgrid.models.api import Step, TranslationModel, check_step, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.beams import (
     FinishedHypotheses,
@@ -450,6 +450,7 @@ class SearchRun:
         for model, state in self._pairs():
             if self.halt is None:
                 step = model.step(tokens, state, reads=reads, align=align)
+                check_step(model, step, len(tokens))
             else:
                 halt = _RowHalt(self.halt, self.keys[sentence])
                 step = with_exits(model).step(tokens, state, reads=reads, align=align, halt=halt)

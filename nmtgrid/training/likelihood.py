@@ -16,7 +16,7 @@ from nmtgrid.base import console
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Teacher, linear_cross_entropy
 from nmtgrid.layers.soft_targets import SoftTargets
-from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel
+from nmtgrid.models.api import Classifier, PredictionSites, TranslationModel, check_features
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.settings import SmoothedSettings
 
@@ -112,6 +112,8 @@ def site_loss(
     tokens = batch.token_count
     features = model.features(*both_passes(batch, sites))
     classifier = model.classifier()
+    count = len(sites) * (1 if batch.r_drop is None else 2)
+    check_features(model, features, count, classifier.weight.shape[1])
     if not torch.is_grad_enabled():
         # Detached, so that the fused loss computes no gradients in its forward pass.
         classifier = classifier.detached()

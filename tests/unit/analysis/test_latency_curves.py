@@ -326,6 +326,19 @@ def test_a_computation_aware_metric_is_in_the_table(
     assert "seconds_per_token" not in json.loads(report.read_text())["settings"][0]
 
 
+def test_tokens_taken_back_are_in_the_table(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "r.json"
+    folder = write(tmp_path / "a", [ROWS[0] | {"erasure": 0.25}, ROWS[1]])
+    assert run(folder, "--json", report) == 0
+    first, second = json.loads(report.read_text())["settings"]
+    assert first["erasure"] == 0.25 and second["erasure"] is None
+    lines = [re.findall(r"[\w.=/-]+", line) for line in capsys.readouterr().err.splitlines()]
+    assert any(line[-2:] == ["ratio", "NE"] for line in lines)
+    assert [line[-1] for line in lines if line[:1] == ["m"]] == ["0.25", "-"]
+
+
 def test_evaluations_of_other_sentences_are_refused(tmp_path: Path, capsys: Any) -> None:
     folders = []
     for name, count in (("a", 9), ("b", 8), ("c", None), ("valid", 9), ("other", 9)):

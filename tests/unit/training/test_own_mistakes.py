@@ -89,6 +89,12 @@ def test_objectives(
         ("(BiLSTM)", "(zoo.Preset)", "which is no model"),
         ('    architecture = "mine"', "    pass", "calls itself `bilstm`"),
         ('"mine"\n', '"mine"\n    def features(self, batch):\n        pass\n', "other parameters"),
+        (
+            '"mine"\n',
+            '"mine"\n    def features(self, batch, sites):\n'
+            "        return super().features(batch, sites)[:-1]\n",
+            r"`features` of `Mine` has returned a Tensor of shape \[\d+, 16\]",
+        ),
         ('"mine"\n', '"mine"\n    step = None\n', r"no method `step`.*\*, reads=\.\.\., align"),
         ('"mine"\n', '"mine"\n    def report(self):\n        pass\n', "other parameters"),
         (
@@ -176,3 +182,32 @@ def test_weights_of_a_run_that_failed_at_once_are_not_taken_for_trained(
     assert train("--resume", "--import", mended, "--out", out) == 0
     assert main(decode) == 0
     assert not any("has not been trained" in line for line in messages)
+
+
+@pytest.mark.parametrize(
+    ("returned", "problem"),
+    [
+        ("step.logits, step.state", r"a tuple\. Here it must return a Step"),
+        (
+            "dataclasses.replace(step, logits=step.logits[None])",
+            r"shape \[1, 192, \d+\]\. Here it must return logits of shape \[192, vocabulary\]",
+        ),
+    ],
+)
+def test_steps(
+    returned: str,
+    problem: str,
+    toy_dataset: Path,
+    tmp_path: Path,
+    refused: Callable[..., str],
+) -> None:
+    file = tmp_path / "steps.py"
+    step = (
+        '"mine"\n\n    def step(self, tokens, state, *, reads=None, align=False):\n'
+        f"        step = super().step(tokens, state)\n        return {returned}\n"
+    )
+    text = f"import dataclasses\n{ARCHITECTURE}".replace('"mine"\n', step, 1)
+    file.write_text(text, encoding="utf-8")
+    words = ["--import", file, "--arch", "mine", "--set", "model.size=16", "--max-updates", 1]
+    # The validation translates.
+    assert re.search(problem, refused("train", toy_dataset, *words, "--out", tmp_path / "model"))
