@@ -22,6 +22,7 @@ from nmtgrid.base.config import meanings
 from nmtgrid.base.errors import ConfigError, list_names, merged, nearest
 from nmtgrid.base.own_code import (
     ADVICE,
+    check_methods,
     check_unique,
     definition_line,
     imported_name,
@@ -274,6 +275,8 @@ def policy_class(name: str) -> Any:
             "Add `decide(self, proposal)`, which returns a tensor [R] of bools: True where a row "
             "writes.",
         )
+    changed = [m for m in ("decide", "next_reads") if getattr(policy, m) is not getattr(base, m)]
+    check_methods(object.__new__(policy), f"the reading policy `{name}`", base, changed)
     _check_dataclass(policy)
     return policy
 

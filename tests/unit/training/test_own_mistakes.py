@@ -162,6 +162,18 @@ def test_own_code_that_leaves_the_program_is_no_success(
     assert f"{file}:7: your own code failed: SystemExit" in message
 
 
+def test_a_policy_with_other_parameters(
+    tiny_model: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    file, lines = tmp_path / "odd.py", tmp_path / "in.txt"
+    file.write_text(POLICY.replace("self, proposal", "self"), encoding="utf-8")
+    lines.write_text("a b\n", encoding="utf-8")
+    words = [lines, "--import", file, "--stream", "--policy", "Leaves"]
+    message = refused("decode", tiny_model, *words)
+    assert "`Leaves` has a method `decide` with other parameters" in message
+    assert "Write `def decide(self, proposal)`." in message
+
+
 def test_weights_of_a_run_that_failed_at_once_are_not_taken_for_trained(
     toy_dataset: Path, tmp_path: Path, messages: list[str]
 ) -> None:
