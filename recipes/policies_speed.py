@@ -86,28 +86,27 @@ def rows_of(
             latencies = sentence_latencies(sentences, outcomes[setting], joiner)
             delays[setting] = latencies["token", "thesis"].mean().dal
     cost = {s: 1000 * statistics.median(seconds[s]) / max(tokens[s], 1) for s in settings}
-    wait_k = [setting for setting in settings if setting.policy == "wait-k"]
+    wait_k = [s for s in settings if s.policy == "wait-k" and not math.isnan(delays[s])]
     rows = []
     for setting in settings:
-        nearest = min(wait_k, key=lambda other: abs(delays[other] - delays[setting]))
-        ratios = [
-            (spent / tokens[setting]) / (other / tokens[nearest])
-            for spent, other in zip(seconds[setting], seconds[nearest], strict=True)
-        ]
-        rows.append(
-            {
-                "setting": setting.title,
-                # Of empty translations alone it is not defined.
-                "dal": None if math.isnan(delays[setting]) else delays[setting],
-                "predictions_per_token": predicted[setting] / max(tokens[setting], 1),
-                "ms_per_token": cost[setting],
-                "beside": nearest.title,
-                "ratio": statistics.median(ratios),
-                "least": min(ratios),
-                "most": max(ratios),
-                "rounds": rounds,
-            }
-        )
+        # Of empty translations alone there is neither a delay nor a time for each token.
+        is_defined = not math.isnan(delays[setting])
+        row = {
+            "setting": setting.title,
+            "dal": delays[setting] if is_defined else None,
+            "predictions_per_token": predicted[setting] / max(tokens[setting], 1),
+            "ms_per_token": cost[setting],
+        }
+        compared = dict.fromkeys(("beside", "ratio", "least", "most"))
+        if wait_k and is_defined:
+            nearest = min(wait_k, key=lambda other: abs(delays[other] - delays[setting]))
+            ratios = [
+                (spent / tokens[setting]) / (other / tokens[nearest])
+                for spent, other in zip(seconds[setting], seconds[nearest], strict=True)
+            ]
+            values = (nearest.title, statistics.median(ratios), min(ratios), max(ratios))
+            compared = dict(zip(compared, values, strict=True))
+        rows.append({**row, **compared, "rounds": rounds})
     return rows
 
 
