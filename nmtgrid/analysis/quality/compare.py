@@ -187,7 +187,8 @@ def _finding(
     elif len(names) > 1:
         why = "" if _is_testable(evaluation) else ": it would need two sentences or more"
         how = f"No test says whether that is chance{why}. {how}"
-    warnings = [f"Beware: {mismatch}" for mismatch in evaluation.case_mismatches()]
+    mismatches = [*evaluation.case_mismatches(), *evaluation.token_mismatches()]
+    warnings = [f"Beware: {mismatch}" for mismatch in mismatches]
     return "\n\n".join([" ".join(sentences), *warnings, how])
 
 

@@ -10,9 +10,10 @@ import dataclasses
 import functools
 import math
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -212,15 +213,28 @@ class Evaluation:
         """
         if self.lowercase:
             return []
-        expected = _capitals(self.reference_lines)
-        shares = [_capitals(system.lines) for system in self.systems]
+        return self._mismatches(_capitals, "with a capital", _CASE, ", but case counts.")
+
+    def token_mismatches(self) -> list[str]:
+        """Return a warning for each system if only it or only the reference is tokenised.
+
+        The tokenisers of scores do not undo all that those of a corpus do.
+        """
+        end = ": words count as different that are not."
+        return self._mismatches(_apart, "with a full stop or a comma apart", _TOKENISED, end)
+
+    def _mismatches(
+        self, share: Callable[[Sequence[str]], float], what: str, unlike: _Unlike, end: str
+    ) -> list[str]:
+        expected = share(self.reference_lines)
+        shares = [share(system.lines) for system in self.systems]
         # A share of nothing is NaN, which no comparison holds for.
         return [
-            f"{_MISMATCHES[actual < expected].format(system.name)} (lines with a capital: "
-            f"{100 * actual:.0f} %, of the references {100 * expected:.0f} %), but case counts."
+            f"{unlike.texts[actual < expected].format(system.name)} (lines {what}: "
+            f"{100 * actual:.0f} %, of the references {100 * expected:.0f} %){end}"
             for system, actual in zip(self.systems, shares, strict=True)
-            if (actual <= _NO_CAPITALS and expected >= _CAPITALS)
-            or (expected <= _NO_CAPITALS and actual >= _CAPITALS)
+            if (actual <= unlike.most and expected >= unlike.least)
+            or (expected <= unlike.most and actual >= unlike.least)
         ]
 
     def source_mismatches(self) -> list[str]:
@@ -256,18 +270,38 @@ _RESCORED: Mapping[str, Callable[[NDArray[numpy.float64], int], NDArray[numpy.fl
     "sentence-bleu": lambda sums, count: sums / count,
 }
 """Scores in percent of sums over so many sentences [samples, columns]; sentence BLEU is a mean."""
-_NO_CAPITALS, _CAPITALS = 0.01, 0.1
-"""Shares of lines with a capital: of lower-cased text at the most, of cased text at the least."""
-_MISMATCHES = {
+
+
+class _Unlike(NamedTuple):
+    """Shares of lines: of one kind of text at most, of the other at least; and what is then said,
+    by whether the system has less than the references."""
+
+    most: float
+    least: float
+    texts: Mapping[bool, str]
+
+
+_CASE = _Unlike(0.01, 0.1, {
     True: "`{}` is in lower case and the references are not",
     False: "The references are in lower case and `{}` is not",
-}
+})  # fmt: skip
+_TOKENISED = _Unlike(0.05, 0.5, {
+    True: "The references are tokenised and `{}` is not",
+    False: "`{}` is tokenised and the references are not",
+})  # fmt: skip
+_MARK = re.compile(r"(\s?)[.,](?=\s|$)")
 
 
 def _capitals(lines: Sequence[str]) -> float:
     """Return the share of lines with a capital among those whose letters have case, or NaN."""
     cased = [line for line in lines if line.lower() != line.upper()]
     return sum(line != line.lower() for line in cased) / len(cased) if cased else math.nan
+
+
+def _apart(lines: Sequence[str]) -> float:
+    """Return the share of lines with a space before a full stop or a comma, of those with any."""
+    marks = [found for line in lines if (found := _MARK.findall(line))]
+    return sum(any(spaces) for spaces in marks) / len(marks) if marks else math.nan
 
 
 def read_evaluation(

@@ -140,6 +140,8 @@ class EvaluationArguments(CommandArguments):
                 f"{mismatch} To compare without regard to case, as `decode` does for a lower-cased "
                 "dataset, add `--lowercase` or give the dataset with `--data`."
             )
+        for mismatch in evaluation.token_mismatches():
+            console.warn(f"{mismatch} Compare detokenised text, or tokenise both alike.")
         for mismatch in evaluation.source_mismatches():
             console.warn(mismatch)
         return evaluation

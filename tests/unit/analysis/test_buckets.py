@@ -317,6 +317,29 @@ def test_sides_of_unlike_case(hypotheses: list[str], references: list[str], faul
     assert not evaluation([hypotheses], references, None, "13a", True).case_mismatches()
 
 
+TOKENISED = "`s0` is tokenised and the references are not"
+TOKENISED_REFERENCES = "The references are tokenised and `s0` is not"
+
+
+@pytest.mark.parametrize(
+    ("hypotheses", "references", "fault"),
+    [
+        (["A cat , a dog ."], ["A cat, a dog."], TOKENISED),
+        (["A cat."], ["A cat ."], TOKENISED_REFERENCES),
+        (["A cat."], ["A dog."], ""),
+        (["A cat ."], ["A dog ."], ""),
+        (["A cat of 3.5 kg"], ["A cat ."], ""),
+        (["猫。"], ["犬 ."], ""),
+        # Lines without a mark say nothing; some lines of a tokenised text may lack the space.
+        (["A cat"] * 20 + ["A cat ."], ["A cat."] * 21, TOKENISED),
+        (["A cat ."] * 1 + ["A cat."] * 2, ["A cat."] * 3, ""),
+    ],
+)
+def test_sides_of_unlike_tokens(hypotheses: list[str], references: list[str], fault: str) -> None:
+    faults = evaluation([hypotheses], references, None, "13a").token_mismatches()
+    assert [text.split(" (")[0] for text in faults] == ([fault] if fault else [])
+
+
 def test_lengths_by_hand(tmp_path: Path) -> None:
     evaluated = evaluation([["a b c", "", "x y"], ["a", "b", "c"]], ["a b", "a", "x y"])
     section = lengths.lengths_section(evaluated)
