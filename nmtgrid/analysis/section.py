@@ -31,10 +31,16 @@ class Table:
     digits: int = 2
 
     @classmethod
-    def of(cls, title: str, columns: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Table:
+    def of(
+        cls,
+        title: str,
+        columns: Mapping[str, str],
+        rows: Sequence[Mapping[str, Any]],
+        digits: int = 2,
+    ) -> Table:
         """Return the table of JSON rows; `columns` has the key under each heading."""
         cells = [[row[key] for key in columns.values()] for row in rows]
-        return cls(title, list(columns), cells)
+        return cls(title, list(columns), cells, digits)
 
     def formatted(self) -> list[list[str]]:
         """Return the cells as they are shown."""

@@ -12,12 +12,14 @@ import dataclasses
 import logging
 import os
 import statistics
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import numpy
 import sacrebleu.significance
 from numpy.typing import NDArray
+from sacrebleu.metrics.base import Signature
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
@@ -175,9 +177,12 @@ def ter_counts(
 
 
 class Scorer:
-    """Turns sums of a metric's counts (of `ngrams`, `ter_counts`) into scores in percent."""
+    """Turns sums of a metric's counts (of `ngrams`, `ter_counts`) into scores in percent.
 
-    def __init__(self, name: MetricName, tokenize: str = "13a", lowercase: bool = False) -> None:
+    Under another name than a metric's it makes means of them.
+    """
+
+    def __init__(self, name: str, tokenize: str = "13a", lowercase: bool = False) -> None:
         self._metric = _counted(name, tokenize, lowercase)
         self.signature = str(self._metric.get_signature())
 
@@ -189,18 +194,19 @@ class Scorer:
 def paired_test(
     kind: TestName,
     samples: int,
-    counts: Mapping[MetricName, Sequence[NDArray[Any]]],
+    counts: Mapping[str, Sequence[NDArray[Any]]],
     tokenize: str = "13a",
     lowercase: bool = False,
     seed: int = SEED,
-) -> dict[MetricName, tuple[list[dict[str, Any]], str]]:
+) -> dict[str, tuple[list[dict[str, Any]], str]]:
     """Return for each metric the comparison of each system with the first, and the signature.
 
-    As JSON keys: the `score` in percent and the `p_value`; of the bootstrap the mean of the
-    resamples, and how far from it 95 % of them reach. The first system has no p-value; neither has
-    one that is `identical` to it, all of whose sentences have the same statistics.
+    As JSON keys: the `score`, a metric's in percent, and the `p_value`; of the bootstrap the mean
+    of the resamples, and how far from it 95 % of them reach. The first system has no p-value;
+    neither has one that is `identical` to it, all of whose sentences have the same statistics.
 
-    `counts` has [sentences, columns] for each system. These are sacreBLEU's own paired bootstrap
+    `counts` has [sentences, columns] for each system; under another name than a metric's they are
+    [sentences, 2], the first divided by the second. These are sacreBLEU's own paired bootstrap
     and approximate randomisation, with its random numbers. Raises ConfigError if more than 4 GiB of
     random numbers would be needed at once.
 
@@ -244,16 +250,35 @@ def paired_test(
 class _Lines:
     """A placeholder for a system's lines in sacreBLEU: the statistics that it would count."""
 
-    def __init__(self, counts: Mapping[MetricName, NDArray[Any]]) -> None:
+    def __init__(self, counts: Mapping[str, NDArray[Any]]) -> None:
         self.counts = counts
 
     def __len__(self) -> int:
         return len(next(iter(self.counts.values())))
 
 
-def _counted(name: MetricName, tokenize: str, lowercase: bool) -> Any:
-    """Return sacreBLEU's metric, made to take `_Lines`."""
-    metric = _metric(name, tokenize, lowercase)
+class _Mean:
+    """The mean of what another program gave each sentence, as sacreBLEU's tests take metrics."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def get_signature(self) -> Signature:
+        signature = Signature({"num_refs": None})
+        signature.update("score", "mean")
+        return signature
+
+    def _aggregate_and_compute(self, statistics: Sequence[Any]) -> types.SimpleNamespace:
+        return self._compute_score_from_stats(numpy.sum(statistics, axis=0))
+
+    def _compute_score_from_stats(self, sums: Sequence[float]) -> types.SimpleNamespace:
+        return types.SimpleNamespace(name=self.name, score=sums[0] / sums[1])
+
+
+def _counted(name: str, tokenize: str, lowercase: bool) -> Any:
+    """Return sacreBLEU's metric, or a mean, made to take `_Lines`."""
+    is_metric = name in get_args(MetricName)
+    metric: Any = _metric(cast(MetricName, name), tokenize, lowercase) if is_metric else _Mean(name)
     metric.num_refs = 1
 
     # SacreBLEU's test asks its metrics for the statistics of each line once and then only sums

@@ -312,12 +312,12 @@ def check_step(model: TranslationModel, step: object, rows: int) -> None:
         raise _misshapen(model, "step", step.logits, f"logits of shape [{rows}, vocabulary]")
 
 
-def _misshapen(model: TranslationModel, method: str, value: object, wanted: str) -> ConfigError:
+def _misshapen(model: TranslationModel, method: str, value: object, expected: str) -> ConfigError:
     shape = f" of shape {list(value.shape)}" if isinstance(value, Tensor) else ""
     return ConfigError(
         f"The method `{method}` of `{type(model).__name__}` has returned a "
         f"{type(value).__name__}{shape}.",
-        f"Here it must return {wanted}.",
+        f"Here it must return {expected}.",
     )
 
 

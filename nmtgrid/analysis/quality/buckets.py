@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -194,15 +195,17 @@ MEASURES: tuple[Measure, ...] = ("bleu", "sentence-bleu", "chrf")
 
 @dataclasses.dataclass(frozen=True)
 class BucketScores:
-    """Buckets, and scores by measure, bucket and system in percent (None: an empty bucket).
+    """Buckets, and scores by measure, bucket and system (None: an empty bucket).
+
+    Those of other programs are as they are, the others in percent.
 
     `intervals` are those of 95 % of the resamples of a bucket's sentences; None for fewer than two
     sentences, and without resamples.
     """
 
     buckets: Buckets
-    scores: Mapping[Measure, Sequence[Sequence[float | None]]]
-    intervals: Mapping[Measure, Sequence[Sequence[Interval | None]]]
+    scores: Mapping[str, Sequence[Sequence[float | None]]]
+    intervals: Mapping[str, Sequence[Sequence[Interval | None]]]
 
 
 def score_buckets(
@@ -218,20 +221,22 @@ def score_buckets(
     """
     properties = values(evaluation, by, difficulty)
     buckets = split(properties, edges or EDGES[by], by).filled()
-    scores = {measure: evaluation.scores(measure, buckets.sentences) for measure in MEASURES}
+    measures = (*MEASURES, *evaluation.segment_scores)
+    scores = {measure: evaluation.scores(measure, buckets.sentences) for measure in measures}
     return BucketScores(buckets, scores, _intervals(evaluation, buckets, samples))
 
 
 def _intervals(
     evaluation: Evaluation, buckets: Buckets, samples: int
-) -> dict[Measure, list[list[Interval | None]]]:
-    intervals: dict[Measure, list[list[Interval | None]]] = {
-        measure: [[] for _ in evaluation.systems] for measure in MEASURES
+) -> dict[str, list[list[Interval | None]]]:
+    measures = (*MEASURES, *evaluation.segment_scores)
+    intervals: dict[str, list[list[Interval | None]]] = {
+        measure: [[] for _ in evaluation.systems] for measure in measures
     }
     for lines in buckets.sentences:
         has_any = samples and len(lines) > 1
-        drawn = evaluation.resampled(MEASURES, lines, samples) if has_any else {}
-        for measure in MEASURES:
+        drawn = evaluation.resampled(measures, lines, samples) if has_any else {}
+        for measure in measures:
             for index, own in enumerate(intervals[measure]):
                 own.append(bootstrap.interval(drawn[measure][index]) if drawn else None)
     return intervals
@@ -247,7 +252,8 @@ def buckets_section(
 ) -> Section:
     """Return tables and pictures of `measures` by each property; JSON has all measures.
 
-    `measures` is BLEU if not given, and sentence BLEU by difficulty. Intervals are of so many
+    `measures` is BLEU if not given, and sentence BLEU by difficulty; scores of other programs are
+    shown in any case. Intervals are of so many
     resamples (0: no intervals).
     """
     drawn: list[tuple[Table, Picture]] = []
@@ -262,7 +268,7 @@ def buckets_section(
         # Section 4.5.6.1 shows the mean of sentence BLEU by difficulty, the other figures corpus
         # BLEU.
         usual: Sequence[Measure] = ("sentence-bleu",) if name == "difficulty" else ("bleu",)
-        for measure in measures or usual:
+        for measure in (*(measures or usual), *evaluation.segment_scores):
             drawn.append(_shown(evaluation.names, scored, measure))
         reports.append(_values(evaluation.names, scored))
     bleu, chrf = evaluation.scorer("bleu").signature, evaluation.scorer("chrf").signature
@@ -299,15 +305,16 @@ def _describe_intervals(samples: int) -> str:
     )
 
 
-def _shown(names: Sequence[str], scored: BucketScores, measure: Measure) -> tuple[Table, Picture]:
+def _shown(names: Sequence[str], scored: BucketScores, measure: str) -> tuple[Table, Picture]:
     """Return one measure in all buckets as a table and as a picture."""
+    heading, unit = TITLES.get(measure, measure), "percent" if measure in TITLES else "mean"
     buckets, columns = scored.buckets, scored.scores[measure]
     intervals = scored.intervals[measure]
-    title = f"{TITLES[measure]} by {NAMES[buckets.by]}"
+    title = f"{heading} by {NAMES[buckets.by]}"
     # "sentence BLEU" begins a line here; "chrF" is a name.
-    title = title if measure == "chrf" else title[0].upper() + title[1:]
+    title = title[0].upper() + title[1:] if measure == "sentence-bleu" else title
     caption = f"{title}. Under each bucket is the number of its sentences."
-    unit = "percent"
+    y_label = f"{heading} ({unit})"
     if buckets.without:
         caption += f" Of {buckets.without:,} sentences it is not known."
         unit += f"; without {plural(buckets.without, 'sentence')} of which it is not known"
@@ -318,11 +325,12 @@ def _shown(names: Sequence[str], scored: BucketScores, measure: Measure) -> tupl
         buckets.groups,
         title=title,
         caption=caption,
-        name=f"{measure}-by-{buckets.by}",
+        name=re.sub(r"[^\w.-]+", "-", f"{measure}-by-{buckets.by}"),
         x_label=AXES[buckets.by],
-        y_label=f"{TITLES[measure]} (percent)",
+        y_label=y_label,
         note=buckets.note,
         unit=unit,
+        digits=2 if measure in TITLES else 4,
     )
 
 
@@ -339,12 +347,13 @@ def _table_and_picture(
     y_label: str,
     unit: str,
     note: str = "",
+    digits: int = 2,
 ) -> tuple[Table, Picture]:
-    """Return the percent of each system in each bucket, with intervals where there are any."""
+    """Return the score of each system in each bucket, with intervals where there are any."""
     has_intervals = any(interval for own in intervals for interval in own)
     cells: list[list[Cell]] = [
         [
-            f"{value:.2f} {format_interval(interval) or ''}".rstrip()
+            f"{value:.{digits}f} {format_interval(interval, digits - 1) or ''}".rstrip()
             if has_intervals and value is not None
             else value
             for value, interval in zip(*own, strict=True)
@@ -355,7 +364,10 @@ def _table_and_picture(
     heading = f"{title} ({unit}" + ("; in brackets: 95 %)" if has_intervals else ")")
     rows = zip([group.label for group in groups], *sizes, *cells, strict=True)
     table = Table(
-        heading, [x_label, *(["sentences"] if sizes else []), *names], [[*row] for row in rows]
+        heading,
+        [x_label, *(["sentences"] if sizes else []), *names],
+        [[*row] for row in rows],
+        digits,
     )
     if has_intervals:
         note = f"lines: 95 % of the bootstrap samples{note and '; '}{note}"
@@ -384,10 +396,10 @@ def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
         "systems": [
             {
                 "system": system,
-                **{name.replace("-", "_"): scored.scores[name][index] for name in MEASURES},
+                **{name.replace("-", "_"): own[index] for name, own in scored.scores.items()},
                 **{
-                    f"{name.replace('-', '_')}_interval_95": scored.intervals[name][index]
-                    for name in MEASURES
+                    f"{name.replace('-', '_')}_interval_95": own[index]
+                    for name, own in scored.intervals.items()
                 },
             }
             for index, system in enumerate(names)

@@ -36,14 +36,15 @@ class ComparisonOptions:
     seed: int = SEED
 
 
-def corpus_scores(
-    evaluation: Evaluation, metrics: Sequence[MetricName]
-) -> dict[MetricName, list[float]]:
-    """Return the corpus scores of each system in percent by metric, equal to sacreBLEU's."""
+def corpus_scores(evaluation: Evaluation, metrics: Sequence[str]) -> dict[str, list[float]]:
+    """Return the corpus scores of each system by metric, in percent equal to sacreBLEU's.
+
+    Of the scores that other programs gave sentences they are the means.
+    """
     return {
         metric: [
             evaluation.scorer(metric).score(counts.sum(axis=0).tolist())
-            for counts in getattr(evaluation, metric)
+            for counts in evaluation.counts(metric)
         ]
         for metric in metrics
     }
@@ -53,7 +54,7 @@ def test_against_first(
     evaluation: Evaluation,
     kind: TestName,
     samples: int,
-    metrics: Sequence[MetricName] = ("bleu", "chrf"),
+    metrics: Sequence[str] = ("bleu", "chrf"),
     seed: int = SEED,
 ) -> dict[str, Any]:
     """Return sacreBLEU's test of each system against the first, by metric, as JSON keys.
@@ -61,7 +62,7 @@ def test_against_first(
     `difference_interval_95` holds 95 % of the differences to the first in the bootstrap's samples.
     Raises ConfigError: see `paired_test`.
     """
-    counts = {metric: getattr(evaluation, metric) for metric in metrics}
+    counts = {metric: evaluation.counts(metric) for metric in metrics}
     tests = paired_test(kind, samples, counts, evaluation.tokenize, evaluation.lowercase, seed)
     is_bootstrap = kind == "bootstrap"
     drawn = evaluation.resampled(metrics, None, samples, seed) if is_bootstrap else {}
@@ -100,8 +101,10 @@ def comparison_section(
     """
     metrics: tuple[MetricName, ...] = ("bleu", "chrf", *(("ter",) if options.ter else ()))
     scores = corpus_scores(evaluation, metrics)
+    others = corpus_scores(evaluation, list(evaluation.segment_scores))
+    tested = [*metrics, *others]
     tests = [
-        test_against_first(evaluation, kind, getattr(options, kind), metrics, options.seed)
+        test_against_first(evaluation, kind, getattr(options, kind), tested, options.seed)
         for kind in _TESTS
         if getattr(options, kind) and len(evaluation.systems) > 1 and _is_testable(evaluation)
     ]
@@ -113,15 +116,13 @@ def comparison_section(
     ]
     # What the words' frequencies are of, for headings and for the JSON.
     where = "references" if frequencies is None else "training text"
-    score_rows = [
-        {"system": name, **{metric: own[index] for metric, own in scores.items()}}
-        for index, name in enumerate(evaluation.names)
-    ]
-    columns = {"system": "system", **{TITLES[metric]: metric for metric in metrics}}
+    rows, scores_table = _scores("Corpus scores (percent)", evaluation, scores, 2)
+    other_rows, others_table = _scores("Mean scores by other programs", evaluation, others, 4)
     words_table, words_picture = _words(words, where)
     tables = [
-        Table.of("Corpus scores (percent)", columns, score_rows),
-        *map(_test_table, tests),
+        scores_table,
+        others_table,
+        *(table for test in tests for table in _test_tables(test)),
         words_table,
         *(table for pair in ngrams for table in _ngram_tables(pair)),
         *(table for pair in pairs for table in _example_tables(evaluation, pair)),
@@ -135,9 +136,10 @@ def comparison_section(
         [_scores_picture(evaluation.names, scores, tests), words_picture],
         {
             "scores": {
-                "systems": score_rows,
+                "systems": rows,
                 **{f"signature_{metric}": text for metric, text in signatures.items()},
             },
+            **({"segment_scores": other_rows} if others else {}),
             "tests": tests,
             "word_accuracy": {"frequency_in": where, **words},
             "ngrams": ngrams,
@@ -147,6 +149,18 @@ def comparison_section(
         evaluation.corpus,
         _finding(evaluation, scores["bleu"], tests, options),
     )
+
+
+def _scores(
+    title: str, evaluation: Evaluation, scores: Mapping[str, Sequence[float]], digits: int
+) -> tuple[list[dict[str, Any]], Table]:
+    """Return the scores of all systems as JSON and as a table, without rows if there are none."""
+    rows = [
+        {"system": name, **{metric: own[index] for metric, own in scores.items()}}
+        for index, name in enumerate(evaluation.names if scores else [])
+    ]
+    columns = {"system": "system", **{TITLES.get(metric, metric): metric for metric in scores}}
+    return rows, Table.of(title, columns, rows, digits)
 
 
 _SIGNIFICANT = 0.05
@@ -219,7 +233,9 @@ def _verdict(
     for row, other in zip(tests[0]["metrics"][1:], others, strict=True):
         change = other["difference"] if own >= first else -other["difference"]
         chance = "identical" if other["p_value"] is None else f"p = {other['p_value']:.4f}"
-        facts.append(f"{TITLES[row['metric']]} {change:+.2f}, {chance}".replace("-", "−"))
+        metric, digits = row["metric"], 2 if row["metric"] in TITLES else 4
+        by = f"{change:+.{digits}f}".replace("-", "−")
+        facts.append(f"{TITLES.get(metric, metric)} {by}, {chance}")
     if tested["p_value"] < _SIGNIFICANT:
         difference = f"{better} is better than {worse} by {high - low:.2f} BLEU"
     else:
@@ -261,26 +277,39 @@ def _text(
     return " ".join(sentences)
 
 
-def _test_table(test: Mapping[str, Any]) -> Table:
+def _test_tables(test: Mapping[str, Any]) -> list[Table]:
+    """Return the tables of a test: of metrics in percent, and of scores by other programs."""
+    metrics = [row for row in test["metrics"] if row["metric"] in TITLES]
+    others = [row for row in test["metrics"] if row["metric"] not in TITLES]
+    tables = [_test_table(test, metrics, "percent", 2)]
+    return [*tables, _test_table(test, others, "score", 4)] if others else tables
+
+
+def _test_table(
+    test: Mapping[str, Any], metrics: Sequence[Mapping[str, Any]], unit: str, digits: int
+) -> Table:
     """Return a test: scores, intervals where there are any, p-values."""
     rows: list[list[Cell]] = []
     has_intervals = test["test"] == "bootstrap"
-    for row in test["metrics"]:
+    for row in metrics:
         for tested in row["systems"]:
             # As text: a p of 0.00 would say more than a few hundred samples can.
             p_value = None if tested["p_value"] is None else f"{tested['p_value']:.4f}"
             p_value = "identical" if tested["identical"] else p_value
             change = tested["difference"]
-            cells: list[Cell] = [None if change is None else f"{change:+.2f}".replace("-", "−")]
+            cells: list[Cell] = [
+                None if change is None else f"{change:+.{digits}f}".replace("-", "−")
+            ]
             if has_intervals:
-                interval = format_interval(tested["difference_interval_95"], 2, "+")
+                interval = format_interval(tested["difference_interval_95"], digits, "+")
                 cells = [tested["bootstrap_mean"], tested["interval_95"], *cells, interval]
-            rows.append([TITLES[row["metric"]], tested["system"], tested["score"], *cells, p_value])
+            metric = TITLES.get(row["metric"], row["metric"])
+            rows.append([metric, tested["system"], tested["score"], *cells, p_value])
     title = f"{_TESTS[test['test']].capitalize()} against {test['against']}"
-    headings = ["metric", "system", "percent", "difference", "p"]
+    headings = ["metric", "system", unit, "difference", "p"]
     if has_intervals:
         headings[3:] = ["mean", "± 95 %", "difference", "95 % of it", "p"]
-    return Table(f"{title} ({test['samples']:,} samples)", headings, rows)
+    return Table(f"{title} ({test['samples']:,} samples)", headings, rows, digits)
 
 
 def _ngram_tables(pair: Mapping[str, Any]) -> list[Table]:
@@ -315,7 +344,7 @@ def _example_tables(evaluation: Evaluation, pair: Mapping[str, Any]) -> list[Tab
 
 def _scores_picture(
     names: Sequence[str],
-    scores: Mapping[MetricName, Sequence[float]],
+    scores: Mapping[str, Sequence[float]],
     tests: Sequence[dict[str, Any]],
 ) -> Picture:
     bootstrap = next((test for test in tests if test["test"] == "bootstrap"), None)

@@ -41,7 +41,7 @@ from nmtgrid.metrics.ngrams import (
     corpus_chrfs,
     sentence_bleus,
 )
-from nmtgrid.metrics.quality import SEED, MetricName, Scorer, ter_counts, tokenizer
+from nmtgrid.metrics.quality import SEED, Scorer, ter_counts, tokenizer
 from nmtgrid.text.scripts import bleu_tokenizer
 
 if TYPE_CHECKING:
@@ -75,6 +75,8 @@ class Evaluation:
     corpus: str = ""
     tokenized: tuple[Sequence[str], Sequence[str]] | None = None
     lower: Callable[[str], str] = str
+    segment_scores: Mapping[str, Sequence[Counts]] = dataclasses.field(default_factory=dict)
+    """What other programs gave each sentence, by name and system: [sentences, 2], score and 1."""
 
     @classmethod
     def of(
@@ -158,17 +160,24 @@ class Evaluation:
             for system in self.systems
         ]
 
-    def scorer(self, name: MetricName) -> Scorer:
+    def counts(self, name: str) -> Sequence[NDArray[Any]]:
+        """Return [sentences, columns] of each system, whose sums a metric is computed from."""
+        if name in self.segment_scores:
+            return self.segment_scores[name]
+        counts: Sequence[NDArray[Any]] = getattr(self, name.replace("-", "_"))
+        return counts
+
+    def scorer(self, name: str) -> Scorer:
         """Return what makes scores of sums of counts."""
         return Scorer(name, self.tokenize, self.lowercase)
 
     def scores(
-        self, measure: Measure, buckets: Sequence[NDArray[numpy.int64]]
+        self, measure: str, buckets: Sequence[NDArray[numpy.int64]]
     ) -> list[list[float | None]]:
         """Return the score of each system in each bucket, given as line numbers from 0.
 
-        BLEU and chrF are corpus scores of the bucket, sentence BLEU is the mean; percent, and
-        None for a bucket without lines.
+        BLEU and chrF are corpus scores of the bucket, in percent, sentence BLEU (percent) and the
+        scores of other programs the mean; None for a bucket without lines.
         """
         if measure == "sentence-bleu":
             return [
@@ -177,7 +186,7 @@ class Evaluation:
             ]
         scorer = self.scorer(measure)
         # Counts of sentences are summed, and scored once: a corpus score is no mean of sentences'.
-        counts = self.bleu if measure == "bleu" else self.chrf
+        counts = self.counts(measure)
         return [
             [scorer.score(rows[n].sum(axis=0).tolist()) if len(n) else None for n in buckets]
             for rows in counts
@@ -185,12 +194,12 @@ class Evaluation:
 
     def resampled(
         self,
-        measures: Sequence[Measure | MetricName],
+        measures: Sequence[str],
         lines: NDArray[numpy.int64] | None,
         samples: int,
         seed: int = SEED,
     ) -> dict[str, NDArray[numpy.float64]]:
-        """Return by measure the scores in percent [systems, samples] of resampled `lines`.
+        """Return by measure the scores [systems, samples] of resampled `lines`.
 
         Lines (None: all) are sampled with replacement, the same ones for all systems and
         measures.
@@ -200,9 +209,9 @@ class Evaluation:
         drawn: dict[str, list[list[NDArray[numpy.float64]]]] = {name: [] for name in measures}
         for block in bootstrap.weights(count, samples, seed):
             for name, blocks in drawn.items():
-                of_systems = getattr(self, name.replace("-", "_"))
+                rescored: Callable[..., Any] = _RESCORED.get(name, _mean)
                 blocks.append(
-                    [_RESCORED[name](block @ rows[selected], count) for rows in of_systems]
+                    [rescored(block @ rows[selected], count) for rows in self.counts(name)]
                 )
         return {name: numpy.concatenate(blocks, axis=1) for name, blocks in drawn.items()}
 
@@ -258,6 +267,11 @@ class Evaluation:
         return how + (", in lower case." if self.lowercase else ".")
 
 
+def _mean(sums: NDArray[Any], _: int) -> NDArray[Any]:
+    means: NDArray[Any] = sums[:, 0] / sums[:, 1]
+    return means
+
+
 _RESCORED: Mapping[str, Callable[[NDArray[numpy.float64], int], NDArray[numpy.float64]]] = {
     "bleu": lambda sums, _: corpus_bleus(sums),
     "chrf": lambda sums, _: corpus_chrfs(sums),
@@ -300,7 +314,7 @@ def _capitals(lines: Sequence[str]) -> float:
 
 def _apart(lines: Sequence[str]) -> float:
     """Return the share of lines with a space before a full stop or a comma, of those with any."""
-    marks = [found for line in lines if (found := _MARK.findall(line))]
+    marks = [spaces for line in lines if (spaces := _MARK.findall(line))]
     return sum(any(spaces) for spaces in marks) / len(marks) if marks else math.nan
 
 

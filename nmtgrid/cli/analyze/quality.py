@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from nmtgrid.base import console
 from nmtgrid.base.config import from_attributes
@@ -23,6 +24,9 @@ from nmtgrid.cli.options import (
     takes,
 )
 
+if TYPE_CHECKING:
+    from nmtgrid.analysis.quality.evaluation import Evaluation
+
 PropertyName = Literal[
     "reference-length", "length-ratio", "difficulty", "source-length", "sentence-bleu"
 ]
@@ -34,7 +38,27 @@ BOOTSTRAP = "Samples of the bootstrap, for intervals; 0: no intervals."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class BucketsArguments(QualityArguments):
+class ScoredArguments(QualityArguments):
+    """The options of analyses of translations that other programs may have scored, too."""
+
+    segment_scores: list[str] | None = option(
+        "Scores of each sentence by another program, such as COMET: lines with a number for each "
+        "system, or the JSON of `comet-score --to_json`; may be repeated.",
+        "[NAME=]FILE",
+    )
+
+    def check_files(self, systems: Sequence[str], *others: Path | None) -> None:
+        scored = [split_label(text)[1] for text in self.segment_scores or []]
+        super().check_files(systems, *others, *scored)
+
+    def evaluate(self, systems: Sequence[str]) -> Evaluation:
+        from nmtgrid.analysis.quality.segment_scores import with_segment_scores
+
+        return with_segment_scores(super().evaluate(systems), self.segment_scores or [])
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BucketsArguments(ScoredArguments):
     systems: Systems
     by: list[str] | None = option(
         f"{', '.join(_PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
@@ -74,7 +98,7 @@ class BucketsArguments(QualityArguments):
     {
         INPUT_OUTPUT: "reference source data split difficulty out picture corpus",
         "Buckets": "by edges metric",
-        "Scores": "tokenize lowercase bootstrap",
+        "Scores": "segment_scores tokenize lowercase bootstrap",
     },
     "nmtgrid analyze buckets ours=ours.en theirs=theirs.en -r test.en -s test.de --out DIR",
 )
@@ -142,7 +166,7 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CompareArguments(QualityArguments):
+class CompareArguments(ScoredArguments):
     systems: Systems
     bootstrap: int = option(
         "Samples of the paired bootstrap against the first system: usually 1000.",
@@ -172,7 +196,7 @@ class CompareArguments(QualityArguments):
     {
         INPUT_OUTPUT: "reference source data split train out picture corpus",
         "Significance": "bootstrap randomisation seed",
-        "Scores": "ter tokenize lowercase",
+        "Scores": "segment_scores ter tokenize lowercase",
         "Examples": "ngrams examples",
     },
     "nmtgrid analyze compare ours=ours.en theirs=theirs.en -r test.en --bootstrap 1000",
