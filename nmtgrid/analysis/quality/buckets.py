@@ -253,8 +253,7 @@ def buckets_section(
     """Return tables and pictures of `measures` by each property; JSON has all measures.
 
     `measures` is BLEU if not given, and sentence BLEU by difficulty; scores of other programs are
-    shown in any case. Intervals are of so many
-    resamples (0: no intervals).
+    shown in any case. Intervals are of so many resamples (0: no intervals).
     """
     drawn: list[tuple[Table, Picture]] = []
     reports: list[dict[str, Any]] = []
@@ -385,8 +384,17 @@ def _table_and_picture(
     return table, picture
 
 
+def _of_others(scored: BucketScores, index: int) -> dict[str, Any]:
+    """Return what other programs gave a system, by name."""
+    return {
+        name: {"mean": means[index], "interval_95": scored.intervals[name][index]}
+        for name, means in scored.scores.items()
+        if name not in MEASURES
+    }
+
+
 def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
-    buckets = scored.buckets
+    buckets, others = scored.buckets, len(scored.scores) > len(MEASURES)
     return {
         "by": buckets.by,
         "of": AXES[buckets.by],
@@ -396,11 +404,12 @@ def _values(names: Sequence[str], scored: BucketScores) -> dict[str, Any]:
         "systems": [
             {
                 "system": system,
-                **{name.replace("-", "_"): own[index] for name, own in scored.scores.items()},
+                **{name.replace("-", "_"): scored.scores[name][index] for name in MEASURES},
                 **{
-                    f"{name.replace('-', '_')}_interval_95": own[index]
-                    for name, own in scored.intervals.items()
+                    f"{name.replace('-', '_')}_interval_95": scored.intervals[name][index]
+                    for name in MEASURES
                 },
+                **({"segment_scores": _of_others(scored, index)} if others else {}),
             }
             for index, system in enumerate(names)
         ],

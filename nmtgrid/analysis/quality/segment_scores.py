@@ -37,14 +37,17 @@ def with_segment_scores(evaluation: Evaluation, texts: Sequence[str]) -> Evaluat
     Raises ConfigError for a name that is taken, InputError for what is no score of each system.
     """
     scores: dict[str, list[Counts]] = {}
+    # Tables have a column of this name.
+    taken = {"system", *TITLES, *(title.lower() for title in TITLES.values())}
     for text in texts:
         label, path = split_label(text)
         is_json = path.suffix == ".json"
         name = label or ("COMET" if is_json else stem(path))
-        if name in scores or name.lower() in {word.lower() for word in (*TITLES, *TITLES.values())}:
+        if name.lower() in taken:
             raise ConfigError(
                 f"`--segment-scores`: the name `{name}` is taken.", f"Name it: `NAME={path}`."
             )
+        taken.add(name.lower())
         read = _read_json if is_json else _read_lines
         columns = numpy.array(read(path, evaluation), dtype=float)
         scores[name] = [numpy.stack([own, numpy.ones_like(own)], axis=1) for own in columns]

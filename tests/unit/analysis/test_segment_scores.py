@@ -79,10 +79,10 @@ def test_means_in_buckets(folder: Path) -> None:
     scores = str(folder / "comet.json")
     values = report(folder, "buckets", scores, "--edges", "3,5", "--out", str(folder / "pictures"))
     (buckets,) = values["buckets"]
-    ours, theirs = buckets["systems"]
-    assert ours["COMET"] == pytest.approx([1.0, 0.85, 0.7])
-    assert theirs["COMET"] == pytest.approx([0.9, 0.75, 0.6])
-    low, high = ours["COMET_interval_95"][1]
+    ours, theirs = (row["segment_scores"]["COMET"] for row in buckets["systems"])
+    assert ours["mean"] == pytest.approx([1.0, 0.85, 0.7])
+    assert theirs["mean"] == pytest.approx([0.9, 0.75, 0.6])
+    low, high = ours["interval_95"][1]
     assert 0.8 <= low <= 0.85 <= high <= 0.9
     assert (folder / "pictures" / "COMET-by-reference-length.png").is_file()
 
