@@ -356,7 +356,8 @@ def _scores_picture(
     for index, system in enumerate(names):
         ends: list[list[float]] = []
         if bootstrap is not None:
-            tested = [row["systems"][index] for row in bootstrap["metrics"]]
+            metrics = [row for row in bootstrap["metrics"] if row["metric"] in scores]
+            tested = [row["systems"][index] for row in metrics]
             # The interval is around the mean of the samples, which is not quite the score.
             ends = [
                 [test["bootstrap_mean"] + sign * test["interval_95"] for test in tested]

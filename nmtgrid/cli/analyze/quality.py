@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 from nmtgrid.base import console
 from nmtgrid.base.config import from_attributes
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
-from nmtgrid.cli.analyze.show import QualityArguments, Systems, read_edges
+from nmtgrid.cli.analyze.show import QualityArguments, ScoredQualityArguments, Systems, read_edges
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     Needs,
@@ -23,9 +22,6 @@ from nmtgrid.cli.options import (
     option,
     takes,
 )
-
-if TYPE_CHECKING:
-    from nmtgrid.analysis.quality.evaluation import Evaluation
 
 PropertyName = Literal[
     "reference-length", "length-ratio", "difficulty", "source-length", "sentence-bleu"
@@ -38,27 +34,7 @@ BOOTSTRAP = "Samples of the bootstrap, for intervals; 0: no intervals."
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ScoredArguments(QualityArguments):
-    """The options of analyses of translations that other programs may have scored, too."""
-
-    segment_scores: list[str] | None = option(
-        "Scores of each sentence by another program, such as COMET: lines with a number for each "
-        "system, or the JSON of `comet-score --to_json`; may be repeated.",
-        "[NAME=]FILE",
-    )
-
-    def check_files(self, systems: Sequence[str], *others: Path | None) -> None:
-        scored = [split_label(text)[1] for text in self.segment_scores or []]
-        super().check_files(systems, *others, *scored)
-
-    def evaluate(self, systems: Sequence[str]) -> Evaluation:
-        from nmtgrid.analysis.quality.segment_scores import with_segment_scores
-
-        return with_segment_scores(super().evaluate(systems), self.segment_scores or [])
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class BucketsArguments(ScoredArguments):
+class BucketsArguments(ScoredQualityArguments):
     systems: Systems
     by: list[str] | None = option(
         f"{', '.join(_PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
@@ -166,7 +142,7 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class CompareArguments(ScoredArguments):
+class CompareArguments(ScoredQualityArguments):
     systems: Systems
     bootstrap: int = option(
         "Samples of the paired bootstrap against the first system: usually 1000.",

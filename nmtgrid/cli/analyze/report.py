@@ -11,7 +11,7 @@ from nmtgrid.base.config import from_attributes
 from nmtgrid.base.io.atomic import split_label, write_text
 from nmtgrid.base.io.text import check_file
 from nmtgrid.cli.analyze.align import Train, aligning, trained
-from nmtgrid.cli.analyze.show import EvaluationArguments, line_faults
+from nmtgrid.cli.analyze.show import ScoredArguments, line_faults
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     REQUIRED,
@@ -28,7 +28,7 @@ from nmtgrid.cli.options import (
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ReportArguments(EvaluationArguments):
+class ReportArguments(ScoredArguments):
     out: Path = option("The page: .html.", "FILE", default=REQUIRED)
     systems: list[str] | None = argument(
         "Translations: text of any system, or traces of `decode` (.jsonl), which show more.",
@@ -72,7 +72,8 @@ class ReportArguments(EvaluationArguments):
             "--source": self.source,
             "--alignments": self.alignments,
         }
-        return {**named, **others, **trained(self.train)}
+        scored = {f"--segment-scores {path}": path for path in self.scored_files}
+        return {**named, **others, **scored, **trained(self.train)}
 
 
 RULES = [
@@ -104,7 +105,7 @@ RULES = [
         "alignments", "train", "`--alignments` are given, so none are learned: leave out `--train`."
     ),
     Requires(
-        "reference source alignments train bootstrap tokenize lowercase line",
+        "reference source alignments train bootstrap segment_scores tokenize lowercase line",
         "systems",
         "{option} applies to translations: give some, as in NAME=FILE, or leave it out.",
     ),
@@ -115,7 +116,7 @@ RULES = [
     ReportArguments,
     {
         INPUT_OUTPUT: "out reference source data split corpus title text line",
-        "Scores": "bootstrap tokenize lowercase",
+        "Scores": "bootstrap segment_scores tokenize lowercase",
         "Word alignments": "alignments train",
         "Further sections": "latency depth curves activations",
     },

@@ -147,6 +147,27 @@ class EvaluationArguments(CommandArguments):
         return evaluation
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoredArguments(EvaluationArguments):
+    """The same for what other programs may have scored, too."""
+
+    segment_scores: list[str] | None = option(
+        "Scores of each sentence by another program, such as COMET: lines with a number for each "
+        "system, or the JSON of `comet-score --to_json`; may be repeated.",
+        "[NAME=]FILE",
+    )
+
+    @property
+    def scored_files(self) -> list[Path]:
+        """The files of `--segment-scores`."""
+        return [split_label(text)[1] for text in self.segment_scores or []]
+
+    def evaluate(self, systems: Sequence[str]) -> Evaluation:
+        from nmtgrid.analysis.quality.segment_scores import with_segment_scores
+
+        return with_segment_scores(super().evaluate(systems), self.segment_scores or [])
+
+
 EVALUATION_RULES = [
     Needs(
         "reference",
@@ -170,6 +191,14 @@ class QualityArguments(ShownArguments, EvaluationArguments):
         check_rules(self, EVALUATION_RULES)
         inputs = [split_label(text)[1] for text in systems]
         self.check(*inputs, self.reference, self.source, *others)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ScoredQualityArguments(QualityArguments, ScoredArguments):
+    """The same with `--segment-scores`."""
+
+    def check_files(self, systems: Sequence[str], *others: Path | None) -> None:
+        super().check_files(systems, *others, *self.scored_files)
 
 
 def is_file(out: Path | None) -> TypeGuard[Path]:

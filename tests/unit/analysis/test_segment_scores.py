@@ -116,3 +116,20 @@ def test_a_name_is_given_once(folder: Path, refused: Callable[..., str]) -> None
     scores = str(folder / "comet.json")
     more = ("--segment-scores", f"COMET={folder / 'quality.txt'}")
     assert "the name `COMET` is taken" in refused(*words(folder, "compare", scores, *more))
+
+
+def test_a_report_has_them(folder: Path) -> None:
+    page = folder / "report.html"
+    arguments = words(folder, "report", str(folder / "comet.json"), "--out", str(page))
+    assert main(arguments) == 0
+    text = page.read_text(encoding="utf-8")
+    assert "Mean scores by other programs" in text and "COMET by reference length" in text
+
+
+def test_a_report_without_translations_has_no_scores(
+    folder: Path, refused: Callable[..., str]
+) -> None:
+    options = ["--segment-scores", str(folder / "comet.json"), "--out", str(folder / "report.html")]
+    assert "`--segment-scores` applies to translations" in refused(
+        "analyze", "report", "--curves", str(folder), *options
+    )
