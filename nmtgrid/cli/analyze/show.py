@@ -75,11 +75,10 @@ class ShownArguments(CommandArguments):
             folder = out.parent
             above = next(parent for parent in (folder, *folder.parents) if parent.exists())
             if not above.is_dir() or not os.access(above, os.W_OK):
-                raise ConfigError(
-                    f"`--out`: the folder {folder} cannot be made: {above} is "
-                    + ("no folder." if not above.is_dir() else "one that may only be read."),
-                    "Choose another `--out`.",
-                )
+                problem = f"the folder {folder} cannot be made: {above} is no folder."
+                if above.is_dir():
+                    problem = f"{out} cannot be written: {above} may only be read."
+                raise ConfigError(f"`--out`: {problem}", "Choose another `--out`.")
             if folder.is_dir():
                 outputs["--out"] = out
         elif wrong := unusable("--out", out):
