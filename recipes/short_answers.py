@@ -312,6 +312,13 @@ QUESTIONS = (
                         in_readme=True,
                     ),
                     Answer(
+                        "one-model-attention-updates-multi30k",
+                        "a third seed after as many updates (256 processor minutes), with a "
+                        "learning rate that falls less",
+                        _one_model,
+                        in_readme=True,
+                    ),
+                    Answer(
                         "one-model-muon-004-multi30k",
                         "gated maxima, 118 minutes of one core",
                         _one_model,
