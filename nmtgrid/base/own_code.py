@@ -120,12 +120,12 @@ def undecorated(kind: type, base: type | None = None) -> tuple[type, list[str]] 
 
     `base` is the last class that is looked at; its attributes that are no fields are no settings.
     """
-    fields = {field.name for field in dataclasses.fields(base)} if base else set()
+    others = {*dir(base)} - {field.name for field in dataclasses.fields(base)} if base else set()
     for cls in kind.__mro__:
         settings = [
             name
             for name, hint in inspect.get_annotations(cls).items()
-            if (name in fields or not hasattr(base, name)) and "ClassVar" not in str(hint)
+            if name not in others and "ClassVar" not in str(hint)
         ]
         if settings and "__dataclass_fields__" not in vars(cls):
             return cls, settings

@@ -110,10 +110,10 @@ def site_loss(
     """
     # Read before there is work under way that a GPU would have to finish first.
     tokens = batch.token_count
-    features = model.features(*both_passes(batch, sites))
+    passes = both_passes(batch, sites)
+    features = model.features(*passes)
     classifier = model.classifier()
-    count = len(sites) * (1 if batch.r_drop is None else 2)
-    check_features(model, features, count, classifier.weight.shape[1])
+    check_features(model, features, len(passes[1]), classifier.weight.shape[1])
     if not torch.is_grad_enabled():
         # Detached, so that the fused loss computes no gradients in its forward pass.
         classifier = classifier.detached()

@@ -14,7 +14,7 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, Measure
+from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, Measure, digits_of, title_of
 from nmtgrid.analysis.section import Cell, Interval, Picture, Section, Table, format_interval
 from nmtgrid.analysis.systems import check_lengths, read_text
 from nmtgrid.base.errors import ConfigError, InputError
@@ -223,13 +223,12 @@ def score_buckets(
     buckets = split(properties, edges or EDGES[by], by).filled()
     measures = (*MEASURES, *evaluation.segment_scores)
     scores = {measure: evaluation.scores(measure, buckets.sentences) for measure in measures}
-    return BucketScores(buckets, scores, _intervals(evaluation, buckets, samples))
+    return BucketScores(buckets, scores, _intervals(evaluation, buckets, measures, samples))
 
 
 def _intervals(
-    evaluation: Evaluation, buckets: Buckets, samples: int
+    evaluation: Evaluation, buckets: Buckets, measures: Sequence[str], samples: int
 ) -> dict[str, list[list[Interval | None]]]:
-    measures = (*MEASURES, *evaluation.segment_scores)
     intervals: dict[str, list[list[Interval | None]]] = {
         measure: [[] for _ in evaluation.systems] for measure in measures
     }
@@ -306,7 +305,7 @@ def _describe_intervals(samples: int) -> str:
 
 def _shown(names: Sequence[str], scored: BucketScores, measure: str) -> tuple[Table, Picture]:
     """Return one measure in all buckets as a table and as a picture."""
-    heading, unit = TITLES.get(measure, measure), "percent" if measure in TITLES else "mean"
+    heading, unit = title_of(measure), "percent" if measure in TITLES else "mean"
     buckets, columns = scored.buckets, scored.scores[measure]
     intervals = scored.intervals[measure]
     title = f"{heading} by {NAMES[buckets.by]}"
@@ -329,7 +328,7 @@ def _shown(names: Sequence[str], scored: BucketScores, measure: str) -> tuple[Ta
         y_label=y_label,
         note=buckets.note,
         unit=unit,
-        digits=2 if measure in TITLES else 4,
+        digits=digits_of(measure),
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation
+from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, digits_of, title_of
 from nmtgrid.analysis.quality.words import differing, examples, word_accuracy
 from nmtgrid.analysis.section import Cell, Picture, Section, Table, format_interval, percent
 from nmtgrid.metrics import bootstrap
@@ -159,7 +159,7 @@ def _scores(
         {"system": name, **{metric: own[index] for metric, own in scores.items()}}
         for index, name in enumerate(evaluation.names if scores else [])
     ]
-    columns = {"system": "system", **{TITLES.get(metric, metric): metric for metric in scores}}
+    columns = {"system": "system", **{title_of(metric): metric for metric in scores}}
     return rows, Table.of(title, columns, rows, digits)
 
 
@@ -233,9 +233,8 @@ def _verdict(
     for row, other in zip(tests[0]["metrics"][1:], others, strict=True):
         change = other["difference"] if own >= first else -other["difference"]
         chance = "identical" if other["p_value"] is None else f"p = {other['p_value']:.4f}"
-        metric, digits = row["metric"], 2 if row["metric"] in TITLES else 4
-        by = f"{change:+.{digits}f}".replace("-", "−")
-        facts.append(f"{TITLES.get(metric, metric)} {by}, {chance}")
+        by = f"{change:+.{digits_of(row['metric'])}f}".replace("-", "−")
+        facts.append(f"{title_of(row['metric'])} {by}, {chance}")
     if tested["p_value"] < _SIGNIFICANT:
         difference = f"{better} is better than {worse} by {high - low:.2f} BLEU"
     else:
@@ -303,7 +302,7 @@ def _test_table(
             if has_intervals:
                 interval = format_interval(tested["difference_interval_95"], digits, "+")
                 cells = [tested["bootstrap_mean"], tested["interval_95"], *cells, interval]
-            metric = TITLES.get(row["metric"], row["metric"])
+            metric = title_of(row["metric"])
             rows.append([metric, tested["system"], tested["score"], *cells, p_value])
     title = f"{_TESTS[test['test']].capitalize()} against {test['against']}"
     headings = ["metric", "system", unit, "difference", "p"]

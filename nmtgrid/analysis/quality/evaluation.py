@@ -53,6 +53,16 @@ TITLES: dict[str, str] = {
 }  # fmt: skip
 
 
+def title_of(metric: str) -> str:
+    """Return what a metric is called; scores of other programs have the user's names."""
+    return TITLES.get(metric, metric)
+
+
+def digits_of(metric: str) -> int:
+    """Return the decimals of a score: two of percent, four of other programs' scores."""
+    return 2 if metric in TITLES else 4
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """Lines and their tokens as ids; counts are computed when first needed.

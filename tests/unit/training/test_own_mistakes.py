@@ -44,6 +44,7 @@ class Mine(BiLSTM):
 
 zoo.register("mine", "one's own", BiLSTMConfig, Mine, [])
 """
+SMALL_MINE = ["--arch", "mine", "--set", "model.size=16"]
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +53,29 @@ def nothing_of_ones_own_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         monkeypatch.setattr(registry, "_entries", dict(registry._entries))
     monkeypatch.setattr(own_code, "_modules", {})
     yield
+
+
+Check = Callable[..., None]
+
+
+@pytest.fixture
+def check_changed(toy_dataset: Path, tmp_path: Path, refused: Callable[..., str]) -> Check:
+    """Train with a changed file; see the problem and its line, or success without a problem."""
+
+    def run(text: str, before: str, after: str, problem: str, *options: str) -> None:
+        assert before in text
+        file = tmp_path / "own.py"
+        file.write_text(text.replace(before, after, 1), encoding="utf-8")
+        out = ["--out", tmp_path / "model", "--max-updates", 1]
+        words = [toy_dataset, "--import", file, *options, *out]
+        if not problem:
+            assert train(*words) == 0
+            return
+        message = refused("train", *words)
+        assert "fault in nmtgrid" not in message
+        assert re.search(problem, message)
+
+    return run
 
 
 @pytest.mark.parametrize(
@@ -69,17 +93,9 @@ def nothing_of_ones_own_stays(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
         ("Settings, Mine", "Settings, lambda: Mine", r"must be called with \(settings\)"),
     ],
 )
-def test_objectives(
-    before: str,
-    after: str,
-    problem: str,
-    toy_dataset: Path,
-    tmp_path: Path,
-    refused: Callable[..., str],
-) -> None:
-    check_changed(OBJECTIVE, before, after, problem, toy_dataset, tmp_path, refused, [
-        "--objective", "mine", *SMALL_TRANSFORMER,
-    ])  # fmt: skip
+def test_objectives(before: str, after: str, problem: str, check_changed: Check) -> None:
+    options = ["--objective", "mine", *SMALL_TRANSFORMER]
+    check_changed(OBJECTIVE, before, after, problem, *options)
 
 
 @pytest.mark.parametrize(
@@ -105,40 +121,8 @@ def test_objectives(
         ),
     ],
 )
-def test_architectures(
-    before: str,
-    after: str,
-    problem: str,
-    toy_dataset: Path,
-    tmp_path: Path,
-    refused: Callable[..., str],
-) -> None:
-    check_changed(ARCHITECTURE, before, after, problem, toy_dataset, tmp_path, refused, [
-        "--arch", "mine", "--set", "model.size=16",
-    ])  # fmt: skip
-
-
-def check_changed(
-    text: str,
-    before: str,
-    after: str,
-    problem: str,
-    data: Path,
-    folder: Path,
-    refused: Callable[..., str],
-    options: list[str],
-) -> None:
-    """Train with a changed file; see the problem and its line, or success without a problem."""
-    assert before in text
-    file = folder / f"own_{abs(hash((before, after)))}.py"
-    file.write_text(text.replace(before, after, 1), encoding="utf-8")
-    words = ["--import", file, *options, "--out", folder / "model", "--max-updates", 1]
-    if not problem:
-        assert train(data, *words) == 0
-        return
-    message = refused("train", data, *words)
-    assert "fault in nmtgrid" not in message
-    assert re.search(problem, message)
+def test_architectures(before: str, after: str, problem: str, check_changed: Check) -> None:
+    check_changed(ARCHITECTURE, before, after, problem, *SMALL_MINE)
 
 
 POLICY = """
@@ -206,20 +190,11 @@ def test_weights_of_a_run_that_failed_at_once_are_not_taken_for_trained(
         ),
     ],
 )
-def test_steps(
-    returned: str,
-    problem: str,
-    toy_dataset: Path,
-    tmp_path: Path,
-    refused: Callable[..., str],
-) -> None:
-    file = tmp_path / "steps.py"
+def test_steps(returned: str, problem: str, check_changed: Check) -> None:
     step = (
         '"mine"\n\n    def step(self, tokens, state, *, reads=None, align=False):\n'
         f"        step = super().step(tokens, state)\n        return {returned}\n"
     )
-    text = f"import dataclasses\n{ARCHITECTURE}".replace('"mine"\n', step, 1)
-    file.write_text(text, encoding="utf-8")
-    words = ["--import", file, "--arch", "mine", "--set", "model.size=16", "--max-updates", 1]
     # The validation translates.
-    assert re.search(problem, refused("train", toy_dataset, *words, "--out", tmp_path / "model"))
+    text = f"import dataclasses\n{ARCHITECTURE}"
+    check_changed(text, '"mine"\n', step, problem, *SMALL_MINE)
