@@ -268,14 +268,13 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     own = {f"objective.{field.name}" for field in dataclasses.fields(settings.objective)}
     # Presets are written for the objectives of this toolkit; one's own may have other settings.
     unknown = [name for name in preset if name.startswith("objective.") and name not in own]
-    if unknown:
-        raise ConfigError(
-            f"The preset `{request.preset}` sets {list_names(unknown)}, which the objective "
-            f"`{settings.objective_name}` does not have.",
-            "Let its settings inherit from `nmtgrid.training.settings.SmoothedSettings`, or leave "
-            "out `--preset`.",
-        )
     faults = [
+        f"The preset `{request.preset}` sets {list_names(unknown)}, which the objective "
+        f"`{settings.objective_name}` does not have: let its settings inherit from "
+        "`nmtgrid.training.settings.SmoothedSettings`, or leave out `--preset`."
+    ] * bool(unknown)
+    preset = {name: value for name, value in preset.items() if name not in unknown}
+    faults += [
         f"`--set {name}`: use the option `--{_OPTION[name]}`." for name in names if name in _OPTION
     ]
     flags = {name: value for name, value in request.flags.items() if value is not None}
