@@ -70,7 +70,7 @@ choices() {
 
 NATURAL='0|[1-9][0-9]*'
 check "SMALL RESUME RETRY ORIGINALS" "[01]" "0 or 1"
-check "UPDATES TUNE_UPDATES JOBS SEED BEAM PAIRS" "$NATURAL" "a whole number"
+check "UPDATES TUNE_UPDATES JOBS SEED BEAM PAIRS TRAIN_PAIRS MERGES" "$NATURAL" "a whole number"
 check "SEEDS BEAMS" "($NATURAL)( ($NATURAL))*" "one or several whole numbers with a space between them"
 check "MINUTES TUNE_MINUTES START_MINUTES" "[0-9]+(\\.[0-9]+)?" "a number"
 check LABEL "[a-zA-Z0-9._+-]+" "a word of letters, digits and . _ + -"
@@ -254,12 +254,18 @@ multi30k_text() {
     done
 }
 
-# Make the dataset $3 of Multi30k from language $1 to language $2, lower-cased, 8,000 joint merges, unless
-# it is there; texts that are downloaded go to $4. No pair is filtered out.
+# Make the dataset $3 of Multi30k from language $1 to language $2, lower-cased, 8,000 (or $6) joint merges, unless
+# it is there; texts that are downloaded go to $4. No pair is filtered out; with $5 so many training pairs are taken.
 multi30k_dataset() {
+    local train
     multi30k_text "$1" "$2" "$4"
+    train="$TEXT/train"
+    if [ -n "${5:-}" ]; then
+        train="$4/train-$5"
+        run python "$PROJECT/recipes/fewer_pairs.py" "$5" "$1" "$2" --text "$TEXT/train" --out "$train"
+    fi
     units "$3" --source-lang "$1" --target-lang "$2" --lowercase --max-ratio 9 --workers 0 \
-        --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" -- --merges 8000 --joint
+        --train "$train" --valid "$TEXT/valid" --test "$TEXT/test" -- --merges "${6:-8000}" --joint
 }
 
 # Make the dataset $1 of PAIRS (10,000) pairs of the embedded toy corpus, unless it is there.
@@ -363,7 +369,7 @@ newstest2014, from https://www.statmt.org/wmt14/translation-task.html"
 }
 
 # Make the dataset $2 of the corpus $1, unless it is there, and set SOURCE and TARGET to its languages;
-# texts that are downloaded go to $3.
+# texts that are downloaded go to $3. What follows is for Multi30k: how many training pairs, how many merges.
 dataset() {
     case "$1" in
     toy*) SOURCE=qa TARGET=qb ;;
@@ -374,7 +380,7 @@ dataset() {
     toy) toy_dataset "$2" ;;
     toy-joint) toy_joint_dataset "$2" ;;
     toy-words) toy_words_dataset "$2" ;;
-    multi30k | multi30k-??-??) multi30k_dataset "$SOURCE" "$TARGET" "$2" "$3" ;;
+    multi30k | multi30k-??-??) multi30k_dataset "$SOURCE" "$TARGET" "${@:2}" ;;
     iwslt14-de-en | iwslt14-en-de) iwslt14_dataset "$SOURCE" "$TARGET" "$2" "$3" ;;
     iwslt15-en-vi | iwslt15-vi-en) iwslt15_dataset "$SOURCE" "$TARGET" "$2" "$3" ;;
     wmt16-en-ro) wmt16_dataset "$2" ;;

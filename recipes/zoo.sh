@@ -4,6 +4,7 @@
 #   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core for each system
 #   ON=iwslt14-de-en bash recipes/zoo.sh   IWSLT'14 De-En, with small models, two hours for each
 #   ON=multi30k-en-de bash recipes/zoo.sh  Multi30k between other languages (cs, de, en, fr)
+#   TRAIN_PAIRS=2500 MERGES=2000 bash recipes/zoo.sh     Multi30k with few training pairs, at equal distances
 #   ON=toy bash recipes/zoo.sh             the embedded toy corpus, each with its toy preset
 #   SYSTEMS="bilstm transformer" bash recipes/zoo.sh     some of them
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz], for IWSLT'14
@@ -39,6 +40,10 @@ if [ "$UPDATES" != 0 ]; then
     EXPERIMENT=zoo-updates SAME="number of updates"
     ALSO=", with the same $SAME"
 fi
+if [ -n "${TRAIN_PAIRS:-}${MERGES:-}" ]; then
+    [[ "$ON" == multi30k* ]] || fail "TRAIN_PAIRS and MERGES are for Multi30k, not for $ON"
+    LABEL="${LABEL:-${TRAIN_PAIRS:+pairs$TRAIN_PAIRS-}merges${MERGES:-8000}}"
+fi
 HERE="$RUNS/$EXPERIMENT${LABEL:+-$LABEL}-$ON"
 case "$ON" in
 toy) MINUTES="${MINUTES:-3}" ;;
@@ -56,7 +61,7 @@ choices SYSTEMS $(for system in $EVERY; do say "${system%%:*}"; done)
 
 environment
 DATA="$HERE/data"
-dataset "$ON" "$DATA" "$HERE/text"
+dataset "$ON" "$DATA" "$HERE/text" "${TRAIN_PAIRS:-}" "${MERGES:-}"
 
 # Train, translate and score one system: `one NAME ARCHITECTURE PRESET`.
 one() {
