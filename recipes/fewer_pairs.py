@@ -16,7 +16,7 @@ from recipes.results import write_lines
 
 
 def equal_distances(lines: Sequence[str], number: int) -> list[str]:
-    """Return so many of the lines, the first one among them; raise ValueError if there are fewer."""
+    """Return so many of the lines, from the first one on; raise ValueError if there are fewer."""
     if not 0 < number <= len(lines):
         raise ValueError(f"cannot take {number:,} of {len(lines):,} pairs")
     return [lines[index * len(lines) // number] for index in range(number)]
