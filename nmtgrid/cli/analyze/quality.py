@@ -15,6 +15,7 @@ from nmtgrid.cli.analyze.show import QualityArguments, ScoredQualityArguments, S
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     Needs,
+    Requires,
     argument,
     check_outputs,
     check_rules,
@@ -197,7 +198,7 @@ def compare(arguments: CompareArguments) -> None:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DifficultyArguments(QualityArguments):
+class DifficultyArguments(ScoredQualityArguments):
     systems: list[str] | None = argument(
         "Translations: sentence BLEU by difficulty, with one bar each.", "[NAME=]FILE", default=None
     )
@@ -225,7 +226,7 @@ class DifficultyArguments(QualityArguments):
             "reference source data split difficulty_out alignments_out out picture corpus"
         ),
         "Word alignments": "alignments train heuristic",
-        "Scores": "edges tokenize lowercase bootstrap",
+        "Scores": "edges segment_scores tokenize lowercase bootstrap",
     },
     "nmtgrid analyze difficulty ours=ours.en -r test.en -s test.de --train train.de train.en",
 )
@@ -234,7 +235,15 @@ def difficulty(arguments: DifficultyArguments) -> None:
 
     Words are separated by spaces: give tokenised text, or raw text and more of it with `--train`.
     """
-    check_rules(arguments, [Needs("source", "data", "`--source FILE` is missing.")])
+    check_rules(
+        arguments,
+        [
+            Needs("source", "data", "`--source FILE` is missing."),
+            Requires(
+                "segment_scores", "systems", "`--segment-scores` are of translations: give them."
+            ),
+        ],
+    )
     systems, links, train = arguments.systems or [], arguments.alignments, arguments.train
     more = trained(train)
     arguments.check_files(systems, links, *more.values())
@@ -268,7 +277,7 @@ def difficulty(arguments: DifficultyArguments) -> None:
     with aligning() as advance:
         pairs = link_pairs(evaluation.word_pairs, links, train, settings, advance)
     if links is None and train is None:
-        warn_of_little(len(pairs.links))
+        warn_of_little(len(pairs.links), arguments.data)
     lagging = difficulty.measure_difficulty(pairs)
     if arguments.difficulty_out is not None:
         buckets.write_numbers(arguments.difficulty_out, lagging)

@@ -13,6 +13,7 @@ from nmtgrid.cli.app import main
 OURS = ["a cat sat", "a dog ran off", "it rained all day long", "yes"]
 THEIRS = ["a cat sits", "the dog ran off", "it rained the whole day", "no"]
 REFERENCE = ["a cat sat", "a dog ran away", "it rained the whole day", "yes"]
+_SOURCE_AND_LINKS = {"source": "source.txt", "alignments": "links.txt"}
 OUR_SCORES, THEIR_SCORES = [0.9, 0.8, 0.7, 1.0], [0.8, 0.7, 0.6, 0.9]
 
 
@@ -133,3 +134,19 @@ def test_a_report_without_translations_has_no_scores(
     assert "`--segment-scores` applies to translations" in refused(
         "analyze", "report", "--curves", str(folder), *options
     )
+
+
+def test_means_by_difficulty(folder: Path) -> None:
+    (folder / "links.txt").write_text("2-0\n0-0\n0-0\n0-0\n", encoding="utf-8")
+    (folder / "source.txt").write_text("a b c\nd\ne\nf\n", encoding="utf-8")
+    more = [f"--{name}={folder / file}" for name, file in _SOURCE_AND_LINKS.items()]
+    (buckets,) = report(folder, "difficulty", str(folder / "quality.txt"), *more)["buckets"]
+    ours = buckets["systems"][0]["segment_scores"]["quality"]["mean"]
+    assert [mean for mean in ours if mean is not None] == pytest.approx([2.5 / 3, 0.9])
+
+
+def test_scores_of_no_translation_are_refused(folder: Path, refused: Callable[..., str]) -> None:
+    texts = ("--reference", str(folder / "ref.txt"), "--source", str(folder / "ref.txt"))
+    scores = ("--segment-scores", str(folder / "quality.txt"))
+    message = refused("analyze", "difficulty", *texts, *scores)
+    assert "`--segment-scores` are of translations: give them" in message

@@ -77,6 +77,19 @@ def test_difficulty_from_known_links(home: Path, tmp_path: Path) -> None:
     assert all(value == pytest.approx(100.0) for value in scored if value is not None)
 
 
+def test_the_text_of_a_dataset_is_advised_to_learn_alignments_from(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [f"it is {number} now" for number in range(5)]
+    data = text_data(tmp_path, {"de": lines, "en": lines})
+    more = ["--train", f"{data}/text/train.de", f"{data}/text/train.en"]
+    command = ["analyze", "difficulty", "--data", str(data)]
+    assert main(command) == 0
+    assert f"`{' '.join(more)}`" in " ".join(capsys.readouterr().err.split())
+    assert main([*command, *more]) == 0
+    assert "warning" not in capsys.readouterr().err
+
+
 def test_paths_of_two_systems(home: Path, tmp_path: Path) -> None:
     report = tmp_path / "r.json"
     command = ["analyze", "paths", str(home / "slow.jsonl"), f"quick={home / 'fast.jsonl'}",
