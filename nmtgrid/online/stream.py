@@ -24,7 +24,7 @@ from nmtgrid.base.devices import autocast, without_gradients
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import word_delays
-from nmtgrid.models.api import Step, TranslationModel, with_exits
+from nmtgrid.models.api import Step, TranslationModel, check_step, with_exits
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policies import Bounded
 from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
@@ -210,7 +210,9 @@ class TokenStream(WrittenTokens):
     def _step(self, model: TranslationModel, last: Tensor, state: Any) -> Step:
         """Return the model's step, and store the exit if there is a halting mechanism."""
         if self._halt is None or self.exits is None:
-            return model.step(last, state, align=self._align)
+            step = model.step(last, state, align=self._align)
+            check_step(model, step, len(last))
+            return step
         step = with_exits(model).step(last, state, align=self._align, halt=self._halt)
         assert step.exits is not None
         self.exits.append(int(step.exits))

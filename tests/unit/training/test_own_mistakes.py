@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,6 +11,7 @@ from nmtgrid.base import own_code
 from nmtgrid.cli.app import main
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.models import zoo
+from nmtgrid.models.transformer.model import Transformer
 from tests.unit.helpers.train_command import SMALL_TRANSFORMER, train
 
 OBJECTIVE = """
@@ -198,3 +200,18 @@ def test_steps(returned: str, problem: str, check_changed: Check) -> None:
     # The validation translates.
     text = f"import dataclasses\n{ARCHITECTURE}"
     check_changed(text, '"mine"\n', step, problem, *SMALL_MINE)
+
+
+def test_steps_of_streams(
+    tiny_model: Path, tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = Transformer.step
+
+    def step(self: Transformer, *arguments: Any, **named: Any) -> Any:
+        return usual(self, *arguments, **named).logits
+
+    monkeypatch.setattr(Transformer, "step", step)
+    lines = tmp_path / "in.txt"
+    lines.write_text("a b\n", encoding="utf-8")
+    message = refused("decode", tiny_model, lines, "--stream", "--policy", "wait-k k=1")
+    assert "a Tensor of shape [1, " in message and "Here it must return a Step" in message
