@@ -86,13 +86,14 @@ def test_the_picture_shows_what_lies_beside_mle(
     real = losses_table.draw_bars
 
     def draw_bars(*args: Any, **named: Any) -> None:
-        drawn.extend(args[:2])
+        drawn.extend([*args[:2], named["x_label"]])
         real(*args, **named)
 
     monkeypatch.setattr(losses_table, "draw_bars", draw_bars)
     losses_table.draw(rows, "BLEU", tmp_path / "table.png")
     assert (tmp_path / "table.png").read_bytes()[:4] == b"\x89PNG"
-    groups, series = drawn
+    groups, series, label = drawn
+    assert label == "loss (mean ± standard deviation; seeds: 1 to 2)"
     names = [group.label for group in groups]
     assert set(names) == {"tok", "seq"}
     shown = {bars.name: dict(zip(names, bars.values, strict=True)) for bars in series}
@@ -103,6 +104,9 @@ def test_the_picture_shows_what_lies_beside_mle(
     column = names.index("tok")
     assert bilstm.high[column] == pytest.approx(2**0.5)
     assert bilstm.low[column] == pytest.approx(-(2**0.5))
+    one = [row for row in rows if row["architecture"] == "pervasive"]
+    losses_table.draw(one, "BLEU", tmp_path / "one.png")
+    assert drawn[-1] == "loss (one seed)"
     # One loss alone lies above nothing.
     losses_table.draw(rows[:1], "BLEU", tmp_path / "none.png")
     assert not (tmp_path / "none.png").exists()
