@@ -8,7 +8,7 @@ from pathlib import Path
 
 from nmtgrid.analysis.alignment.soft_alignments import join_units
 from nmtgrid.base.errors import ConfigError, InputError
-from nmtgrid.base.io.atomic import name_faults, split_label
+from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.text import SUFFIXES, read_lines
 from nmtgrid.base.spans import plural
 from nmtgrid.search.traces import Trace, read_traces
@@ -35,7 +35,7 @@ def named_files(texts: Sequence[str]) -> dict[str, Path]:
     """
     files = [split_label(text) for text in texts]
     paths = [path for _, path in files]
-    names = told_apart([label or stem(path) for label, path in files], paths)
+    names = told_apart([label or stem(path) or folder_name(path) for label, path in files], paths)
     named = [(label or name, path) for name, (label, path) in zip(names, files, strict=True)]
     if faults := name_faults(named):
         raise ConfigError(faults)

@@ -226,6 +226,8 @@ class Outcome:
     """Computation time from the sentence's start to each of `reads`, in seconds, if measured."""
     score: float = 0.0
     """The score that the search ranked by."""
+    is_verified: bool = False
+    """Whether exits are those of drafts that all blocks verified."""
 
 
 def outcome_of(
@@ -245,6 +247,7 @@ def outcome_of(
         erased,
         seconds,
         hypothesis.score,
+        hypothesis.passes is not None,
     )
 
 

@@ -28,9 +28,9 @@ from nmtgrid.base.devices import HeapTrimmer, autocast, find_device, keep_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.base.own_code import import_files
-from nmtgrid.base.spans import plural
+from nmtgrid.base.spans import plural, shortened
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
-from nmtgrid.data.batches import collate, pad
+from nmtgrid.data.batches import collate, cut_by_length, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.models.directory import LoadedModel, load_model
@@ -63,8 +63,6 @@ _MOST_PIECES = 1 << 16
 """Pieces of a line that have sampling keys of their own."""
 _MOST_COPIED = 2
 """Words, estimated from letters, of what is copied as one word in place of `<unk>`."""
-_SHOWN = 40
-"""Characters of a wrong argument that an error message shows."""
 Item = TypeVar("Item")
 
 
@@ -144,13 +142,14 @@ def _checked(lines: Iterable[Item], what: str) -> Iterator[Item]:
 def _strings(lines: Iterable[Item], what: str) -> Iterator[Item]:
     for number, line in enumerate(lines, start=1):
         if not isinstance(line, str):
-            raise TypeError(f"{what} must be strings, but number {number:,} is {_short(line)}.")
+            raise TypeError(
+                f"{what} must be strings, but number {number:,} is {shortened(repr(line))}."
+            )
         yield line
 
 
 def _short(value: object) -> str:
-    shown = repr(value)
-    return shown if len(shown) <= _SHOWN else f"{shown[:_SHOWN]}..."
+    return shortened(repr(value))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -504,16 +503,11 @@ class Translator:
     def _batches(self, sizes: list[int], width: int | None = None) -> Iterator[list[int]]:
         """Yield indices in order of size, so many that rows x longest stay within the limit."""
         # Rows of one length pad little, and the state of a search grows with its rows.
-        batch: list[int] = []
         width = width or (self.plan.nbest if self.plan.sample else self.plan.beam)
-        for index in sorted(range(len(sizes)), key=sizes.__getitem__):
-            rows = (len(batch) + 1) * width
-            if batch and rows * (sizes[index] + 1) > self.options.batch_tokens:
-                yield batch
-                batch = []
-            batch.append(index)
-        if batch:
-            yield batch
+        lengths = numpy.array(sizes, dtype=int)
+        limit = self.options.batch_tokens // width
+        for batch in cut_by_length(lengths, lengths, numpy.arange(len(sizes)), limit):
+            yield batch.tolist()
 
 
 def restore(

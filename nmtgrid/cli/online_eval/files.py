@@ -227,6 +227,7 @@ def _traces(system: System, measured: Measured) -> list[str]:
             exits=outcome.exits,
             exit_scores=rounded_exit_scores(outcome.exit_scores),
             num_exits=outcome.num_exits,
+            verified=outcome.is_verified,
         )
         lines.append(trace.to_line() + "\n")
     return lines

@@ -90,7 +90,7 @@ def _kind(name: str, layer: Any, options: Options) -> tuple[int, int]:
 
 
 def _recipes(config: ConvS2SConfig, checkpoint: Checkpoint) -> Recipes:
-    recipes = embedding_recipes(config.tie) | position_recipes(checkpoint, config.max_positions)
+    recipes = embedding_recipes(config.tie) | position_recipes(config.max_positions)
     for side, depth in (("encoder", config.encoder_depth), ("decoder", config.decoder_depth)):
         recipes |= _linear(f"{side}_enter", f"{side}.fc1") | _linear(f"{side}_leave", f"{side}.fc2")
         for layer in range(depth):

@@ -182,7 +182,7 @@ class _Shifts:
 def _recipes(config: PervasiveConfig, checkpoint: Checkpoint, shifts: _Shifts) -> Recipes:
     recipes = embedding_recipes(config.tie)
     if config.positions == "learned":
-        recipes |= position_recipes(checkpoint, _POSITIONS)
+        recipes |= position_recipes(_POSITIONS)
     recipes |= _grid(checkpoint)
     for layer in range(config.depth):
         key = f"decoder.net.residual_blocks.{layer}"

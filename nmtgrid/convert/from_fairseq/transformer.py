@@ -159,7 +159,7 @@ def learned_positions(checkpoint: Checkpoint) -> int:
     return max(1, max(counts) - FIRST_POSITION) if counts else 1024
 
 
-def position_recipes(checkpoint: Checkpoint, count: int) -> Recipes:
+def position_recipes(count: int) -> Recipes:
     """Return the recipes of learned positions: without the unused rows, the last one repeated."""
 
     def rows(weight: Tensor) -> Tensor:
@@ -191,7 +191,7 @@ def _positions(options: Options) -> Positions:
 def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint) -> Recipes:
     recipes = embedding_recipes(config.tie)
     if config.positions == "learned":
-        recipes |= position_recipes(checkpoint, config.max_positions)
+        recipes |= position_recipes(config.max_positions)
     if config.tie == "none":
         old = "decoder.embed_out" in checkpoint.views
         name = "decoder.embed_out" if old else "decoder.output_projection.weight"

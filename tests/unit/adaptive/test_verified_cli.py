@@ -1,6 +1,7 @@
 """Verified exits from the command line, and what `adaptive-tune` says of rows that others beat."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,6 +122,18 @@ def test_policies_that_translate_prefixes_report_all_blocks_that_ran(
         average = report.get("settings", [report])[0]["average_exit"]
         assert average == blocks / sum(counts.written for counts in ran)
         assert len(hypotheses) > 3
+
+
+def test_traces_of_online_evaluations_say_that_exits_are_verified(
+    home: Path, tmp_path: Path
+) -> None:
+    model, data, out = str(home / "exits"), ["--data", str(home / "data")], tmp_path / "out"
+    options = ["--k", "inf", "--sentences", "2", "--beam", "1", "--out", str(out)]
+    for choice, expected in (("verified", True), ("1", False)):
+        assert main(["online-eval", model, *data, *options, "--exit", choice]) == 0
+        (path,) = out.rglob("*.jsonl")
+        assert [trace.verified for trace in read_traces(path)] == [expected] * 2
+        shutil.rmtree(out)
 
 
 def test_what_is_refused(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -139,6 +139,12 @@ def test_names_are_those_of_the_files() -> None:
         named_files(["one/test.txt", "one/test.jsonl"])
 
 
+def test_the_working_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model").mkdir()
+    monkeypatch.chdir(tmp_path / "model")
+    assert list(named_files(["."])) == ["model"]
+
+
 def test_text_and_traces_read_alike(tmp_path: Path) -> None:
     (tmp_path / "plain.txt").write_text("eins\n\ndrei\n", encoding="utf-8")
     lines = [_trace(1, "eins"), _trace(2, ""), _trace(3, "drei")]
