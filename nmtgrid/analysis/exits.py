@@ -394,7 +394,7 @@ _TEXT = (
     "and its source length is in units without the end symbol. r is Pearson's correlation. Of "
     "verified exits (`decode --exit verified`) the traces hold the drafting exit for each draft "
     "that was accepted and the last exit for other tokens, so that their averages show how many "
-    "drafts stood, not how many blocks ran: `decode --json` and `adaptive-tune` count those."
+    "were accepted, not how many blocks ran: `decode --json` and `adaptive-tune` count those."
 )
 
 

@@ -150,7 +150,7 @@ class Hypothesis:
     are the blocks after which each was predicted, and `exit_scores` [T + 1, N], on the CPU, what
     was decided from where that is chi (5.20) or the largest probability (5.18), else None; NaN
     where nothing was computed. `num_exits` are the N blocks that there are. With verified exits,
-    `exits` are the exit of each token that was drafted there and stood, else N, and `passes` the
+    `exits` are the exit of each accepted draft, and N for other tokens, and `passes` the
     verifications.
     """
 

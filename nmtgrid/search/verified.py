@@ -31,11 +31,11 @@ from nmtgrid.search.select import stable_max
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
 _WORTH = 0.5
-"""The last draft of a row should stand with at least this probability."""
+"""The last draft of a row should be accepted with at least this probability."""
 _GOING = 0.6
 """Share of the rows up to which all stop drafting: the others would wait for a few."""
 _PRIOR = 4.0, 5.0, -2.0
-"""Drafts that stood, of those that were looked at, and the sum of their log p, before any was."""
+"""Drafts that were accepted, of those that were verified, and the sum of their log p, at first."""
 _MEMORY = 0.9
 """What earlier verifications count, with each one that follows."""
 
@@ -51,8 +51,8 @@ def check_verified(model: TranslationModel, verified: Verified, plan: SearchPlan
         )
     if plan.beam > 1:
         faults.append(
-            f"Verified exits decode greedily, but the beam is {plan.beam} wide: a draft stands "
-            "where it is the one likeliest token, which a beam does not look for (`--beam 1`)."
+            f"Verified exits decode greedily, but the beam is {plan.beam} wide: a draft is "
+            "accepted where it is the likeliest token, which a beam does not look for (`--beam 1`)."
         )
     if plan.sample:
         faults.append("Verified exits decode greedily: what is drawn cannot be verified.")
@@ -63,27 +63,27 @@ def check_verified(model: TranslationModel, verified: Verified, plan: SearchPlan
 
 
 class DraftLength:
-    """How many tokens a row drafts, from its confidence and from how many of the latest stood.
+    """How many tokens a row drafts, by its confidence and the acceptance rate of late.
 
-    k drafts with probabilities p_1 .. p_k at their exit are taken to stand, all of them, with
-    probability (p_1 .. p_k)^c, where c makes the latest drafts stand as often as they did. A row
-    drafts on as long as that is at least one half.
+    All of k drafts with probabilities p_1 .. p_k at their exit are expected to be accepted with
+    probability (p_1 .. p_k)^c, where c fits the acceptance rate of the latest drafts. A row drafts
+    on as long as that is at least one half.
     """
 
     def __init__(self) -> None:
-        self._stood, self._seen, self._logs = _PRIOR
+        self._accepted, self._seen, self._logs = _PRIOR
 
-    def add(self, stood: int, seen: int, logs: float) -> None:
-        """Count drafts that were looked at, those of them that stood, and the sum of log p."""
-        self._stood = _MEMORY * self._stood + stood
+    def add(self, accepted: int, seen: int, logs: float) -> None:
+        """Count drafts that were verified, those of them that were accepted, the sum of log p."""
+        self._accepted = _MEMORY * self._accepted + accepted
         self._seen = _MEMORY * self._seen + seen
         self._logs = _MEMORY * self._logs + logs
 
     @property
     def least(self) -> float:
         """The sum of log p down to which a row drafts on."""
-        # All stood, or all were certain: then nothing limits a row's drafts.
-        rate = math.log(self._stood / self._seen) if self._stood < self._seen else 0.0
+        # All were accepted, or all were certain: then nothing limits a row's drafts.
+        rate = math.log(self._accepted / self._seen) if self._accepted < self._seen else 0.0
         return math.log(_WORTH) * self._logs / (self._seen * rate) if rate else -math.inf
 
 
@@ -106,8 +106,8 @@ class _Pass(NamedTuple):
     """One verification of R rows: their sentences, what Q positions hold, and how many count.
 
     tokens and log_probabilities [R, Q] (0 where nothing was verified), alignments [R, Q, S];
-    `written` and `stood` [R] are the tokens, end symbol counted, that the rows got, and how many of
-    them had been drafted.
+    `written` and `accepted` [R] are the tokens, end symbol counted, that the rows got, and how many
+    of them had been drafted.
     """
 
     sentence: Tensor
@@ -115,7 +115,7 @@ class _Pass(NamedTuple):
     log_probabilities: Tensor
     alignments: Tensor | None
     written: Tensor
-    stood: Tensor
+    accepted: Tensor
     drafts: _Drafts
 
 
@@ -203,31 +203,31 @@ class VerifiedSearch:
         value, token = stable_max(self.rules.apply(values, steps, sentence, at_limit=at_limit))
         tokens = token.new_full((is_needed.numel(),), PAD).index_copy(0, cells, token).view(shape)
         log_probabilities = value.new_zeros(tokens.numel()).index_copy(0, cells, value).view(shape)
-        stood = accepted(drafts.tokens, drafts.counts, tokens)
-        # One token more than stood: the correction, or what follows the last draft. An end symbol
-        # is the last token then: no draft follows one.
-        written = (stood + 1).minimum(drafts.needed)
+        accepted = count_accepted(drafts.tokens, drafts.counts, tokens)
+        # One token more than was accepted: the correction, or what follows the last draft. An end
+        # symbol is the last token then: no draft follows one.
+        written = (accepted + 1).minimum(drafts.needed)
         last = tokens.gather(1, written[:, None] - 1)[:, 0]
         self.passes.append(
-            _Pass(self.sentence, tokens, log_probabilities, alignments, written, stood, drafts)
+            _Pass(self.sentence, tokens, log_probabilities, alignments, written, accepted, drafts)
         )
-        self._go_on(drafts, stood, last, written)
+        self._go_on(drafts, accepted, last, written)
 
-    def _go_on(self, drafts: _Drafts, stood: Tensor, tokens: Tensor, written: Tensor) -> None:
+    def _go_on(self, drafts: _Drafts, accepted: Tensor, tokens: Tensor, written: Tensor) -> None:
         """Go on with the rows that are not done, from the last of what was `written` [R].
 
-        Counts the drafts that stood, and the first of each row that did not.
+        Counts the drafts that were accepted, and the first of each row that was not.
         """
         self.state.keep(written)
         self.tokens, self.written = tokens, self.written + written
         is_done = tokens == END
-        seen = (stood + 1).minimum(drafts.counts)
+        seen = (accepted + 1).minimum(drafts.counts)
         is_seen = is_token(seen, drafts.tokens.shape[1])
         remaining = self.rules.limits[self.sentence] - self.written
         # All numbers in one copy: an accelerator is waited for once.
         numbers = torch.stack(
             [
-                stood.sum().double(),
+                accepted.sum().double(),
                 seen.sum().double(),
                 drafts.logs.masked_fill(~is_seen, 0.0).sum().double(),
                 is_done.sum().double(),
@@ -255,13 +255,13 @@ class VerifiedSearch:
             needed = part.drafts.needed.tolist()
             rows = zip(
                 part.sentence.tolist(), part.tokens.tolist(), part.log_probabilities.tolist(),
-                part.written.tolist(), part.stood.tolist(), strict=True,
+                part.written.tolist(), part.accepted.tolist(), strict=True,
             )  # fmt: skip
-            for row, (sentence, tokens, values, written, stood) in enumerate(rows):
+            for row, (sentence, tokens, values, written, count) in enumerate(rows):
                 column = columns[sentence]
                 column.tokens += tokens[:written]
                 column.log_probabilities += values[:written]
-                column.exits += [self.exit] * stood + [self.num_exits] * (written - stood)
+                column.exits += [self.exit] * count + [self.num_exits] * (written - count)
                 fed, verified = part.drafts.fed, needed[row]
                 blocks = self.exit * fed + (self.num_exits - self.exit) * verified
                 column.passes.append(
@@ -275,7 +275,7 @@ class VerifiedSearch:
         ]
 
 
-def accepted(drafts: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
+def count_accepted(drafts: Tensor, counts: Tensor, tokens: Tensor) -> Tensor:
     """Return [R]: how many drafts [R, K], the first `counts` [R], are what tokens [R, Q] has there.
 
     Up to the first that is not.

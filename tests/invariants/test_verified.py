@@ -101,7 +101,7 @@ def test_a_trained_model_writes_the_same_and_its_drafts_stand(exits: str) -> Non
     sources = [torch.randint(4, types, (length,)).tolist() for length in (5, 1, 4, 2, 3, 5, 4, 2)]
     batch = collate(sources, sources)
     full = search_batch([model], batch, PLAN)
-    ends_drafted = stood = 0
+    ends_drafted = accepted = 0
     for exit in range(1, 4):
         for drafts in range(1, 6):
             drafted = search_batch([model], batch, PLAN, halt=Verified(exit, drafts, None))
@@ -110,10 +110,10 @@ def test_a_trained_model_writes_the_same_and_its_drafts_stand(exits: str) -> Non
                 alone = search_batch([model], rows(batch, row), PLAN, halt=Verified(exit, drafts))
                 assert alone[0][0].tokens == full[row][0].tokens
             every = [best.exits or [] for (best,) in drafted]
-            stood += sum(value == exit for exits in every for value in exits)
+            accepted += sum(value == exit for exits in every for value in exits)
             ends_drafted += sum(exits[-1] == exit for exits in every)
     # The test would show little were nothing drafted, or no end symbol.
-    assert stood > 40 and ends_drafted > 3
+    assert accepted > 40 and ends_drafted > 3
 
 
 def test_long_prefixes_and_sources() -> None:
@@ -153,7 +153,7 @@ def test_a_broken_rule_of_acceptance_shows(monkeypatch: pytest.MonkeyPatch) -> N
         tokens[:, : drafts.shape[1]] = drafts[:, : tokens.shape[1]]
         return counts
 
-    monkeypatch.setattr(verified_search, "accepted", every_draft)
+    monkeypatch.setattr(verified_search, "count_accepted", every_draft)
     monkeypatch.setattr(verified_search.DraftLength, "least", -1e9)
     drafted = search_batch([model], batch, PLAN, halt=Verified(1, 3, None))
     assert [best.tokens for (best,) in drafted] != [best.tokens for (best,) in full]
@@ -163,22 +163,22 @@ def test_the_number_of_drafts_follows_what_was_accepted() -> None:
     """A row drafts on while (p_1 .. p_k)^c >= 1/2; c is fitted to the latest verifications."""
     length = verified_search.DraftLength()
     for _ in range(200):
-        length.add(stood=8, seen=10, logs=-4.0)
-    # 0.8 of the drafts stood, with a mean log p of -0.4: c = log 0.8 / -0.4.
+        length.add(accepted=8, seen=10, logs=-4.0)
+    # 0.8 of the drafts were accepted, with a mean log p of -0.4: c = log 0.8 / -0.4.
     steady = length.least
     assert steady == pytest.approx(math.log(0.5) * -0.4 / math.log(0.8))
-    length.add(stood=0, seen=10, logs=-4.0)
+    length.add(accepted=0, seen=10, logs=-4.0)
     assert steady < length.least < 0
     for _ in range(200):
-        length.add(stood=1, seen=10, logs=-4.0)
+        length.add(accepted=1, seen=10, logs=-4.0)
     assert length.least == pytest.approx(math.log(0.5) * -0.4 / math.log(0.1))
     for _ in range(20):
-        length.add(stood=10, seen=10, logs=-4.0)
+        length.add(accepted=10, seen=10, logs=-4.0)
     # The rejected ones are nearly forgotten.
     assert length.least < steady
     certain = verified_search.DraftLength()
     for _ in range(2000):
-        certain.add(stood=10, seen=10, logs=0.0)
+        certain.add(accepted=10, seen=10, logs=0.0)
     assert certain.least == -math.inf
 
 
@@ -190,7 +190,7 @@ def test_rejected_drafts_make_later_ones_fewer(monkeypatch: pytest.MonkeyPatch) 
     full = search_batch([model], batch, plan, constraints=rules)
     # As if nearly all of many drafts had been accepted before.
     monkeypatch.setattr(verified_search, "_PRIOR", (9.0, 9.01, -20.0))
-    monkeypatch.setattr(verified_search, "accepted", lambda drafts, *_: drafts[:, 0] * 0)
+    monkeypatch.setattr(verified_search, "count_accepted", lambda drafts, *_: drafts[:, 0] * 0)
     halt = Verified(1, 8, None)
     drafted = search_batch([model], batch, plan, constraints=rules, halt=halt)
     assert_same(drafted, full, 4)
@@ -199,11 +199,11 @@ def test_rejected_drafts_make_later_ones_fewer(monkeypatch: pytest.MonkeyPatch) 
         assert len(predicted) == 31 and predicted[0] == 8 and max(predicted[-5:]) <= 2
 
 
-def test_drafts_stand_up_to_the_first_that_differs() -> None:
+def test_drafts_are_accepted_up_to_the_first_that_differs() -> None:
     drafts = torch.tensor([[4, 5, 6], [4, 5, 6], [4, 5, 6], [4, END, 9]])
     tokens = torch.tensor([[4, 5, 6, 7], [4, 9, 6, 7], [4, 5, 6, 7], [4, END, 9, 0]])
     counts = torch.tensor([3, 3, 1, 2])
-    assert verified_search.accepted(drafts, counts, tokens).tolist() == [3, 1, 1, 2]
+    assert verified_search.count_accepted(drafts, counts, tokens).tolist() == [3, 1, 1, 2]
 
 
 def counting(monkeypatch: pytest.MonkeyPatch, model: ExitModel) -> dict[str, int]:

@@ -85,8 +85,9 @@ class DecodeArguments(CommandArguments):
     weights: Weights = "best"
     exit: str | None = option(
         "Early exit: thresholds stored by `adaptive-tune` under NAME, a fixed exit after block N, "
-        "or the model's own predictor (`auto`). `verified` gives the same translations as "
-        "without, but faster: it drafts tokens at an exit and verifies them with all blocks "
+        "or the model's own predictor (`auto`). `verified` is self-speculative decoding: the same "
+        "translations as without exits, but faster, as it drafts tokens at an exit and verifies "
+        "them with all blocks "
         "(`'verified exit=1 drafts=8 types=1024'`).",
         "NAME|N|auto|verified",
     )
