@@ -58,7 +58,7 @@ class Rule:
             mock.patch.object(cuda_graphs, "count_padded", self.count_padded),
             mock.patch.object(cuda_graphs, "_FREE_CELLS", self.free_cells),
             # As on a GPU, which is not asked at each step what is done.
-            mock.patch.object(engine, "is_read_freely", lambda tensor: False),
+            mock.patch.object(engine, "is_on_cpu", lambda tensor: False),
         ):
             yield
 

@@ -42,7 +42,7 @@ VERIFIED = "verified"
 
 
 @dataclasses.dataclass(frozen=True)
-class ExitSettings:
+class ExitPreset:
     """A named halting mechanism with its thresholds, and its results where it was tuned."""
 
     name: str
@@ -68,14 +68,14 @@ class ExitSettings:
 
 
 EXIT_FILE = SettingsFile(
-    EXITS, ExitSettings, "settings of early exit", "thresholds", "nmtgrid adaptive-tune"
+    EXITS, ExitPreset, "settings of early exit", "thresholds", "nmtgrid adaptive-tune"
 )
 
 
 def save_exits(
     folder: Path,
     model: TranslationModel,
-    settings: Sequence[ExitSettings],
+    settings: Sequence[ExitPreset],
     tuning: str | None = None,
 ) -> None:
     """Keep `settings` in a model's directory, instead of any of the same names.
@@ -92,7 +92,7 @@ def save_exits(
     )
 
 
-def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitSettings:
+def load_exit(folder: Path, name: str, model: TranslationModel) -> ExitPreset:
     """Return the settings under `name`.
 
     Raises ConfigError where there are none, or none that fit the model.

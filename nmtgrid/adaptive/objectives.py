@@ -137,7 +137,7 @@ class _AllExits(BaseObjective[_Settings], abc.ABC):
 
     def loss(self, model: TranslationModel, batch: Batch) -> LossParts:
         settings = self.settings
-        if batch.share_done is None or batch.share_done >= settings.exits_from:
+        if batch.fraction_done is None or batch.fraction_done >= settings.exits_from:
             return self.loss_of_exits(with_exits(model), batch)
         sites = exit_sites(model, batch, settings.reads)
         return site_loss(model, batch, sites, label_smoothing=settings.label_smoothing)

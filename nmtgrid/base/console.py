@@ -25,13 +25,13 @@ output = Console(soft_wrap=True, highlight=False)
 # Messages go to standard error, so that the output of `decode` can be piped.
 messages = Console(stderr=True, soft_wrap=True, highlight=False)
 _speaker = ""
-_only_faults = False
+_is_quiet = False
 # Columns of a table that is not written to a terminal.
 _UNBOUNDED = 10_000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def hush(speaker: str) -> None:
+def mute(speaker: str) -> None:
     """Print nothing while `messages.quiet` stays: another process does the same and prints for all.
 
     `speaker` is the name of this process, which stands before its errors later.
@@ -40,15 +40,15 @@ def hush(speaker: str) -> None:
     messages.quiet, _speaker = True, f"{speaker}: "
 
 
-def only_faults(value: bool) -> None:
+def set_quiet(value: bool) -> None:
     """If `value`, print only warnings, errors and results on standard output."""
-    global _only_faults
-    _only_faults = value
+    global _is_quiet
+    _is_quiet = value
 
 
 def say(text: str) -> None:
     """Print a message for people on standard error."""
-    if _only_faults:
+    if _is_quiet:
         return
     messages.print(printable(text), markup=False)
 
@@ -77,7 +77,7 @@ def table(
 
     `width` limits its columns where it is not written to a terminal.
     """
-    if _only_faults and console is messages:
+    if _is_quiet and console is messages:
         return
     content = Table(title=Text(printable(title), style="table.title"), title_justify="left")
     rows = [list(row) for row in rows]
@@ -141,7 +141,7 @@ def progress(
         console=messages,
         transient=True,
         # In a log file each step of a bar would be a line.
-        disable=hidden or _only_faults or not sys.stderr.isatty(),
+        disable=hidden or _is_quiet or not sys.stderr.isatty(),
     )
     with bar:
         yield Bar(bar, description, total)

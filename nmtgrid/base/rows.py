@@ -22,8 +22,8 @@ _VALUES: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 """What the host knows of tensors: lengths and indices as lists, of masks whether all is True."""
 
 
-def known(tensor: Tensor, values: list[int]) -> Tensor:
-    """Return `tensor` [B] of lengths or indices, of which `values_of` need not ask the device.
+def cache_on_host(tensor: Tensor, values: list[int]) -> Tensor:
+    """Return `tensor` [B] of lengths or indices, of which `host_values` need not ask the device.
 
     Its values must not change from then on.
     """
@@ -32,8 +32,8 @@ def known(tensor: Tensor, values: list[int]) -> Tensor:
     return tensor
 
 
-def values_of(tensor: Tensor) -> list[int]:
-    """Return the values of a tensor [B]; a device is waited for unless they are `known`."""
+def host_values(tensor: Tensor) -> list[int]:
+    """Return the values of a tensor [B]; a device is waited for unless `cache_on_host` knew."""
     values: list[int] | None = _VALUES.get(tensor)
     return tensor.tolist() if values is None else values
 
@@ -57,7 +57,7 @@ def is_padding(lengths: Tensor, size: int) -> Tensor:
     return ~is_token(lengths, size)
 
 
-def spread(lengths: Tensor, total: int) -> tuple[Tensor, Tensor]:
+def ragged_positions(lengths: Tensor, total: int) -> tuple[Tensor, Tensor]:
     """Return row and position [total] of each place in rows of `lengths` [B], row after row.
 
     `total` is the sum of the lengths: with it no device is waited for.

@@ -124,7 +124,7 @@ def general_options(words: list[str]) -> tuple[list[str], bool, list[str]]:
             imports.append(word.partition("=")[2])
         else:
             rest.append(word)
-    console.only_faults(quiet)
+    console.set_quiet(quiet)
     return rest, debug, imports
 
 

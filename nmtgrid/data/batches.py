@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import DataError
 from nmtgrid.base.io.records import Count
-from nmtgrid.base.rows import State, is_token, known, spread, take, values_of
+from nmtgrid.base.rows import State, cache_on_host, host_values, is_token, ragged_positions, take
 from nmtgrid.layers.soft_targets import SoftTargets
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
 
@@ -42,7 +42,8 @@ class SharedSources:
         """Return the same for `Batch.twice`: both passes draw dropout of their own."""
         # Kept, so that batches which share these sources share the doubled ones too.
         if "twice" not in self.cache:
-            lengths = known(self.source_lengths.repeat(2), values_of(self.source_lengths) * 2)
+            values = host_values(self.source_lengths) * 2
+            lengths = cache_on_host(self.source_lengths.repeat(2), values)
             self.cache["twice"] = SharedSources(torch.cat([self.source] * 2), lengths)
         doubled: SharedSources = self.cache["twice"]
         if self.rows is None:
@@ -63,8 +64,8 @@ class Batch:
     Objectives add `weights` [B] of the sentences in the loss (None: 1 each) and `soft_targets` [B,
     T, C], the target distributions (None: target_output). Batches with the same sources encode them
     once through `shared`. `r_drop` is the alpha of R-Drop (None: off). `update` is the number of
-    updates done before the one that uses the batch, `share_done` the share of the run that is over
-    then (None: not in training).
+    updates done before the one that uses the batch, `fraction_done` the share of the run that is
+    over then (None: not in training).
     """
 
     source: Tensor
@@ -79,7 +80,7 @@ class Batch:
     shared: SharedSources | None = None
     r_drop: float | None = None
     update: int | None = None
-    share_done: float | None = None
+    fraction_done: float | None = None
 
     def __len__(self) -> int:
         return self.source.shape[0]
@@ -97,19 +98,19 @@ class Batch:
     @cached_property
     def token_count(self) -> int:
         """Target tokens to be predicted, end symbols included."""
-        return sum(values_of(self.target_lengths))
+        return sum(host_values(self.target_lengths))
 
     @cached_property
     def target_positions(self) -> tuple[Tensor, Tensor]:
         """Sentence and position [M] of each target token, as `is_target.nonzero()` has them."""
-        return spread(self.target_lengths, self.token_count)
+        return ragged_positions(self.target_lengths, self.token_count)
 
     @cached_property
     def source_widths(self) -> Tensor:
         """[M]: the source length at each of the `target_positions`."""
-        lengths = values_of(self.source_lengths), values_of(self.target_lengths)
+        lengths = host_values(self.source_lengths), host_values(self.target_lengths)
         widths = [s for s, t in zip(*lengths, strict=True) for _ in range(t)]
-        return known(self.source_lengths[self.target_positions[0]], widths)
+        return cache_on_host(self.source_lengths[self.target_positions[0]], widths)
 
     def encode_source(self, encode: Callable[[Tensor, Tensor], State]) -> State:
         """Return the state that a model's `encode` computes of source [B, S] and lengths [B].
@@ -136,7 +137,7 @@ class Batch:
         """Return the sentences twice, [2B], for two passes in one, without soft targets."""
         doubled = self._map(lambda tensor: torch.cat([tensor, tensor]))
         for name in ("source_lengths", "target_lengths"):
-            known(doubled[name], values_of(getattr(self, name)) * 2)
+            cache_on_host(doubled[name], host_values(getattr(self, name)) * 2)
         shared = None if self.shared is None else self.shared.twice()
         return dataclasses.replace(self, **doubled, soft_targets=None, shared=shared, r_drop=None)
 
@@ -145,7 +146,7 @@ class Batch:
         # Without blocking: the copy of pinned memory overlaps with the running step.
         moved = self._map(lambda tensor: tensor.to(device, non_blocking=True))
         for name in ("source_lengths", "target_lengths"):
-            known(moved[name], values_of(getattr(self, name)))
+            cache_on_host(moved[name], host_values(getattr(self, name)))
         return dataclasses.replace(self, **moved)
 
     def pinned(self) -> Batch:
@@ -160,18 +161,18 @@ class Batch:
     def repeated(self, times: int) -> tuple[Batch, Tensor]:
         """Return each sentence `times` times, copies side by side, and their rows [B * times]."""
         rows = torch.arange(len(self), device=self.source.device).repeat_interleave(times)
-        known(rows, [row for row in range(len(self)) for _ in range(times)])
+        cache_on_host(rows, [row for row in range(len(self)) for _ in range(times)])
         return self if times == 1 else self.with_shared_source().select(rows), rows
 
     def select(self, rows: Tensor) -> Batch:
         """Return the sentences `rows` as a batch of their own, cut to their longest lengths."""
-        chosen = values_of(rows)
+        chosen = host_values(rows)
         sources, targets = (
             [values[row] for row in chosen]
-            for values in map(values_of, (self.source_lengths, self.target_lengths))
+            for values in map(host_values, (self.source_lengths, self.target_lengths))
         )
-        source_lengths = known(self.source_lengths[rows], sources)
-        target_lengths = known(self.target_lengths[rows], targets)
+        source_lengths = cache_on_host(self.source_lengths[rows], sources)
+        target_lengths = cache_on_host(self.target_lengths[rows], targets)
         # Columns of padding alone would only cost time.
         width, height = max(sources), max(targets)
         return Batch(
@@ -187,7 +188,7 @@ class Batch:
             None if self.shared is None else self.shared.of_rows(rows),
             self.r_drop,
             self.update,
-            self.share_done,
+            self.fraction_done,
         )
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.rows import spread, values_of
+from nmtgrid.base.rows import host_values, ragged_positions
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
@@ -180,7 +180,7 @@ class PredictionSites:
         """Return one prediction for each cell of the grid: position, and reads from 1 on."""
         sentence, position = batch.target_positions
         widths = batch.source_widths
-        row, column = spread(widths, sum(values_of(widths)))
+        row, column = ragged_positions(widths, sum(host_values(widths)))
         return cls(sentence[row], position[row], column + 1, in_range=True)
 
     @cached_property

@@ -18,7 +18,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.rows import is_token, known, values_of
+from nmtgrid.base.rows import cache_on_host, host_values, is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.attention import attend, attention_weights, source_mask
 from nmtgrid.layers.embedding import Embedding
@@ -183,7 +183,7 @@ class BiLSTM(TranslationModel):
         # the LSTM computes no padding. `inverse` restores the batch's order.
         order = lengths.argsort(descending=True, stable=True)
         inverse = order.argsort()
-        lengths = known(lengths[order], sorted(values_of(lengths), reverse=True))
+        lengths = cache_on_host(lengths[order], sorted(host_values(lengths), reverse=True))
         rows = Rows.of_lengths(lengths)
         states = self.source_embedding(source[order, : len(rows.counts)].t())
         last_states = []

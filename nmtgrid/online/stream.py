@@ -40,7 +40,7 @@ from nmtgrid.search.api import (
     Translation,
     Verified,
 )
-from nmtgrid.search.constraints import NotYet, Rules
+from nmtgrid.search.constraints import ForbidEnd, Rules
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.search.precision import check_stream_precision
 from nmtgrid.search.traces import Trace
@@ -226,7 +226,7 @@ class TokenStream(WrittenTokens):
         # has to be known.
         length = self._first + self._columns + (not self._source_has_ended)
         early = self._agent.finish_reading and not self._source_has_ended
-        constraints = [NotYet(torch.ones_like(self._first, dtype=torch.bool))] if early else []
+        constraints = [ForbidEnd(torch.ones_like(self._first, dtype=torch.bool))] if early else []
         hidden, step = self._end_is_hidden, len(self.tokens)
         rules = Rules.of(self._plan, length, constraints, end_is_hidden=hidden)
         return rules.apply(following, step, self._first, at_limit=int(rules.limits) <= step)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nmtgrid.base.rows import take
 from nmtgrid.search.api import Hypothesis, SearchPlan
-from nmtgrid.search.select import Continuations, Select, is_read_freely, stable_topk
+from nmtgrid.search.select import Candidates, Select, is_on_cpu, stable_topk
 from nmtgrid.text.vocabulary import BEGIN
 
 _LEAST_COVERAGE = 0.01
@@ -90,7 +90,7 @@ class Groups:
         )
 
     def add(
-        self, following: Continuations, norm: Tensor, bonus: Tensor | float, step: int | Tensor
+        self, following: Candidates, norm: Tensor, bonus: Tensor | float, step: int | Tensor
     ) -> Groups:
         """Add what ended after `step` tokens; `bonus` [G, W] is added to their scores."""
         ends, log_probabilities = following.end_parents, following.end_log_probabilities
@@ -124,7 +124,7 @@ class Groups:
         return dataclasses.replace(self, is_done=is_done)
 
 
-class Following(NamedTuple):
+class StepResult(NamedTuple):
     """What follows a step; alignment [R, S] is that of its predictions, None unless needed."""
 
     rows: Rows
@@ -140,7 +140,7 @@ def advance(
     rows: Rows,
     groups: Groups,
     step: int | Tensor,
-) -> Following:
+) -> StepResult:
     """Write one token in each row; rows of a sentence that is done are dead from then on.
 
     log_probabilities [R, V] are the next tokens', what must not follow ruled out; `step` tokens
@@ -156,7 +156,7 @@ def advance(
         bonus = plan.coverage_penalty * (logs * rows.is_word).sum(1)[following.end_parents]
     totals, ended = following.log_probabilities, following.end_log_probabilities
     # Most steps end nothing. Without a beam nothing is over then that was not before.
-    has_ended = not is_read_freely(ended) or bool((ended > -math.inf).any())
+    has_ended = not is_on_cpu(ended) or bool((ended > -math.inf).any())
     if has_ended or select.width > 1:
         norm = plan.length_norm(groups.ended.new_full((1,), 1) + step)
         groups = groups.add(following, norm, bonus, step) if has_ended else groups
@@ -164,7 +164,7 @@ def advance(
         groups = groups.mark_done(plan, live, norm)
         totals = live.masked_fill(groups.is_done[:, None], -math.inf).flatten()
     moved = take((coverage, rows.is_word, rows.reads), following.parents)
-    return Following(Rows(following.tokens, following.parents, totals, *moved), groups, alignment)
+    return StepResult(Rows(following.tokens, following.parents, totals, *moved), groups, alignment)
 
 
 class PrefixTree:

@@ -55,7 +55,7 @@ class MinLength(StaticConstraint):
 
 
 @dataclasses.dataclass(frozen=True)
-class NotYet:
+class ForbidEnd:
     """No end symbol in rows [R] where `is_early`."""
 
     is_early: Tensor

@@ -35,7 +35,7 @@ from nmtgrid.base import console
 from nmtgrid.base.devices import is_out_of_memory
 from nmtgrid.base.rows import take
 from nmtgrid.layers.static_cache import StaticPosition, tensors, write
-from nmtgrid.search.beams import Following, Groups, Rows
+from nmtgrid.search.beams import Groups, Rows, StepResult
 from nmtgrid.search.constraints import Rules, StaticConstraint
 from nmtgrid.search.select import Select
 from nmtgrid.text.vocabulary import PAD
@@ -65,7 +65,7 @@ class StepFn(Protocol):
 
     def __call__(
         self, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules, step: Tensor
-    ) -> Following:
+    ) -> StepResult:
         """Write into the states and return what follows; `step` is a tensor [1]."""
 
 
@@ -293,7 +293,7 @@ class _Slot:
         following = self.fn(self.states, self.rows, self.groups, self.rules, index)
         if self.alignment is None and following.alignment is not None:
             self.alignment = torch.empty_like(following.alignment)
-        buffers = Following(self.rows, self.groups, self.alignment)
+        buffers = StepResult(self.rows, self.groups, self.alignment)
         for buffer, value in zip(tensors(buffers), tensors(following), strict=True):
             if value is not buffer:
                 buffer.copy_(value)
@@ -348,7 +348,7 @@ class RecordedSearch:
         self.slot = self.graphs.slot(self.fn, states, rows, groups, rules)
         return True
 
-    def step(self, step: int) -> Following:
+    def step(self, step: int) -> StepResult:
         """Step after `step` tokens; return copies of what a tree of prefixes keeps, and buffers."""
         slot = self.slot
         states = self.graphs.with_memory(
@@ -365,7 +365,7 @@ class RecordedSearch:
             log_probabilities=slot.rows.log_probabilities.clone(),
         )
         alignment = None if slot.alignment is None else slot.alignment.clone()
-        return Following(rows, slot.groups, alignment)
+        return StepResult(rows, slot.groups, alignment)
 
     def is_worth_dropping(self, going: int) -> bool:
         """Return whether `going` groups alone have a smaller slot, and take less time in it."""

@@ -29,15 +29,15 @@ from nmtgrid.models.api import Step, TranslationModel, check_step, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.beams import (
     FinishedHypotheses,
-    Following,
     Groups,
     PrefixTree,
     Rows,
+    StepResult,
     advance,
 )
-from nmtgrid.search.constraints import Constraint, NotYet, Rules
+from nmtgrid.search.constraints import Constraint, ForbidEnd, Rules
 from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch
-from nmtgrid.search.select import Beam, Greedy, Sample, Select, is_read_freely
+from nmtgrid.search.select import Beam, Greedy, Sample, Select, is_on_cpu
 from nmtgrid.search.verified import VerifiedSearch, check_verified
 
 _CHECK_EVERY = 4
@@ -294,7 +294,7 @@ class SearchStep:
 
     def __call__(
         self, states: Sequence[Any], rows: Rows, groups: Groups, rules: Rules, step: Tensor
-    ) -> Following:
+    ) -> StepResult:
         """Return what follows; states are static, and the rules' sentences are the groups."""
         align, pairs = self.wants_alignment, zip(self.models, states, strict=True)
         predicted = Averaged.of(
@@ -368,7 +368,7 @@ class SearchRun:
         has_static_form = graphs is not None and graphs.can_record(self.states, self.rules)
         self.graphs = graphs if has_static_form else None
         self.recorded: RecordedSearch | None = None
-        self.check_every = 1 if is_read_freely(source) else _CHECK_EVERY
+        self.check_every = 1 if is_on_cpu(source) else _CHECK_EVERY
 
     def run(self) -> list[list[Hypothesis]]:
         """Search, and return for each sentence its best hypotheses, best first.
@@ -414,7 +414,7 @@ class SearchRun:
         rows_per_group = len(self.rows.tokens) // len(self.groups.numbers)
         return (self.groups.numbers // self.copies).repeat_interleave(rows_per_group)
 
-    def _step(self, step: int) -> Following:
+    def _step(self, step: int) -> StepResult:
         sentence = self._sentence()
         # Reading comes before writing: a token is predicted from what has been read by then.
         if self.agent is not None and self.rows.reads is not None:
@@ -506,7 +506,7 @@ class SearchRun:
         """Return with how many further reads each of so many rows is proposed at once."""
         if not agent.judges_rows_alone or not all(m.traits.every_cell for m in self.models):
             return 1
-        kind = "cpu" if is_read_freely(self.source_lengths) else "accelerator"
+        kind = "cpu" if is_on_cpu(self.source_lengths) else "accelerator"
         return max(1, _CELLS_AHEAD[kind] // rows)
 
     def _proposed(self, reads: Tensor, rows: Tensor | None, align: bool) -> Averaged:
@@ -521,7 +521,7 @@ class SearchRun:
         """Rule out what must not follow; a row at its limit can end whatever the rules say."""
         rules = self.rules
         if self.rows.reads is not None and self.agent is not None and self.agent.finish_reading:
-            is_early = NotYet(self.rows.reads < self.source_lengths[sentence])
+            is_early = ForbidEnd(self.rows.reads < self.source_lengths[sentence])
             rules = dataclasses.replace(rules, constraints=(is_early, *rules.constraints))
         return rules.apply(log_probabilities, step, sentence, at_limit=step >= self.min_limit)
 
@@ -553,7 +553,7 @@ class SearchRun:
             return True
         # What the rows own is not copied when no row moves; elsewhere the look would be a wait.
         moves = is_dropping or self.select.width > 1
-        if moves and is_read_freely(rows.parents):
+        if moves and is_on_cpu(rows.parents):
             moves = not torch.equal(rows.parents, torch.arange(len(before.tokens)))
         if moves:
             self.states = [take(state, rows.parents) for state in self.states]

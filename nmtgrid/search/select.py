@@ -25,7 +25,7 @@ _FEW = 128
 
 
 @dataclasses.dataclass(frozen=True)
-class Continuations:
+class Candidates:
     """The continuations that a selection picked, for R rows that give R' rows in G groups.
 
     tokens [R'], their parent rows [R'] and the rows' whole log-probabilities [R'], -inf where a row
@@ -48,14 +48,14 @@ class Select(Protocol):
 
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
-    ) -> Continuations:
+    ) -> Candidates:
         """Pick from next-token log-probabilities [R, V] for rows whose tokens sum up to totals [R].
 
         `keys` [G] (int64) tell the groups apart; `step` tokens (perhaps a tensor [1]) are written.
         """
 
 
-def is_read_freely(tensor: Tensor) -> bool:
+def is_on_cpu(tensor: Tensor) -> bool:
     """Return whether reading `tensor` costs nothing; elsewhere the device would be waited for."""
     return tensor.device.type == "cpu"
 
@@ -68,7 +68,7 @@ def stable_topk(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
     if values.shape[1] <= _FEW:
         tops, indices = values.sort(dim=1, descending=True, stable=True)
         return tops[:, :count], indices[:, :count]
-    if not is_read_freely(values) or count >= values.shape[1]:
+    if not is_on_cpu(values) or count >= values.shape[1]:
         return _topk_by_keys(values, count)
     tops, indices = values.topk(count + 1, dim=1)
     last = tops[:, count - 1]
@@ -116,10 +116,10 @@ def _chunk_tops(values: Tensor) -> Tensor:
     return tops
 
 
-def _continue_rows(token: Tensor, total: Tensor) -> Continuations:
+def _continue_rows(token: Tensor, total: Tensor) -> Candidates:
     """Return the continuation of each row by one token, each row a group of its own."""
     is_end, rows = token == END, torch.arange(len(token), device=token.device)
-    return Continuations(
+    return Candidates(
         token,
         rows,
         total.masked_fill(is_end, -math.inf),
@@ -135,7 +135,7 @@ class Greedy:
 
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
-    ) -> Continuations:
+    ) -> Candidates:
         value, token = stable_max(log_probabilities)
         return _continue_rows(token, totals + value)
 
@@ -153,7 +153,7 @@ class Sample:
 
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
-    ) -> Continuations:
+    ) -> Candidates:
         plan = self.plan
         shares = (log_probabilities / plan.temperature).softmax(1)
         if plan.top_k and plan.top_k < shares.shape[1]:
@@ -186,14 +186,14 @@ class Beam:
 
     def choose(
         self, log_probabilities: Tensor, totals: Tensor, keys: Tensor, step: int | Tensor
-    ) -> Continuations:
+    ) -> Candidates:
         # At most one continuation of each row ends, so 2 x width hold enough that go on.
         value, token, parent = _best_of_groups(log_probabilities, totals, len(keys), 2 * self.width)
         is_end = token == END
         # A stable sort of the flags puts what goes on first and keeps its order.
         goes_on = is_end.to(torch.int8).sort(dim=1, stable=True).indices[:, : self.width]
         ended = value.masked_fill(~is_end, -math.inf)[:, : self.width]
-        return Continuations(
+        return Candidates(
             token.gather(1, goes_on).flatten(),
             parent.gather(1, goes_on).flatten(),
             value.gather(1, goes_on).flatten(),
@@ -211,7 +211,7 @@ def _best_of_groups(
     """
     rows, types = log_probabilities.shape
     first = torch.arange(0, rows, rows // groups, device=totals.device)[:, None]
-    if is_read_freely(totals) and types >= 4 * _CHUNK:
+    if is_on_cpu(totals) and types >= 4 * _CHUNK:
         # As in `stable_max`: which chunks first. A chunk after `count` better ones has none of
         # the best.
         tops = (_chunk_tops(log_probabilities) + totals[:, None]).view(groups, -1)

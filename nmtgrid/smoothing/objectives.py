@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
-from nmtgrid.base.rows import values_of
+from nmtgrid.base.rows import host_values
 from nmtgrid.data.batches import Batch
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.soft_targets import SoftTargets, TargetDistribution, VectorDistribution
@@ -131,7 +131,7 @@ class Smoothed:
         reference_first = torch.cat([batch.target_output[:, None], samples.tokens], 1)
         own, rewards = self.reward(batch, reference_first).tensor_split([1], 1)
         losses = torch.tensor(
-            [self.reward.loss_of_one(n - 1) for n in values_of(batch.target_lengths)],
+            [self.reward.loss_of_one(n - 1) for n in host_values(batch.target_lengths)],
             dtype=rewards.dtype, device=rewards.device,
         )  # fmt: skip
         lacking = in_substitutions(rewards, own[:, 0], losses)

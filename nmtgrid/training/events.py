@@ -124,7 +124,7 @@ def end_reason(settings: TrainingSettings, progress: Progress, minutes: float) -
     return ""
 
 
-def share_done(settings: TrainingSettings, progress: Progress, minutes: float) -> float:
+def fraction_done(settings: TrainingSettings, progress: Progress, minutes: float) -> float:
     """Return the share of the run that is over, by the limit that is nearest to its end.
 
     Epochs count when they are over. Patience cannot be foreseen.

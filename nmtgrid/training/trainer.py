@@ -38,8 +38,8 @@ from nmtgrid.training.events import (
     StopRequest,
     Stopwatch,
     end_reason,
+    fraction_done,
     is_due,
-    share_done,
 )
 from nmtgrid.training.optimiser import (
     LearningRate,
@@ -244,7 +244,7 @@ class Trainer:
         That is its learning rate, and whether what begins at a share of the run has begun.
         """
         now, progress = self.settings.training, self.progress
-        shares = [share_done(settings, progress, progress.minutes) for settings in (before, now)]
+        shares = [fraction_done(settings, progress, progress.minutes) for settings in (before, now)]
         starts = {"training.r_drop_from": now.r_drop_from if now.r_drop else 0.0}
         starts["objective.exits_from"] = getattr(self.settings.objective, "exits_from", 0.0)
         for name, start in starts.items():
@@ -402,12 +402,12 @@ class Trainer:
         start = self.stopwatch.now()
         cursor, batches = next(reader)
         rate = self.rate.at(progress.update, self.stopwatch.minutes)
-        share = share_done(training, progress, self.stopwatch.minutes)
+        share = fraction_done(training, progress, self.stopwatch.minutes)
         alpha = training.r_drop if training.r_drop and share >= training.r_drop_from else None
         # What objectives change in the course of a training depends on these numbers alone, so that
         # a resumed run finds them again.
         batches = [
-            dataclasses.replace(batch, r_drop=alpha, update=progress.update, share_done=share)
+            dataclasses.replace(batch, r_drop=alpha, update=progress.update, fraction_done=share)
             for batch in batches
         ]
         is_watched = self.watch is not None and self.watch.is_due(progress.update + 1)

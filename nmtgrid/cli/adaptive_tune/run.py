@@ -10,7 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitSettings, save_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitPreset, save_exits
 from nmtgrid.adaptive.halting import FixedExit, RandomExit, check_halt, halt_by
 from nmtgrid.adaptive.measure import (
     Decoded,
@@ -78,7 +78,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         check_halt(halt_by(mechanism, (0.5,) * (count - 1)), model)
         name = arguments.name or mechanism
         # Refused now: a name under which nothing could be kept later.
-        ExitSettings(f"{name}-1", mechanism, (), "none")
+        ExitPreset(f"{name}-1", mechanism, (), "none")
         report = Report(arguments, name, mechanism, Budgets(arguments.budget, count))
         samples = [
             read_samples(
@@ -361,7 +361,7 @@ class _Tuning:
             budget = f"{report.budget(row):g}" if loss is None else f"loss{loss:g}"
             row.stored = f"{report.name}-{budget}"
             presets.append(
-                ExitSettings(
+                ExitPreset(
                     row.stored,
                     report.mechanism,
                     choice.thresholds,

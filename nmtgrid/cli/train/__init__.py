@@ -39,7 +39,7 @@ def command(arguments: TrainArguments) -> None:
     processes = processes_from_environment()
     # Every process does the same up to the training; the first one speaks and writes for all.
     if not processes.is_first:
-        console.hush(f"process {processes.rank}")
+        console.mute(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
     if arguments.list_:
         _list(arguments)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.rows import is_token, take, values_of
+from nmtgrid.base.rows import host_values, is_token, take
 from nmtgrid.layers.grid.convolution import (
     AllRows,
     CellCache,
@@ -63,7 +63,7 @@ class GridState:
         """Return the state before the first row, for columns [R, S, D] of these lengths [R]."""
         # Without padding no step has to mask: decided once, as looking may wait for the device.
         size = columns.shape[1]
-        padded = bool(size) and min(values_of(lengths)) < size
+        padded = bool(size) and min(host_values(lengths)) < size
         return cls(columns, is_token(lengths, size) if padded else None, (), StepWeights(), 0)
 
     def streaming(self, span: int | None) -> GridState:

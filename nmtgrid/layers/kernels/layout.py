@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nmtgrid.base.rows import values_of
+from nmtgrid.base.rows import host_values
 from nmtgrid.layers.kernels.linear import apply
 
 
@@ -64,7 +64,7 @@ class GridLayout:
         targets, sources = target_lengths.long(), source_lengths.long()
         if targets.dim() != 1 or targets.shape != sources.shape or not len(targets):
             raise ValueError("target_lengths and source_lengths must both be [B] with B >= 1")
-        shapes = tuple(zip(values_of(targets), values_of(sources), strict=True))
+        shapes = tuple(zip(host_values(targets), host_values(sources), strict=True))
         if min(min(shape) for shape in shapes) < 1:
             raise ValueError("every grid needs at least one row and one column")
         areas = targets * sources

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from nmtgrid.base.rows import spread, values_of
+from nmtgrid.base.rows import host_values, ragged_positions
 from nmtgrid.layers.kernels.linear import product, working_dtype
 from nmtgrid.layers.soft_targets import SoftTargets
 
@@ -177,8 +177,8 @@ def linear_divergence(
     matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
     total = torch.promote_types(dtype, torch.float32)
     values = features.new_empty(len(features), dtype=total)
-    row, _ = spread(widths, len(features))
-    last, ends = widths.cumsum(0) - 1, list(itertools.accumulate(values_of(widths)))
+    row, _ = ragged_positions(widths, len(features))
+    last, ends = widths.cumsum(0) - 1, list(itertools.accumulate(host_values(widths)))
 
     def log_probs(rows: Rows) -> Tensor:
         return product(features[rows].to(dtype), matrix, shift).to(total).log_softmax(1)

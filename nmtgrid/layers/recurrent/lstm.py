@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
-from nmtgrid.base.rows import values_of
+from nmtgrid.base.rows import host_values
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.linear import apply, linear, product, working_dtype
 
@@ -42,7 +42,7 @@ class Rows:
     @classmethod
     def of_lengths(cls, lengths: Tensor) -> Rows:
         """Return the live rows for lengths [B] that do not grow."""
-        values = values_of(lengths)
+        values = host_values(lengths)
         counts = (sum(length > position for length in values) for position in range(values[0]))
         return cls(tuple(counts))
 
@@ -300,7 +300,7 @@ class BidirectionalLSTM(nn.Module):
             low = torch.bfloat16
         # Not under autocast, which would run cuDNN in fp16 whatever its type is.
         with torch.autocast(inputs.device.type, enabled=False):
-            on_host = torch.tensor(values_of(lengths))
+            on_host = torch.tensor(host_values(lengths))
             packed = pack_padded_sequence(inputs.to(low), on_host)
             weights, both = self._weights(low), lstm.bidirectional
             start = packed.data.new_zeros(1 + both, len(lengths), self.size)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from nmtgrid.base.rows import spread, values_of
+from nmtgrid.base.rows import host_values, ragged_positions
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
 from nmtgrid.models.api import PredictionSites, TranslationModel
@@ -145,7 +145,7 @@ def _decided_cells(batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """
     sentence, position = batch.target_positions
     widths = batch.source_widths
-    row, column = spread(widths - 1, sum(values_of(widths)) - len(widths))
+    row, column = ragged_positions(widths - 1, sum(host_values(widths)) - len(widths))
     return sentence[row], position[row], column
 
 

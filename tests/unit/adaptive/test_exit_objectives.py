@@ -210,7 +210,7 @@ def test_before_its_share_of_the_run_the_last_exit_alone_is_trained(exits: str, 
         late = Mixed(MixedSettings(2, exits_from=0.5, **shared))
         whole = Mixed(MixedSettings(2, **shared)).loss(network, BATCH)
     plain = Likelihood(LikelihoodSettings(label_smoothing=0.2)).loss(network, BATCH)
-    parts = late.loss(network, dataclasses.replace(BATCH, share_done=0.49))
+    parts = late.loss(network, dataclasses.replace(BATCH, fraction_done=0.49))
     every = parameters_of(network)
     torch.testing.assert_close(parts.total, plain.total)
     torch.testing.assert_close(parts.nll, plain.nll)
@@ -218,7 +218,7 @@ def test_before_its_share_of_the_run_the_last_exit_alone_is_trained(exits: str, 
     assert parts.tokens == sum(TARGETS) and parts.extra == {}
     # Without a share it is a validation, where all exits count.
     for share in (0.5, 0.9, None):
-        parts = late.loss(network, dataclasses.replace(BATCH, share_done=share))
+        parts = late.loss(network, dataclasses.replace(BATCH, fraction_done=share))
         torch.testing.assert_close(parts.total, whole.total)
         torch.testing.assert_close(parts.nll, whole.nll)
         assert_same(gradients(parts.total, every), gradients(whole.total, every))

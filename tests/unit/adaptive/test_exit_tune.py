@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from nmtgrid.adaptive import tune as module
-from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitSettings, halt_of, load_exit, save_exits
+from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitPreset, halt_of, load_exit, save_exits
 from nmtgrid.adaptive.halting import AnyHalt, FixedExit, GivenExits, Predicted, Thresholds
 from nmtgrid.adaptive.halting_objective import Kernel, sequence_oracle, smoothed, token_oracle
 from nmtgrid.adaptive.measure import (
@@ -606,7 +606,7 @@ def _attention_flops(query: list[int], key: list[int], *_: Any, **__: Any) -> in
     return 4 * rows * heads * length * key[2] * size
 
 
-FAST = ExitSettings("fast", "geometric", (0.25, 1.0), "valid", 34.7, 1.42)
+FAST = ExitPreset("fast", "geometric", (0.25, 1.0), "valid", 34.7, 1.42)
 
 
 def declared_model(halting: Halting = "geometric", count: int = 3) -> ExitModel:
@@ -626,11 +626,11 @@ def chosen(
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert EXIT_FILE.load(tmp_path) == {}
-    safe = ExitSettings("safe-1.5", "confidence", (0.9, 0.8), "valid")
+    safe = ExitPreset("safe-1.5", "confidence", (0.9, 0.8), "valid")
     save_exits(tmp_path, declared_model(), [FAST])
     save_exits(tmp_path, declared_model(), [safe])
     assert EXIT_FILE.load(tmp_path) == {"fast": FAST, "safe-1.5": safe}
-    newer = ExitSettings("fast", "geometric", (0.5, 0.5), "valid")
+    newer = ExitPreset("fast", "geometric", (0.5, 0.5), "valid")
     save_exits(tmp_path, declared_model(), [newer])
     assert load_exit(tmp_path, "fast", declared_model()) == newer
     assert json.loads((tmp_path / "exits.json").read_text())["settings"]["safe-1.5"] == {
@@ -641,7 +641,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_a_tuning_replaces_what_an_earlier_one_of_its_name_left(tmp_path: Path) -> None:
     def kept(*names: str, tuning: str | None = None) -> set[str]:
-        settings = [ExitSettings(name, "geometric", (0.5, 0.5), "valid") for name in names]
+        settings = [ExitPreset(name, "geometric", (0.5, 0.5), "valid") for name in names]
         save_exits(tmp_path, declared_model(), settings, tuning)
         return set(EXIT_FILE.load(tmp_path))
 
@@ -689,11 +689,11 @@ def test_misfits(choice: str, declared: ExitModel, message: str, tmp_path: Path)
 def test_impossible_names_and_thresholds_are_refused(tmp_path: Path) -> None:
     for name in ("", "3", "-1", "auto", "a b", "../a"):
         with pytest.raises(ConfigError, match="cannot be named"):
-            ExitSettings(name, "geometric", (), "valid")
+            ExitPreset(name, "geometric", (), "valid")
     with pytest.raises(ConfigError, match=r"from 0 to 1, but is 1\.5"):
-        ExitSettings("a", "geometric", (1.5,), "valid")
+        ExitPreset("a", "geometric", (1.5,), "valid")
     with pytest.raises(ConfigError, match="has no thresholds"):
-        ExitSettings("a", "multinomial", (0.5,), "valid")
+        ExitPreset("a", "multinomial", (0.5,), "valid")
     with pytest.raises(ConfigError, match="needs 3"):
         save_exits(tmp_path, declared_model(count=4), [FAST])
     assert not (tmp_path / "exits.json").exists()

@@ -9,7 +9,7 @@ from typing import Any
 import numpy
 import pytest
 
-from nmtgrid.adaptive.exit_presets import ExitSettings, verified_of
+from nmtgrid.adaptive.exit_presets import ExitPreset, verified_of
 from nmtgrid.adaptive.halting import FixedExit, Thresholds
 from nmtgrid.adaptive.measure import System
 from nmtgrid.adaptive.tune import Budgets, Choice, Finalist, Records, beats, cost
@@ -160,7 +160,7 @@ def test_settings_and_the_reserved_name() -> None:
     assert verified_of("verified") == Verified(1, 8, 1024)
     assert verified_of("verified types=50 exit=2") == Verified(2, 8, 50)
     with pytest.raises(ConfigError, match="verified"):
-        ExitSettings("verified", "confidence", (0.5,), "valid")
+        ExitPreset("verified", "confidence", (0.5,), "valid")
 
 
 def test_tuning_measures_verified_exits(home: Path, tmp_path: Path) -> None:

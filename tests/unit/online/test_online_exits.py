@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from nmtgrid.adaptive.exit_presets import ExitSettings, save_exits
+from nmtgrid.adaptive.exit_presets import ExitPreset, save_exits
 from nmtgrid.analysis.latency import read_online_results as read
 from nmtgrid.cli.app import main
 from nmtgrid.cli.online_eval import files
@@ -32,7 +32,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a toy dataset and Transformers of three blocks, one without exits."""
     deep = {name: ("transformer", {"decoder_depth": 3, **MODELS[name]}) for name in MODELS}
     folder = toy_home(tmp_path_factory.mktemp("exits"), deep)
-    tuned = ExitSettings("sure", "confidence", (0.2, 0.3), "valid", None, None)
+    tuned = ExitPreset("sure", "confidence", (0.2, 0.3), "valid", None, None)
     save_exits(folder / "geometric", load_model(folder / "geometric").model, [tuned])
     return folder
 

@@ -104,8 +104,8 @@ def test_the_picture_shows_what_lies_beside_mle(
     column = names.index("tok")
     assert bilstm.high[column] == pytest.approx(2**0.5)
     assert bilstm.low[column] == pytest.approx(-(2**0.5))
-    one = [row for row in rows if row["architecture"] == "pervasive"]
-    losses_table.draw(one, "BLEU", tmp_path / "one.png")
+    alone = [row for row in rows if row["architecture"] == "pervasive"]
+    losses_table.draw(alone, "BLEU", tmp_path / "one.png")
     assert drawn[-1] == "loss (one seed)"
     # One loss alone lies above nothing.
     losses_table.draw(rows[:1], "BLEU", tmp_path / "none.png")

@@ -87,7 +87,7 @@ def _record_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(graphs_module, "_FREE_CELLS", 0)
     # What is recorded must not look at tensors, as the CPU does otherwise.
     for module in (beams, engine, select):
-        monkeypatch.setattr(module, "is_read_freely", lambda tensor: False)
+        monkeypatch.setattr(module, "is_on_cpu", lambda tensor: False)
 
 
 @pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS)

@@ -2,7 +2,7 @@
 
 import torch
 
-from nmtgrid.base.rows import is_token, is_true_everywhere, known, values_of
+from nmtgrid.base.rows import cache_on_host, host_values, is_token, is_true_everywhere
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.models.api import PredictionSites, check_reads
@@ -11,14 +11,14 @@ META = torch.device("meta")
 
 
 def _lengths(values: list[int]) -> torch.Tensor:
-    return known(torch.empty(len(values), dtype=torch.long, device=META), values)
+    return cache_on_host(torch.empty(len(values), dtype=torch.long, device=META), values)
 
 
 def test_lengths_and_their_masks() -> None:
-    assert values_of(_lengths([3, 1, 2])) == [3, 1, 2]
+    assert host_values(_lengths([3, 1, 2])) == [3, 1, 2]
     assert not is_true_everywhere(is_token(_lengths([3, 1, 2]), 3))
     assert is_true_everywhere(is_token(_lengths([3, 3]), 3))
-    assert values_of(torch.tensor([2, 1])) == [2, 1]
+    assert host_values(torch.tensor([2, 1])) == [2, 1]
     assert not is_true_everywhere(is_token(torch.tensor([2, 1]), 2))
 
 
@@ -27,7 +27,7 @@ def test_a_batch_keeps_them() -> None:
     assert batch.token_count == 6
     assert batch.twice().token_count == 12
     repeated, rows = batch.repeated(3)
-    assert repeated.token_count == 18 and values_of(rows) == [0, 0, 0, 1, 1, 1]
+    assert repeated.token_count == 18 and host_values(rows) == [0, 0, 0, 1, 1, 1]
     assert repeated.select(_lengths([5, 0])).target_input.shape == (2, 4)
     layout = GridLayout.make(batch.target_lengths, batch.source_lengths)
     assert layout.shapes == ((2, 3), (4, 2)) and layout.cell_count == 14
@@ -38,7 +38,7 @@ def test_a_whole_grid() -> None:
     sites = PredictionSites.everywhere(batch)
     check_reads(batch, sites)
     assert [len(index) for index in sites.cells] == [2 * 3 + 4 * 2] * 3
-    assert values_of(batch.source_widths) == [3, 3, 2, 2, 2, 2]
+    assert host_values(batch.source_widths) == [3, 3, 2, 2, 2, 2]
 
 
 def test_sites_are_those_of_the_mask() -> None:

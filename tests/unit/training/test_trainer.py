@@ -19,9 +19,9 @@ from nmtgrid.training.events import (
     Progress,
     StopRequest,
     end_reason,
+    fraction_done,
     is_due,
     minutes_left,
-    share_done,
 )
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.update import UpdateResult
@@ -335,12 +335,12 @@ def test_limits_and_intervals() -> None:
 def test_the_share_of_a_run_goes_by_the_nearest_limit() -> None:
     settings = TrainingSettings(max_updates=100, max_minutes=5, max_epochs=4)
     progress = Progress(update=30, cursor=DataCursor.begin(1))
-    assert share_done(settings, progress, 1.0) == pytest.approx(0.3)
-    assert share_done(settings, progress, 2.0) == pytest.approx(0.4)
+    assert fraction_done(settings, progress, 1.0) == pytest.approx(0.3)
+    assert fraction_done(settings, progress, 2.0) == pytest.approx(0.4)
     progress.cursor = DataCursor.begin(2)
-    assert share_done(settings, progress, 2.0) == pytest.approx(0.5)
+    assert fraction_done(settings, progress, 2.0) == pytest.approx(0.5)
     by_time = TrainingSettings(max_updates=0, max_minutes=5)
-    assert share_done(by_time, progress, 2.0) == pytest.approx(0.4)
+    assert fraction_done(by_time, progress, 2.0) == pytest.approx(0.4)
 
 
 class Counting(TinyModel):
@@ -376,7 +376,7 @@ class Asking(TinyModel):
         self.shares: list[float | None] = []
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
-        self.shares.append(batch.share_done)
+        self.shares.append(batch.fraction_done)
         return super().features(batch, sites)
 
 
