@@ -26,6 +26,7 @@ from nmtgrid.adaptive.objectives import (
     exit_weights,
     weighted,
 )
+from nmtgrid.base.config import ABOVE_0, FROM_0, SHARE
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
@@ -33,7 +34,6 @@ from nmtgrid.layers.kernels.linear_loss import linear_nll
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import ABOVE_0, FROM_0, SHARE
 
 OracleScore = Literal["likelihood", "correctness"]
 """What an oracle judges exits by."""

@@ -16,6 +16,7 @@ from typing import Annotated, Literal, TypeVar
 import torch
 from torch import Tensor
 
+from nmtgrid.base.config import ABOVE_0, BELOW_1, FROM_0, FROM_1
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Teacher
@@ -23,7 +24,7 @@ from nmtgrid.models.api import Classifier, ExitModel, PredictionSites, Translati
 from nmtgrid.search.paths import sample_k, wait_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets, both_passes, site_loss
-from nmtgrid.training.settings import ABOVE_0, BELOW_1, FROM_0, FROM_1, SmoothedSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 Weighting = Literal["uniform", "linear", "root", "inverse-root", "inverse"]
 """Weights of the exits' losses, in proportion to 1, n, n^1/2, n^-1/2 and n^-1."""

@@ -3,7 +3,8 @@
 And registries, the tables of what a configuration names.
 
 All faults are collected and raised together; for an unknown key the nearest known one is named.
-A dataclass may define `faults(self) -> list[str]`, which returns what is wrong with its values.
+A dataclass may define `faults(self) -> list[str]`, which returns what is wrong with its values; a
+subclass of `CheckedSettings` writes the range of a setting into its type.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import dataclasses
 import functools
 import inspect
 import json
+import math
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.other_names import setting_hint
@@ -54,6 +56,76 @@ class Registry(Generic[Entry]):
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """The values that a number may have: part of a setting's type, `Annotated[int, FROM_1]`."""
+
+    text: str
+    contains: Callable[[Any], bool]
+    advice: Callable[[Any], str] = lambda value: ""
+    """What a message adds about a value outside."""
+
+    def faults(self, called: str, value: Any) -> list[str]:
+        """Return a sentence if the value of what is `called` so lies outside; None is no value."""
+        if value is None or self.contains(value):
+            return []
+        shown = repr(value) if isinstance(value, str) else value
+        return [f"{called} must be {self.text}, but is {shown}{self.advice(value)}."]
+
+
+def between(least: float, most: float) -> Range:
+    """Return the range from `least` to `most`, both included."""
+    return Range(f"from {least:,} to {most:,}", lambda value: least <= value <= most)
+
+
+# Comparisons with NaN are false, so it lies outside of all ranges.
+ABOVE_0 = Range("a number above 0", lambda value: 0 < value < math.inf)
+FROM_0 = Range("a number from 0 on", lambda value: 0 <= value < math.inf)
+FROM_1 = Range("at least 1", lambda value: value >= 1)
+WHOLE_FROM_0 = Range("a whole number from 0 on", lambda value: value >= 0 and value % 1 == 0)
+WHOLE_FROM_1 = Range("a whole number from 1 on", lambda value: value >= 1 and value % 1 == 0)
+SHARE = between(0, 1)
+BELOW_1 = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
+POSITIVE = Range("a number above 0", lambda value: value > 0)
+"""Infinity too."""
+INSIDE_0_1 = Range("above 0 and below 1", lambda value: 0 < value < 1)
+SEED = Range("from 0 to 2^63 - 1", lambda value: 0 <= value < 2**63)
+
+
+Condition = tuple[str, tuple[Any, ...] | Range]
+"""A setting of the same group, or of another one by its whole name, and the values with which a
+setting has an effect."""
+
+
+class CheckedSettings:
+    """Settings whose values must lie in the ranges of their types; messages name the group."""
+
+    group: ClassVar[str] = ""
+    only_with: ClassVar[Mapping[str, Condition]] = {}
+    """Settings that change nothing unless another one has one of some values."""
+
+    def called(self, name: str) -> str:
+        """Return what messages call a setting."""
+        return f"`{self.group}.{name}`" if self.group else f"`{name}`"
+
+    def faults(self) -> list[str]:
+        """Return what is wrong with the values, one sentence each."""
+        kind: Any = type(self)
+        return [
+            fault
+            for name, span in _ranges(kind).items()
+            for fault in span.faults(self.called(name), getattr(self, name))
+        ]
+
+
+# Annotations are strings, and evaluating them takes long.
+@functools.cache
+def _ranges(kind: type[Any]) -> dict[str, Range]:
+    hints = typing.get_type_hints(kind, include_extras=True).items()
+    marks = ((name, mark) for name, hint in hints for mark in getattr(hint, "__metadata__", ()))
+    return {name: mark for name, mark in marks if isinstance(mark, Range)}
 
 
 def to_json(config: Any) -> Any:

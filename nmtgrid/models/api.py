@@ -14,11 +14,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from nmtgrid.base.config import FROM_1, CheckedSettings, check
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.rows import host_values, ragged_positions
 from nmtgrid.data.batches import Batch
@@ -94,7 +95,7 @@ class Halt(Protocol):
 
 
 @dataclasses.dataclass(frozen=True)
-class Verified:
+class Verified(CheckedSettings):
     """Decoding that drafts tokens at an early exit and verifies them with the full stack.
 
     The translations are those of the full stack (search/verified.py). At most `drafts` tokens of a
@@ -102,16 +103,16 @@ class Verified:
     which are the most frequent ones.
     """
 
-    exit: int = 1
-    drafts: int = 8
-    types: int | None = 1024
+    exit: Annotated[int, FROM_1] = 1
+    drafts: Annotated[int, FROM_1] = 8
+    types: Annotated[int | None, FROM_1] = 1024
 
     def __post_init__(self) -> None:
         """Raise ConfigError for numbers below 1."""
-        for name in ("exit", "drafts", "types"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ConfigError(f"`{name}` of verified exits must be at least 1, but is {value}.")
+        check(self)
+
+    def called(self, name: str) -> str:
+        return f"`{name}` of verified exits"
 
 
 class Drafts(Protocol):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
-from nmtgrid.models.config_checks import FirstSymbol, no_rates, too_large, too_small
+from nmtgrid.base.config import BELOW_1, FROM_1, between
+from nmtgrid.models.config_checks import FirstSymbol, ModelConfig
 from nmtgrid.models.presets import (
     HALF_HOUR,
     Preset,
@@ -19,25 +20,25 @@ from nmtgrid.models.presets import (
     two_hours,
 )
 
-LARGEST_DEPTH = 100
+_DEPTH = between(1, 100)
 """A bound against slips: far above what any text has tried."""
 
 
 @dataclasses.dataclass(frozen=True)
-class BiLSTMConfig:
+class BiLSTMConfig(ModelConfig):
     """Configuration of the Bi-LSTM; the defaults are those of the thesis' baseline (3.3.1)."""
 
-    encoder_depth: int = 2
+    encoder_depth: Annotated[int, _DEPTH] = 2
     """Layers of the encoder."""
-    decoder_depth: int = 2
+    decoder_depth: Annotated[int, _DEPTH] = 2
     """Layers of the decoder."""
-    size: int = 256
+    size: Annotated[int, FROM_1] = 256
     """Size of the encoder's state in each direction."""
     encoder: Literal["bidirectional", "unidirectional"] = "bidirectional"
     """Whether the encoder reads the source in both directions or from left to right only."""
-    decoder_size: int | None = None
+    decoder_size: Annotated[int | None, FROM_1] = None
     """Size of the decoder's state; none: `size`."""
-    embedding_size: int | None = None
+    embedding_size: Annotated[int | None, FROM_1] = None
     """Size of an embedding; none: `size`."""
     input_feeding: bool = True
     """Whether the decoder also reads its previous output vector (input feeding)."""
@@ -51,11 +52,11 @@ class BiLSTMConfig:
     the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
     """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
-    dropout: float = 0.3
+    dropout: Annotated[float, BELOW_1] = 0.3
     """Dropout on the output of each LSTM layer."""
-    embedding_dropout: float = 0.3
+    embedding_dropout: Annotated[float, BELOW_1] = 0.3
     """Dropout on embeddings."""
-    output_dropout: float = 0.3
+    output_dropout: Annotated[float, BELOW_1] = 0.3
     """Dropout on the input of the classifier."""
 
     @property
@@ -81,16 +82,6 @@ class BiLSTMConfig:
     def classified(self) -> int:
         """Features of the output, which the classifier reads and which is fed back."""
         return self.decoded if self.tie == "none" else self.embedded
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
-        return [
-            *too_small(
-                self, "encoder_depth", "decoder_depth", "size", "decoder_size", "embedding_size"
-            ),
-            *too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth"),
-            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
-        ]
 
 
 # Section 3.3.1 and table 3.3; clipping is not in the text.

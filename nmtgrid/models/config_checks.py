@@ -1,12 +1,10 @@
-"""What the architectures' configurations share: checks, the start token.
-
-Each check returns errors instead of raising the first one, so that a user sees all of them.
-"""
+"""What the architectures' configurations share: ranges of settings, the start token."""
 
 from __future__ import annotations
 
 from typing import Any, Literal
 
+from nmtgrid.base.config import BELOW_1, FROM_1, CheckedSettings, Range, between
 from nmtgrid.text.vocabulary import BEGIN, END
 
 LARGEST_KERNEL = 255
@@ -14,45 +12,50 @@ LARGEST_DEPTH = 1000
 """Bounds against slips: far above what any text has tried."""
 
 
+def _nearest_odd(value: int) -> str:
+    # The odd numbers on both sides of the value, within the bounds.
+    near = min(max(1, value - 1 + value % 2), LARGEST_KERNEL - 2)
+    return f": take {near} or {near + 2}"
+
+
+DEPTH = between(1, LARGEST_DEPTH)
+KERNEL = Range(
+    f"odd (a filter has a middle) and from 1 to {LARGEST_KERNEL}",
+    lambda value: value % 2 == 1 and 0 < value <= LARGEST_KERNEL,
+    _nearest_odd,
+)
+
+
+class ModelConfig(CheckedSettings):
+    """The settings of an architecture, in the group `model.*`."""
+
+    group = "model"
+
+
+# Architectures of users call these functions; those of the toolkit annotate their settings.
 def too_small(config: Any, *names: str) -> list[str]:
     """Return a fault for each setting below 1; None counts as not set."""
-    return [
-        f"`model.{name}` must be at least 1, but is {value}."
-        for name in names
-        if (value := getattr(config, name)) is not None and value < 1
-    ]
+    return _outside(FROM_1, config, names)
 
 
 def too_large(config: Any, limit: int, *names: str) -> list[str]:
     """Return a fault for each setting above `limit`."""
-    return [
-        f"`model.{name}` must be at most {limit}, but is {getattr(config, name)}."
-        for name in names
-        if getattr(config, name) > limit
-    ]
+    return _outside(Range(f"at most {limit}", lambda value: value <= limit), config, names)
 
 
 def no_kernels(config: Any, *names: str) -> list[str]:
     """Return a fault for each setting that is no width of a filter with a middle."""
-    faults = []
-    for name in names:
-        value = getattr(config, name)
-        if value % 2 == 0 or not 0 < value <= LARGEST_KERNEL:
-            # The odd numbers on both sides of the value, within the bounds.
-            near = min(max(1, value - 1 + value % 2), LARGEST_KERNEL - 2)
-            faults.append(
-                f"`model.{name}` must be odd (a filter has a middle) and from 1 to "
-                f"{LARGEST_KERNEL}, but is {value}: take {near} or {near + 2}."
-            )
-    return faults
+    return _outside(KERNEL, config, names)
 
 
 def no_rates(config: Any, *names: str) -> list[str]:
     """Return a fault for each setting that is no dropout rate."""
+    return _outside(BELOW_1, config, names)
+
+
+def _outside(span: Range, config: Any, names: tuple[str, ...]) -> list[str]:
     return [
-        f"`model.{name}` must be in [0, 1), but is {getattr(config, name)}."
-        for name in names
-        if not 0.0 <= getattr(config, name) < 1.0
+        fault for name in names for fault in span.faults(f"`model.{name}`", getattr(config, name))
     ]
 
 

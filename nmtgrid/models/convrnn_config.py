@@ -6,10 +6,11 @@ The chapter gives no figures, so sizes and training are the toolkit's own.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
+from nmtgrid.base.config import BELOW_1, FROM_1, between
 from nmtgrid.layers.convolution import Convolution
-from nmtgrid.models.config_checks import no_rates, too_large, too_small
+from nmtgrid.models.config_checks import ModelConfig
 from nmtgrid.models.presets import (
     HALF_HOUR,
     Preset,
@@ -22,12 +23,12 @@ from nmtgrid.models.presets import (
     training,
 )
 
-LARGEST_DEPTH = 30
+_DEPTH = between(1, 30)
 """A bound against slips: the kernels of so many layers span 466 words."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvRNNConfig:
+class ConvRNNConfig(ModelConfig):
     """Configuration of the convolution-to-recurrent model."""
 
     form: Literal["phrase", "sentence"] = "phrase"
@@ -38,23 +39,23 @@ class ConvRNNConfig:
     position."""
     cell: Literal["plain", "lstm"] = "plain"
     """Recurrent network: a plain one, as in the 2013 paper, or an LSTM."""
-    encoder_depth: int = 2
+    encoder_depth: Annotated[int, _DEPTH] = 2
     """Convolutions on each side, with kernels of 2, 3, 4, ... words. They reduce 1 + (1 + 2 + 3 +
     ...) words or fewer to a single phrase, so few layers are enough."""
-    merge: int = 4
+    merge: Annotated[int, FROM_1] = 4
     """Form `sentence`: positions that the last kernel L distinguishes."""
-    size: int = 256
+    size: Annotated[int, FROM_1] = 256
     """Size of a state."""
-    embedding_size: int | None = None
+    embedding_size: Annotated[int | None, FROM_1] = None
     """Size of an embedding; none: `size`."""
     tie: Literal["none", "target", "all"] = "target"
     """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
     the source embeddings as well, which needs a joint vocabulary."""
-    dropout: float = 0.2
+    dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout after each convolution."""
-    embedding_dropout: float = 0.2
+    embedding_dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout on embeddings."""
-    output_dropout: float = 0.2
+    output_dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout on the input of the classifier."""
 
     @property
@@ -66,14 +67,6 @@ class ConvRNNConfig:
     def merged_positions(self) -> int:
         """Positions that all convolutions together merge away."""
         return self.encoder_depth * (self.encoder_depth + 1) // 2
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
-        return [
-            *too_small(self, "encoder_depth", "merge", "size", "embedding_size"),
-            *too_large(self, LARGEST_DEPTH, "encoder_depth"),
-            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
-        ]
 
 
 _DROPOUT = model(dropout=0.2, embedding_dropout=0.2, output_dropout=0.3)

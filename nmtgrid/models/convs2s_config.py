@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from typing import Literal
+from typing import Annotated, Literal
 
+from nmtgrid.base.config import BELOW_1, FROM_1, between
 from nmtgrid.layers.embedding import Positions
-from nmtgrid.models.config_checks import (
-    LARGEST_DEPTH,
-    FirstSymbol,
-    no_kernels,
-    no_rates,
-    too_large,
-    too_small,
-)
+from nmtgrid.models.config_checks import DEPTH, KERNEL, FirstSymbol, ModelConfig
 from nmtgrid.models.presets import (
     HALF_HOUR,
     Preset,
@@ -28,12 +22,12 @@ from nmtgrid.models.presets import (
     two_hours,
 )
 
-MOST_POSITIONS = 65536
+_POSITIONS = between(1, 65536)
 """A bound against slips: far above what any text has tried."""
 
 
 @dataclasses.dataclass(frozen=True)
-class ConvS2SConfig:
+class ConvS2SConfig(ModelConfig):
     """Configuration of ConvS2S; the defaults are those of the thesis' baseline (section 3.3.1).
 
     Departs: Section 2.6.2 has dropout on the outputs of the convolutions, before the gates. Here it
@@ -42,24 +36,23 @@ class ConvS2SConfig:
     """
 
     only_with = types.MappingProxyType({"max_positions": ("positions", ("learned",))})
-    """Settings that change nothing unless another one has one of these values."""
 
-    encoder_depth: int = 16
+    encoder_depth: Annotated[int, DEPTH] = 16
     """Layers of the encoder."""
-    decoder_depth: int = 16
+    decoder_depth: Annotated[int, DEPTH] = 16
     """Layers of the decoder, each with its own attention."""
-    size: int = 256
+    size: Annotated[int, FROM_1] = 256
     """Channels of a layer."""
-    embedding_size: int = 256
+    embedding_size: Annotated[int, FROM_1] = 256
     """Size of an embedding."""
-    output_size: int | None = None
+    output_size: Annotated[int | None, FROM_1] = None
     """Size of the classifier's input; none: `embedding_size`."""
-    kernel: int = 3
+    kernel: Annotated[int, KERNEL] = 3
     """Width of a filter in tokens (odd)."""
     positions: Positions = "learned"
     """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
     with fairseq's or Marian's order of sines and cosines, or learned."""
-    max_positions: int = 1024
+    max_positions: Annotated[int, _POSITIONS] = 1024
     """Number of learned positions per side; all later positions share the last one."""
     residual: Literal["convolution", "layer"] = "convolution"
     """What the residual connection of a decoder layer skips: the convolution alone, as printed in
@@ -83,11 +76,11 @@ class ConvS2SConfig:
     alignment: Literal["average", "last"] = "average"
     """Decoder layers whose attention is reported as the alignment: the average of all, or the
     last."""
-    dropout: float = 0.3
+    dropout: Annotated[float, BELOW_1] = 0.3
     """Dropout on the inputs of the convolutions."""
-    embedding_dropout: float = 0.3
+    embedding_dropout: Annotated[float, BELOW_1] = 0.3
     """Dropout on embeddings."""
-    output_dropout: float = 0.3
+    output_dropout: Annotated[float, BELOW_1] = 0.3
     """Dropout on the input of the classifier."""
 
     @property
@@ -96,12 +89,7 @@ class ConvS2SConfig:
         return self.output_size or self.embedding_size
 
     def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
-        counts = (
-            "encoder_depth", "decoder_depth", "size", "embedding_size", "output_size",
-            "max_positions",
-        )  # fmt: skip
-        faults = too_small(self, *counts)
+        faults = super().faults()
         # A tied classifier reads vectors as wide as an embedding.
         if self.tie != "none" and self.output_size not in (None, self.embedding_size):
             faults.append(
@@ -109,13 +97,7 @@ class ConvS2SConfig:
                 "`model.output_size` must be none or `model.embedding_size` "
                 f"({self.embedding_size}), but is {self.output_size}."
             )
-        return [
-            *faults,
-            *no_kernels(self, "kernel"),
-            *too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth"),
-            *too_large(self, MOST_POSITIONS, "max_positions"),
-            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
-        ]
+        return faults
 
 
 # Gehring et al. (2017), section 4.2, and the CoNLL paper: the rate falls to a tenth whenever an

@@ -19,19 +19,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from nmtgrid.base.errors import ConfigError
-from nmtgrid.search.api import Agent, Proposal, SearchPlan
-from nmtgrid.search.constraints import length_bounds
-from nmtgrid.search.paths import continue_paths, is_cell, wait_k
-from nmtgrid.text.vocabulary import END
-from nmtgrid.training.settings import (
+from nmtgrid.base.config import (
     ABOVE_0,
     FROM_1,
     INSIDE_0_1,
     POSITIVE,
     WHOLE_FROM_0,
-    SettingsGroup,
+    CheckedSettings,
+    check,
 )
+from nmtgrid.base.errors import ConfigError
+from nmtgrid.search.api import Agent, Proposal, SearchPlan
+from nmtgrid.search.constraints import length_bounds
+from nmtgrid.search.paths import continue_paths, is_cell, wait_k
+from nmtgrid.text.vocabulary import END
 
 Area = Literal["grid", "path"]
 """Where an agent is trained: on the whole grid or on the states that the path visits."""
@@ -124,7 +125,7 @@ class WaitK(Agent):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Policy(Agent, SettingsGroup):
+class Policy(Agent, CheckedSettings):
     """A policy that decides between two wait-k paths; subclasses set `decide` or `next_reads`.
 
     A setting is a field of the dataclass; `faults` says what is wrong with the values. One policy
@@ -142,8 +143,7 @@ class Policy(Agent, SettingsGroup):
 
     def __post_init__(self) -> None:
         """Raise ConfigError with what is wrong with the values."""
-        if faults := self.faults():
-            raise ConfigError(faults)
+        check(self)
 
     def faults(self) -> list[str]:
         faults = super().faults()

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from nmtgrid.base.config import WHOLE_FROM_0, WHOLE_FROM_1, CheckedSettings, Range
 from nmtgrid.base.config import check as check_config
 from nmtgrid.base.devices import HeapTrimmer, autocast
 from nmtgrid.base.errors import ConfigError
@@ -41,7 +42,6 @@ from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan, Verified, Ve
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.translate import check_text
 from nmtgrid.text.vocabulary import END
-from nmtgrid.training.settings import WHOLE_FROM_0, WHOLE_FROM_1, Range, SettingsGroup
 
 
 def _or_infinite(whole: Range) -> Range:
@@ -53,7 +53,7 @@ _FROM_0_OR_ALL, _FROM_1_OR_ALL = _or_infinite(WHOLE_FROM_0), _or_infinite(WHOLE_
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PrefixPolicy(SettingsGroup):
+class PrefixPolicy(CheckedSettings):
     """The common base of policies that translate prefixes; reads exclude the end symbol here."""
 
     stride: Annotated[int, WHOLE_FROM_1] = 1
@@ -66,8 +66,7 @@ class PrefixPolicy(SettingsGroup):
 
     def __post_init__(self) -> None:
         """Raise ConfigError with what is wrong with the values."""
-        if faults := self.faults():
-            raise ConfigError(faults)
+        check_config(self)
 
     @property
     def memory(self) -> float:

@@ -7,35 +7,50 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from nmtgrid.base.config import FROM_0, SEED, CheckedSettings, Range, between
 from nmtgrid.models.api import Halt as Halt
 from nmtgrid.models.api import Readiness
 from nmtgrid.models.api import Verified as Verified
 
+_OPTIONS = (
+    "beam", "length_penalty", "coverage_penalty", "nbest", "sample", "temperature", "top_k",
+    "top_p", "seed",
+)  # fmt: skip
+"""The settings that `decode` has options for; the others are reached by `--set`."""
+_COUNT, _LENGTH = between(1, 1000), between(0, 1_000_000)
+# Norms of the longest translations are finite in single precision.
+_EXPONENT = between(0, 10)
+# With less, logits divided by it are no numbers in single precision.
+_TEMPERATURE = Range(f"at least {1e-6:f}", lambda value: 1e-6 <= value < math.inf)
+_TOP_P = Range("above 0 and at most 1", lambda value: 0 < value <= 1)
+
 
 @dataclasses.dataclass(frozen=True)
-class SearchPlan:
+class SearchPlan(CheckedSettings):
     """How decoding searches for translations; also the group `search.*` of a model's settings."""
 
-    beam: int = 1
+    group = "search"
+
+    beam: Annotated[int, _COUNT] = 1
     """Beam size; 1 is greedy search."""
-    length_penalty: float = 1.0
+    length_penalty: Annotated[float, _EXPONENT] = 1.0
     """Alpha of Eq. (2.28): 0 ranks by log-probability, higher values favour longer outputs."""
-    length_offset: float = 0.0
+    length_offset: Annotated[float, FROM_0] = 0.0
     """Mu of Eq. (2.28), an offset of the length; 0 leaves the length as it is."""
-    coverage_penalty: float = 0.0
+    coverage_penalty: Annotated[float, FROM_0] = 0.0
     """Beta of Wu et al. (2016): weight of the coverage term, which penalises source tokens that
     receive little attention."""
-    nbest: int = 1
+    nbest: Annotated[int, _COUNT] = 1
     """Number of hypotheses returned for each sentence; with `sample`, of samples."""
-    max_length_a: float = 10.0
+    max_length_a: Annotated[float, _LENGTH] = 10.0
     """Maximum target length is a + b|x| tokens, with a this setting, b `max_length_b` and |x| the
     source length, without end symbols; a picture counts as 20 tokens."""
-    max_length_b: float = 2.0
+    max_length_b: Annotated[float, _LENGTH] = 2.0
     """Target tokens per source token in the maximum length; see `max_length_a`."""
     style: Literal["own", "transformers"] = "own"
     """When a beam ends. `own`: when no unfinished hypothesis can overtake those that are returned,
@@ -44,46 +59,35 @@ class SearchPlan:
     best finished ones; at the maximum length the end symbol has probability 1."""
     renormalize: bool = False
     """Renormalise over the tokens that can be generated: all but `<pad>` and `<s>`."""
-    min_length: int = 0
+    min_length: Annotated[int, _LENGTH] = 0
     """Minimum number of target tokens before the end symbol."""
     sample: bool = False
     """Sample tokens instead of searching for the most probable translation."""
-    temperature: float = 1.0
+    temperature: Annotated[float, _TEMPERATURE] = 1.0
     """Sampling: divisor of the logits; below 1 the distribution is sharper, above 1 flatter."""
-    top_k: int = 0
+    top_k: Annotated[int, FROM_0] = 0
     """Sampling: only from the k most probable tokens (0: all)."""
-    top_p: float = 1.0
+    top_p: Annotated[float, _TOP_P] = 1.0
     """Sampling: only from the smallest set of most probable tokens with this total probability."""
-    seed: int = 1
+    seed: Annotated[int, SEED] = 1
     """Sampling: seed of the random numbers. The same seed, sentence and line number give the same
     sample."""
 
+    def called(self, name: str) -> str:
+        option = f" (`--{name.replace('_', '-')}`)" if name in _OPTIONS else ""
+        return f"{super().called(name)}{option}"
+
     def faults(self) -> list[str]:
-        """Return what is wrong with the plan, one sentence each."""
-        faults = []
-        for name, (least, most) in _RANGES.items():
-            value = getattr(self, name)
-            if not least <= value <= most or math.isinf(value):
-                is_open = math.isinf(most)
-                span = f"a number from {least} on" if is_open else f"from {least} to {most:,}"
-                faults.append(f"{_named(name)} must be {span}, but is {value}.")
-        # With less, logits divided by it are no numbers in single precision.
-        if not _LEAST_TEMPERATURE <= self.temperature < math.inf:
-            faults.append(
-                f"{_named('temperature')} must be at least {_LEAST_TEMPERATURE:f}, but is "
-                f"{self.temperature}."
-            )
-        if not 0 < self.top_p <= 1:
-            faults.append(f"{_named('top_p')} must be above 0 and at most 1, but is {self.top_p}.")
+        faults = super().faults()
         if self.sample and self.beam != 1:
             faults.append(
-                f"{_named('sample')} draws without a beam: set {_named('beam')} to 1 "
+                f"{self.called('sample')} draws without a beam: set {self.called('beam')} to 1 "
                 f"(it is {self.beam})."
             )
         if not self.sample and self.nbest > max(self.beam, 1):
             faults.append(
-                f"{_named('nbest')} ({self.nbest}) cannot exceed {_named('beam')} ({self.beam}): "
-                "widen the beam."
+                f"{self.called('nbest')} ({self.nbest}) cannot exceed {self.called('beam')} "
+                f"({self.beam}): widen the beam."
             )
         return faults
 
@@ -95,33 +99,6 @@ class SearchPlan:
     def length_norm_of(self, length: int) -> float:
         """Return the same for one length, in the precision of the search."""
         return float(self.length_norm(torch.tensor(length)))
-
-
-_LEAST_TEMPERATURE = 1e-6
-_RANGES: dict[str, tuple[float, float]] = {
-    "beam": (1, 1000),
-    # Norms of the longest translations are finite in single precision.
-    "length_penalty": (0, 10),
-    "length_offset": (0, math.inf),
-    "coverage_penalty": (0, math.inf),
-    "nbest": (1, 1000),
-    "max_length_a": (0, 1_000_000),
-    "max_length_b": (0, 1_000_000),
-    "min_length": (0, 1_000_000),
-    "top_k": (0, math.inf),
-    "seed": (0, 2**63 - 1),
-}
-_OPTIONS = (
-    "beam", "length_penalty", "coverage_penalty", "nbest", "sample", "temperature", "top_k",
-    "top_p", "seed",
-)  # fmt: skip
-"""The settings that `decode` has options for; the others are reached by `--set`."""
-
-
-def _named(name: str) -> str:
-    """Return how a setting is called in a configuration and on the command line."""
-    option = f" (`--{name.replace('_', '-')}`)" if name in _OPTIONS else ""
-    return f"`search.{name}`{option}"
 
 
 class VerifiedPass(NamedTuple):

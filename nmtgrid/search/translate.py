@@ -15,15 +15,15 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import numpy
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from nmtgrid.base.config import FROM_1, CheckedSettings, Range, from_json, override
 from nmtgrid.base.config import check as check_config
-from nmtgrid.base.config import from_json, override
 from nmtgrid.base.devices import HeapTrimmer, autocast, find_device, keep_memory
 from nmtgrid.base.errors import ConfigError, InputError, ModelError
 from nmtgrid.base.io.workers import chunks
@@ -152,35 +152,36 @@ def _short(value: object) -> str:
     return shortened(repr(value))
 
 
+_COUNT = Range(
+    "a whole number from 1 on",
+    lambda value: isinstance(value, (int, numpy.integer)) and FROM_1.contains(value),
+)
+
+
 @dataclasses.dataclass(frozen=True)
-class TranslationOptions:
+class TranslationOptions(CheckedSettings):
     """How text goes through a search."""
 
-    batch_tokens: int = 4000
+    batch_tokens: Annotated[int, _COUNT] = 4000
     """Source tokens of a batch, padding included, times the width of the search."""
-    max_source: int | None = None
+    max_source: Annotated[int | None, _COUNT] = None
     """Longest source in units that is translated whole (None: as training had them)."""
     long_lines: LongLines = "split"
     """Longer lines are split at the ends of their sentences, or cut, with a warning."""
     replace_unknown: bool = False
     """Write the aligned source word where the model writes `<unk>`."""
-    window: int = 4096
+    window: Annotated[int, _COUNT] = 4096
     """Lines in memory at once; they are sorted by length among themselves."""
+
+    def called(self, name: str) -> str:
+        return f"`{name}` (`--{name.replace('_', '-')}`)"
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values."""
-        faults = []
-        for name in ("batch_tokens", "max_source", "window"):
-            value = getattr(self, name)
-            is_whole = isinstance(value, (int, numpy.integer))
-            if value is not None and (not is_whole or value < 1):
-                option = f"`--{name.replace('_', '-')}`"
-                faults.append(
-                    f"`{name}` ({option}) must be a whole number from 1 on, but is {value!r}."
-                )
+        faults = super().faults()
         if self.long_lines not in get_args(LongLines):
             faults.append(
-                f"`long_lines` (`--long-lines`) must be split or cut, but is {self.long_lines!r}."
+                f"{self.called('long_lines')} must be split or cut, but is {self.long_lines!r}."
             )
         return faults
 

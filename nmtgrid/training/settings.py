@@ -7,12 +7,23 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import math
 import operator
 import types
-from collections.abc import Callable, Collection, Mapping
-from typing import Annotated, Any, ClassVar, Literal, get_origin, get_type_hints
+from collections.abc import Collection, Mapping
+from typing import Annotated, Any, Literal
 
+from nmtgrid.base.config import (
+    ABOVE_0,
+    BELOW_1,
+    FROM_0,
+    FROM_1,
+    INSIDE_0_1,
+    SEED,
+    SHARE,
+    CheckedSettings,
+    Condition,
+    Range,
+)
 from nmtgrid.search.api import SearchPlan
 
 Reward = Literal["hamming", "bleu", "cider"]
@@ -20,51 +31,7 @@ Vocabulary = Literal["all", "batch", "references"]
 
 
 @dataclasses.dataclass(frozen=True)
-class Range:
-    """The values that a number may have: part of a setting's type, `Annotated[int, FROM_1]`."""
-
-    text: str
-    contains: Callable[[float], bool]
-
-
-# Comparisons with NaN are false, so it lies outside of all ranges.
-ABOVE_0 = Range("a number above 0", lambda value: 0 < value < math.inf)
-FROM_0 = Range("a number from 0 on", lambda value: 0 <= value < math.inf)
-FROM_1 = Range("at least 1", lambda value: value >= 1)
-WHOLE_FROM_0 = Range("a whole number from 0 on", lambda value: value >= 0 and value % 1 == 0)
-WHOLE_FROM_1 = Range("a whole number from 1 on", lambda value: value >= 1 and value % 1 == 0)
-SHARE = Range("from 0 to 1", lambda value: 0 <= value <= 1)
-BELOW_1 = Range("at least 0 and below 1", lambda value: 0 <= value < 1)
-POSITIVE = Range("a number above 0", lambda value: value > 0)
-"""Infinity too."""
-INSIDE_0_1 = Range("above 0 and below 1", lambda value: 0 < value < 1)
-
-
-Condition = tuple[str, tuple[Any, ...] | Range]
-"""A setting of the same group, or of another one by its whole name, and the values with which a
-setting has an effect."""
-
-
-class SettingsGroup:
-    """Settings whose values must lie in the ranges of their types; messages name the group."""
-
-    group: ClassVar[str] = ""
-    only_with: ClassVar[Mapping[str, Condition]] = {}
-    """Settings that change nothing unless another one has one of some values."""
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with the values, one sentence each."""
-        kind: Any = type(self)
-        prefix = f"{self.group}." if self.group else ""
-        return [
-            f"`{prefix}{name}` must be {span.text}, but is {value}."
-            for name, span in _ranges(kind).items()
-            if not span.contains(value := getattr(self, name))
-        ]
-
-
-@dataclasses.dataclass(frozen=True)
-class SmoothedSettings(SettingsGroup):
+class SmoothedSettings(CheckedSettings):
     """The settings of an objective whose targets are smoothed."""
 
     group = "objective"
@@ -73,15 +40,14 @@ class SmoothedSettings(SettingsGroup):
     """Probability mass of label smoothing, spread evenly over the vocabulary."""
 
 
-# Annotations are strings, and evaluating them takes long.
-@functools.cache
-def _ranges(kind: type[Any]) -> dict[str, Range]:
-    hints = get_type_hints(kind, include_extras=True).items()
-    return {name: hint.__metadata__[0] for name, hint in hints if get_origin(hint) is Annotated}
+_NEIGHBOURS = Range(
+    "0, or at least 2 (a token is its own nearest neighbour)",
+    lambda value: value == 0 or value >= 2,
+)
 
 
 @dataclasses.dataclass(frozen=True)
-class TokenSmoothing(SettingsGroup):
+class TokenSmoothing(CheckedSettings):
     """Token-level smoothing: part of a token's target goes to similar tokens."""
 
     group = "smoothing.token"
@@ -94,25 +60,16 @@ class TokenSmoothing(SettingsGroup):
     rarity: Annotated[float, FROM_0] = 0.0
     """Beta: penalty of candidates as frequent as the reference token, which promotes rare tokens.
     Eq. (E.11)."""
-    neighbours: int = 0
+    neighbours: Annotated[int, _NEIGHBOURS] = 0
     """Number of most similar types kept for each token; 0: all, as in Eq. (E.10)."""
     vectors: str = "own"
     """Vectors between which cosine similarity is measured: `own`, learnt from the training targets;
     a model directory, for its target embeddings; or a text file with a type and its numbers on each
     line."""
 
-    def faults(self) -> list[str]:
-        faults = super().faults()
-        if self.neighbours < 0 or self.neighbours == 1:
-            faults.append(
-                "`smoothing.token.neighbours` must be 0, or at least 2 (a token is its own nearest "
-                f"neighbour), but is {self.neighbours}."
-            )
-        return faults
-
 
 @dataclasses.dataclass(frozen=True)
-class SequenceSmoothing(SettingsGroup):
+class SequenceSmoothing(CheckedSettings):
     """Sequence-level smoothing: the loss includes sampled sentences close to the reference."""
 
     group = "smoothing.sequence"
@@ -162,7 +119,7 @@ class SequenceSmoothing(SettingsGroup):
 
 
 @dataclasses.dataclass(frozen=True)
-class SmoothingSettings(SettingsGroup):
+class SmoothingSettings(CheckedSettings):
     """Loss smoothing (appendix E); off by default."""
 
     group = "smoothing"
@@ -212,10 +169,11 @@ Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "
 Optimiser = Literal["adamw", "adam", "nesterov", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 RunClock = Literal["wall", "processor"]
+_FRACTION = Range("from 0 to 1 (a fraction of `training.learning_rate`)", SHARE.contains)
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainingSettings(SettingsGroup):
+class TrainingSettings(CheckedSettings):
     """Optimisation, validation, checkpoints and the end of a run.
 
     0 switches off a limit, an interval, gradient clipping, decay or averaging. Minutes are those of
@@ -277,7 +235,7 @@ class TrainingSettings(SettingsGroup):
     """With `cosine-time`: share of `max_minutes` for the warm-up."""
     initial_learning_rate: Annotated[float, FROM_0] = 1e-7
     """Learning rate at the start of the warm-up."""
-    final_learning_rate: float = 0.01
+    final_learning_rate: Annotated[float, _FRACTION] = 0.01
     """Learning rate at the end of a cosine schedule, as a fraction of `learning_rate`."""
     decay_factor: Annotated[float, INSIDE_0_1] = 0.8
     """With `plateau` and `step`: factor by which the learning rate is multiplied at each decay."""
@@ -288,7 +246,7 @@ class TrainingSettings(SettingsGroup):
     improvement."""
     decay_updates: Annotated[int, ABOVE_0] = 10000
     """With `step`: updates between decays."""
-    seed: Annotated[int, FROM_0] = 1
+    seed: Annotated[int, SEED] = 1
     """Random seed of initialisation, dropout and the order of the training pairs."""
     precision: Precision = "auto"
     """`auto`: bf16 where it is faster than fp32."""
@@ -344,11 +302,6 @@ class TrainingSettings(SettingsGroup):
 
     def faults(self) -> list[str]:
         faults = super().faults()
-        if not 0 <= self.final_learning_rate <= 1:
-            faults.append(
-                "`training.final_learning_rate` is a fraction of `training.learning_rate`: it must "
-                f"be from 0 to 1, but is {self.final_learning_rate}."
-            )
         if not (self.max_updates or self.max_minutes or self.max_epochs):
             faults.append(
                 "The run has no end: set `training.max_updates`, `training.max_minutes` or "
@@ -359,8 +312,6 @@ class TrainingSettings(SettingsGroup):
                 f"`training.optimiser={self.optimiser}` does not support `training.shard`: use "
                 "`adamw` or `adam`, or set `training.shard=false`."
             )
-        if self.seed >= 2**63:
-            faults.append(f"`training.seed` must be below 2^63, but is {self.seed}.")
         if self.schedule == "cosine" and not self.max_updates:
             faults.append("`training.schedule` cosine needs `training.max_updates`.")
         if self.schedule == "cosine-time" and not self.max_minutes:
@@ -388,7 +339,7 @@ class TrainingSettings(SettingsGroup):
 
 
 @dataclasses.dataclass(frozen=True)
-class BatchSettings(SettingsGroup):
+class BatchSettings(CheckedSettings):
     """How sentence pairs are grouped into batches; an update takes `accumulation` batches."""
 
     group = "batches"

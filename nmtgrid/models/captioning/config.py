@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
-from nmtgrid.models.config_checks import no_rates, too_large, too_small
+from nmtgrid.base.config import BELOW_1, FROM_1, between
+from nmtgrid.models.config_checks import ModelConfig
 from nmtgrid.models.presets import Preset, batches, model, objective, search, training
 
-LARGEST_DEPTH = 100
+_DEPTH = between(1, 100)
 
 
 @dataclasses.dataclass(frozen=True)
-class CaptionConfig:
+class CaptionConfig(ModelConfig):
     """The settings that both captioning models share."""
 
-    size: int = 512
+    size: Annotated[int, FROM_1] = 512
     """Size of a state."""
-    embedding_size: int | None = None
+    embedding_size: Annotated[int | None, FROM_1] = None
     """Size of an embedding; none: `size`."""
     tie: Literal["none", "target"] = "none"
     """Shared weight matrices: `none`; or `target`, the embeddings and the classifier, with a linear
     map in between if their sizes differ."""
     output_bias: bool = True
     """Whether the classifier has a bias."""
-    embedding_dropout: float = 0.0
+    embedding_dropout: Annotated[float, BELOW_1] = 0.0
     """Dropout on embeddings."""
-    output_dropout: float = 0.3
+    output_dropout: Annotated[float, BELOW_1] = 0.3
     """Dropout on the input of the classifier."""
 
     @property
@@ -39,47 +40,29 @@ class CaptionConfig:
         """Features that the classifier reads."""
         return self.size if self.tie == "none" else self.embedded
 
-    def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
-        return [
-            *too_small(self, "size", "embedding_size"),
-            *no_rates(self, "embedding_dropout", "output_dropout"),
-        ]
-
 
 @dataclasses.dataclass(frozen=True)
 class CaptionLSTMConfig(CaptionConfig):
     """Configuration of an LSTM that sees the picture once (Vinyals et al., 2015)."""
 
-    depth: int = 1
+    depth: Annotated[int, _DEPTH] = 1
     """Layers of the LSTM."""
     picture: Literal["input", "state"] = "input"
     """How the model sees the picture: as its first input, or as its initial states."""
-    dropout: float = 0.0
+    dropout: Annotated[float, BELOW_1] = 0.0
     """Dropout between layers."""
-
-    def faults(self) -> list[str]:
-        return [
-            *super().faults(),
-            *too_small(self, "depth"),
-            *too_large(self, LARGEST_DEPTH, "depth"),
-            *no_rates(self, "dropout"),
-        ]
 
 
 @dataclasses.dataclass(frozen=True)
 class CaptionTopDownConfig(CaptionConfig):
     """Configuration of two LSTMs with attention over regions (Anderson et al., 2018)."""
 
-    attention_size: int | None = None
+    attention_size: Annotated[int | None, FROM_1] = None
     """Size of the hidden layer that scores regions against the state; none: `size`."""
 
     @property
     def compared(self) -> int:
         return self.attention_size or self.size
-
-    def faults(self) -> list[str]:
-        return [*super().faults(), *too_small(self, "attention_size")]
 
 
 # Beams of three, as table E.1 has them; the text has no length of training. No limit of length: it

@@ -8,19 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from nmtgrid.base.config import BELOW_1, FROM_1, Range
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.grid.aggregation import Aggregation
 from nmtgrid.layers.grid.networks import Accumulate, AccumulateScale, Skip
-from nmtgrid.models.config_checks import (
-    LARGEST_DEPTH,
-    FirstSymbol,
-    no_kernels,
-    no_rates,
-    too_large,
-    too_small,
-)
+from nmtgrid.models.config_checks import DEPTH, KERNEL, LARGEST_DEPTH, FirstSymbol, ModelConfig
 from nmtgrid.models.presets import (
     HALF_HOUR,
     PUBLISHED,
@@ -34,9 +28,14 @@ from nmtgrid.models.presets import (
     two_hours,
 )
 
+_READER_DEPTH = Range(
+    f"from 1 to {LARGEST_DEPTH:,}, or 0 for the depth of the translation network",
+    lambda value: 0 <= value <= LARGEST_DEPTH,
+)
+
 
 @dataclasses.dataclass(frozen=True)
-class PervasiveConfig:
+class PervasiveConfig(ModelConfig):
     """Configuration of Pervasive Attention; the defaults are the base model of the thesis.
 
     The `printed` preset follows the text, all others the published checkpoint.
@@ -51,20 +50,19 @@ class PervasiveConfig:
             "reader_detached": ("reader", ("shared",)),
         }
     )
-    """Settings that change nothing unless another one has one of these values."""
 
-    depth: int = 14
+    depth: Annotated[int, DEPTH] = 14
     """N, the number of blocks of the network over the grid, with two layers each."""
-    size: int = 256
+    size: Annotated[int, FROM_1] = 256
     """d, features per cell."""
-    embedding_size: int | None = None
+    embedding_size: Annotated[int | None, FROM_1] = None
     """Size of an embedding; none: `size`."""
-    feed_forward_size: int = 1024
+    feed_forward_size: Annotated[int, FROM_1] = 1024
     """d_FF, size of the hidden layer of a block."""
-    target_kernel: int = 11
+    target_kernel: Annotated[int, KERNEL] = 11
     """Height of a filter along the target (odd), including the rows that the causal mask
     removes."""
-    source_kernel: int = 11
+    source_kernel: Annotated[int, KERNEL] = 11
     """Width of a filter along the source (odd)."""
     source_causal: bool = False
     """Whether filters are also causal along the source, as simultaneous translation requires
@@ -77,7 +75,7 @@ class PervasiveConfig:
     """Network that estimates the probability of a READ: `own`, a second network over a grid of its
     own, as in the thesis (section 4.4.2); `shared`, a classifier on the cells of the translation
     network, which costs little."""
-    reader_depth: int = 0
+    reader_depth: Annotated[int, _READER_DEPTH] = 0
     """Blocks of the network of `reader=own`; 0: as many as the translation network."""
     reader_detached: bool = False
     """With `reader=shared`: whether the reader's gradient stops before the translation network."""
@@ -94,9 +92,9 @@ class PervasiveConfig:
     accumulate_scale: AccumulateScale = "count"
     """Divisor of that sum: the square root of its number of terms, as printed, or the number
     itself."""
-    growth: int = 48
+    growth: Annotated[int, FROM_1] = 48
     """g, features that each layer adds (`skip=dense`)."""
-    bottleneck: int = 4
+    bottleneck: Annotated[int, FROM_1] = 4
     """Output size of a layer's 1 x 1 convolution, in multiples of g (`skip=dense`)."""
     dense_norm: bool = True
     """Whether a layer normalises its input (`skip=dense`)."""
@@ -116,30 +114,17 @@ class PervasiveConfig:
     the source embeddings as well, which needs a joint vocabulary."""
     first_symbol: FirstSymbol = "begin"
     """First input of the decoder: `begin` is `<s>`, `end` is `</s>`, as in fairseq."""
-    dropout: float = 0.2
+    dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout on the output of each layer, before the skip connection."""
-    embedding_dropout: float = 0.2
+    embedding_dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout on embeddings; all cells of a row or column of the grid share one mask."""
-    output_dropout: float = 0.2
+    output_dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout on the input of the classifier."""
     checkpoint_activations: bool = False
     """Whether activations are recomputed in the backward pass: less memory, more time."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
-        faults = [
-            *too_small(self, "depth", "size", "feed_forward_size", "growth", "bottleneck"),
-            *no_kernels(self, "target_kernel", "source_kernel"),
-            *too_large(self, LARGEST_DEPTH, "depth", "reader_depth"),
-            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
-            *too_small(self, "embedding_size"),
-        ]
-        # Faults are collected rather than raised one by one: a user sees all of them at once.
-        if self.reader_depth < 0:
-            faults.append(
-                "`model.reader_depth` must be at least 1, or 0 for the depth of the translation "
-                f"network, but is {self.reader_depth}."
-            )
+        faults = super().faults()
         if self.reader != "none" and not self.source_causal:
             faults.append(
                 f"`model.reader={self.reader}` needs `model.source_causal=true`, because a reader "

@@ -7,19 +7,13 @@ truncated target has no end symbol and would teach the model to stop in the midd
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from nmtgrid.base.config import from_attributes
+from nmtgrid.base.config import BELOW_1, FROM_1, from_attributes
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.grid.aggregation import Aggregation
 from nmtgrid.layers.grid.densenet import DensePlan, Gates, Normalisation
-from nmtgrid.models.config_checks import (
-    LARGEST_DEPTH,
-    no_kernels,
-    no_rates,
-    too_large,
-    too_small,
-)
+from nmtgrid.models.config_checks import DEPTH, KERNEL, ModelConfig
 from nmtgrid.models.presets import (
     HALF_HOUR,
     Preset,
@@ -33,19 +27,19 @@ from nmtgrid.models.presets import (
 
 
 @dataclasses.dataclass(frozen=True)
-class PervasiveDensenetConfig:
+class PervasiveDensenetConfig(ModelConfig):
     """Configuration of Pervasive Attention on a DenseNet; defaults: CoNLL table 1, Max."""
 
-    depth: int = 24
+    depth: Annotated[int, DEPTH] = 24
     """L, the number of layers."""
-    growth: int = 32
+    growth: Annotated[int, FROM_1] = 32
     """g, features that each layer adds."""
-    bottleneck: int = 4
+    bottleneck: Annotated[int, FROM_1] = 4
     """Output size of the 1 x 1 convolution before the masked one, in multiples of g."""
-    kernel: int = 5
+    kernel: Annotated[int, KERNEL] = 5
     """k, size of a filter along both sides (odd), including the rows that the causal mask
     removes."""
-    embedding_size: int = 128
+    embedding_size: Annotated[int, FROM_1] = 128
     """d, size of the embeddings of each side."""
     halve_input: bool = True
     """Whether a linear map halves the number of features before the dense layers."""
@@ -69,11 +63,11 @@ class PervasiveDensenetConfig:
     tie: Literal["none", "target", "all"] = "target"
     """Shared weight matrices: `none`; `target`, the target embeddings and the classifier; `all`,
     the source embeddings as well, which needs a joint vocabulary."""
-    dropout: float = 0.2
+    dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout on the features that each layer adds."""
-    embedding_dropout: float = 0.2
+    embedding_dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout on embeddings; all cells of a row or column of the grid share one mask."""
-    output_dropout: float = 0.2
+    output_dropout: Annotated[float, BELOW_1] = 0.2
     """Dropout on the input of the classifier."""
     checkpoint_activations: bool = False
     """Whether activations are recomputed in the backward pass: less memory, more time."""
@@ -82,15 +76,6 @@ class PervasiveDensenetConfig:
     def input_size(self) -> int:
         """f_0: features of the initial grid, halved or not."""
         return self.embedding_size if self.halve_input else 2 * self.embedding_size
-
-    def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
-        return [
-            *too_small(self, "depth", "growth", "bottleneck", "embedding_size"),
-            *no_kernels(self, "kernel"),
-            *too_large(self, LARGEST_DEPTH, "depth"),
-            *no_rates(self, "dropout", "embedding_dropout", "output_dropout"),
-        ]
 
 
 def dense_cell_flops(config: PervasiveDensenetConfig) -> float:

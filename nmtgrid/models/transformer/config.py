@@ -10,12 +10,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
+from nmtgrid.base.config import BELOW_1, FROM_1, WHOLE_FROM_0
 from nmtgrid.layers.embedding import Positions
 from nmtgrid.layers.transformer.blocks import Activation, Norm
 from nmtgrid.models.api import Halting
-from nmtgrid.models.config_checks import LARGEST_DEPTH, FirstSymbol, no_rates, too_large, too_small
+from nmtgrid.models.config_checks import DEPTH, FirstSymbol, ModelConfig
 from nmtgrid.models.presets import (
     HALF_HOUR,
     PUBLISHED,
@@ -33,18 +34,9 @@ Encoder = Literal["bidirectional", "unidirectional", "window"]
 SourceMarker = Literal["end", "none", "begin", "add-zero"]
 Exits = Literal["none", "tied", "separate"]
 
-_SIZES = (
-    "encoder_depth", "decoder_depth", "size", "feed_forward_size", "heads", "max_positions",
-    "window",
-)  # fmt: skip
-_RATES = (
-    "dropout", "embedding_dropout", "attention_dropout", "activation_dropout",
-    "transparent_dropout",
-)  # fmt: skip
-
 
 @dataclasses.dataclass(frozen=True)
-class TransformerConfig:
+class TransformerConfig(ModelConfig):
     """Configuration of the Transformer; the defaults are the base model of section 2.6.3."""
 
     only_with = types.MappingProxyType(
@@ -56,19 +48,18 @@ class TransformerConfig:
             "selection_noise": ("reader", ("monotonic",)),
         }
     )
-    """Settings that change nothing unless another one has one of these values."""
 
-    encoder_depth: int = 6
+    encoder_depth: Annotated[int, DEPTH] = 6
     """Blocks of the encoder."""
-    decoder_depth: int = 6
+    decoder_depth: Annotated[int, DEPTH] = 6
     """Blocks of the decoder."""
-    size: int = 512
+    size: Annotated[int, FROM_1] = 512
     """d, size of a state; a multiple of `heads`."""
-    encoder_size: int = 0
+    encoder_size: Annotated[int, WHOLE_FROM_0] = 0
     """Size of the encoder's states; 0: `size`."""
-    feed_forward_size: int = 2048
+    feed_forward_size: Annotated[int, FROM_1] = 2048
     """d_FF, size of the hidden layer of a block."""
-    heads: int = 8
+    heads: Annotated[int, FROM_1] = 8
     """Heads of each attention."""
     norm: Norm = "post"
     """Layer normalisation: `post`, after each residual sum, as printed in Eq. (2.42); `pre`, before
@@ -79,7 +70,7 @@ class TransformerConfig:
     """What each source state sees: `bidirectional`, all source tokens read so far (4.16), which
     requires encoding every prefix anew and is slow in simultaneous translation; `unidirectional`,
     itself and the tokens before it (4.17); `window`, the last `window` tokens (4.18)."""
-    window: int = 7
+    window: Annotated[int, FROM_1] = 7
     """With `encoder=window`: tokens that a source state sees, including its own."""
     source_marker: SourceMarker = "end"
     """Symbols around the source (appendix C). `end`: the end symbol after it. `none`: no symbols,
@@ -91,12 +82,12 @@ class TransformerConfig:
     transparent: bool = False
     """Transparent attention: whether each decoder block attends to its own weighted sum of the
     states of all encoder blocks."""
-    transparent_dropout: float = 0.1
+    transparent_dropout: Annotated[float, BELOW_1] = 0.1
     """Dropout on the weights of those sums, before the softmax."""
     positions: Positions = "sinusoidal"
     """Position encodings added to the embeddings of both sides: none, sinusoidal as in Eq. (2.39),
     with fairseq's or Marian's order of sines and cosines, or learned."""
-    max_positions: int = 1024
+    max_positions: Annotated[int, FROM_1] = 1024
     """Number of learned positions per side; all later positions share the last one."""
     scale_embeddings: bool = True
     """Whether embeddings are multiplied by the square root of their size."""
@@ -125,18 +116,17 @@ class TransformerConfig:
     selection_noise: float = 1.0
     """With `reader=monotonic`: standard deviation of the noise added to selection energies in
     training, which moves selection probabilities away from one half."""
-    dropout: float = 0.1
+    dropout: Annotated[float, BELOW_1] = 0.1
     """Dropout on the output of each sub-layer."""
-    embedding_dropout: float = 0.1
+    embedding_dropout: Annotated[float, BELOW_1] = 0.1
     """Dropout on embeddings."""
-    attention_dropout: float = 0.0
+    attention_dropout: Annotated[float, BELOW_1] = 0.0
     """Dropout on attention weights."""
-    activation_dropout: float = 0.0
+    activation_dropout: Annotated[float, BELOW_1] = 0.0
     """Dropout on the hidden layer of feed-forward layers."""
 
     def faults(self) -> list[str]:
-        """Return what is wrong with these values."""
-        faults = too_small(self, *_SIZES)
+        faults = super().faults()
         # Values below 1 are faults already; they are no divisors here.
         if self.heads > 0 and self.size > 0 and self.size % self.heads:
             faults.append(
@@ -155,8 +145,7 @@ class TransformerConfig:
         faults += self._reader_faults()
         if self.reader == "monotonic":
             faults += self._monotonic_faults()
-        faults += too_large(self, LARGEST_DEPTH, "encoder_depth", "decoder_depth")
-        return faults + no_rates(self, *_RATES)
+        return faults
 
     @property
     def source_size(self) -> int:
@@ -204,8 +193,6 @@ class TransformerConfig:
 
     def _encoder_faults(self) -> list[str]:
         faults = []
-        if self.encoder_size < 0:
-            faults.append(f"`model.encoder_size` must be at least 0, but is {self.encoder_size}.")
         if self.heads > 0 and self.encoder_size > 0 and self.encoder_size % self.heads:
             faults.append(
                 f"`model.encoder_size` must be a multiple of `model.heads`, but "

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from nmtgrid.base.config import ABOVE_0, FROM_0, FROM_1, INSIDE_0_1
 from nmtgrid.base.rows import host_values, ragged_positions
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
@@ -33,7 +34,7 @@ from nmtgrid.online.oracle import cell_costs, grid_shape
 from nmtgrid.online.policies import Threshold
 from nmtgrid.search.paths import is_right_of, wait_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.settings import ABOVE_0, FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
+from nmtgrid.base.config import ABOVE_0, FROM_0, FROM_1, INSIDE_0_1
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
@@ -37,7 +38,7 @@ from nmtgrid.online.policies import (
 from nmtgrid.search.paths import is_right_of
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import ABOVE_0, FROM_0, FROM_1, INSIDE_0_1, SmoothedSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,6 +15,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from nmtgrid.base.config import ABOVE_0, FROM_0, SHARE
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
@@ -22,7 +23,7 @@ from nmtgrid.online.objectives.dynamic import read_share
 from nmtgrid.online.policies import ITST as Policy
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import ABOVE_0, FROM_0, SHARE, SmoothedSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 
 def latency_cost(transport: Tensor, source_lengths: Tensor, target_lengths: Tensor) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid, pad
 
+from nmtgrid.base.config import ABOVE_0, FROM_0, INSIDE_0_1
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
@@ -31,7 +32,7 @@ from nmtgrid.online.oracle import cell_costs, delay_penalty, path_costs
 from nmtgrid.online.policies import Threshold
 from nmtgrid.search.paths import is_cell
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
-from nmtgrid.training.settings import ABOVE_0, FROM_0, INSIDE_0_1, SmoothedSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 
 def log_marginal(

@@ -13,13 +13,14 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from nmtgrid.base.config import FROM_0
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.policies import Monotonic
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import FROM_0, SmoothedSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 
 def weighted_delays(delays: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from nmtgrid.base.config import ABOVE_0, FROM_0
 from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.transformer.information import sum_penalty
@@ -22,7 +23,7 @@ from nmtgrid.online.policies import WaitInfo
 from nmtgrid.search.paths import sample_k
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
-from nmtgrid.training.settings import ABOVE_0, FROM_0, SmoothedSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 
 @dataclasses.dataclass(frozen=True)

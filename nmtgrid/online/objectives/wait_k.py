@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 import torch
 from torch import Tensor
 
-from nmtgrid.base.config import from_json
+from nmtgrid.base.config import FROM_0, FROM_1, from_json
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
@@ -30,7 +30,7 @@ from nmtgrid.search.paths import (
 )
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind, Settings
 from nmtgrid.training.likelihood import site_loss
-from nmtgrid.training.settings import FROM_0, FROM_1, SmoothedSettings
+from nmtgrid.training.settings import SmoothedSettings
 
 _SEED = 4_057_218
 

@@ -90,7 +90,7 @@ def test_the_published_set_up() -> None:
     [
         ({"halting": "geometric"}, "has a single exit"),
         ({"exits": "tied", "decoder_depth": 1}, "at least 2"),
-        ({"encoder_size": -1}, "at least 0"),
+        ({"encoder_size": -1}, "must be a whole number from 0 on, but is -1"),
         ({"encoder_size": 9}, "multiple"),
         ({"encoder_size": 16, "tie": "all"}, "must be 0 or"),
     ],
