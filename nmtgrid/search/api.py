@@ -26,7 +26,7 @@ _COUNT, _LENGTH = between(1, 1000), between(0, 1_000_000)
 # Norms of the longest translations are finite in single precision.
 _EXPONENT = between(0, 10)
 # With less, logits divided by it are no numbers in single precision.
-_TEMPERATURE = Range(f"at least {1e-6:f}", lambda value: 1e-6 <= value < math.inf)
+_TEMPERATURE = Range("at least 0.000001", lambda value: 1e-6 <= value < math.inf)
 _TOP_P = Range("above 0 and at most 1", lambda value: 0 < value <= 1)
 
 

@@ -8,12 +8,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import pytest
 
 from nmtgrid.base import console
-from nmtgrid.base.config import check, describe, from_json, override, to_json
+from nmtgrid.base.config import (
+    FROM_1,
+    CheckedSettings,
+    Range,
+    between,
+    check,
+    describe,
+    from_json,
+    json_schema,
+    override,
+    to_json,
+)
 from nmtgrid.base.errors import ConfigError, listed, nearest
 
 
@@ -102,6 +113,38 @@ def test_values_are_checked_too() -> None:
     for bad in ({"depth": True}, {"depth": 1.5}, {"inner.rate": "fast"}, {"name": 3}):
         with pytest.raises(ConfigError):
             override(Outer(), bad)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sized(CheckedSettings):
+    group = "sized"
+
+    size: Annotated[int | None, FROM_1] = None
+    share: Annotated[float, between(0.5, 1_000)] = 1.0
+    other: Annotated[int, "no range"] = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class SizedMore(Sized):
+    depth: Annotated[int, Range("even", lambda n: n % 2 == 0, lambda n: f": take {n + 1}")] = 2
+
+    def called(self, name: str) -> str:
+        return f"{super().called(name)} (`--{name}`)"
+
+
+def test_ranges_of_types_are_checked_at_once() -> None:
+    assert Sized().faults() == SizedMore(share=0.5).faults() == SizedMore(share=1000).faults() == []
+    assert Sized(size=0).faults() == ["`sized.size` must be at least 1, but is 0."]
+    assert SizedMore(0, math.nan, -1, 3).faults() == [
+        "`sized.size` (`--size`) must be at least 1, but is 0.",
+        "`sized.share` (`--share`) must be from 0.5 to 1,000, but is nan.",
+        "`sized.depth` (`--depth`) must be even, but is 3: take 4.",
+    ]
+    with pytest.raises(ConfigError, match=r"must be from 0\.5 to 1,000, but is 0\.4"):
+        override(SizedMore(), ["share=0.4"])
+    assert override(SizedMore(), ["size=none", "depth=4"]) == SizedMore(depth=4)
+    assert describe(Sized)[:2] == [("size", "a whole number or none"), ("share", "a number")]
+    assert json_schema(Sized)["properties"]["share"]["type"] == "number"
 
 
 def test_endless_numbers_and_missing_settings_are_refused() -> None:

@@ -563,16 +563,22 @@ def test_what_is_refused() -> None:
 @pytest.mark.parametrize(
     ("arch", "settings", "words"),
     [
-        ("caption-lstm", {"depth": 0, "dropout": 1.0}, "`model.depth` must be from 1 to 100, but is 0"),
-        ("caption-lstm", {"depth": 101}, "must be from 1 to 100, but is 101"),
+        ("caption-lstm", {"depth": 0, "dropout": 1.0}, "`model.depth` must be from 1 to 100"),
+        ("caption-lstm", {"depth": 101}, "from 1 to 100, but is 101"),
         ("caption-lstm", {"size": 0}, "`model.size` must be at least 1"),
         ("caption-lstm", {"embedding_size": 0}, "`model.embedding_size`"),
         ("caption-lstm", {"picture": "both"}, "`model.picture`|picture"),
         ("caption-top-down", {"attention_size": 0}, "`model.attention_size` must be at least 1"),
-        ("caption-top-down", {"output_dropout": -0.1},
-         "`model.output_dropout` must be at least 0 and below 1, but is -0.1"),
-        ("caption-top-down", {"embedding_dropout": 1},
-         "`model.embedding_dropout` must be at least 0 and below 1, but is 1.0"),
+        (
+            "caption-top-down",
+            {"output_dropout": -0.1},
+            "`model.output_dropout` must be at least 0 and below 1",
+        ),
+        (
+            "caption-top-down",
+            {"embedding_dropout": 1},
+            "`model.embedding_dropout` must be at least 0 and below 1",
+        ),
     ],
 )
 def test_faulty_settings(arch: str, settings: dict[str, Any], words: str) -> None:

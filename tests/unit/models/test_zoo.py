@@ -1,15 +1,18 @@
 """The zoo: published parameter counts, costs, and what is said of faulty settings."""
 
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 
+from nmtgrid.base.config import check
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.kernels import linear
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites
+from nmtgrid.models.config_checks import no_kernels, no_rates, too_large, too_small
 from nmtgrid.models.cost_report import TABLE
 from nmtgrid.models.pervasive.model import OwnReader, PervasiveAttention
 
@@ -118,6 +121,34 @@ def test_the_nearest_odd_kernels_are_named(value: int, advice: str) -> None:
         zoo.build(
             "pervasive", None, {"source_kernel": value}, source_vocab_size=9, target_vocab_size=9
         )
+
+
+@dataclasses.dataclass(frozen=True)
+class PlainConfig:
+    """As architectures of users may have it: without the base class."""
+
+    size: int = 0
+    width: int | None = None
+    depth: int = 9
+    kernel: int = 4
+    dropout: float = 1.0
+
+    def faults(self) -> list[str]:
+        faults = [*too_small(self, "size", "width"), *too_large(self, 8, "depth")]
+        return [*faults, *no_kernels(self, "kernel"), *no_rates(self, "dropout")]
+
+
+def test_configs_without_the_base_class_are_checked() -> None:
+    with pytest.raises(ConfigError) as caught:
+        check(PlainConfig())
+    assert caught.value.faults == [
+        "`model.size` must be at least 1, but is 0.",
+        "`model.depth` must be at most 8, but is 9.",
+        "`model.kernel` must be odd (a filter has a middle) and from 1 to 255, but is 4: take 3 "
+        "or 5.",
+        "`model.dropout` must be at least 0 and below 1, but is 1.0.",
+    ]
+    check(PlainConfig(1, 1, 8, 255, 0.0))
 
 
 @pytest.mark.parametrize(
