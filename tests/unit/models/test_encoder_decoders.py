@@ -124,7 +124,7 @@ def test_other_sites_are_refused(arch: str) -> None:
         ("bilstm", {"encoder_depth": 0, "decoder_depth": 1000, "size": 0, "decoder_size": 0,
                     "dropout": 1.0}, "must"),
         ("convrnn", {"encoder_depth": 0, "merge": 0, "size": 0, "output_dropout": -0.5}, "must"),
-        ("convrnn", {"encoder_depth": 31}, "at most"),
+        ("convrnn", {"encoder_depth": 31}, "must be from 1 to 30, but is 31"),
         ("convs2s", {"kernel": 4, "encoder_depth": 0, "max_positions": 0, "dropout": 1.0,
                      "size": 0}, "take 3 or 5"),
     ],
