@@ -55,6 +55,7 @@ class _Updated(_Line, kw_only=True):
 
 class _Validated(_Line, kw_only=True):
     nll: float
+    is_best: bool = False
 
 
 class _Gradients(_Line, kw_only=True):
@@ -86,7 +87,12 @@ class Run:
 
     @property
     def best(self) -> Row | None:
-        """The validation of least criterion, or loss where that is all there is, or None."""
+        """The validation whose weights are the best ones; of logs that do not say, of least loss.
+
+        That is the objective's own criterion where it has one. None without validations.
+        """
+        if chosen := [row for row in self.validation if row["is_best"]]:
+            return chosen[-1]
         # Some objectives choose by more than the loss (a reader, say).
         is_judged = any(row["criterion"] is not None for row in self.validation)
         by = "criterion" if is_judged else "nll"
@@ -434,8 +440,8 @@ def _points(
 
 
 _TEXT = """How the models were trained. Losses are in nats per target token, without label \
-smoothing; the best validation is the one of the lowest loss. Scores of validation are those of \
-greedy search."""
+smoothing; the best validation is the one of the lowest loss, or of the best score where \
+`training.best_by` names one. Scores of validation are those of greedy search."""
 _CAPTIONS = {
     "loss": "Losses in training (faint) and on validation.",
     "cider": "Greedy CIDEr-D on validation, times 100.",

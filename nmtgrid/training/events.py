@@ -44,6 +44,7 @@ class Progress:
     waited: Count = 0
     """Evaluations since the best one; like `least_loss`, of those that were due."""
     least_loss: Finite | None = None
+    """Or what else the best weights are chosen by, negative if more of it is better."""
     validated_update: Count = 0
     checkpoint_update: Count = 0
     """Of the last validation that was due, as are the epoch and minutes below. That at the end of a
@@ -292,7 +293,7 @@ class Validated:
     cider: float | None = None
     """Of greedy captions, a hundred times CIDEr-D."""
     criterion: float | None = None
-    """What weights are chosen by, where that is not `nll`."""
+    """The objective's own criterion, if it has one."""
     extra: dict[str, float] = dataclasses.field(default_factory=dict)
 
 

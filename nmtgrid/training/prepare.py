@@ -65,6 +65,7 @@ _OPTION = {"arch": "arch", "preset": "preset", "objective_name": "objective"}
 # What saved moments, the position in the data and random states depend on.
 _FIXED = (
     "model.", "batches.", "objective.", "smoothing.", "training.seed", "training.optimiser",
+    "training.best_by",
 )  # fmt: skip
 
 
@@ -202,8 +203,8 @@ def _resolve_resumed(folder: Path, request: Request, objectives: Objectives) -> 
     if fixed:
         changed = ", ".join(f"`{name}`" for name in fixed)
         raise ConfigError(
-            "A resumed run keeps its model, batches, objective, smoothing, optimiser and seed, but "
-            f"{changed} would change.",
+            "A resumed run keeps its model, batches, objective, smoothing, optimiser, seed and "
+            f"`training.best_by`, but {changed} would change.",
             "Leave this out, or start a new run with `--init` and another `--out`.",
         )
     return settings
@@ -405,11 +406,19 @@ def _prepare(
     dataset, training = Dataset.open(data), settings.training
     train = dataset.split("train")
     valid = dataset.split("valid") if "valid" in dataset.names else None
-    if valid is None and training.counting_validations:
+    needs = training.counting_validations
+    if training.best_by != "loss":
+        needs.append("`training.best_by`")
+    if valid is None and needs:
         raise ConfigError(
-            f"{data} has no split `valid`, but {training.counting_validations[0]} needs "
+            f"{data} has no split `valid`, but {needs[0]} needs "
             "validations.", "Leave this setting out, or make the dataset with `--valid`.",
         )  # fmt: skip
+    if training.best_by == "cider" and dataset.pictures is None:
+        raise ConfigError(
+            f"`training.best_by=cider` is for captions of images, but {data} has text.",
+            "Set `training.best_by=bleu`.",
+        )
     resegmented = resegment(settings, dataset)
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
     model = build_model(settings, dataset)

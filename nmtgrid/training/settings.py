@@ -169,6 +169,7 @@ Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "
 Optimiser = Literal["adamw", "adam", "nesterov", "muon"]
 Precision = Literal["auto", "fp32", "bf16"]
 RunClock = Literal["wall", "processor"]
+BestBy = Literal["loss", "bleu", "cider"]
 _FRACTION = Range("from 0 to 1 (a fraction of `training.learning_rate`)", SHARE.contains)
 
 
@@ -263,7 +264,11 @@ class TrainingSettings(CheckedSettings):
     max_epochs: Annotated[int, FROM_0] = 0
     """Maximum number of epochs; 0: no limit."""
     patience: Annotated[int, FROM_0] = 0
-    """Validations without improvement before training stops early."""
+    """Validations without improvement, by `best_by`, before training stops early."""
+    best_by: BestBy = "loss"
+    """What the best weights are chosen by: the validation loss (of some objectives a criterion of
+    their own), or BLEU, or, of captions, CIDEr-D of greedy translations. When a model overfits, its
+    loss rises long before its translations become worse."""
     validate_updates: Annotated[int, FROM_0] = 0
     """Updates between validations."""
     validate_minutes: Annotated[float, FROM_0] = 0.0
@@ -317,6 +322,11 @@ class TrainingSettings(CheckedSettings):
         if self.schedule == "cosine-time" and not self.max_minutes:
             faults.append(
                 "`training.schedule` cosine-time needs `training.max_minutes` (--max-minutes)."
+            )
+        if self.best_by != "loss" and not self.validate_bleu:
+            faults.append(
+                f"`training.best_by={self.best_by}` needs translations: set "
+                "`training.validate_bleu=true`."
             )
         if not self.validates:
             faults += [

@@ -171,7 +171,7 @@ class Trainer:
         self.rate = LearningRate(training)
         self.average = RunningAverage(model, training.ema_decay) if training.ema_decay else None
         self.checkpoints = Checkpoints(folder, training.average)
-        self.selection = Selection(self.weights, validator, self.average)
+        self.selection = Selection(self.weights, validator, self.average, training.best_by)
         self.progress = Progress()
         self.meter = Meter.empty()
         self._heap = HeapTrimmer()
@@ -463,13 +463,13 @@ class Trainer:
             return
         # A validation at the end of a run was not due: a run that goes on must be as if it had
         # not been.
-        loss, progress = outcome.score.value, self.progress
+        value, progress = outcome.value, self.progress
         if due:
-            self.rate.evaluated(loss)
+            self.rate.evaluated(outcome.score.value)
             progress.waited += 1
             # A loss that is not finite is no improvement, not even the first one.
-            if loss < (math.inf if progress.least_loss is None else progress.least_loss):
-                progress.waited, progress.least_loss = 0, loss
+            if value < (math.inf if progress.least_loss is None else progress.least_loss):
+                progress.waited, progress.least_loss = 0, value
         # Saved after every validation: the best weights and the counters must not part.
         yield self._validated(outcome, start)
         yield self._save(outcome.best)

@@ -1,7 +1,7 @@
 """Validation, and the choice of the best weights: the last ones, their average or a mean.
 
-All candidates are scored on the validation split; the lowest loss wins, or the objective's own
-criterion. Called by trainer.py.
+All candidates are scored on the validation split; the lowest loss wins, the objective's own
+criterion, or the best translations (`training.best_by`). Called by trainer.py.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from nmtgrid.search.engine import search
 from nmtgrid.text.scripts import bleu_tokenizer
 from nmtgrid.training.api import LossParts, Objective
 from nmtgrid.training.distributed import ALONE, Processes
-from nmtgrid.training.settings import BatchSettings
+from nmtgrid.training.settings import BatchSettings, BestBy
 from nmtgrid.training.weights import RunningAverage, Weights, swapped_weights
 
 Result = TypeVar("Result")
@@ -57,7 +57,7 @@ class Score:
 
     @property
     def value(self) -> float:
-        """What weights are chosen by."""
+        """The loss, or the objective's own criterion."""
         return self.nll if self.criterion is None else self.criterion
 
 
@@ -217,7 +217,23 @@ class Best:
     bleu: Percent | None = None
     cider: NonNegative | None = None
     criterion: Finite | None = None
-    """What it was chosen by, if not by nll."""
+    """The objective's own, if it has one."""
+
+    def value(self, by: BestBy) -> float:
+        """Return what it was chosen by; infinite before the first one."""
+        if self.nll is None:
+            return math.inf
+        return _value(by, Score(self.nll, self.criterion), Quality(self.bleu, self.cider))
+
+
+def _value(by: BestBy, score: Score, quality: Quality) -> float:
+    """Return what weights are chosen by, the less the better; infinite for what is no number."""
+    if by == "loss":
+        value: float | None = score.value
+    else:
+        gain = quality.bleu if by == "bleu" else quality.cider
+        value = None if gain is None else -gain
+    return math.inf if value is None or math.isnan(value) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -229,17 +245,24 @@ class Outcome:
     quality: Quality
     losses: dict[str, float]
     """The nll of all candidates."""
+    value: float
+    """What the candidate was chosen by, the less the better."""
     best: dict[str, Tensor] | None
     """The candidate's weights, if it beats all before; else None."""
 
 
 class Selection:
-    """Scores candidates and remembers the best."""
+    """Scores candidates and remembers the best, by their loss or by their translations."""
 
     def __init__(
-        self, weights: Weights, validator: Validator | None, average: RunningAverage | None
+        self,
+        weights: Weights,
+        validator: Validator | None,
+        average: RunningAverage | None,
+        by: BestBy = "loss",
     ) -> None:
         self.weights, self.validator, self.average = weights, validator, average
+        self.by: BestBy = by
         self.best = Best(None, 0, "last")
 
     def evaluate(self, update: int, averaged: Mapping[str, Tensor] | None = None) -> Outcome:
@@ -255,22 +278,23 @@ class Selection:
             candidates["ema"] = self.weights.unsharded(self.average.weights)
         model = self.weights.model
         scores: dict[Candidate, Score] = {}
+        qualities: dict[Candidate, Quality] = {}
         with self.weights.gathered():
             for name, weights in candidates.items():
                 with swapped_weights(model, weights):
                     scores[name] = self.validator.score(model)
-            # A loss that is no number is the worst one: min() would take it if it came first.
-            name = min(
-                scores,
-                key=lambda n: math.inf if math.isnan(scores[n].value) else scores[n].value,
-            )
+                    if self.by != "loss":
+                        qualities[name] = self.validator.quality(model)
+            values = {n: _value(self.by, scores[n], qualities.get(n, Quality())) for n in scores}
+            name = min(values, key=values.__getitem__)
             weights, score = candidates[name], scores[name]
-            with swapped_weights(model, weights):
-                quality = self.validator.quality(model)
+            if name not in qualities:
+                # Translating takes long: of the others nothing is shown.
+                with swapped_weights(model, weights):
+                    qualities[name] = self.validator.quality(model)
+        quality, best = qualities[name], None
         # Compared with the best of all candidates so far, whichever weights they were.
-        before = self.best.nll if score.criterion is None else self.best.criterion
-        best = None
-        if score.value < (math.inf if before is None else before):
+        if values[name] < self.best.value(self.by):
             best = self.weights.copy(weights)
             self.best = Best(
                 nll=score.nll,
@@ -281,4 +305,4 @@ class Selection:
                 criterion=score.criterion,
             )
         losses: dict[str, float] = {name: score.nll for name, score in scores.items()}
-        return Outcome(name, score, quality, losses, best)
+        return Outcome(name, score, quality, losses, values[name], best)

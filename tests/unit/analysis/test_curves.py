@@ -70,6 +70,15 @@ def test_the_summary_is_of_the_best_validation(tmp_path: Path) -> None:
         short.tokens_at([9])
 
 
+def test_the_best_validation_is_the_one_whose_weights_were_kept(tmp_path: Path) -> None:
+    """That with the best translations, if they chose the weights."""
+    lines = [{**line, "is_best": line["update"] < 30} for line in LINES if "nll" in line]
+    kept = [*lines[:-1], {**lines[-1], "is_best": True}]
+    for case, expected in ((lines, 20), (kept, 30)):
+        (run,) = read_runs([(None, log(tmp_path / f"{expected}", case))])
+        assert summary(run)["best_update"] == expected
+
+
 def test_damaged_lines_are_left_out_and_told(tmp_path: Path) -> None:
     lines = [
         *LINES[:4], '{"event": "updated", "upd', "[1, 2]", {"event": "dreamt", "of": 1},

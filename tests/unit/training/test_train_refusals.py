@@ -167,4 +167,26 @@ def test_nor_in_data_without_a_validation_split(tmp_path: Path, messages: list[s
     waits = ["--set", "training.patience=2"]
     assert train(folder, "--out", out, "--max-updates", 1, *SMALL, *waits) == 2
     assert "has no split `valid`, but `training.patience`" in messages[-1] and not out.exists()
+    translates = ["--set", "training.best_by=bleu", "--set", "training.validate_bleu=true"]
+    assert train(folder, "--out", out, "--max-updates", 1, *SMALL, *translates) == 2
+    assert "has no split `valid`, but `training.best_by`" in messages[-1] and not out.exists()
     assert train(folder, "--out", out, "--max-updates", 1, *SMALL) == 0
+
+
+def test_what_weights_are_chosen_by_can_be_computed_and_stays(
+    data: str, tmp_path: Path, messages: list[str]
+) -> None:
+    out, by = tmp_path / "m", ["--set", "training.best_by=bleu"]
+    assert train(data, "--out", out, "--max-updates", 1, *SMALL, *by) == 2
+    assert "`training.best_by=bleu` needs translations: set `training.validate_bleu=true`" in (
+        messages[-1]
+    )
+    translates = [*SMALL, "--set", "training.validate_bleu=true"]
+    cider = ["--set", "training.best_by=cider"]
+    assert train(data, "--out", out, "--max-updates", 1, *translates, *cider) == 2
+    assert "`training.best_by=cider` is for captions of images" in messages[-1]
+    assert not out.exists()
+    assert train(data, "--out", out, "--max-updates", 1, *translates, *by) == 0
+    by = ["--set", "training.best_by=loss"]
+    assert train("--out", out, "--resume", "--max-updates", 2, *by) == 2
+    assert "but `training.best_by` would change" in messages[-1]

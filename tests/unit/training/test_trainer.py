@@ -25,7 +25,7 @@ from nmtgrid.training.events import (
 )
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.update import UpdateResult
-from nmtgrid.training.validate import Score
+from nmtgrid.training.validate import Quality, Score
 from tests.unit.helpers.tiny_run import Scores, Sentences, TinyModel, trainer
 
 
@@ -270,6 +270,66 @@ def test_running_averages_and_averages_of_states_are_candidates(tmp_path: Path) 
     last = load_tensors(tmp_path / "last.safetensors")
     assert torch.equal(last["bias"], training.model.state_dict()["bias"])
     assert not torch.equal(last["bias"], best["bias"])
+
+
+class Translating(Scores):
+    """A validator whose translations have these scores, one after another."""
+
+    def __init__(self, losses: list[float], bleu: list[float]) -> None:
+        super().__init__(*losses)
+        self.bleu = bleu
+
+    def quality(self, model: TranslationModel) -> Quality:
+        return Quality(self.bleu.pop(0))
+
+
+def test_the_best_translations_choose_weights_whatever_their_loss(tmp_path: Path) -> None:
+    """A run that overfits: its loss rises from the second validation on."""
+    options: dict[str, Any] = {"best_by": "bleu", "validate_updates": 1, "patience": 3}
+    for parts in ((8,), (2, 8)):
+        validator = Translating([2.0, 1.0, 3.0, 4.0, 5.0], [1.0, 4.0, 3.0, 5.0, 5.0, 2.0, 4.5, 9.0])
+        folder, weights = tmp_path / f"{parts}", {}
+        for number, updates in enumerate(parts):
+            training = trainer(folder, validator=validator, max_updates=updates, **options)
+            assert training.resume() == (number > 0)
+            for event in training.run():
+                if isinstance(event, events.Validated) and event.update == 4:
+                    assert event.is_best
+                    weights = {n: t.clone() for n, t in training.model.state_dict().items()}
+        assert isinstance(event, events.Finished)
+        # By loss the second validation would be the best one, and the fifth the last one.
+        assert (event.best_update, event.bleu, event.best_nll) == (4, 5.0, 4.0)
+        assert event.update == 7 and "no improvement in 3" in event.reason
+        kept = load_tensors(folder / "model.safetensors")
+        assert all(torch.equal(tensor, weights[name]) for name, tensor in kept.items())
+
+
+class Opposed(Preferring):
+    """Its loss prefers a bias near 0, its translations one far from it."""
+
+    def quality(self, model: TranslationModel) -> Quality:
+        assert isinstance(model, TinyModel)
+        return Quality(float(model.bias.detach().abs().mean()))
+
+
+@pytest.mark.parametrize(("by", "weights"), [("loss", "ema"), ("bleu", "last")])
+def test_candidates_are_compared_by_what_the_best_is(by: str, weights: str, tmp_path: Path) -> None:
+    training = trainer(
+        tmp_path, validator=Opposed(0.0), validate_updates=4, ema_decay=0.9, ema_updates=1,
+        best_by=by,
+    )  # fmt: skip
+    validations = [event for event in training.run() if isinstance(event, events.Validated)]
+    assert validations[-1].weights == weights and set(validations[-1].losses) == {"last", "ema"}
+
+
+def test_weights_without_a_score_are_not_the_best(tmp_path: Path) -> None:
+    validator = Translating([1.0], [math.nan, 3.0, math.nan])
+    training = trainer(
+        tmp_path, validator=validator, best_by="bleu", validate_updates=1, max_updates=3
+    )
+    *_, last = training.run()
+    assert isinstance(last, events.Finished)
+    assert (last.best_update, last.bleu) == (2, 3.0)
 
 
 def test_the_average_of_the_last_states_is_a_candidate(tmp_path: Path) -> None:
