@@ -444,6 +444,8 @@ def convert(hint: Any, value: Any, where: str, faults: list[str]) -> Any:
 
 def _format_value(value: Any) -> str:
     """Return a value of the wrong type for a message, which tells the text "5" from the number."""
+    if isinstance(value, str) and _word(value) is None:
+        return f'`"{_shown(value)}"`, which stands for no value'
     if isinstance(value, str) and not isinstance(_word(value), str):
         return f'`"{_shown(value)}"`, a text: leave out the quotation marks'
     return f"`{_shown(value)}`"

@@ -166,7 +166,9 @@ def _model_values(path: str, text: str) -> dict[str, Any]:
     settings = values.get("settings", {})
     groups = [values.get("model"), settings]
     groups += [settings.get("objective", {})] if isinstance(settings, dict) else []
-    if not all(isinstance(group, dict) for group in groups):
+    # A configuration in JSON has a table `model` too: most of it would be ignored.
+    is_model = "format" in values and "arch" in values
+    if not is_model or not all(isinstance(group, dict) for group in groups):
         raise InputError("it is JSON, but not the `config.json` of a model.", advice, path=path)
     tables = {"model": values["model"], **settings}
     config = {"arch": values.get("arch"), "preset": settings.get("preset")}

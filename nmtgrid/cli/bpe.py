@@ -198,7 +198,7 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
         )
     pieces = facts.get("pieces", [])
     if "words_learned_from" in facts and pieces and min(pieces) < plan.pieces:
-        console.say(f"only {min(pieces):,} pieces of {plan.pieces:,}: the text has no more.")
+        console.warn(f"only {min(pieces):,} pieces of {plan.pieces:,}: the text has no more.")
     if facts.get("source_forgotten_words") or facts.get("target_forgotten_words"):
         console.warn(
             "the text has so many distinct words that rare ones were not counted "

@@ -102,6 +102,14 @@ def _names_in_messages(option: FileOption, key: str, value: Any) -> dict[str, st
     return names
 
 
+def _hint(key: str, options: Mapping[str, FileOption]) -> str:
+    """Return which option an unknown key may stand for: an argument's name, or a similar one."""
+    for name, option in options.items():
+        if option.label.lower() == key:
+            return f"{option.label} is called `{name}` in a file."
+    return nearest(key, options)
+
+
 def with_options(
     values: Mapping[str, Any],
     file: ConfigFile,
@@ -142,7 +150,7 @@ def with_options(
         ):
             if settings is None:
                 in_set = isinstance(value, Mapping) and "set" in options
-                hint = "Settings stand in the table `[set]`." if in_set else nearest(key, options)
+                hint = "Settings stand in the table `[set]`." if in_set else _hint(key, options)
                 faults.append(f"`{name}`: there is no such option. {hint}")
             rest[key if key in options else name] = value
         elif option.field not in typed:

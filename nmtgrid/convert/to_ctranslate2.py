@@ -90,12 +90,22 @@ def export(
         spec.save(str(building))
         pipeline.save(building)
         sizes = f"{search['max_length_b']:g} * (1 + max(map(len, sources)))"
+        dropped = [
+            f"`search.{name}={search[name]:g}`"
+            for name in ("coverage_penalty", "length_offset")
+            if search[name]
+        ]
         readme = _README.format(
             folder=folder,
             beam=search["beam"],
             penalty=search["length_penalty"],
             longest=POSITIONS - 1,
             limit=f"min({POSITIONS}, int({search['max_length_a']:g} + {sizes}))",
+            shortest=search["min_length"],
+            dropped=f"\nCTranslate2 has no {' and no '.join(dropped)}, which this model is decoded "
+            "with: its beams differ.\n"
+            if dropped
+            else "",
         )
         write_text(building / "README.md", readme)
         return sorted(path.name for path in building.iterdir())
@@ -116,14 +126,15 @@ lines = ["..."]
 sources = [pipeline.source_vocabulary.decode(pipeline.encode_source(line)) for line in lines]
 results = translator.translate_batch(
     sources,
-    beam_size={beam}, length_penalty={penalty}, return_end_token=True, min_decoding_length=0,
+    beam_size={beam}, length_penalty={penalty}, return_end_token=True,
+    min_decoding_length={shortest},
     max_input_length={longest}, max_decoding_length={limit},
 )
 for result in results:
     units = [unit for unit in result.hypotheses[0] if unit != "</s>"]
     print(pipeline.restore(pipeline.target_vocabulary.encode(units)))
 ```
-
+{dropped}
 `return_end_token=True` counts the end symbol in the length, as nmtgrid does: its length penalty
 is then ours with `search.length_offset=0`, and scores are those with `search.renormalize=true`:
 `<pad>` and `<s>` are never written and have no probability. A beam stops as soon as it holds

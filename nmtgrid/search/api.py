@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -90,6 +91,11 @@ class SearchPlan(CheckedSettings):
                 f"({self.beam}): widen the beam."
             )
         return faults
+
+    def ineffective(self, names: Iterable[str]) -> list[str]:
+        """Return which of the settings have no effect, because nothing is sampled."""
+        sampling = ("temperature", "top_k", "top_p", "seed")
+        return [] if self.sample else [name for name in names if name in sampling]
 
     def length_norm(self, lengths: Tensor) -> Tensor:
         """Return ((mu + |y|) / (mu + 1))^alpha, where |y| counts the end symbol. Eq. (2.28)."""

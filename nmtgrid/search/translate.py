@@ -571,11 +571,14 @@ def default_plan(loaded: LoadedModel) -> SearchPlan:
 def _changed(plan: SearchPlan, search: Mapping[str, Any]) -> SearchPlan:
     """Return `plan` with the settings that Python names. Raises ConfigError."""
     try:
-        return override(plan, search)
+        changed = override(plan, search)
     except ConfigError as fault:
         # In Python they are arguments.
         problems = [problem.replace("`--set ", "`") for problem in fault.faults]
         raise ConfigError(problems, fault.advice) from None
+    if idle := changed.ineffective(search):
+        raise ConfigError([f"`{name}` has no effect without `sample=True`." for name in idle])
+    return changed
 
 
 def load(

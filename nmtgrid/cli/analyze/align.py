@@ -85,6 +85,9 @@ def align(arguments: AlignArguments) -> None:
     tension = arguments.tension if fixed else AlignerSettings.tension
     settings = from_attributes(AlignerSettings, arguments, tension=tension, fixed=fixed)
     words = read_words(source, target)
+    sizes = [(len(x), len(y)) for x, y in zip(*words, strict=True)]
+    # Before minutes are spent on learning.
+    truth = None if gold is None else read_gold(gold, sizes)
     with aligning() as advance:
         pairs = link_pairs(words, None, arguments.train, settings, advance)
     write_links(arguments.out, pairs.links)
@@ -99,8 +102,8 @@ def align(arguments: AlignArguments) -> None:
         "tensions": pairs.tensions,
         "heuristic": arguments.heuristic,
     }
-    if gold is not None:
-        rate = error_rate(pairs.links, read_gold(gold, pairs.sizes))
+    if gold is not None and truth is not None:
+        rate = error_rate(pairs.links, truth)
         console.table(
             f"Against {gold.name} (shares)",
             ["AER", "precision", "recall", "F1"],

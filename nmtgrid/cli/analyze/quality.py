@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from nmtgrid.base import console
 from nmtgrid.base.config import from_attributes
-from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.errors import ConfigError, DataError, nearest
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
 from nmtgrid.cli.analyze.show import QualityArguments, ScoredQualityArguments, Systems, read_edges
@@ -19,6 +19,7 @@ from nmtgrid.cli.options import (
     argument,
     check_outputs,
     check_rules,
+    explicit_options,
     flag,
     option,
     takes,
@@ -242,6 +243,11 @@ def difficulty(arguments: DifficultyArguments) -> None:
             Requires(
                 "segment_scores", "systems", "`--segment-scores` are of translations: give them."
             ),
+            Requires(
+                "tokenize lowercase bootstrap",
+                "systems",
+                "{option} is for scores of translations: give them.",
+            ),
         ],
     )
     systems, links, train = arguments.systems or [], arguments.alignments, arguments.train
@@ -260,14 +266,17 @@ def difficulty(arguments: DifficultyArguments) -> None:
         "--alignments-out": arguments.alignments_out,
     }
     check_outputs(outputs, inputs)
-    if links is not None and train is not None:
-        raise ConfigError(
-            "`--train` has no effect, because `--alignments` gives the links: leave one of them "
-            "out."
-        )
+    for name in ("train", "heuristic"):
+        if links is not None and name in explicit_options(arguments):
+            raise ConfigError(
+                f"`--{name}` has no effect, because `--alignments` gives the links: leave one of "
+                "them out."
+            )
     bounds, faults = read_edges(arguments.edges, "1,2,4")
     if faults:
         raise ConfigError(faults)
+    import numpy
+
     from nmtgrid.analysis.alignment.aligner import AlignerSettings, link_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
     from nmtgrid.analysis.quality import buckets, difficulty
@@ -279,6 +288,8 @@ def difficulty(arguments: DifficultyArguments) -> None:
     if links is None and train is None:
         warn_of_little(len(pairs.links), arguments.data)
     lagging = difficulty.measure_difficulty(pairs)
+    if numpy.isnan(lagging).all():
+        raise DataError("No pair has words on both sides, so none has a difficulty.")
     if arguments.difficulty_out is not None:
         buckets.write_numbers(arguments.difficulty_out, lagging)
         console.say(f"Written: {arguments.difficulty_out}")

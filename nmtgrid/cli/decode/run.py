@@ -105,7 +105,10 @@ def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
     ]
     if faults:
         raise ConfigError(faults)
-    return override_all(plan, [(set_option, search), (set_option, changes)])
+    plan = override_all(plan, [(set_option, search), (set_option, changes)])
+    if idle := plan.ineffective(changed):
+        raise ConfigError([f"`--set {name}` has no effect without `--sample`." for name in idle])
+    return plan
 
 
 def make_translator(arguments: DecodeArguments) -> Translator:

@@ -96,7 +96,7 @@ def import_checkpoint(path: Path, text: TextFiles, out: Path) -> dict[str, Any]:
         if faults or pipeline is None:
             raise ConfigError([f"{path}:", *faults], "Only what is the same model can be imported.")
         model = build_model(plan, checkpoint, pipeline)
-    plan.notes.extend(_hyphen_notes(pipeline))
+    plan.notes.extend([*_hyphen_notes(pipeline), *_codes_notes(pipeline)])
     settings = {
         **plan.objective,
         "search": dict(_SEARCH),
@@ -116,6 +116,12 @@ def write_imported(
 ) -> dict[str, Any]:
     """Write a converted model as the model directory `out`; return its facts as JSON keys."""
     source, parameters = settings["imported"], model.count_parameters()
+    for name, tensor in model.state_dict().items():
+        if not tensor.isfinite().all():
+            raise ModelError(
+                f"{origin} has NaN or infinity in what becomes `{name}`.",
+                "Take an earlier checkpoint, or restore a copy if this one is damaged.",
+            )
     with new_folder(out, task=f"nmtgrid import-{source['program']}") as folder:
         save_model(folder, model, pipeline, settings)
         update_card(
@@ -224,6 +230,18 @@ def _hyphen_notes(pipeline: Pipeline) -> list[str]:
         f"the source dictionary has `{marks[0]}`: if its text was tokenised by Moses with `-a`, "
         "which splits words at hyphens, import with `--tokenize none` and tokenise INPUT so "
         "before `decode`"
+    ]
+
+
+def _codes_notes(pipeline: Pipeline) -> list[str]:
+    """Return a note for each side that has codes, but a dictionary without parts of words."""
+    sides = ("source", pipeline.source_vocabulary), ("target", pipeline.target_vocabulary)
+    return [
+        f"the {side} dictionary has no unit that ends in `{JOINER}`, so that words which the codes "
+        "split become `<unk>`: if it is of whole words, import without `--codes`"
+        for side, vocabulary in sides
+        if pipeline.facts.subwords == "bpe"
+        and not any(unit.endswith(JOINER) for unit in vocabulary.types)
     ]
 
 

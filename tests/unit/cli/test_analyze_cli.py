@@ -35,6 +35,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "outside").write_text("0-0\n" * 199 + "0-0 999-0\n")
     (folder / "short").write_text("0-0\n" * 199)
     (folder / "empty").write_text("")
+    (folder / "blank").write_text("\n\n")
+    (folder / "blank2").write_text("\n\n")
     for name, step in (("slow", 3), ("fast", 1)):
         rows = []
         for line, (x, y) in enumerate(zip(source[:20], target[:20], strict=True), start=1):
@@ -119,6 +121,11 @@ def test_bad_input_of_align_and_difficulty(home: Path, refused: Callable[..., st
         (("difficulty", *texts, "--alignments", target), "is not a link"),
         (("difficulty", *texts, "--alignments", home / "gold", "--train", source, target),
          "`--train` has no effect"),
+        (("difficulty", *texts, "--alignments", home / "gold", "--heuristic", "union"),
+         "`--heuristic` has no effect"),
+        (("difficulty", *texts, "--bootstrap", "5"), "`--bootstrap` is for scores of transl"),
+        (("difficulty", *texts, "--lowercase"), "`--lowercase` is for scores of translations"),
+        (("difficulty", "-s", home / "blank", "-r", home / "blank2"), "No pair has words on both"),
         (("difficulty", *texts, "--edges", "3,1"), "`--edges 3,1`: boundaries must rise, but"),
         (("difficulty", *texts, "--edges", "1,inf"), "`--edges 1,inf`: boundaries must be finite"),
         (("difficulty", *texts, "--edges", "a"), "numbers separated"),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import nmtgrid
 from nmtgrid.base.config import to_json
 from nmtgrid.base.config_file import read_config, to_toml
 from nmtgrid.base.errors import ConfigError
@@ -222,6 +223,10 @@ REFUSED = {
     "deep": ("x = " + "[" * 5000, ["nests"]),
     "long": ("#" * 70_000, ["too long"]),
     "foreign JSON": ('{"model_type": "marian"}', ["not the `config.json` of a model"]),
+    "no value": ('[training]\nlearning_rate = "none"\n',
+                 [":2: ", "must be a number, but is `\"none\"`, which stands for no value"]),
+    "other JSON": ('{"arch": "bilstm", "model": {"size": 8}, "seed": 3}',
+                   ["not the `config.json` of a model"]),
     "broken JSON": ('{"arch": 1,\n x}', [":2: it is neither TOML nor JSON"]),
 }  # fmt: skip
 
@@ -301,8 +306,10 @@ def test_other_commands_take_their_options_from_files(tmp_path: Path) -> None:
 
 WRONG_OPTIONS = [
     ("decode MODEL", "bean = 1\n", [":1: `bean`: there is no such option", "`beam`?"]),
-    ("decode MODEL", "beam = true\n[set]\nseed = 1\n",
+    ("decode MODEL", "beam = true\n[set]\nmin_length = 1\n",
      [":1: `beam` must be a whole number, but is `true`"]),
+    ("decode MODEL", 'input = "a.txt"\n',
+     [":1: `input`: there is no such option. INPUT is called `source` in a file"]),
     ("decode MODEL", "\nbeam = 0\n", [":2: `search.beam` (`--beam`) must be from 1"]),
     ("decode MODEL", 'model = "m"\nbeam = "2"\nsample = 1\n',
      [":1: `model` can only", ":2: `beam` must be a whole", ":3: `sample` must be true"]),
@@ -406,3 +413,18 @@ def test_the_files_of_the_documentation_are_good(project: Path, tmp_path: Path) 
         resolve(Request(file=file), objectives)
     shown = "\n       ".join(fault.value.faults).replace(str(tmp_path) + "/", "")
     assert f"error: {shown}\n" in page
+
+
+def test_settings_of_sampling_need_sampling(
+    tiny_model: Path, tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    """As their options do, also where `--set`, a file or Python gives them."""
+    path = written(tmp_path, "[set]\ntop_k = 5\n")
+    for words, start in ((["--config", path], f"{path}:2: "), (["--set", "search.top_k=5"], "")):
+        message = refused("decode", tiny_model, *words)
+        assert f"{start}`--set top_k` has no effect without `--sample`" in message
+    with pytest.raises(ConfigError, match="`top_k` has no effect without `sample=True`"):
+        nmtgrid.load(tiny_model, top_k=5)
+    sampled = nmtgrid.load(tiny_model, sample=True, beam=1, top_k=5, seed=2)
+    with pytest.raises(ConfigError, match="`seed` has no effect"):
+        sampled.with_search(sample=False, seed=3)

@@ -59,6 +59,7 @@ def test_the_page_runs(project: Path, home: Path, capsys: pytest.CaptureFixture[
     assert len(examples) == 6 and "make_server" in service
     code = "\n".join(examples).replace("runs/toy/model", str(home / "model"))
     code = code.replace("EXITS-MODEL", str(home / "exits"))
+    code = code.replace("WAIT-K-MODEL", str(home / "model"))
     names: dict[str, Any] = {}
     exec(compile(code, "docs/python.md", "exec"), names)
     shown = capsys.readouterr().out.splitlines()

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from nmtgrid.cli.app import main
+from nmtgrid.convert import to_ctranslate2
 from nmtgrid.convert.to_ctranslate2 import NEVER
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
@@ -215,6 +216,7 @@ def test_the_readme_translates_any_line(
     lines = [f"<s> {word}", f"qqqq {word}", f"{word} " * 3000]
     code = (tmp_path / "out" / "README.md").read_text(encoding="utf-8").split("```python\n")[1]
     assert "max_decoding_length=min(2048, int(10 + 2 * (1 + max(map(len, sources)))))" in code
+    assert "min_decoding_length=0," in code and "CTranslate2 has no" not in code
     code = code.split("```")[0].replace('lines = ["..."]', f"lines = {lines!r}")
     capsys.readouterr()
     names: dict[str, Any] = {}
@@ -223,3 +225,16 @@ def test_the_readme_translates_any_line(
     unknown = names["pipeline"].encode_source("qqqq")
     assert "<s>" not in first and second[: len(unknown)] == ["<unk>"] * len(unknown)
     assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+def test_the_readme_has_the_search_of_the_model(home: Path, tmp_path: Path) -> None:
+    """And names what CTranslate2 has no counterpart of."""
+    pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
+    search = {
+        "beam": 5, "length_penalty": 1.0, "max_length_a": 10.0, "max_length_b": 2.0,
+        "min_length": 7, "coverage_penalty": 0.3, "length_offset": 5.0,
+    }  # fmt: skip
+    to_ctranslate2.export(load_model(make(home)), tmp_path / "out", search)
+    text = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    assert "min_decoding_length=7," in text
+    assert "has no `search.coverage_penalty=0.3` and no `search.length_offset=5`" in text

@@ -1,5 +1,7 @@
 """What is no model of ours is refused by its option's name; dictionaries become vocabularies."""
 
+import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -119,6 +121,34 @@ def test_dictionaries_of_subwords_need_their_codes(
     options = ("--codes", str(tmp_path / "codes")) if codes else ()
     assert take_over(tmp_path, write_checkpoint(tmp_path / "c.pt", values), *options) == 2
     assert f"The source dictionary {words}" in " ".join(" ".join(messages).split())
+
+
+def test_codes_beside_a_dictionary_of_words_are_noted(tmp_path: Path, messages: list[str]) -> None:
+    reference = Transformer(TYPES)
+    write_dictionaries(tmp_path)
+    path = write_checkpoint(tmp_path / "c.pt", content(reference.options, reference.state))
+    (tmp_path / "codes").write_text("#version: 0.2\nd e\n", encoding="utf-8")
+    note = "dictionary has no unit that ends in `@@`"
+    for options, count in ((["--codes", str(tmp_path / "codes")], 2), ([], 0)):
+        messages.clear()
+        shutil.rmtree(tmp_path / "model", ignore_errors=True)
+        assert take_over(tmp_path, path, *options) == 0
+        assert sum(note in line for line in messages) == count
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_named(
+    value: float, tmp_path: Path, messages: list[str]
+) -> None:
+    """As what they are in the checkpoint, not as damage to a file that is gone."""
+    reference = Transformer(TYPES)
+    write_dictionaries(tmp_path)
+    state = {name: tensor.clone() for name, tensor in reference.state.items()}
+    state["encoder.layers.0.fc1.bias"][1] = value
+    path = write_checkpoint(tmp_path / "c.pt", content(reference.options, state))
+    assert take_over(tmp_path, path) == 2
+    assert "`c.pt`" in messages[-1] and "has NaN or infinity in what becomes `" in messages[-1]
+    assert not (tmp_path / "model").exists() and not list(tmp_path.glob(".model*"))
 
 
 @pytest.mark.parametrize("is_copy", [False, True])
