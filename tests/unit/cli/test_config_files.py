@@ -224,7 +224,7 @@ REFUSED = {
     "long": ("#" * 70_000, ["too long"]),
     "foreign JSON": ('{"model_type": "marian"}', ["not the `config.json` of a model"]),
     "no value": ('[training]\nlearning_rate = "none"\n',
-                 [":2: ", "must be a number, but is `\"none\"`, which stands for no value"]),
+                 [":2: `training.learning_rate` must be a finite number, but", "is `\"none\"`, which stands for no value"]),
     "other JSON": ('{"arch": "bilstm", "model": {"size": 8}, "seed": 3}',
                    ["not the `config.json` of a model"]),
     "broken JSON": ('{"arch": 1,\n x}', [":2: it is neither TOML nor JSON"]),
