@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib
-from matplotlib.artist import Artist
+from matplotlib.artist import Artist as Artist
 from matplotlib.axes import Axes as Axes
 from matplotlib.figure import Figure as Figure
 from matplotlib.font_manager import FontProperties, fontManager

@@ -15,7 +15,9 @@ from nmtgrid.analysis.plotting.figure import (
     COLOURS,
     INK,
     PALE,
+    Artist,
     Axes,
+    Line2D,
     Patch,
     add_legend,
     darker,
@@ -200,12 +202,22 @@ def draw_paths(rows: Sequence[GridRow], path: Path, *, title: str) -> None:
                 _draw_grid(axes, grid, index if grid.style is None else grid.style)
             for axes in cells[len(row.grids) :]:
                 axes.set_axis_off()
-        has_links = any(grid.links for row in rows for grid in row.grids)
-        handles = [
-            Patch(facecolor=INK, alpha=_STRONG, label="aligned, and read by then"),
-            Patch(facecolor="white", edgecolor=INK, label="aligned, but not read yet"),
-        ]
-        add_legend(figure, handles if has_links else [], title)
+        # In the first colour, though each system has its own.
+        handles: list[Artist] = [
+            Line2D(
+                [], [], color=COLOURS[0], linewidth=2.0, marker="o", markersize=4.0,
+                label="READ right, WRITE down",
+            ),
+            Patch(facecolor=COLOURS[0], alpha=_READ, label="read by then"),
+        ]  # fmt: skip
+        if any(grid.links for row in rows for grid in row.grids):
+            handles += [
+                Patch(facecolor=INK, alpha=_STRONG, label="aligned, and read by then"),
+                Patch(facecolor="white", edgecolor=INK, label="aligned, but not read yet"),
+            ]
+        if any(grid.shares is not None for row in rows for grid in row.grids):
+            handles.append(Patch(facecolor=INK, alpha=0.4, label="attention"))
+        add_legend(figure, handles, title)
 
 
 def _draw_grid(axes: Axes, grid: PathGrid, index: int) -> None:
