@@ -227,7 +227,12 @@ class Best:
 
 
 def _value(by: BestBy, score: Score, quality: Quality) -> float:
-    """Return what weights are chosen by, the less the better; infinite for what is no number."""
+    """Return what weights are chosen by, the less the better; infinite for what is no number.
+
+    Weights without a finite loss have diverged, whatever they translate.
+    """
+    if not math.isfinite(score.nll):
+        return math.inf
     if by == "loss":
         value: float | None = score.value
     else:

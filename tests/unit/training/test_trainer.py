@@ -323,9 +323,10 @@ def test_candidates_are_compared_by_what_the_best_is(by: str, weights: str, tmp_
 
 
 def test_weights_without_a_score_are_not_the_best(tmp_path: Path) -> None:
-    validator = Translating([1.0], [math.nan, 3.0, math.nan])
+    """Nor are those without a finite loss, however they translate."""
+    validator = Translating([1.0, 1.0, 1.0, math.inf], [math.nan, 3.0, math.nan, 9.0])
     training = trainer(
-        tmp_path, validator=validator, best_by="bleu", validate_updates=1, max_updates=3
+        tmp_path, validator=validator, best_by="bleu", validate_updates=1, max_updates=4
     )
     *_, last = training.run()
     assert isinstance(last, events.Finished)
