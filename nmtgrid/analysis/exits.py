@@ -323,7 +323,9 @@ _DARK, _LIGHT = "#08306b", "#fefefe"
 def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
     """Draw the exits at the beginning and near the end of hypotheses, a diagram a system."""
     most = max(system.num_exits for system in systems)
-    size = max(2.5, 0.45 * most + 0.4), 2.8
+    # The titles of verified exits are longer.
+    least = 2.5 if all(system.accepted_drafts is None for system in systems) else 3.0
+    size = max(least, 0.45 * most + 0.4), 2.8
     names, y_label = [system.system for system in systems], "tokens there (percent)"
     with new_diagrams(path, names, size, y_label, sharey=True) as (figure, panels):
         for index, (axes, system) in enumerate(zip(panels, systems, strict=True)):
@@ -414,7 +416,9 @@ _TEXT = (
     "and its source length is in units without the end symbol. r is Pearson's correlation. Of "
     "verified exits (`decode --exit verified`) the traces hold the drafting exit for each draft "
     "that was accepted and the last exit for other tokens, so that their averages show how many "
-    "were accepted, not how many blocks ran: `decode --json` and `adaptive-tune` count those."
+    "were accepted, not how many blocks ran: `decode --json` and `adaptive-tune` count those. Their "
+    "picture names the share of tokens that are accepted drafts; how many drafts were rejected, "
+    "traces do not tell."
 )
 
 
