@@ -416,9 +416,9 @@ _TEXT = (
     "and its source length is in units without the end symbol. r is Pearson's correlation. Of "
     "verified exits (`decode --exit verified`) the traces hold the drafting exit for each draft "
     "that was accepted and the last exit for other tokens, so that their averages show how many "
-    "were accepted, not how many blocks ran: `decode --json` and `adaptive-tune` count those. Their "
-    "picture names the share of tokens that are accepted drafts; how many drafts were rejected, "
-    "traces do not tell."
+    "were accepted, not how many blocks ran: `decode --json` and `adaptive-tune` count those. "
+    "Their picture names the share of tokens that are accepted drafts; how many drafts were "
+    "rejected, traces do not tell."
 )
 
 
