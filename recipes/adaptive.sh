@@ -136,13 +136,15 @@ baselines() {
     done
 }
 
-# `tune NAME MODEL OPTION...`: tune and measure, unless that is done.
-tune() {
+# `measure NAME MODEL OPTION...`: measure exits, and tune them, unless that is done.
+measure() {
     local out="$HERE/eval/$1-seed$SEED" model="$HERE/$2-seed$SEED"
     once "$out/results.json" nmtgrid adaptive-tune "$model" --data "$DATA" --split valid --test-split test \
-        --samples "$SAMPLES" --finalists "$FINALISTS" --beam "$BEAM" --batch "$BATCH" \
-        --clock "$CLOCK" --seed "$SEED" --name "$1" --out "$out" "${@:3}"
+        --beam "$BEAM" --batch "$BATCH" --clock "$CLOCK" --seed "$SEED" --out "$out" "${@:3}"
 }
+
+# The same arguments: tune and measure.
+tune() { measure "$1" "$2" --samples "$SAMPLES" --finalists "$FINALISTS" --name "$1" "${@:3}"; }
 
 # `tabulate TABLE TITLE SPLIT NAME...`: random and fixed exits of what was measured, baselines first.
 tabulate() {
@@ -152,7 +154,7 @@ tabulate() {
 }
 
 # `fixed NAME OPTION...`: measure random and fixed exits of a model.
-fixed() { tune "$1-fixed" "$1" --only fixed "${@:2}"; }
+fixed() { measure "$1-fixed" "$1" --only fixed "${@:2}"; }
 
 # `each_seed FUNCTION ARGUMENT...`: call it with each seed of SEEDS as SEED.
 each_seed() {
@@ -315,7 +317,7 @@ figure_5_13() { exits 5.13 "Exits of whole sequences" Seq-LL,0.5,0 Seq-LL,2,0; }
 
 guarantee() {
     aligned
-    tune guarantee aligned --only points --allow-loss "${ALLOW:-1}"
+    measure guarantee aligned --samples "$SAMPLES" --name guarantee --only points --allow-loss "${ALLOW:-1}"
     record exit-guarantee "Exit thresholds with a guarantee" "$HERE/eval/guarantee-seed$SEED/results.json"
 }
 

@@ -56,8 +56,7 @@ class ExitPreset:
 
     def __post_init__(self) -> None:
         """Raise ConfigError for an invalid name or invalid thresholds."""
-        # `--exit` takes a number, a word or a name: a name must be none of the others.
-        check_name(self.name, "Settings of early exit", [AUTO, VERIFIED])
+        check_exit_name(self.name)
         if self.mechanism in ("multinomial", "sequence") and self.thresholds:
             raise ConfigError(f"A `{self.mechanism}` predictor has no thresholds.")
         self.halt()
@@ -65,6 +64,11 @@ class ExitPreset:
     def halt(self) -> Thresholds | Predicted:
         """Return the halting mechanism."""
         return halt_by(self.mechanism, self.thresholds)
+
+
+def check_exit_name(name: str) -> None:
+    """Raise ConfigError for a name that `--exit` could not tell from a number or a word."""
+    check_name(name, "Settings of early exit", [AUTO, VERIFIED])
 
 
 EXIT_FILE = SettingsFile(

@@ -55,7 +55,8 @@ class ExitTraces:
     `positions` are relative: 0 for the first token of a hypothesis and 1 for its end symbol, NaN
     where there is nothing but the end symbol. Confidence is the probability that the model gave
     the token, of a sentence the mean of its tokens'. Source lengths are in units, without the end
-    symbol. `examples` are the traces of the requested lines.
+    symbol. `examples` are the traces of the requested lines. `accepted_drafts` is the share of
+    tokens that were drafts and accepted, None without verified exits.
     """
 
     system: str
@@ -68,6 +69,7 @@ class ExitTraces:
     source_lengths: Counts
     is_by_sentence: bool
     examples: Sequence[Trace]
+    accepted_drafts: float | None = None
 
     @property
     def average_exit(self) -> float:
@@ -139,9 +141,10 @@ def exits_of_traces(
     blocks = [trace.num_exits for trace in written if trace.num_exits]
     # Traces of earlier versions do not say how many blocks there are.
     blocks += [len(trace.exit_scores[0]) for trace in written if trace.exit_scores]
+    num_exits = max([int(tokens.max()) for tokens in exits] + blocks)
     return ExitTraces(
         name,
-        max([int(tokens.max()) for tokens in exits] + blocks),
+        num_exits,
         numpy.concatenate(exits),
         numpy.concatenate(confidence),
         # The end symbol alone is neither first nor last.
@@ -153,7 +156,20 @@ def exits_of_traces(
         numpy.array([len(trace.source) for trace in written], dtype=numpy.int64),
         all(int(tokens.min()) == int(tokens.max()) for tokens in exits),
         [by_line[line] for line in lines] or [trace for trace in written if trace.target][:count],
+        _accepted_drafts(written, num_exits),
     )
+
+
+def _accepted_drafts(traces: Sequence[Trace], num_exits: int) -> float | None:
+    """Return the share of tokens that were drafts and accepted; None without verified exits."""
+    verified = [trace for trace in traces if trace.verified]
+    if not verified:
+        return None
+    # Not of the drafts: traces have those alone that were accepted, at an exit before the last.
+    accepted = sum(
+        exit < (trace.num_exits or num_exits) for trace in verified for exit in trace.exits or ()
+    )
+    return accepted / sum(len(trace.exits or ()) for trace in traces)
 
 
 def tokens_of(trace: Trace) -> list[tuple[str, int, float]]:
@@ -307,12 +323,18 @@ _DARK, _LIGHT = "#08306b", "#fefefe"
 def draw_positions(systems: Sequence[ExitTraces], path: Path) -> None:
     """Draw the exits at the beginning and near the end of hypotheses, a diagram a system."""
     most = max(system.num_exits for system in systems)
-    size = max(2.5, 0.45 * most + 0.4), 2.8
+    # The titles of verified exits are longer.
+    least = 2.5 if all(system.accepted_drafts is None for system in systems) else 3.0
+    size = max(least, 0.45 * most + 0.4), 2.8
     names, y_label = [system.system for system in systems], "tokens there (percent)"
     with new_diagrams(path, names, size, y_label, sharey=True) as (figure, panels):
         for index, (axes, system) in enumerate(zip(panels, systems, strict=True)):
             tone = colour(index)
-            axes.set_title(f"{axes.get_title('left')}\naverage exit {system.average_exit:.2f}")
+            what = f"average exit {system.average_exit:.2f}"
+            if system.accepted_drafts is not None:
+                # The average would not be that of the blocks that ran.
+                what = f"{100 * system.accepted_drafts:.1f} % of tokens: accepted drafts"
+            axes.set_title(f"{axes.get_title('left')}\n{what}")
             for side, mask in ((-0.2, system.at_beginning), (0.2, system.near_end)):
                 shares = numpy.array(system.distribution(mask) or [0.0] * system.num_exits)
                 shown = numpy.flatnonzero(shares)
@@ -394,7 +416,9 @@ _TEXT = (
     "and its source length is in units without the end symbol. r is Pearson's correlation. Of "
     "verified exits (`decode --exit verified`) the traces hold the drafting exit for each draft "
     "that was accepted and the last exit for other tokens, so that their averages show how many "
-    "were accepted, not how many blocks ran: `decode --json` and `adaptive-tune` count those."
+    "were accepted, not how many blocks ran: `decode --json` and `adaptive-tune` count those. "
+    "Their picture names the share of tokens that are accepted drafts; how many drafts were "
+    "rejected, traces do not tell."
 )
 
 
@@ -450,6 +474,7 @@ def _values(
         "end_symbols_counted": True,
         "exits_by_sentence": system.is_by_sentence,
         "average_exit": system.average_exit,
+        "accepted_drafts": system.accepted_drafts,
         "average_exit_beginning": mean(system.at_beginning),
         "average_exit_near_end": mean(system.near_end),
         "mean_confidence": float(system.confidence.mean()),

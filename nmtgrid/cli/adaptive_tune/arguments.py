@@ -7,11 +7,13 @@ import math
 from pathlib import Path
 from typing import Literal
 
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     Alone,
     Config,
     Device,
+    Excludes,
     GuaranteeArguments,
     JsonFile,
     Needs,
@@ -40,7 +42,10 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     )
     samples: int = option("Threshold vectors to sample and replay.", "N", default=10_000)
     budget: float = option(
-        "Distance between budgets of average exit, in blocks.", "WIDTH", default=0.5
+        "Distance between budgets of average exit, in blocks whatever the objective: at most one "
+        "less than the decoder has.",
+        "WIDTH",
+        default=0.5,
     )
     finalists: int = option("Vectors per budget that are evaluated by decoding.", "N", default=3)
     mechanism: Literal["confidence", "geometric", "multinomial", "sequence"] | None = option(
@@ -100,6 +105,11 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     config: Config = None
 
     @property
+    def is_kept(self) -> bool:
+        """Whether thresholds are stored in the model directory."""
+        return self.keep and self.only != "fixed"
+
+    @property
     def files(self) -> tuple[Path, Path] | None:
         """Where the results and the picture go, if anywhere."""
         if self.out is None:
@@ -128,7 +138,39 @@ RULES = [
         message="Name a model directory, or tunings done before with `--results DIR`.",
     ),
     Needs("data", message="Name the dataset to tune on with `--data DATA`."),
+    Excludes(
+        "name",
+        "keep",
+        "`--no-keep` stores nothing, so that {options} would be ignored.",
+        "Leave out {options}.",
+    ),
+]
+# Besides those above, unless nothing is tuned.
+TUNING_RULES = [
     Requires("risk confidence candidates", "allow_loss"),
+    Excludes(
+        "budget finalists",
+        "allow_loss",
+        "{other} calibrates without budgets, so that {options} would be ignored.",
+        "Leave out {options}.",
+    ),
+]
+# Besides the first ones, with `--only fixed`.
+FIXED_RULES = [
+    Excludes(
+        "samples budget finalists mechanism objective judge name allow_loss risk confidence "
+        "candidates",
+        "only",
+        "`--only fixed` tunes nothing, so that {options} would be ignored.",
+        "Leave out {options}.",
+    ),
+    # Its name is `--keep`, but only the other way round is it no default.
+    Excludes(
+        "keep",
+        "only",
+        "`--only fixed` stores nothing, so that `--no-keep` would be ignored.",
+        "Leave out `--no-keep`.",
+    ),
 ]
 
 
@@ -144,10 +186,6 @@ def check(arguments: AdaptiveTuneArguments) -> None:
     if not _LEAST_BUDGET <= arguments.budget < math.inf:
         faults.append(
             f"`--budget` must be a number from {_LEAST_BUDGET:g} on, but is {arguments.budget:g}."
-        )
-    if arguments.only == "fixed" and arguments.allow_loss is not None:
-        faults.append(
-            "`--only fixed` tunes nothing, so `--allow-loss` has no effect: leave out one of them."
         )
     # Checked here and not by the parser, so that one message names all faults.
     names = ("samples", "finalists", "candidates", "beam", "batch", "repeats", "sentences")
@@ -165,4 +203,32 @@ def check(arguments: AdaptiveTuneArguments) -> None:
     if arguments.guarantee is not None:
         faults += arguments.guarantee.faults()
     faults += output_faults(outputs)
-    check_rules(arguments, RULES, faults)
+    advice = ""
+    if fault := _name_fault(arguments.name):
+        faults += [f"`--name`: {problem}" for problem in fault.faults]
+        advice = fault.advice
+    more = FIXED_RULES if arguments.only == "fixed" else TUNING_RULES
+    check_rules(arguments, [*RULES, *more], faults, advice)
+
+
+def _name_fault(name: str | None) -> ConfigError | None:
+    """Return why thresholds cannot be stored under `name`, if so."""
+    if name is None:
+        return None
+    # Imported late: `--help` does not wait for torch.
+    from nmtgrid.adaptive.exit_presets import check_exit_name
+
+    try:
+        check_exit_name(name)
+    except ConfigError as fault:
+        return fault
+    return None
+
+
+def check_budget(budget: float, exits: int) -> None:
+    """Raise ConfigError for budgets that are wider than all average exits of a decoder."""
+    if budget > exits - 1:
+        raise ConfigError(
+            f"`--budget` must be from {_LEAST_BUDGET:g} to {exits - 1}, but is {budget:g}: the "
+            f"decoder has {exits} blocks, so that average exits are from 1 to {exits}."
+        )

@@ -44,7 +44,7 @@ from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.lock import FolderLock
-from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
+from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments, check_budget
 from nmtgrid.cli.adaptive_tune.show import Report, Row, untuned_exit, write
 from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
@@ -67,7 +67,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
     dataset = Dataset.open(arguments.data)
     loaded, full, setup, others = _load(arguments, dataset)
     with contextlib.ExitStack() as stack:
-        if arguments.keep:
+        if arguments.is_kept:
             # A folder that cannot be written is refused now, not after hours of decoding.
             EXIT_FILE.check_writable(loaded.folder)
             # Neither another tuning nor a training may write there until the settings are kept.
@@ -76,10 +76,9 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         own, count = model.traits.halting, model.traits.num_exits
         mechanism = arguments.mechanism or ("confidence" if own == "none" else own)
         check_halt(halt_by(mechanism, (0.5,) * (count - 1)), model)
-        name = arguments.name or mechanism
-        # Refused now: a name under which nothing could be kept later.
-        ExitPreset(f"{name}-1", mechanism, (), "none")
-        report = Report(arguments, name, mechanism, Budgets(arguments.budget, count))
+        check_budget(arguments.budget, count)
+        budgets = Budgets(arguments.budget, count)
+        report = Report(arguments, arguments.name or mechanism, mechanism, budgets)
         samples = [
             read_samples(
                 loaded.pipeline, dataset.split(split), arguments.sentences, warn=console.warn
@@ -99,7 +98,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
             beside.append(full.by("random exits", RandomExit(count, arguments.seed)))
         tuning.measure([full, *beside, *others], chosen)
         # Presets that cannot be kept must not cost the results: the fault is raised after those.
-        fault = tuning.kept() if arguments.keep else None
+        fault = tuning.kept() if arguments.is_kept else None
         write(report, arguments.json)
         if fault is not None:
             raise fault

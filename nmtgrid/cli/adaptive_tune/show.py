@@ -191,6 +191,7 @@ def _show(report: Report) -> None:
     named += [(row.shown.decoded.system.name, row) for row in report.beside]
     named.append(("full stack", report.full))
     rows = [[*_line(name, full, row.shown), row.beaten_by or "-"] for name, row in named]
+    weights = "" if arguments.weights == "best" else f" --weights {arguments.weights}"
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     # The last split is the test split where there is one: what people should compare.
     console.table(
@@ -209,9 +210,9 @@ def _show(report: Report) -> None:
         else:
             thresholds = ", ".join(f"{value:g}" for value in choice.thresholds)
             chosen += f": {thresholds or '(no thresholds)'}"
-        # Tuned thresholds hold for the beam that they were tuned with, not for the model's own.
-        usage = f"; `decode --exit {stored} --beam {arguments.beam}`" if stored else ""
-        console.say(f"{chosen}{usage}")
+        # Thresholds hold for the beam and the weights that they were tuned with, and no others.
+        options = f"--beam {arguments.beam}{weights}"
+        console.say(f"{chosen}; `decode --exit {stored} {options}`" if stored else chosen)
     if lost := report.lost():
         console.warn(
             f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "

@@ -239,9 +239,10 @@ def _decode_lines() -> list[Line]:
 
 
 def _tuning_lines() -> list[Line]:
-    tune = {"--data": ["data"], "--samples": ["20"], "--finalists": ["1"], "--out": ["new"],
-            "--device": ["cpu"], "--json": ["new.json"]}  # fmt: skip
-    loss = {**tune, "--split": ["test"], "--allow-loss": ["90"], "--confidence": ["0.1"],
+    exits = {"--data": ["data"], "--samples": ["20"], "--out": ["new"], "--device": ["cpu"],
+             "--json": ["new.json"]}  # fmt: skip
+    tune = {**exits, "--finalists": ["1"]}
+    loss = {**exits, "--split": ["test"], "--allow-loss": ["90"], "--confidence": ["0.1"],
             "--candidates": ["2"]}  # fmt: skip
     online = {"--data": ["data"], "--k": ["1,3"], "--out": ["new"], "--simuleval": ["logs"],
               "--json": ["new.json"], "--device": ["cpu"]}  # fmt: skip

@@ -59,7 +59,10 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def tune(*arguments: object) -> int:
-    options = ["--sentences", COUNT, "--samples", 300, "--finalists", 1, "--device", "cpu"]
+    options: list[object] = ["--sentences", COUNT, "--device", "cpu"]
+    if "fixed" not in arguments:
+        options += ["--samples", 300]
+        options += [] if "--allow-loss" in arguments else ["--finalists", 1]
     return main(["adaptive-tune", *map(str, arguments), *map(str, options)])
 
 
@@ -205,11 +208,13 @@ def test_thresholds_belong_to_weights(here: Path, capsys: pytest.CaptureFixture[
     shutil.copytree(here / "exits", here / "bound", ignore=shutil.ignore_patterns("exits.json"))
     best, last = here / "bound" / "model.safetensors", here / "bound" / "last.safetensors"
     save_tensors(last, {name: 0.5 * value for name, value in load_tensors(best).items()})
-    options = ("bound", "--data", "data", "--only", "points", "--budget", 9, "--name", "late")
+    options = ("bound", "--data", "data", "--only", "points", "--budget", 2, "--name", "late")
     assert tune(*options, "--weights", "last") == 0
+    shown = " ".join(capsys.readouterr().err.split())
     stored = report(here / "bound" / "exits.json")["settings"]
     (name,) = stored
     assert stored[name]["weights"] == "last" and stored[name]["checksum"]
+    assert f"`decode --exit {name} --beam 1 --weights last`" in shown
     order = ("decode", "bound", "--data", "data", "--split", "test", "--exit", name)
     assert "`--weights last`" in refused(capsys, *order)
     assert main([*order, "--weights", "last"]) == 0
@@ -223,7 +228,7 @@ def test_a_new_tuning_replaces_the_old_one(here: Path, tmp_path: Path) -> None:
     """Of budgets up to 2 and 3 the wider ones leave the last alone; other names stay."""
     file, options = tmp_path / "r.json", ("exits", "--data", "data", "--only", "points")
     names = []
-    for name, budget in (("other", 1), ("again", 1), ("again", 9)):
+    for name, budget in (("other", 1), ("again", 1), ("again", 2)):
         assert tune(*options, "--name", name, "--budget", budget, "--json", file) == 0
         names.append({point["stored"] for point in report(file)["points"]})
     assert "again-2" in names[1] and names[2] == {"again-3"}
@@ -365,6 +370,12 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("exits --data data --name a\u00a0b", "cannot be named"),
         ("exits --data data --baselines plain --baselines plain=plain", "Two systems"),
         ("exits --data data --only fixed --allow-loss 1", "`--only fixed`"),
+        ("exits --data data --only fixed --no-keep", "Leave out `--no-keep`"),
+        ("exits --data data --no-keep --name a", "`--name` would be ignored. Leave out `--name`"),
+        ("exits --data data --name 3", "cannot be named `3`"),
+        ("exits --data data --name verified", "cannot be named `verified`"),
+        ("exits --data data --name auto", "`--name`: Settings of early exit cannot be named"),
+        ("exits --data data --budget 2.1", "`--budget` must be from 0.01 to 2, but is 2.1"),
         ("exits --data data --out a.json --json a.json", "is also the file of `--json`"),
         ("exits --results . --no-keep --beam 2", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
     ],
@@ -373,6 +384,42 @@ def test_what_is_refused(
     here: Path, capsys: pytest.CaptureFixture[str], arguments: str, words: str
 ) -> None:
     assert words in refused(capsys, "adaptive-tune", *arguments.split(" "), "--device", "cpu")
+
+
+def test_a_name_is_refused_as_it_was_typed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("a b", ""):
+        message = refused(capsys, "adaptive-tune", "exits", "--data", "data", "--name", name)
+        assert f"cannot be named `{name}`. Use letters" in message and "-1" not in message
+
+
+TUNED: dict[str, object] = {
+    "--samples": 50, "--budget": 1, "--finalists": 2, "--mechanism": "confidence",
+    "--objective": "flops", "--judge": "references", "--name": "a", "--allow-loss": 2,
+    "--risk": "bleu", "--confidence": 0.9, "--candidates": 3,
+}  # fmt: skip
+
+
+def test_fixed_exits_refuse_each_option_of_tuning(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("adaptive-tune", "exits", "--data", "data", "--only", "fixed")
+    for option, value in TUNED.items():
+        message = refused(capsys, *command, option, value)
+        words = f"`--only fixed` tunes nothing, so that `{option}` would be ignored."
+        assert f"{words} Leave out `{option}`." in message
+    every = [word for pair in TUNED.items() for word in pair]
+    names = ", ".join(f"`{option}`" for option in TUNED)
+    assert f"so that {names} would be ignored." in refused(capsys, *command, *every)
+
+
+def test_a_guarantee_refuses_options_of_budgets(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("adaptive-tune", "exits", "--data", "data", "--allow-loss", 2)
+    for option in ("--budget", "--finalists"):
+        message = refused(capsys, *command, option, 1)
+        assert f"without budgets, so that `{option}` would be ignored." in message
+        assert f"Leave out `{option}`." in message
 
 
 def test_all_faults_are_named_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

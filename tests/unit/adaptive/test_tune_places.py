@@ -43,6 +43,16 @@ def test_where_settings_are_kept_is_looked_at_before_the_work(
     assert "four is read-only" in message and "`--no-keep`" in message
 
 
+def test_fixed_exits_store_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the model directory may be one that can only be read."""
+    _read_only(monkeypatch, Path("four"))
+    assert tune("four", "--data", "data", "--only", "fixed") == 0
+    assert "full stack" in capsys.readouterr().err
+    assert not (here / "four" / "exits.json").exists()
+
+
 def test_results_are_written_also_where_settings_cannot_be_kept(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

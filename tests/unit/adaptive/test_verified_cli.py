@@ -182,7 +182,7 @@ def test_tuning_measures_verified_exits(home: Path, tmp_path: Path) -> None:
 def test_a_beam_leaves_verified_exits_out_and_says_why(
     home: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["adaptive-tune", str(home / "exits"), "--data", str(home / "data"), "--no-keep"]
+    command = ["adaptive-tune", str(home / "exits"), "--data", str(home / "data")]
     out = tmp_path / "out.json"
     options = ["--sentences", "2", "--only", "fixed", "--beam", "2", "--json", str(out)]
     assert main([*command, *options, "--device", "cpu"]) == 0

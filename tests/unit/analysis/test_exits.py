@@ -124,6 +124,24 @@ def test_alike_in_each_sentence() -> None:
     assert correlation(numpy.array([1, 1]), numpy.array([6.0, 4.0])) is None
 
 
+def test_verified_exits_are_titled_by_their_accepted_drafts(
+    exit_traces: ExitTraces, tmp_path: Path
+) -> None:
+    """5 of 8 tokens leave before the last of 6 blocks; other systems have an average exit."""
+    traces = [trace(n, "a b c", [2, n, 2, 6], [0.5] * 4) for n in (2, 6)]
+    traces = [
+        dataclasses.replace(each, exit_scores=None, num_exits=6, verified=True) for each in traces
+    ]
+    verified = exits_of_traces("ver", [*traces, EMPTY], HERE)
+    assert verified.accepted_drafts == 5 / 8 and exit_traces.accepted_drafts is None
+    section = exits_section([verified, dataclasses.replace(exit_traces, num_exits=8)])
+    assert [row["accepted_drafts"] for row in section.values["systems"]] == [5 / 8, None]
+    section.pictures[0].draw(tmp_path / "places.svg")
+    text = (tmp_path / "places.svg").read_text()
+    assert "62.5 % of tokens: accepted drafts" in text and text.count("average exit") == 1
+    assert f"average exit {exit_traces.average_exit:.2f}" in text
+
+
 @pytest.mark.parametrize(("count", "suffix"), [(1, ".svg"), (4, ".png")])
 def test_pictures(exit_traces: ExitTraces, count: int, suffix: str, tmp_path: Path) -> None:
     name = "a system with quite a long name that nobody can read in a small diagram"
