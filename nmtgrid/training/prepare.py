@@ -52,7 +52,7 @@ from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST, Checkpoints
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.events import StopRequest
-from nmtgrid.training.settings import RunSettings, settings_type
+from nmtgrid.training.settings import RunSettings, TrainingSettings, settings_type
 from nmtgrid.training.trainer import Trainer, seed_process
 from nmtgrid.training.update import has_fast_bf16, no_stages
 from nmtgrid.training.validate import SplitValidator
@@ -406,19 +406,7 @@ def _prepare(
     dataset, training = Dataset.open(data), settings.training
     train = dataset.split("train")
     valid = dataset.split("valid") if "valid" in dataset.names else None
-    needs = training.counting_validations
-    if training.best_by != "loss":
-        needs.append("`training.best_by`")
-    if valid is None and needs:
-        raise ConfigError(
-            f"{data} has no split `valid`, but {needs[0]} needs "
-            "validations.", "Leave this setting out, or make the dataset with `--valid`.",
-        )  # fmt: skip
-    if training.best_by == "cider" and dataset.pictures is None:
-        raise ConfigError(
-            f"`training.best_by=cider` is for captions of images, but {data} has text.",
-            "Set `training.best_by=bleu`.",
-        )
+    _check_validation(training, dataset)
     resegmented = resegment(settings, dataset)
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
     model = build_model(settings, dataset)
@@ -455,6 +443,23 @@ def _prepare(
     # The others read the folder: they go on when it is complete.
     processes.sum(torch.zeros(1))
     return trainer
+
+
+def _check_validation(training: TrainingSettings, dataset: Dataset) -> None:
+    """Raise ConfigError for settings that need other validation pairs than the dataset has."""
+    needs = training.counting_validations
+    if training.best_by != "loss":
+        needs.append("`training.best_by`")
+    if needs and "valid" not in dataset.names:
+        raise ConfigError(
+            f"{dataset.path} has no split `valid`, but {needs[0]} needs validations.",
+            "Leave this setting out, or make the dataset with `--valid`.",
+        )
+    if training.best_by == "cider" and dataset.pictures is None:
+        raise ConfigError(
+            f"`training.best_by=cider` is for captions of images, but {dataset.path} has text.",
+            "Set `training.best_by=bleu`.",
+        )
 
 
 def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:

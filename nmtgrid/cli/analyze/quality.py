@@ -14,12 +14,12 @@ from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_
 from nmtgrid.cli.analyze.show import QualityArguments, ScoredQualityArguments, Systems, read_edges
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
+    Excludes,
     Needs,
     Requires,
     argument,
     check_outputs,
     check_rules,
-    explicit_options,
     flag,
     option,
     takes,
@@ -236,52 +236,15 @@ def difficulty(arguments: DifficultyArguments) -> None:
 
     Words are separated by spaces: give tokenised text, or raw text and more of it with `--train`.
     """
-    check_rules(
-        arguments,
-        [
-            Needs("source", "data", "`--source FILE` is missing."),
-            Requires(
-                "segment_scores", "systems", "`--segment-scores` are of translations: give them."
-            ),
-            Requires(
-                "tokenize lowercase bootstrap",
-                "systems",
-                "{option} is for scores of translations: give them.",
-            ),
-        ],
-    )
-    systems, links, train = arguments.systems or [], arguments.alignments, arguments.train
-    more = trained(train)
-    arguments.check_files(systems, links, *more.values())
-    inputs = {
-        "--reference": arguments.reference,
-        "--source": arguments.source,
-        "--alignments": links,
-        **more,
-        **{f"FILE {(path := split_label(text)[1])}": path for text in systems},
-        **arguments.other_outputs,
-    }
-    outputs = {
-        "--difficulty-out": arguments.difficulty_out,
-        "--alignments-out": arguments.alignments_out,
-    }
-    check_outputs(outputs, inputs)
-    for name in ("train", "heuristic"):
-        if links is not None and name in explicit_options(arguments):
-            raise ConfigError(
-                f"`--{name}` has no effect, because `--alignments` gives the links: leave one of "
-                "them out."
-            )
-    bounds, faults = read_edges(arguments.edges, "1,2,4")
-    if faults:
-        raise ConfigError(faults)
+    bounds = _check_difficulty(arguments)
+    links, train = arguments.alignments, arguments.train
     import numpy
 
     from nmtgrid.analysis.alignment.aligner import AlignerSettings, link_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
     from nmtgrid.analysis.quality import buckets, difficulty
 
-    evaluation = arguments.evaluate(systems)
+    evaluation = arguments.evaluate(arguments.systems or [])
     settings = AlignerSettings(heuristic=arguments.heuristic)
     with aligning() as advance:
         pairs = link_pairs(evaluation.word_pairs, links, train, settings, advance)
@@ -298,6 +261,45 @@ def difficulty(arguments: DifficultyArguments) -> None:
         console.say(f"Written: {arguments.alignments_out}")
     section = difficulty.difficulty_section(pairs, lagging, evaluation, bounds, arguments.bootstrap)
     arguments.show(section)
+
+
+_DIFFICULTY_RULES = [
+    Needs("source", "data", "`--source FILE` is missing."),
+    Requires(
+        "segment_scores tokenize lowercase bootstrap",
+        "systems",
+        "{option} is for scores of translations: give them.",
+    ),
+    Excludes(
+        "train heuristic",
+        "alignments",
+        "{option} has no effect, because `--alignments` gives the links: leave one of them out.",
+    ),
+]
+
+
+def _check_difficulty(arguments: DifficultyArguments) -> list[float] | None:
+    """Return the edges as numbers; what cannot be written or has no effect is refused."""
+    check_rules(arguments, _DIFFICULTY_RULES)
+    systems, more = arguments.systems or [], trained(arguments.train)
+    arguments.check_files(systems, arguments.alignments, *more.values())
+    inputs = {
+        "--reference": arguments.reference,
+        "--source": arguments.source,
+        "--alignments": arguments.alignments,
+        **more,
+        **{f"FILE {(path := split_label(text)[1])}": path for text in systems},
+        **arguments.other_outputs,
+    }
+    outputs = {
+        "--difficulty-out": arguments.difficulty_out,
+        "--alignments-out": arguments.alignments_out,
+    }
+    check_outputs(outputs, inputs)
+    bounds, faults = read_edges(arguments.edges, "1,2,4")
+    if faults:
+        raise ConfigError(faults)
+    return bounds
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
