@@ -15,6 +15,8 @@
 # UPDATES=N in place of them (a third on both corpora), RATE=0.002 learning rate of the second stage,
 # PRESET=multi30k, BEAM=5, SEEDS=1, SETS="--set ..." for all, RUNS=runs. A trained model is not trained
 # again; RESUME=1 resumes one that was interrupted. SMALL=1: two toy corpora.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus. LABEL=word
+# for the name of the record.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

@@ -17,6 +17,8 @@
 # SEEDS=1, BEAM=5, JOBS=1 systems side by side, RESUME=1 resumes an interrupted one, SETS="--set ..."
 # for all, RUNS=runs. Existing models are not retrained. SMALL=1: the toy corpus,
 # two steps of 40 updates.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus. LABEL=word
+# for the name of the record.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

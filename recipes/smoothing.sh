@@ -20,6 +20,8 @@
 # gains as smoothing-$ON/table-E.3.{md,json,png}; SETS="--set ..." for every model, DATA=DIR: a dataset of
 # yours in the place of that of ON. SMALL=1: the toy corpus, 40 updates, four losses. Existing results are kept.
 # Captions, table E.1: recipes/captions.sh, with the same LOSSES.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus. LABEL=word
+# for the name of the record.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 source "$PROJECT/recipes/losses.sh"

@@ -31,6 +31,7 @@
 # LABEL (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by
 # side, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy
 # corpus, four settings, two rungs, at most 40 updates.
+# PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
