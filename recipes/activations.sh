@@ -25,6 +25,7 @@ no_arguments "$@"
 
 ON="${ON:-toy}"
 SKIPS="${SKIPS:-residual residual-norm residual-cumulative residual-gated dense}"
+choices SKIPS residual residual-norm residual-cumulative residual-gated dense
 SEED="${SEED:-1}"
 WATCH="${WATCH:-20}"
 UPDATES_ASKED="${UPDATES:-}" UPDATES="${UPDATES:-0}"

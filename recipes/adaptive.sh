@@ -103,6 +103,7 @@ done
 environment
 if [ -n "${DISTILLED:-}" ]; then
     DATA="$DISTILLED" INVOKED="DISTILLED=DIR $INVOKED"
+    pairs_of_toys DISTILLED
     run mkdir -p "$HERE"
 else
     dataset "$ON" "$DATA" "$HERE/text"

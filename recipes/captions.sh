@@ -60,6 +60,8 @@ if [ "$LOSSES" = all ]; then
         for choices in all batch refs; do LOSSES+=" $level-$choices"; done
     done
 fi
+check_losses
+choices DECODERS lstm top-down
 PICTURES="${PICTURES:-4000}"
 MINUTES="${MINUTES:-0}"
 HERE="$RUNS/captions-$ON"

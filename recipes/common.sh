@@ -73,18 +73,20 @@ choices() {
 
 # `no_repeats NAME`: refuse a word that stands twice in the list NAME.
 no_repeats() {
-    local word
-    word="$(printf '%s\n' ${!1:-} | sort | uniq -d)"
-    [ -z "$word" ] || fail "$1 has ${word%%$'\n'*} twice: ${!1}"
+    local word before=" "
+    for word in ${!1:-}; do
+        [[ "$before" != *" $word "* ]] || fail "$1 has $word twice: ${!1}"
+        before+="$word "
+    done
 }
 
 # `no_effect NAME [WHERE]`: refuse a variable that is set, as a record would say that it had an effect.
 no_effect() { [ -z "${!1:-}" ] || fail "$1 has no effect here${2:+ $2}: see \`bash $0 --help\`"; }
 
 # `uses NAME`: whether the recipe reads it, with a default, or its head names it, where a function of this file does.
-HEAD="$(sed '/^[^#]/,$d' "${RECIPE[0]}")"
-uses() { grep -qE "\\$\{$1:?[-+]" "${RECIPE[@]}" || grep -qw "$1" <<<"$HEAD"; }
+uses() { grep -qE "\\$\{$1:?[-+]" "${RECIPE[@]}" || grep -qw "$1" < <(sed '/^[^#]/,$d' "${RECIPE[0]}"); }
 
+ARCHITECTURES="pervasive pervasive-densenet transformer bilstm convs2s convrnn"
 NATURAL='0|[1-9][0-9]*'
 PERCENT='([1-9][0-9]?(\.[0-9]+)?|0?\.0*[1-9][0-9]*)'
 check "SMALL RESUME RETRY ORIGINALS" "[01]" "0 or 1"
@@ -96,7 +98,7 @@ check CONFIDENCE "0?\\.0*[1-9][0-9]*" "a number above 0 and below 1"
 check LABEL "[a-zA-Z0-9._+-]+" "a word of letters, digits and . _ + -"
 [ -z "$(tr ' ' '\n' <<<"${SEEDS:-}" | sort | uniq -d)" ] || fail "SEEDS names a seed twice: $SEEDS"
 for variable in ARCH ARCHS BEAM BEAMS CONFIG LABEL MINUTES ON PAIRS PRESET SEED SEEDS SETS UPDATES; do
-    uses "$variable" || no_effect "$variable"
+    [ -z "${!variable:-}" ] || uses "$variable" || no_effect "$variable"
 done
 
 # Where SMALL=1 says how many PAIRS, the user did not.

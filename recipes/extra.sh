@@ -38,6 +38,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # Make the dataset ALONE of the corpus; set PLAIN and EXTRA to the folder of its texts and the prefix of
 # the extra ones, READ to how both are read, and MERGES.
 alone() {
+    pairs_of_toys "$ON"
     case "$ON" in
     multi30k)
         must_own tatoeba.de-en "tatoeba.de-en/train.{de,en}: https://www.manythings.org/anki/"

@@ -20,6 +20,7 @@ PRESET=multi30k
 LANGUAGES="de en"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy LANGUAGES="qa qb"; fi
 ARCHS="${ARCHS:-bilstm pervasive transformer}"
+choices ARCHS $ARCHITECTURES
 MINUTES="${MINUTES:-4}"
 SEED="${SEED:-1}"
 COUNT="${SENTENCES:-6}"

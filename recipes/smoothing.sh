@@ -47,6 +47,12 @@ multi30k) MINUTES="${MINUTES:-20}" ;;
 iwslt14-de-en | wmt14-en-fr) MINUTES="${MINUTES:-0}" ;;
 *) fail "there is no corpus $ON here: multi30k toy iwslt14-de-en wmt14-en-fr" ;;
 esac
+check_losses
+# Own architectures come with a file.
+case "${SETS:-}" in
+*--import*) no_repeats ARCHS ;;
+*) choices ARCHS $ARCHITECTURES ;;
+esac
 HERE="$RUNS/smoothing-$ON"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -55,6 +61,7 @@ environment
 [ "$DRY_RUN" != 0 ] || mkdir -p "$HERE"
 if [ -n "${DATA:-}" ]; then
     INVOKED="DATA=DIR $INVOKED"
+    pairs_of_toys DATA
 else
     DATA="$HERE/data"
     dataset "$ON" "$DATA" "$HERE/text"
