@@ -18,12 +18,14 @@
 # OMP_NUM_THREADS=1 keeps each on one core; JOBS=2 trains two side by side. SMALL=1: the toy corpus,
 # 40 updates, two blocks. Existing models are not retrained, and with ON=multi30k those of `pervasive.sh
 # table-3.4` are used (without the measured gradients), unless MINUTES, UPDATES, DEPTH, CONFIG or SETS is set.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
 ON="${ON:-toy}"
 SKIPS="${SKIPS:-residual residual-norm residual-cumulative residual-gated dense}"
+choices SKIPS residual residual-norm residual-cumulative residual-gated dense
 SEED="${SEED:-1}"
 WATCH="${WATCH:-20}"
 UPDATES_ASKED="${UPDATES:-}" UPDATES="${UPDATES:-0}"

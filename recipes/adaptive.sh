@@ -41,6 +41,7 @@
 # LABEL=word for the folder and the records of such a run; of clock EXITS="all 1 2 3", K=1..9:2,
 # SENTENCES=200. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing
 # results are kept.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 5.6 5.9
@@ -102,6 +103,7 @@ done
 environment
 if [ -n "${DISTILLED:-}" ]; then
     DATA="$DISTILLED" INVOKED="DISTILLED=DIR $INVOKED"
+    pairs_of_toys DISTILLED
     run mkdir -p "$HERE"
 else
     dataset "$ON" "$DATA" "$HERE/text"

@@ -17,6 +17,7 @@
 # SPLIT=test, RUNS=runs (output folder), table and picture of what CIDEr gains as
 # captions-$ON/table-E.1.{md,json,png}; SETS="--set ..." for every model. SMALL=1: 300 toy pictures, 40
 # updates, three losses. Existing results are kept.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. LABEL=word for the name of the record.
 #
 # MS-COCO: NMTGRID_DATA=DIR with DIR/mscoco/dataset_coco.json, Karpathy's splits and captions
 # (caption_datasets.zip of https://cs.stanford.edu/people/karpathy/deepimagesent/), and features in
@@ -59,6 +60,8 @@ if [ "$LOSSES" = all ]; then
         for choices in all batch refs; do LOSSES+=" $level-$choices"; done
     done
 fi
+check_losses
+choices DECODERS lstm top-down
 PICTURES="${PICTURES:-4000}"
 MINUTES="${MINUTES:-0}"
 HERE="$RUNS/captions-$ON"

@@ -37,9 +37,11 @@ PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
 # How the recipe was called: the variables of the environment that it reads, but for those that say where and how
 # fast to work, its name, its arguments. Folders of the user are entered by the recipes that read them, as DATA=DIR.
-INVOKED="" OWN="" READ_BY=("${BASH_SOURCE[@]}")
+INVOKED="" OWN="" READ_BY=("${BASH_SOURCE[@]}") RECIPE=("${BASH_SOURCE[-1]}")
 # Recipes that source losses.sh also read its variables, and LOSS_name for losses of one's own.
-if grep -q '^source .*/losses\.sh"$' "${READ_BY[-1]}"; then READ_BY+=("$PROJECT/recipes/losses.sh") OWN='LOSS_.*'; fi
+if grep -q '^source .*/losses\.sh"$' "${READ_BY[-1]}"; then
+    READ_BY+=("$PROJECT/recipes/losses.sh") RECIPE+=("$PROJECT/recipes/losses.sh") OWN='LOSS_.*'
+fi
 READ="$(grep -ohE '\$\{[A-Z][A-Z0-9_]*:?[-+]' "${READ_BY[@]}" | tr -d '${:+-')"
 for variable in $(compgen -e | grep -xE -e "$READ" -e "$OWN"); do
     case "$variable" in
@@ -62,26 +64,45 @@ check() {
     done
 }
 
-# `choices NAME WORD...`: refuse other words than these in the list NAME.
+# `choices NAME WORD...`: refuse other words than these in the list NAME, and one that stands there twice.
 choices() {
     local word
     for word in ${!1:-}; do [[ " ${*:2} " == *" $word "* ]] || fail "$1 has $word, but may have: ${*:2}"; done
+    no_repeats "$1"
 }
 
+# `no_repeats NAME`: refuse a word that stands twice in the list NAME.
+no_repeats() {
+    local word before=" "
+    for word in ${!1:-}; do
+        [[ "$before" != *" $word "* ]] || fail "$1 has $word twice: ${!1}"
+        before+="$word "
+    done
+}
+
+# `no_effect NAME [WHERE]`: refuse a variable that is set, as a record would say that it had an effect.
+no_effect() { [ -z "${!1:-}" ] || fail "$1 has no effect here${2:+ $2}: see \`bash $0 --help\`"; }
+
+# `uses NAME`: whether the recipe reads it, with a default, or its head names it, where a function of this file does.
+uses() { grep -qE "\\$\{$1:?[-+]" "${RECIPE[@]}" || grep -qw "$1" < <(sed '/^[^#]/,$d' "${RECIPE[0]}"); }
+
+ARCHITECTURES="pervasive pervasive-densenet transformer bilstm convs2s convrnn"
 NATURAL='0|[1-9][0-9]*'
+PERCENT='([1-9][0-9]?(\.[0-9]+)?|0?\.0*[1-9][0-9]*)'
 check "SMALL RESUME RETRY ORIGINALS" "[01]" "0 or 1"
 check "UPDATES TUNE_UPDATES JOBS SEED BEAM PAIRS TRAIN_PAIRS MERGES" "$NATURAL" "a whole number"
 check "SEEDS BEAMS" "($NATURAL)( ($NATURAL))*" "one or several whole numbers with a space between them"
 check "MINUTES TUNE_MINUTES START_MINUTES" "[0-9]+(\\.[0-9]+)?" "a number"
+check ALLOW "$PERCENT( $PERCENT)*" "one or several numbers above 0 and below 100"
+check CONFIDENCE "0?\\.0*[1-9][0-9]*" "a number above 0 and below 1"
 check LABEL "[a-zA-Z0-9._+-]+" "a word of letters, digits and . _ + -"
 [ -z "$(tr ' ' '\n' <<<"${SEEDS:-}" | sort | uniq -d)" ] || fail "SEEDS names a seed twice: $SEEDS"
-# Records would say that these had an effect.
-for variable in ON SEEDS; do
-    if [ -n "${!variable:-}" ] && ! grep -q "\${$variable:-" "${BASH_SOURCE[-1]}"; then
-        fail "$variable has no effect here: see \`bash $0 --help\`"
-    fi
+for variable in ARCH ARCHS BEAM BEAMS CONFIG LABEL MINUTES ON PAIRS PRESET SEED SEEDS SETS UPDATES; do
+    [ -z "${!variable:-}" ] || uses "$variable" || no_effect "$variable"
 done
 
+# Where SMALL=1 says how many PAIRS, the user did not.
+PAIRS_ASKED="${PAIRS:-}"
 SMALL="${SMALL:-0}"
 RUNS="${RUNS:-runs}"
 if [ "$SMALL" = 1 ]; then
@@ -368,9 +389,16 @@ newstest2014, from https://www.statmt.org/wmt14/translation-task.html"
         --train "$TEXT/train" --valid-every 1365 --test "$TEXT/test" -- --merges 40000 --joint-vocabulary
 }
 
+# `pairs_of_toys CORPUS...`: refuse PAIRS where none of these is a toy corpus.
+pairs_of_toys() {
+    [[ -z "$PAIRS_ASKED" || " $* " == *" toy"* ]] || fail "PAIRS has no effect here, on $*: see \`bash $0 --help\`"
+}
+
 # Make the dataset $2 of the corpus $1, unless it is there, and set SOURCE and TARGET to its languages;
 # texts that are downloaded go to $3. What follows is for Multi30k: how many training pairs, how many merges.
 dataset() {
+    # Several CORPORA may have a toy corpus among them.
+    pairs_of_toys ${CORPORA:-$1}
     case "$1" in
     toy*) SOURCE=qa TARGET=qb ;;
     multi30k) SOURCE=de TARGET=en ;;

@@ -13,6 +13,7 @@
 # trained again. SMALL=1: 40 updates of tiny models, 3 sentences, 5 streams: that it runs.
 #
 # Afterwards `nmtgrid demo runs/demo/pervasive runs/demo/transformer` shows them.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

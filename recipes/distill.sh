@@ -18,6 +18,7 @@
 # original and on the distilled pairs. Existing results are kept:
 # an interrupted run continues after the last translated file. SMALL=1: tiny models of
 # 40 updates, on the toy corpus.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

@@ -15,6 +15,8 @@
 # UPDATES=N in place of them (a third on both corpora), RATE=0.002 learning rate of the second stage,
 # PRESET=multi30k, BEAM=5, SEEDS=1, SETS="--set ..." for all, RUNS=runs. A trained model is not trained
 # again; RESUME=1 resumes one that was interrupted. SMALL=1: two toy corpora.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus. LABEL=word
+# for the name of the record.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -36,6 +38,7 @@ export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 # Make the dataset ALONE of the corpus; set PLAIN and EXTRA to the folder of its texts and the prefix of
 # the extra ones, READ to how both are read, and MERGES.
 alone() {
+    pairs_of_toys "$ON"
     case "$ON" in
     multi30k)
         must_own tatoeba.de-en "tatoeba.de-en/train.{de,en}: https://www.manythings.org/anki/"

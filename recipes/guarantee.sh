@@ -13,6 +13,7 @@
 # MINUTES of processor time for the model (3) or UPDATES=N, SEED=1, ALLOW="1 2 5 10" (percent), POOL=4000,
 # COUNTS="400 1000" sentences to choose on, RUNS=runs (output folder), SETS="--set ..." for the model.
 # SMALL=1: 40 updates, 200 sentences. An existing model is not retrained.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

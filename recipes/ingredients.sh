@@ -17,6 +17,8 @@
 # SEEDS=1, BEAM=5, JOBS=1 systems side by side, RESUME=1 resumes an interrupted one, SETS="--set ..."
 # for all, RUNS=runs. Existing models are not retrained. SMALL=1: the toy corpus,
 # two steps of 40 updates.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus. LABEL=word
+# for the name of the record.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -34,6 +36,13 @@ SEEDS="${SEEDS:-${SEED:-1}}"
 BEAM="${BEAM:-5}"
 STEPS="${STEPS:-$MUON bpe-dropout:batches.source_bpe_dropout=0.1,batches.target_bpe_dropout=0.1
 r-drop:training.r_drop=1,training.r_drop_from=0.5}"
+NAMES=" base "
+for text in $STEPS; do
+    [[ "$text" =~ ^[^:/=]+:[^=,]+=[^,]+(,[^=,]+=[^,]+)*$ ]] ||
+        fail "STEPS has $text, which is not of the form name:setting=value,setting=value"
+    [[ "$NAMES" != *" ${text%%:*} "* ]] || fail "STEPS has a second step ${text%%:*}: each has a folder of its own"
+    NAMES+="${text%%:*} "
+done
 HERE="$RUNS/ingredients-$ON-$ARCH"
 DATA="$HERE/data"
 TABLE="$PROJECT/recipes/ingredients_table.py"

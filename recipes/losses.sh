@@ -36,10 +36,8 @@ loss_options() {
         --set smoothing.sequence.vocabulary=batch --set smoothing.sequence.temperature=0.01); return ;;
     esac
     IFS=- read -r level reward choices <<<"$1"
-    case "$level-$reward-$choices" in
-    seq-*-* | lazy-*-* | both-*-*) ;;
-    *) fail "there is no loss $1: recipes/losses.sh names them, or say its options in $own" ;;
-    esac
+    [[ "$1" =~ ^(seq|lazy|both)-(hamming|bleu|cider)-(all|batch|refs)$ ]] ||
+        fail "there is no loss $1: recipes/losses.sh names them, or say its options in $own"
     case "$choices" in refs) choices=references ;; esac
     if [ "$reward" = hamming ]; then samples="${SAMPLES:-1}"; else samples="${SAMPLES:-3}"; fi
     LOSS+=(--set "smoothing.sequence.alpha=${SEQUENCE_ALPHA:-0.3}"
@@ -50,6 +48,13 @@ loss_options() {
     lazy) LOSS+=(--set smoothing.sequence.lazy=true) ;;
     both) LOSS+=("${token[@]}" "${rare[@]}") ;;
     esac
+}
+
+# `check_losses`: refuse in LOSSES what is no loss, and one that stands there twice.
+check_losses() {
+    local loss
+    for loss in $LOSSES; do loss_options "$loss"; done
+    no_repeats LOSSES
 }
 
 # `learn MODEL ARCH PRESET LOSS SEED`: train MODEL on $DATA, unless it is there, for $UPDATES updates or

@@ -12,6 +12,8 @@
 # record of such a run. RESUME=1 resumes an interrupted run. No pair
 # is filtered out.
 # SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
+# BEAM=5, UPDATES=N in place of MINUTES, and PAIRS=1000 pairs of the toy corpus of SMALL=1. CONFIG=FILE: settings of
+# `nmtgrid train --config` after the preset's.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

@@ -41,6 +41,7 @@
 # the wait-k curve of the first: mean difference in BLEU at equal latency, with a paired bootstrap
 # (`nmtgrid online-eval --baseline`). Figure 4.14 compares each agent so with wait-k of the same weights,
 # and without a bootstrap with the model that it began from.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 4.12 4.14

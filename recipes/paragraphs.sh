@@ -10,6 +10,7 @@
 # ARCHS="bilstm pervasive transformer", MINUTES=4 of processor time each, SEED=1, BEAM=5,
 # SENTENCES=6 in a line, RUNS=runs (output folder). SMALL=1: tiny models of 40 updates, on the toy
 # corpus without NMTGRID_DATA.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=1000 pairs of the toy corpus of SMALL=1.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -19,6 +20,7 @@ PRESET=multi30k
 LANGUAGES="de en"
 if [ "$SMALL" = 1 ] && [ -z "${NMTGRID_DATA:-}" ]; then ON=toy PRESET=toy LANGUAGES="qa qb"; fi
 ARCHS="${ARCHS:-bilstm pervasive transformer}"
+choices ARCHS $ARCHITECTURES
 MINUTES="${MINUTES:-4}"
 SEED="${SEED:-1}"
 COUNT="${SENTENCES:-6}"

@@ -33,6 +33,7 @@
 # the toy corpus, 40 updates each, greedy, perplexities only in two tables. On Multi30k, tables 3.4 to 3.6 and figure
 # 3.8 have models of five blocks, more than the preset. A model is trained once for all of them. Tables 3.4, 3.5 and
 # 3.7 have the p-value of BLEU against their first row, of each seed (paired bootstrap, 1,000 samples).
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- table-3.7

@@ -28,6 +28,7 @@
 # CELLS=4: the grid is trained at so many cells for each target token, drawn at random (all cells).
 # RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the folder and the records of
 # such a run. SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

@@ -11,6 +11,7 @@
 # Nothing comparable is published; recipes/figures/report-toy.html is an example. Device hours: a
 # third, or one on Multi30k, of one core. SMALL=1: the toy corpus, 40 updates, tiny models. A system that
 # has been trained already is not trained again.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

@@ -26,11 +26,16 @@
 # file system: NMTGRID_VENV, or one that is
 # active. PORT=29500. Device hours: the thesis does not say; 860 of a GPU at 20 TFLOP/s by the operations
 # that `train --dry-run` counts, 7 on each of 128. Expected: 43.62 BLEU with all six blocks (table 5.6).
-# SMALL=1: 40 updates of a tiny model on the toy corpus by two processes of this machine, without SLURM.
+# SMALL=1: 40 updates (UPDATES=N) of a tiny model on the toy corpus (PAIRS=1000) by two processes of this machine,
+# without SLURM.
 set -euo pipefail
 # SLURM runs a copy of this file: the project is where the job was sent from, unless it says.
 HOME_OF_RECIPES="${NMTGRID_PROJECT:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/recipes"
 source "$HOME_OF_RECIPES/common.sh"
+if [ "$SMALL" != 1 ]; then
+    for variable in PAIRS UPDATES; do no_effect "$variable" "without SMALL=1"; done
+fi
+check "TOKENS LARGEST PORT" "[1-9][0-9]*" "a whole number above 0"
 if [ "$SMALL" = 1 ]; then set -- "$RUNS/slurm-toy/data" "$RUNS/slurm-toy/model"; fi
 if [ "$DRY_RUN" != 0 ] && [ $# -eq 0 ]; then set -- DATA MODEL; fi
 [ $# -ge 2 ] || fail "give the dataset and the model directory: sbatch recipes/slurm.sh DATA MODEL"

@@ -20,6 +20,8 @@
 # gains as smoothing-$ON/table-E.3.{md,json,png}; SETS="--set ..." for every model, DATA=DIR: a dataset of
 # yours in the place of that of ON. SMALL=1: the toy corpus, 40 updates, four losses. Existing results are kept.
 # Captions, table E.1: recipes/captions.sh, with the same LOSSES.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus. LABEL=word
+# for the name of the record.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 source "$PROJECT/recipes/losses.sh"
@@ -45,6 +47,12 @@ multi30k) MINUTES="${MINUTES:-20}" ;;
 iwslt14-de-en | wmt14-en-fr) MINUTES="${MINUTES:-0}" ;;
 *) fail "there is no corpus $ON here: multi30k toy iwslt14-de-en wmt14-en-fr" ;;
 esac
+check_losses
+# Own architectures come with a file.
+case "${SETS:-}" in
+*--import*) no_repeats ARCHS ;;
+*) choices ARCHS $ARCHITECTURES ;;
+esac
 HERE="$RUNS/smoothing-$ON"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
@@ -53,6 +61,7 @@ environment
 [ "$DRY_RUN" != 0 ] || mkdir -p "$HERE"
 if [ -n "${DATA:-}" ]; then
     INVOKED="DATA=DIR $INVOKED"
+    pairs_of_toys DATA
 else
     DATA="$HERE/data"
     dataset "$ON" "$DATA" "$HERE/text"

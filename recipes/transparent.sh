@@ -16,6 +16,7 @@
 # RUNS=runs (output folder), SETS="--set ..." for both kinds. OMP_NUM_THREADS=1 keeps each on one
 # core; JOBS=2 trains two side by side. SMALL=1: the toy corpus, 40 updates, encoders of DEPTHS=4. A model
 # that has been trained already is not trained again.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

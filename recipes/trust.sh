@@ -17,6 +17,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
+choices ONLY kills disk flips pairs readers checkpoints commands logs mutants
 
 if [ "$SMALL" = 1 ]; then
     : "${KILL_ROUNDS:=1}" "${DISK_ROUNDS:=1}" "${FLIP_ROUNDS:=1}" "${PAIR_ROUNDS:=1}"

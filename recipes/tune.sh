@@ -31,10 +31,19 @@
 # LABEL (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by
 # side, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy
 # corpus, four settings, two rungs, at most 40 updates.
+# PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
+MODE="${MODE:-halving}"
+choices MODE grid random halving
+if [ "$MODE" = grid ]; then no_effect DRAWS "with MODE=grid"; fi
+if [ "$MODE" != halving ]; then no_effect ETA "with MODE=$MODE"; fi
+if [ -n "${DATA:-}" ]; then
+    no_effect ON "with DATA"
+    pairs_of_toys DATA
+fi
 ARCH="${ARCH:-pervasive}"
 if [ "$SMALL" = 1 ]; then
     ON="${ON:-toy}"
@@ -61,7 +70,7 @@ fi
 LABEL="" # It stands for the corpus in the name of the record.
 tiny "$ARCH"
 WORDS=("$DATA" --out "$HERE" --arch "$ARCH" --preset "${PRESET:-}" --grid "$GRID"
-    --mode "${MODE:-halving}" --draws "${DRAWS:-0}" --eta "${ETA:-3}" --rungs "${RUNGS:-0}"
+    --mode "$MODE" --draws "${DRAWS:-0}" --eta "${ETA:-3}" --rungs "${RUNGS:-0}"
     --updates "${UPDATES:-0}" --minutes "$MINUTES" --seed "${SEED:-1}" --jobs "${JOBS:-1}")
 if [ "${RETRY:-0}" = 1 ]; then WORDS+=(--retry); fi
 WORDS+=(-- "${TINY[@]}" "${SETS[@]}")

@@ -19,6 +19,7 @@
 # run. A system that has been trained already is not trained again; RESUME=1 resumes an interrupted one.
 # OMP_NUM_THREADS=1 keeps each on one core, so as many may run side by side as there are cores: JOBS=2.
 # SMALL=1: the toy corpus, 40 updates, tiny models.
+# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

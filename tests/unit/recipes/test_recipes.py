@@ -13,6 +13,7 @@ import typer
 
 from nmtgrid.base import config
 from nmtgrid.base.config_file import read_config
+from nmtgrid.base.io.records import read_json
 from nmtgrid.cli import app
 from nmtgrid.cli.config_options import with_options
 from nmtgrid.cli.objectives import objectives
@@ -51,6 +52,24 @@ Completed = subprocess.CompletedProcess[str]
 every_script = pytest.mark.parametrize(
     "path", sorted(RECIPES.glob("*.sh")), ids=lambda path: path.stem
 )
+WITHOUT_EFFECT = {
+    "activations.sh": "ARCH BEAM LABEL PRESET",
+    "captions.sh": "ARCH PAIRS PRESET",
+    "demo.sh": "ARCH BEAM LABEL PRESET",
+    "distill.sh": "ARCH LABEL PAIRS PRESET",
+    "guarantee.sh": "ARCH BEAM LABEL PRESET",
+    "iwslt14-de-en.sh": "PAIRS",
+    "multi30k.sh": "PAIRS",
+    "paragraphs.sh": "ARCH LABEL PAIRS PRESET SETS",
+    "quickstart.sh": "ARCH BEAM CONFIG LABEL MINUTES PRESET SEED SETS",
+    "report.sh": "ARCH BEAM LABEL PRESET SETS",
+    "slurm.sh": "CONFIG MINUTES PAIRS UPDATES",
+    "transparent.sh": "ARCH LABEL PAIRS PRESET",
+    "trust.sh": "CONFIG UPDATES",
+    "tune.sh": "CONFIG",
+    "zoo.sh": "ARCH BEAM PAIRS PRESET",
+}
+"""Variables that a recipe does not use with its usual corpus, though others do."""
 KNOWN: set[str] = set()
 """Requests that were resolved already."""
 LIMITS = {"max_updates": int, "max_minutes": float, "max_epochs": int}
@@ -597,6 +616,35 @@ def test_what_runs_side_by_side(tmp_path: Path) -> None:
         ("zoo.sh", {"SEEDS": "1 2 3"}, "SEEDS has no effect here"),
         ("multi30k.sh", {"ON": "toy"}, "ON has no effect here"),
         ("trust.sh", {"ON": "multi30k"}, "ON has no effect here"),
+        *(
+            (recipe, {name: "1"}, f"{name} has no effect here")
+            for recipe, names in WITHOUT_EFFECT.items() for name in names.split()
+        ),
+        ("zoo.sh", {"ON": "toy", "PRESET": "toy"}, "PRESET has no effect here"),
+        ("pervasive.sh", {"ON": "multi30k iwslt14-de-en", "PAIRS": "9"}, "PAIRS has no effect"),
+        ("smoothing.sh", {"DATA": "data", "PAIRS": "9"}, "PAIRS has no effect here, on DATA"),
+        ("adaptive.sh", {"DISTILLED": "data", "PAIRS": "9"}, "PAIRS has no effect here, on"),
+        ("tune.sh", {"MODE": "grid", "DRAWS": "2"}, "DRAWS has no effect here with MODE=grid"),
+        ("tune.sh", {"MODE": "grid", "ETA": "2"}, "ETA has no effect here with MODE=grid"),
+        ("tune.sh", {"MODE": "random", "DRAWS": "2", "ETA": "2"}, "ETA has no effect here with"),
+        ("tune.sh", {"DATA": "data", "ON": "toy"}, "ON has no effect here with DATA"),
+        ("tune.sh", {"MODE": "all"}, "MODE has all, but may have: grid random halving"),
+        ("slurm.sh", {"TOKENS": "x"}, "TOKENS is a whole number above 0, not `x`"),
+        ("slurm.sh", {"LARGEST": "0"}, "LARGEST is a whole number above 0, not `0`"),
+        ("smoothing.sh", {"LOSSES": "mle mle"}, "LOSSES has mle twice: mle mle"),
+        ("smoothing.sh", {"LOSSES": "mle seq-other-all"}, "there is no loss seq-other-all"),
+        ("captions.sh", {"LOSSES": "mle other"}, "there is no loss other"),
+        ("captions.sh", {"DECODERS": "nope"}, "DECODERS has nope, but may have: lstm top-down"),
+        ("smoothing.sh", {"ARCHS": "nope"}, "ARCHS has nope, but may have: pervasive"),
+        ("paragraphs.sh", {"ARCHS": "bilstm nope"}, "ARCHS has nope, but may have: pervasive"),
+        ("paragraphs.sh", {"ARCHS": "bilstm bilstm"}, "ARCHS has bilstm twice"),
+        ("activations.sh", {"SKIPS": "nope"}, "SKIPS has nope, but may have: residual"),
+        ("ingredients.sh", {"STEPS": "nope"}, "STEPS has nope, which is not of the form name:"),
+        ("ingredients.sh", {"STEPS": "base:a=1"}, "STEPS has a second step base"),
+        ("guarantee.sh", {"ALLOW": "5 200"}, "ALLOW is one or several numbers above 0 and below"),
+        ("adaptive.sh guarantee", {"ALLOW": "0"}, "ALLOW is one or several numbers above 0"),
+        ("guarantee.sh", {"CONFIDENCE": "9"}, "CONFIDENCE is a number above 0 and below 1"),
+        ("trust.sh", {"ONLY": "kills nope"}, "ONLY has nope, but may have: kills"),
         ("zoo.sh", {"SMALL": "yes"}, "SMALL is 0 or 1, not `yes`"),
         ("zoo.sh", {"RESUME": "yes"}, "RESUME is 0 or 1, not `yes`"),
         ("zoo.sh", {"JOBS": "x"}, "JOBS is a whole number, not `x`"),
@@ -669,6 +717,55 @@ def test_records_name_the_seeds_that_were_used(tmp_path: Path) -> None:
                 seeds[words[3]] = words[words.index("--seeds") + 1]
     both = {name for name, value in seeds.items() if value == "1 2"}
     assert both == {"table-3.7", "policies"} and len(seeds) == 7
+
+
+CALL = re.compile(r'((?:[A-Z_]+=(?:"[^"]*"|\S+) )*)bash recipes/(\S+\.sh)((?: [\w.-]+)*)')
+"""A call of a recipe: its variables, its name, its arguments."""
+
+
+def test_no_variable_of_a_record_is_refused() -> None:
+    """What was measured can be measured again by the same command."""
+    records = (read_json(path) for path in sorted((RECIPES / "records").glob("*.json")))
+    calls: dict[tuple[str | None, ...], tuple[str, str, str, dict[str, str]]] = {}
+    for variables, recipe, arguments in itertools.chain.from_iterable(
+        CALL.findall(record.get("command", "")) for record in records
+    ):
+        chosen = dict(word.split("=", 1) for word in shlex.split(variables))
+        # Calls with the same variables are refused alike, but for MODE and the corpus.
+        key = (recipe, *chosen, chosen.get("MODE"), chosen.get("ON"))
+        calls[key] = (variables, recipe, arguments, chosen)
+    assert len(calls) > 50
+    refused = {}
+    for variables, recipe, arguments, chosen in calls.values():
+        # Refused is what is refused before the first command.
+        words = ['bash "$@" | head -n 1', "bash", RECIPES / recipe, "--dry-run", *arguments.split()]
+        ended = _bash("-c", *words, **chosen)
+        if not ended.stdout.startswith("$ "):
+            refused[f"{variables}{recipe}{arguments}"] = ended.stderr
+    assert refused == {}
+
+
+@pytest.mark.parametrize(
+    ("recipe", "chosen", "expected"),
+    [
+        ("zoo.sh", {"ON": "toy", "PAIRS": "77"}, "--toy 77 "),
+        ("pervasive.sh", {"ON": "multi30k toy", "PAIRS": "77"}, "--toy 77 "),
+        ("multi30k.sh", {"BEAM": "7"}, "--beam 7 "),
+        ("iwslt14-de-en.sh", {"UPDATES": "77"}, "--max-updates 77 "),
+        ("multi30k.sh", {"SMALL": "1", "PAIRS": "77"}, "--toy 77 "),
+        ("slurm.sh", {"SMALL": "1", "PAIRS": "77", "UPDATES": "7"}, "--max-updates 7 "),
+        ("report.sh", {"CONFIG": "my.toml"}, "--config my.toml "),
+        ("smoothing.sh", {"LABEL": "mine"}, "keep table-E.3-mine "),
+        ("smoothing.sh", {"ARCHS": "mine", "SETS": "--import mine.py"}, "--arch mine "),
+        ("guarantee.sh", {"ALLOW": "0.5 99.5", "CONFIDENCE": ".95"}, "--allow 0.5 99.5 "),
+    ],
+)  # fmt: skip
+def test_what_functions_for_all_recipes_read_has_its_effect(
+    recipe: str, chosen: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    ended = _bash(RECIPES / recipe, "--dry-run", folder=tmp_path, **chosen)
+    assert ended.returncode == 0, ended.stderr
+    assert expected in ended.stdout
 
 
 STUB = """
