@@ -219,9 +219,12 @@ class Best:
     criterion: Finite | None = None
     """The objective's own, if it has one."""
 
-    def value(self, by: BestBy) -> float:
-        """Return what it was chosen by; infinite before the first one."""
-        if self.nll is None:
+    def value(self, by: BestBy, *, has_criterion: bool) -> float:
+        """Return what it was chosen by; infinite before the first one.
+
+        And for a run that had no criterion before, whose loss does not compare with one.
+        """
+        if self.nll is None or (by == "loss" and has_criterion and self.criterion is None):
             return math.inf
         return _value(by, Score(self.nll, self.criterion), Quality(self.bleu, self.cider))
 
@@ -299,7 +302,8 @@ class Selection:
                     qualities[name] = self.validator.quality(model)
         quality, best = qualities[name], None
         # Compared with the best of all candidates so far, whichever weights they were.
-        if values[name] < self.best.value(self.by):
+        has_criterion = score.criterion is not None
+        if values[name] < self.best.value(self.by, has_criterion=has_criterion):
             best = self.weights.copy(weights)
             self.best = Best(
                 nll=score.nll,
