@@ -406,7 +406,7 @@ def _prepare(
     dataset, training = Dataset.open(data), settings.training
     train = dataset.split("train")
     valid = dataset.split("valid") if "valid" in dataset.names else None
-    _check_validation(training, dataset)
+    check_validation(training, dataset)
     resegmented = resegment(settings, dataset)
     torch.manual_seed(training.seed)  # nothing may draw before the weights do
     model = build_model(settings, dataset)
@@ -445,7 +445,7 @@ def _prepare(
     return trainer
 
 
-def _check_validation(training: TrainingSettings, dataset: Dataset) -> None:
+def check_validation(training: TrainingSettings, dataset: Dataset) -> None:
     """Raise ConfigError for settings that need other validation pairs than the dataset has."""
     needs = training.counting_validations
     if training.best_by != "loss":

@@ -26,7 +26,13 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import Steps, TranslationModel
 from nmtgrid.models.cost_report import TABLE, Properties, table_steps
 from nmtgrid.text.vocabulary import SPECIALS
-from nmtgrid.training.prepare import check_r_drop, check_smoothing, check_tie, resegment
+from nmtgrid.training.prepare import (
+    check_r_drop,
+    check_smoothing,
+    check_tie,
+    check_validation,
+    resegment,
+)
 from nmtgrid.training.settings import RunSettings, settings_type
 from nmtgrid.training.trainer import plan_batches
 
@@ -47,6 +53,7 @@ def print_plan(settings: RunSettings, arguments: TrainArguments) -> dict[str, An
         source_size, target_size = _vocabulary_sizes(settings, sizes)
     else:
         check_tie(settings, dataset)
+        check_validation(settings.training, dataset)
         source_size = len(dataset.pipeline.source_vocabulary)
         target_size = len(dataset.pipeline.target_vocabulary)
     with torch.device("meta"):

@@ -183,8 +183,10 @@ def test_what_weights_are_chosen_by_can_be_computed_and_stays(
     )
     translates = [*SMALL, "--set", "training.validate_bleu=true"]
     cider = ["--set", "training.best_by=cider"]
-    assert train(data, "--out", out, "--max-updates", 1, *translates, *cider) == 2
-    assert "`training.best_by=cider` is for captions of images" in messages[-1]
+    for more in ([], ["--dry-run"]):
+        messages.clear()
+        assert train(data, "--out", out, "--max-updates", 1, *translates, *cider, *more) == 2
+        assert "`training.best_by=cider` is for captions of images" in messages[-1]
     assert not out.exists()
     assert train(data, "--out", out, "--max-updates", 1, *translates, *by) == 0
     by = ["--set", "training.best_by=loss"]
