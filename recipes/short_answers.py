@@ -298,6 +298,23 @@ QUESTIONS = (
                         _architectures,
                         in_readme=True,
                     ),
+                    Answer(
+                        "zoo-pairs7250-merges4000-multi30k",
+                        "7,250 pairs of Multi30k, 10 minutes of one core each",
+                        _architectures,
+                        in_readme=True,
+                    ),
+                    Answer(
+                        "zoo-pairs2500-merges2000-multi30k",
+                        "2,500 pairs of Multi30k, 10 minutes of one core each",
+                        _architectures,
+                    ),
+                    Answer(
+                        "zoo-updates-pairs2500-dropout0.3-multi30k",
+                        "2,500 pairs, dropout 0.3, weights chosen by BLEU, 1,500 updates each",
+                        _architectures,
+                        in_readme=True,
+                    ),
                 ),
                 "Test BLEU, beam 5, and parameters; \\* differs significantly from Pervasive "
                 "Attention (p < 0.05 in every seed).",

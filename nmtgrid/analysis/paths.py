@@ -24,7 +24,7 @@ from nmtgrid.analysis.systems import read_text
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import mark_of
-from nmtgrid.metrics.latency import sentence_latency, word_delays
+from nmtgrid.metrics.latency import sentence_latency, token_delays, word_delays
 from nmtgrid.search.traces import Trace, read_traces
 
 Unit = Literal["token", "word"]
@@ -210,8 +210,7 @@ def _path(trace: Trace, links: Links | None, unit: Unit) -> WrittenPath:
         delays = word_delays(reads, sizes, trace.target, mark_of(trace.target))
     else:
         shown = trace
-        # The end symbols count on neither side.
-        delays = [min(read, len(trace.source)) for read in reads[: len(target)]]
+        delays = token_delays(reads, len(trace.source), len(target))
         links = None if links is None else _of_units(links, source, target)
     shares = soft_alignments.shares(shown)
     return WrittenPath(

@@ -377,6 +377,11 @@ def words_arrived(word_sizes: Sequence[int]) -> list[int]:
     return [*counts, len(word_sizes)]
 
 
+def token_delays(reads: Sequence[int], source_size: int, target_size: int) -> list[int]:
+    """Return the delay of each target token in source tokens; end symbols count on neither side."""
+    return [min(count, source_size) for count in reads[:target_size]]
+
+
 def word_delays(
     delays: Sequence[int], word_sizes: Sequence[int], target_pieces: Sequence[str], joiner: str
 ) -> list[int]:

@@ -36,6 +36,7 @@ from nmtgrid.metrics.latency import (
     reference_words,
     seconds_per_token,
     sentence_latency,
+    token_delays,
     word_delays,
     word_ends,
 )
@@ -685,7 +686,7 @@ def sentence_latencies(
 
 def delays_of_tokens(sentence: Sentence, outcome: Outcome) -> list[int]:
     """Return the delay of each target unit in source units; end symbols count on neither side."""
-    return [min(reads, len(sentence.source)) for reads in outcome.reads[: len(outcome.units)]]
+    return token_delays(outcome.reads, len(sentence.source), len(outcome.units))
 
 
 def delays_of_words(sentence: Sentence, outcome: Outcome, joiner: str) -> list[int]:

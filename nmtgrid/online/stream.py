@@ -23,7 +23,7 @@ from torch import Tensor
 from nmtgrid.base.devices import autocast, without_gradients
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
-from nmtgrid.metrics.latency import word_delays
+from nmtgrid.metrics.latency import token_delays, word_delays
 from nmtgrid.models.api import Step, TranslationModel, check_step, with_exits
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.policies import Bounded
@@ -531,8 +531,7 @@ class LineStream:
 
     def token_delays(self) -> list[int]:
         """Return for each target unit how many source units had been read."""
-        reads, size = self.hypothesis().reads or [], len(self.source)
-        return [min(count, size) for count in reads[: len(self.target)]]
+        return token_delays(self.hypothesis().reads or [], len(self.source), len(self.target))
 
     def word_delays(self) -> list[int]:
         """Return for each target word how many raw source words had arrived."""
