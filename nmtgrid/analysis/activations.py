@@ -6,18 +6,16 @@ activations` and the report.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import math
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmtgrid.analysis.plotting.figure import (
     AXIS,
@@ -33,6 +31,7 @@ from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.data.batches import Pairs
+from nmtgrid.layers.probes import hooked
 from nmtgrid.models.api import PredictionSites, ProbePoint, TranslationModel
 
 
@@ -125,42 +124,6 @@ class _Sums:
         )
 
 
-@contextlib.contextmanager
-def _watching(
-    points: Mapping[str, ProbePoint], sums: Mapping[str, _Sums]
-) -> Iterator[Counter[tuple[nn.Module, str]]]:
-    """Within it, what passes the points is added to their sums.
-
-    Yields how often each part has been called, to be cleared before each forward pass.
-    """
-    # A part that both sides share (tied embeddings) has a name for each call in turn.
-    names: defaultdict[tuple[nn.Module, str], list[str]] = defaultdict(list)
-    for name, point in points.items():
-        names[point.part, point.side].append(name)
-    calls: Counter[tuple[nn.Module, str]] = Counter()
-
-    def add(module: nn.Module, side: str, values: Any) -> None:
-        own = names[module, side]
-        name = own[min(calls[module, side], len(own) - 1)]
-        calls[module, side] += 1
-        parts = values if isinstance(values, tuple) else (values,)
-        tensor = next((part for part in parts if isinstance(part, Tensor)), None)
-        if tensor is not None and tensor.numel() and tensor.is_floating_point():
-            sums[name].add(tensor)
-
-    handles = [
-        module.register_forward_pre_hook(lambda part, inputs: add(part, "input", inputs))
-        if side == "input"
-        else module.register_forward_hook(lambda part, _, output: add(part, "output", output))
-        for module, side in names
-    ]
-    try:
-        yield calls
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
 @dataclasses.dataclass(frozen=True)
 class Profile:
     """One model's activations, in the order of its points."""
@@ -213,14 +176,21 @@ def profile(
         raise ConfigError("No pair of the split has text on both sides.", "Give another split.")
     # Hooks, so that no architecture has to know of it.
     sums = {point: _Sums() for point in points}
+
+    def add(point: str, values: Any) -> None:
+        parts = values if isinstance(values, tuple) else (values,)
+        tensor = next((part for part in parts if isinstance(part, Tensor)), None)
+        if tensor is not None and tensor.numel() and tensor.is_floating_point():
+            sums[point].add(tensor)
+
     source_tokens = target_tokens = 0
     model = model.to(device).eval()
-    with torch.no_grad(), _watching(points, sums) as calls:
+    with torch.no_grad():
         # One at a time: padding would count among the activations.
         for index in indices:
             batch = pairs.batch([index]).to(torch.device(device))
-            calls.clear()
-            model.features(batch, PredictionSites.offline(batch))
+            with hooked(points, add):
+                model.features(batch, PredictionSites.offline(batch))
             source_tokens += int(batch.source_lengths.sum())
             target_tokens += int(batch.target_lengths.sum())
     measured = [s.activations(point, points[point].kind) for point, s in sums.items() if s.values]

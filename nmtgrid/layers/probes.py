@@ -1,12 +1,15 @@
 """Probe points: modules whose inputs or outputs can be recorded.
 
-Models list theirs in `points()`; analysis/activations.py hooks them.
+Models list theirs in `points()`; analysis/activations.py and training/update.py hook them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from typing import Literal
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 from torch import nn
 
@@ -24,3 +27,34 @@ class ProbePoint:
     part: nn.Module
     kind: Kind = "state"
     side: Literal["output", "input"] = "output"
+
+
+@contextlib.contextmanager
+def hooked(points: Mapping[str, ProbePoint], receive: Callable[[str, Any], None]) -> Iterator[None]:
+    """Within it, call `receive` with the name of each point and what passes it.
+
+    It holds one forward pass: a part that both sides share (tied embeddings) has a name for each
+    call in turn.
+    """
+    names: defaultdict[tuple[nn.Module, str], list[str]] = defaultdict(list)
+    for name, point in points.items():
+        names[point.part, point.side].append(name)
+    calls: Counter[tuple[nn.Module, str]] = Counter()
+
+    def pass_on(module: nn.Module, side: str, values: Any) -> None:
+        own = names[module, side]
+        name = own[min(calls[module, side], len(own) - 1)]
+        calls[module, side] += 1
+        receive(name, values)
+
+    handles = [
+        module.register_forward_pre_hook(lambda part, inputs: pass_on(part, "input", inputs))
+        if side == "input"
+        else module.register_forward_hook(lambda part, _, output: pass_on(part, "output", output))
+        for module, side in names
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -12,12 +12,10 @@ import contextlib
 import dataclasses
 import functools
 import math
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from nmtgrid.base import console
 from nmtgrid.base.devices import (
@@ -29,6 +27,7 @@ from nmtgrid.base.devices import (
 )
 from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError, listed
 from nmtgrid.data.batches import Batch
+from nmtgrid.layers.probes import ProbePoint, hooked
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
@@ -74,13 +73,10 @@ class GradientWatch:
 
     def __init__(self, model: TranslationModel, every: int = 1) -> None:
         self.every = every
-        self._names: dict[nn.Module, list[str]] = {}
-        for name, module in model.stages().items():
-            self._names.setdefault(module, []).append(name)
-        if not self._names:
+        self._points = {name: ProbePoint(part) for name, part in model.stages().items()}
+        if not self._points:
             raise no_stages(getattr(model, "architecture", type(model).__name__))
         self._squares: dict[str, Tensor] = {}
-        self._order = list(model.stages())
 
     def is_due(self, update: int) -> bool:
         """Return whether `update` is measured: the first one, and each multiple of `every`."""
@@ -90,29 +86,18 @@ class GradientWatch:
         """Discard measurements at the start of an update, or when it is repeated."""
         self._squares = {}
 
-    @contextlib.contextmanager
-    def hooks(self) -> Iterator[None]:
+    def hooks(self) -> contextlib.AbstractContextManager[None]:
         """Hook the outputs of the stages in the forward pass of a micro-batch inside.
 
         Layers that are computed a second time in the backward pass (activation checkpointing) are
         hooked once: the hooks are gone by then, and the gradient comes to the first output.
         """
-        calls: Counter[nn.Module] = Counter()
 
-        def forward_hook(module: nn.Module, inputs: Any, output: Tensor) -> None:
-            # A module that both sides share (tied embeddings) has a name for each call in turn.
-            names = self._names[module]
-            name = names[min(calls[module], len(names) - 1)]
-            calls[module] += 1
+        def watch(name: str, output: Tensor) -> None:
             if output.requires_grad:
                 output.register_hook(functools.partial(self._add, name))
 
-        handles = [module.register_forward_hook(forward_hook) for module in self._names]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
+        return hooked(self._points, watch)
 
     def _add(self, name: str, gradient: Tensor) -> None:
         # In double precision: what vanishes is what is looked for, and its square comes first.
@@ -127,9 +112,9 @@ class GradientWatch:
         zero = torch.zeros((), dtype=torch.float64)
         device = next((square.device for square in self._squares.values()), zero.device)
         # Brought over together: a GPU is waited for once.
-        squares = [self._squares.get(name, zero).to(device) for name in self._order]
+        squares = [self._squares.get(name, zero).to(device) for name in self._points]
         norms: list[float] = processes.sum(torch.stack(squares)).sqrt().tolist()
-        return {name: norm / tokens for name, norm in zip(self._order, norms, strict=True)}
+        return {name: norm / tokens for name, norm in zip(self._points, norms, strict=True)}
 
 
 def gradient_ratio(norms: Mapping[str, float]) -> float | None:
