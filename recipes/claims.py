@@ -402,11 +402,12 @@ CHAPTERS = (
                     "after 30 minutes on a faster machine none of the three differs significantly "
                     "from it (`zoo-multi30k`). After an equal number of updates it is five BLEU "
                     "ahead of the Transformer and not significantly ahead of ConvS2S and the "
-                    "Bi-LSTM, with less than half of their parameters (`zoo-updates-multi30k`). With "
-                    "7,250 training pairs it is ahead of all three, significantly of the Transformer "
-                    "alone (`zoo-pairs7250-merges4000-multi30k`); with 2,500 behind the other two "
-                    "with the dropout of the presets (`zoo-pairs2500-merges2000-multi30k`), and ahead "
-                    "with more, significantly of the Bi-LSTM and the Transformer "
+                    "Bi-LSTM, with less than half of their parameters (`zoo-updates-multi30k`). "
+                    "With 7,250 training pairs it is ahead of all three, significantly of the "
+                    "Transformer alone (`zoo-pairs7250-merges4000-multi30k`); with 2,500 behind "
+                    "the other two with the dropout of the presets "
+                    "(`zoo-pairs2500-merges2000-multi30k`), and ahead with more, significantly "
+                    "of the Bi-LSTM and the Transformer "
                     "(`zoo-updates-pairs2500-dropout0.3-multi30k`).",
                 ),
             ),
