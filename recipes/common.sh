@@ -97,7 +97,8 @@ check ALLOW "$PERCENT( $PERCENT)*" "one or several numbers above 0 and below 100
 check CONFIDENCE "0?\\.0*[1-9][0-9]*" "a number above 0 and below 1"
 check LABEL "[a-zA-Z0-9._+-]+" "a word of letters, digits and . _ + -"
 [ -z "$(tr ' ' '\n' <<<"${SEEDS:-}" | sort | uniq -d)" ] || fail "SEEDS names a seed twice: $SEEDS"
-for variable in ARCH ARCHS BEAM BEAMS CONFIG LABEL MINUTES ON PAIRS PRESET SEED SEEDS SETS UPDATES; do
+for variable in ARCH ARCHS BEAM BEAMS CONFIG LABEL MERGES MINUTES ON PAIRS PRESET SEED SEEDS SETS TRAIN_PAIRS \
+    UPDATES; do
     [ -z "${!variable:-}" ] || uses "$variable" || no_effect "$variable"
 done
 

@@ -311,7 +311,8 @@ QUESTIONS = (
                     ),
                     Answer(
                         "zoo-updates-pairs2500-dropout0.3-multi30k",
-                        "2,500 pairs, dropout 0.3, weights chosen by BLEU, 1,500 updates each",
+                        "2,500 pairs of Multi30k, dropout 0.3, weights chosen by BLEU, 1,500 "
+                        "updates each",
                         _architectures,
                         in_readme=True,
                     ),

@@ -99,6 +99,11 @@ Condition = tuple[str, tuple[Any, ...] | Range]
 setting has an effect."""
 
 
+def holds(value: Any, values: tuple[Any, ...] | Range) -> bool:
+    """Return whether a setting's value meets a condition: one of some values, or in a range."""
+    return values.contains(value) if isinstance(values, Range) else value in values
+
+
 class CheckedSettings:
     """Settings whose values must lie in the ranges of their types; messages name the group."""
 
@@ -109,6 +114,15 @@ class CheckedSettings:
     def called(self, name: str) -> str:
         """Return what messages call a setting."""
         return f"`{self.group}.{name}`" if self.group else f"`{name}`"
+
+    def ineffective(self, names: Iterable[str]) -> list[str]:
+        """Return which of the settings change nothing, because of another one of this group."""
+        conditions = {name: self.only_with[name] for name in names if name in self.only_with}
+        return [
+            name
+            for name, (other, values) in conditions.items()
+            if "." not in other and not holds(getattr(self, other), values)
+        ]
 
     def faults(self) -> list[str]:
         """Return what is wrong with the values, one sentence each."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+import types
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -36,6 +36,9 @@ class SearchPlan(CheckedSettings):
     """How decoding searches for translations; also the group `search.*` of a model's settings."""
 
     group = "search"
+    only_with = types.MappingProxyType(
+        dict.fromkeys(("temperature", "top_k", "top_p", "seed"), ("sample", (True,)))
+    )
 
     beam: Annotated[int, _COUNT] = 1
     """Beam size; 1 is greedy search."""
@@ -91,11 +94,6 @@ class SearchPlan(CheckedSettings):
                 f"({self.beam}): widen the beam."
             )
         return faults
-
-    def ineffective(self, names: Iterable[str]) -> list[str]:
-        """Return which of the settings have no effect, because nothing is sampled."""
-        sampling = ("temperature", "top_k", "top_p", "seed")
-        return [] if self.sample else [name for name in names if name in sampling]
 
     def length_norm(self, lengths: Tensor) -> Tensor:
         """Return ((mu + |y|) / (mu + 1))^alpha, where |y| counts the end symbol. Eq. (2.28)."""

@@ -142,9 +142,7 @@ def _checked(lines: Iterable[Item], what: str) -> Iterator[Item]:
 def _strings(lines: Iterable[Item], what: str) -> Iterator[Item]:
     for number, line in enumerate(lines, start=1):
         if not isinstance(line, str):
-            raise TypeError(
-                f"{what} must be strings, but number {number:,} is {shortened(repr(line))}."
-            )
+            raise TypeError(f"{what} must be strings, but number {number:,} is {_short(line)}.")
         yield line
 
 

@@ -23,6 +23,7 @@ from nmtgrid.base.config import (
     CheckedSettings,
     Condition,
     Range,
+    holds,
 )
 from nmtgrid.search.api import SearchPlan
 
@@ -440,14 +441,10 @@ class RunSettings:
             for name, (other, values) in conditions.items():
                 path = other if "." in other else f"{group}.{other}"
                 value = operator.attrgetter(path)(self)
-                if f"{group}.{name}" in named and not _holds(value, values):
+                if f"{group}.{name}" in named and not holds(value, values):
                     note = f"`{group}.{name}` has no effect with `{path}={_shown(value)}`"
                     notes.append(f"{note}{_only_with(values)}.")
         return notes
-
-
-def _holds(value: Any, values: tuple[Any, ...] | Range) -> bool:
-    return values.contains(value) if isinstance(values, Range) else value in values
 
 
 def _only_with(values: tuple[Any, ...] | Range) -> str:

@@ -87,8 +87,7 @@ class DecodeArguments(CommandArguments):
         "Early exit: thresholds stored by `adaptive-tune` under NAME, a fixed exit after block N, "
         "or the model's own predictor (`auto`). `verified` is self-speculative decoding: the same "
         "translations as without exits, but faster, as it drafts tokens at an exit and verifies "
-        "them with all blocks "
-        "(`'verified exit=1 drafts=8 types=1024'`).",
+        "them with all blocks (`'verified exit=1 drafts=8 types=1024'`).",
         "NAME|N|auto|verified",
     )
     stream: bool = flag(

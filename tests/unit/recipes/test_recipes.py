@@ -657,6 +657,8 @@ def test_what_runs_side_by_side(tmp_path: Path) -> None:
         ("pervasive.sh", {"BEAMS": "1 x"}, "BEAMS is one or several whole numbers"),
         ("zoo.sh", {"LABEL": "a/b"}, "LABEL is a word"),
         ("zoo.sh", {"SYSTEMS": "bilstm lstm"}, "SYSTEMS has lstm, but may have: pervasive"),
+        ("multi30k.sh", {"TRAIN_PAIRS": "9"}, "TRAIN_PAIRS has no effect here"),
+        ("extra.sh", {"MERGES": "9"}, "MERGES has no effect here"),
         ("zoo.sh", {"TRAIN_PAIRS": "few"}, "TRAIN_PAIRS is a whole number, not `few`"),
         ("zoo.sh", {"ON": "toy", "TRAIN_PAIRS": "9"}, "TRAIN_PAIRS and MERGES are for Multi30k"),
         ("online.sh 4.2", {"ARCHS": "transfomer"}, "ARCHS has transfomer, but may have"),
