@@ -145,8 +145,12 @@ measure() {
         --beam "$BEAM" --batch "$BATCH" --clock "$CLOCK" --seed "$SEED" --out "$out" "${@:3}"
 }
 
-# The same arguments: tune and measure.
-tune() { measure "$1" "$2" --samples "$SAMPLES" --finalists "$FINALISTS" --name "$1" "${@:3}"; }
+# The same arguments: tune and measure. Predictors that choose the exit itself have no thresholds to draw.
+tune() {
+    local thresholds=(--samples "$SAMPLES" --finalists "$FINALISTS")
+    case "$1" in Seq-* | *-multinomial-*) thresholds=() ;; esac
+    measure "$1" "$2" "${thresholds[@]}" --name "$1" "${@:3}"
+}
 
 # `tabulate TABLE TITLE SPLIT NAME...`: random and fixed exits of what was measured, baselines first.
 tabulate() {

@@ -32,7 +32,9 @@ set -euo pipefail
 # SLURM runs a copy of this file: the project is where the job was sent from, unless it says.
 HOME_OF_RECIPES="${NMTGRID_PROJECT:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/recipes"
 source "$HOME_OF_RECIPES/common.sh"
-if [ "$SMALL" != 1 ]; then
+if [ "$SMALL" = 1 ]; then
+    for variable in TOKENS LARGEST PORT; do no_effect "$variable" "with SMALL=1"; done
+else
     for variable in PAIRS UPDATES; do no_effect "$variable" "without SMALL=1"; done
 fi
 check "TOKENS LARGEST PORT" "[1-9][0-9]*" "a whole number above 0"
@@ -45,9 +47,10 @@ shift 2
 NODES="${SLURM_NNODES:-16}"
 GPUS="${SLURM_GPUS_ON_NODE:-8}"
 PORT="${PORT:-29500}"
-TOKENS="${TOKENS:-460800}"
-LARGEST="${LARGEST:-3600}"
-if [ $# -eq 0 ]; then
+if [ $# -gt 0 ]; then
+    for variable in TOKENS LARGEST; do no_effect "$variable" "with options of your own"; done
+else
+    TOKENS="${TOKENS:-460800}" LARGEST="${LARGEST:-3600}"
     count=$((NODES * GPUS))
     rounds=$(((TOKENS + LARGEST * count - 1) / (LARGEST * count)))
     set -- --config "$HOME_OF_RECIPES/slurm.toml" --set "batches.accumulation=$rounds" \

@@ -155,6 +155,14 @@ TUNING_RULES = [
         "Leave out {options}.",
     ),
 ]
+# Besides those, with a predictor that chooses the exit itself.
+_PREDICTED_RULES = [
+    Excludes(
+        "samples finalists judge candidates",
+        message="This predictor chooses the exit itself: there are no thresholds to tune, so that "
+        "{option} would be ignored.",
+    )
+]
 # Besides the first ones, with `--only fixed`.
 FIXED_RULES = [
     Excludes(
@@ -225,10 +233,14 @@ def _name_fault(name: str | None) -> ConfigError | None:
     return None
 
 
-def check_budget(budget: float, exits: int) -> None:
-    """Raise ConfigError for budgets that are wider than all average exits of a decoder."""
-    if budget > exits - 1:
-        raise ConfigError(
-            f"`--budget` must be from {_LEAST_BUDGET:g} to {exits - 1}, but is {budget:g}: the "
-            f"decoder has {exits} blocks, so that average exits are from 1 to {exits}."
+def check_decoder(arguments: AdaptiveTuneArguments, mechanism: str, exits: int) -> None:
+    """Raise ConfigError for what has no effect with an exit mechanism or a number of exits."""
+    faults = []
+    if arguments.budget > exits - 1:
+        faults.append(
+            f"`--budget` must be from {_LEAST_BUDGET:g} to {exits - 1}, but is "
+            f"{arguments.budget:g}: the decoder has {exits} blocks, so that average exits are from "
+            f"1 to {exits}."
         )
+    has_thresholds = mechanism not in ("multinomial", "sequence")
+    check_rules(arguments, () if has_thresholds else _PREDICTED_RULES, faults)

@@ -44,7 +44,7 @@ from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.lock import FolderLock
-from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments, check_budget
+from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments, check_decoder
 from nmtgrid.cli.adaptive_tune.show import Report, Row, untuned_exit, write
 from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
@@ -76,7 +76,7 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         own, count = model.traits.halting, model.traits.num_exits
         mechanism = arguments.mechanism or ("confidence" if own == "none" else own)
         check_halt(halt_by(mechanism, (0.5,) * (count - 1)), model)
-        check_budget(arguments.budget, count)
+        check_decoder(arguments, mechanism, count)
         budgets = Budgets(arguments.budget, count)
         report = Report(arguments, arguments.name or mechanism, mechanism, budgets)
         samples = [

@@ -132,16 +132,16 @@ def trained(train: tuple[Path, Path] | None) -> dict[str, Path | None]:
 
 def warn_of_little(learned_from: int, data: Path | None = None) -> None:
     """Warn if the aligner had few pairs to learn from, or fewer than the dataset has."""
-    more = "`--train SOURCE TARGET`"
+    more, has_more = "`--train SOURCE TARGET`", False
     if data is not None:
         from nmtgrid.data.dataset import Dataset
 
         texts = [
             data / "text" / f"train.{side}" for side in Dataset.open(data).pipeline.facts.languages
         ]
-        if all(path.is_file() for path in texts):
+        if has_more := all(path.is_file() for path in texts):
             more = f"`--train {texts[0]} {texts[1]}`"
-    if learned_from < LEAST_PAIRS or data is not None:
+    if learned_from < LEAST_PAIRS or has_more:
         console.warn(
             f"alignments were learned from only {learned_from:,} pairs: give more text with "
             f"{more}, or links with `--alignments FILE`."

@@ -60,7 +60,7 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tune(*arguments: object) -> int:
     options: list[object] = ["--sentences", COUNT, "--device", "cpu"]
-    if "fixed" not in arguments:
+    if not {"fixed", "seq"} & set(arguments):
         options += ["--samples", 300]
         options += [] if "--allow-loss" in arguments else ["--finalists", 1]
     return main(["adaptive-tune", *map(str, arguments), *map(str, options)])
@@ -376,6 +376,10 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("exits --data data --name verified", "cannot be named `verified`"),
         ("exits --data data --name auto", "`--name`: Settings of early exit cannot be named"),
         ("exits --data data --budget 2.1", "`--budget` must be from 0.01 to 2, but is 2.1"),
+        ("seq --data data --samples 9", "no thresholds to tune, so that `--samples` would"),
+        ("seq --data data --allow-loss 1 --candidates 2", "`--candidates` would be ignored"),
+        ("seq --data data --judge references --budget 9", "`--budget` must be from 0.01 to"),
+        ("seq --data data --judge references --budget 9", "`--judge` would be ignored"),
         ("exits --data data --out a.json --json a.json", "is also the file of `--json`"),
         ("exits --results . --no-keep --beam 2", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
     ],

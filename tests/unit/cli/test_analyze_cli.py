@@ -13,6 +13,7 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 
 from nmtgrid.analysis.quality.evaluation import Evaluation
+from nmtgrid.cli.analyze import align
 from nmtgrid.cli.app import main
 from nmtgrid.cli.decode.run import scores as decode_scores
 from nmtgrid.data.dataset import Dataset
@@ -80,7 +81,7 @@ def test_difficulty_from_known_links(home: Path, tmp_path: Path) -> None:
 
 
 def test_the_text_of_a_dataset_is_advised_to_learn_alignments_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lines = [f"it is {number} now" for number in range(5)]
     data = text_data(tmp_path, {"de": lines, "en": lines})
@@ -90,6 +91,12 @@ def test_the_text_of_a_dataset_is_advised_to_learn_alignments_from(
     assert f"`{' '.join(more)}`" in " ".join(capsys.readouterr().err.split())
     assert main([*command, *more]) == 0
     assert "warning" not in capsys.readouterr().err
+    # Without more text, what was learned from enough pairs needs no advice.
+    (data / "text" / "train.de").unlink()
+    for least, warned in ((6, True), (5, False)):
+        monkeypatch.setattr(align, "LEAST_PAIRS", least)
+        assert main(command) == 0
+        assert ("learned from only 5 pairs" in " ".join(capsys.readouterr().err.split())) == warned
 
 
 def test_paths_of_two_systems(home: Path, tmp_path: Path) -> None:

@@ -631,6 +631,8 @@ def test_what_runs_side_by_side(tmp_path: Path) -> None:
         ("tune.sh", {"MODE": "all"}, "MODE has all, but may have: grid random halving"),
         ("slurm.sh", {"TOKENS": "x"}, "TOKENS is a whole number above 0, not `x`"),
         ("slurm.sh", {"LARGEST": "0"}, "LARGEST is a whole number above 0, not `0`"),
+        ("slurm.sh D M --resume", {"TOKENS": "9"}, "TOKENS has no effect here with options"),
+        ("slurm.sh", {"SMALL": "1", "LARGEST": "9"}, "LARGEST has no effect here with SMALL=1"),
         ("smoothing.sh", {"LOSSES": "mle mle"}, "LOSSES has mle twice: mle mle"),
         ("smoothing.sh", {"LOSSES": "mle seq-other-all"}, "there is no loss seq-other-all"),
         ("captions.sh", {"LOSSES": "mle other"}, "there is no loss other"),
