@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nmtgrid.base.spans import plural
 from nmtgrid.online.published import CURVES
 from recipes import claims
 from recipes.results import (
@@ -48,7 +49,10 @@ below ours, marked *published*; unless the corpus, the model and the length of t
 two are not comparable.
 
 BLEU is sacreBLEU's, in percent, on tokenised text with the signature
-`nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0`, unless a table names another.
+`nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0`, unless a table names another. ± is
+the standard deviation over seeds; where no number of seeds is given, there is one. p of two systems
+is that of a paired bootstrap of 1,000 samples by `analyze compare`, on detokenised text (`tok:13a`,
+`case:lc` where the corpus is lower-cased); p of reading policies is on tokenised text.
 Latency is in source tokens, by the thesis' definitions. [CLAIMS.md](CLAIMS.md) goes through the
 thesis claim by claim, [SMALL.md](SMALL.md) shows that every
 experiment runs, [PUBLISHED.md](PUBLISHED.md) has all published figures, and `benchmarks/results`
@@ -202,9 +206,14 @@ def _record(record: Record, heading: str) -> str:
         if part and len(columns(rows)) < 2:
             continue
         blocks += [f"{part[0].upper()}{part[1:].replace('_', ' ')}:"] if part else []
+        if "bucket" in rows[0]:
+            score = "mean sentence BLEU" if rows[0].get("by") == "difficulty" else "BLEU"
+            blocks.append(f"Of each system, {score} of the sentences of a bucket.")
         blocks.append(table_of(rows[:MAX_ROWS]).rstrip())
-        left = len(rows) - MAX_ROWS
-        blocks += [f"{left} more rows are in the JSON."] if left > 0 else []
+        if more := rows[MAX_ROWS:]:
+            # A table of its own: Markdown cannot fold a part of one.
+            head = f'<details markdown="1"><summary>{plural(len(more), "more row")}</summary>'
+            blocks += [head, table_of(more).rstrip(), "</details>"]
     signatures = sorted({
         str(value) for row in record["rows"] for column, value in row.items()
         if column.startswith("signature")

@@ -281,7 +281,7 @@ def test_policies_stand_in_rows_and_settings_in_columns() -> None:
     )
 
 
-def test_exits_show_the_point_with_the_best_bleu_and_fixed_exits_of_the_first_model() -> None:
+def test_exits_are_shown_by_fixed_settings_against_the_full_stack_of_the_same_model() -> None:
     def row(model: str, batch: int, method: str, speedup: float, bleu: float) -> results.Row:
         return {"model": model, "batch": batch, "method": method, "speedup": speedup,
                 "bleu": bleu, "average_exit": 2.04}  # fmt: skip
@@ -294,9 +294,11 @@ def test_exits_show_the_point_with_the_best_bleu_and_fixed_exits_of_the_first_mo
             ("aligned", "exit 2", 1.5, 29.0),
             ("aligned", "verified 1", 1.1, 30.0),
             ("aligned", "verified 2", 1.2, 30.0),
-            ("aligned", "confidence 1.5", 1.4, 28.0),
+            ("aligned", "confidence 1.5", 1.4, 29.95),
             ("aligned", "confidence 2", 1.3, 29.9),
-            ("geometric", "exit 2", 9.0, 9.0),
+            ("sequence", "full stack", 1.0, 32.0),
+            ("sequence", "exit 2", 9.0, 9.0),
+            ("sequence", "sequence predictor", 1.6, 30.5),
         )
     ]
     text = short_answers.short_answers(
@@ -304,12 +306,11 @@ def test_exits_show_the_point_with_the_best_bleu_and_fixed_exits_of_the_first_mo
     )
     assert (
         "\n| setting | all blocks | verified exits, same output | exit 2 | confidence "
-        "thresholds |\n"
-        "| --- | --- | --- | --- | --- |\n"
-        "| Multi30k De-En, d=128 | 30.0 | 1.21, 1.84 (30.0 at 2.0) | 1.51, 2.14 (29.0 at 2.0) | "
-        "1.31, 1.94 (29.9 at 2.0) |\n"
+        "thresholds | predictor for whole sentences |\n"
+        "| --- | --- | --- | --- | --- | --- |\n"
+        "| Multi30k De-En, d=128 | 30.0 | 1.11, 1.74 | 1.51, 2.14 (-1.0 at 2.0) | "
+        "1.31, 1.94 (-0.1 at 2.0) | 1.61, 2.24 (-1.5 at 2.0) |\n"
     ) in text
-    assert "geometric" not in text
 
 
 def test_parts_and_cells_of_a_page() -> None:
@@ -326,7 +327,10 @@ def test_parts_and_cells_of_a_page() -> None:
     assert "Names" not in text
     assert "| wait-k | 3 | 1.00 |" in text and "| wait-k | ∞ | 2.00 |" in text
     many = _record(small=False, rows=[{"n": n} for n in range(results_page.MAX_ROWS + 2)])
-    assert "2 more rows are in the JSON." in results_page.results_page({"a": many}, {})
+    assert (
+        '| 23 |\n\n<details markdown="1"><summary>2 more rows</summary>\n\n| n |\n| --- |\n| 24 |\n'
+        "| 25 |\n\n</details>\n"
+    ) in results_page.results_page({"a": many}, {})
     means = [
         {"mean": mean, "standard_deviation": spread}
         for mean, spread in ((1.0, None), (1.394, 0.00049), (0.0456, 0.0123), (2.0, 11.5))
