@@ -351,7 +351,7 @@ clock() {
         once "${results[-1]}/results.json" nmtgrid online-eval "$name=$HERE/online-seed$SEED" --data "$DATA" \
             --split test --clock --k "${K:-1..9:2}" --sentences "${SENTENCES:-200}" "${leave[@]}" --out "${results[-1]}"
     done
-    run nmtgrid analyze latency "${results[@]}" --metric ca-al --out "$HERE/clock-seed$SEED.png" \
+    run nmtgrid analyze latency "${results[@]}" --metric ca-al --corpus "$ON" --out "$HERE/clock-seed$SEED.png" \
         --json "$HERE/clock-seed$SEED.json"
     record exits-clock "Exits together with wait-k, on the clock" "$HERE/clock-seed$SEED.json" \
         "$HERE/clock-seed$SEED.png"

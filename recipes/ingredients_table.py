@@ -14,6 +14,7 @@ from pathlib import Path
 
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.metrics.quality import spread
+from recipes.pervasive_table import p_values
 from recipes.results import Row, read_json, write_table
 
 
@@ -40,14 +41,9 @@ def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:
 
 def _p_values(models: Sequence[Path]) -> str:
     """Return the p-value of BLEU against the step before, of each seed; nothing for the first."""
-    values = []
-    for model in models:
-        if (model / "compare.json").is_file():
-            tests = read_json(model / "compare.json")["tests"]
-            systems = next(m for t in tests for m in t["metrics"] if m["metric"] == "bleu")
-            p_value = systems["systems"][-1]["p_value"]
-            values.append("identical" if p_value is None else f"{p_value:.3f}")
-    return ", ".join(values)
+    compared = [model / "compare.json" for model in models]
+    values = [p_values(path) for path in compared if path.is_file()]
+    return ", ".join(f"{p:.3f}" for [p] in map(dict.values, values))
 
 
 def _ensemble(path: Path, seeds: Sequence[str]) -> Row:

@@ -11,7 +11,6 @@ python -m recipes.losses_table LOSS,ARCHITECTURE=FILE... --data DATA --out PREFI
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -20,9 +19,8 @@ from pathlib import Path
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.training_curves import read_run
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.metrics.quality import shown, spread
-from recipes import results
-from recipes.results import Row, read_json
+from nmtgrid.metrics.quality import spread
+from recipes.results import Row, read_json, write_table
 
 TRANSLATIONS = {"bleu_tokenized": "BLEU"}
 CAPTIONS = {"bleu_1": "BLEU-1", "bleu_4": "BLEU-4", "cider": "CIDEr"}
@@ -65,26 +63,6 @@ def minutes_of(metrics: Path, epoch: int) -> float:
     """Return how long training on `epoch` target tokens takes, validation not counted."""
     rate = read_run(metrics, "").tokens_per_second
     return epoch / rate / 60 if rate else math.nan
-
-
-def markdown(rows: Sequence[Row], scores: Mapping[str, str] = TRANSLATIONS) -> str:
-    """Return the table: losses in rows, architectures side by side."""
-    columns = [*scores.values(), "above mle", "minutes per epoch"]
-    names = list(dict.fromkeys(row["architecture"] for row in rows))
-    titles = [f"{name}: {title}" for name in names for title in columns]
-    lines = [["loss", *titles], ["---"] * (1 + len(titles))]
-    for loss in dict.fromkeys(row["loss"] for row in rows):
-        by_architecture = {row["architecture"]: row for row in rows if row["loss"] == loss}
-        cells = [cell for name in names for cell in _cells(by_architecture.get(name), scores)]
-        lines.append([loss, *cells])
-    return results.markdown(lines)
-
-
-def _cells(row: Row | None, scores: Mapping[str, str]) -> list[str]:
-    if row is None:
-        return ["-"] * (len(scores) + 2)
-    above = shown(row["above_mle"], "+z.2f") if "above_mle" in row else "-"
-    return [*(shown(row[score]) for score in scores), above, f"{row['minutes_per_epoch']:.2f}"]
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
@@ -131,11 +109,8 @@ def main() -> None:
     lengths = dataset.split("train").target_lengths
     scores = TRANSLATIONS if dataset.pictures is None else CAPTIONS
     rows = read(arguments.results, int(lengths.sum()) + len(lengths), scores)
-    table = markdown(rows, scores)
-    Path(f"{arguments.out}.md").write_text(table, encoding="utf-8")
-    Path(f"{arguments.out}.json").write_text(json.dumps(rows, indent=2) + "\n", encoding="utf-8")
+    write_table(rows, arguments.out)
     draw(rows, list(scores.values())[-1], Path(f"{arguments.out}.png"))
-    print(table, end="")
 
 
 if __name__ == "__main__":

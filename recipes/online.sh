@@ -150,7 +150,7 @@ draw() {
     for seed in $SEEDS; do
         for name in "$@"; do results+=("$HERE/eval/$name-seed$seed"); done
     done
-    run nmtgrid analyze latency "${results[@]:0:$#}" "${PUBLISHED[@]}" --out "$HERE/figure-$figure.png"
+    run nmtgrid analyze latency "${results[@]:0:$#}" "${PUBLISHED[@]}" --corpus "$ON" --out "$HERE/figure-$figure.png"
     run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --start "$1" --out "$HERE/figure-$figure"
     record "figure-$figure" "${TITLES[${figure%%-*}]}" "$HERE/figure-$figure.json" \
         "$HERE/figure-$figure.png"

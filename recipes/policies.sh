@@ -143,7 +143,7 @@ curves=()
 for folder in "${results[@]}"; do
     case "$folder" in *"-seed$first") curves+=("$folder") ;; esac
 done
-run nmtgrid analyze latency "${curves[@]}" --out "$HERE/curves.png"
+run nmtgrid analyze latency "${curves[@]}" --corpus "$ON" --out "$HERE/curves.png"
 record policies "Reading policies" "$HERE/table.json" "$HERE/curves.png"
 
 # What they cost, in processor time and in turn.

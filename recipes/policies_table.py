@@ -20,7 +20,7 @@ from nmtgrid.analysis.latency import AREA_METRICS
 from nmtgrid.base.errors import NmtgridError
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.areas import Area, SettingScores, areas
-from nmtgrid.metrics.latency import sentence_latency
+from nmtgrid.metrics.latency import sentence_latency, token_delays
 from nmtgrid.metrics.ngrams import bleu_counts, words
 from nmtgrid.metrics.quality import spread, tokenizer
 from nmtgrid.online.settings import KINDS, Setting
@@ -85,10 +85,9 @@ class System:
         for setting in settings:
             traces = list(read_traces(self._folder / f"{setting.slug}.traces.jsonl"))
             hypotheses = [cut(language.join(trace.target)) for trace in traces]
-            # The end symbol counts on neither side.
             sizes = [len(trace.source) for trace in traces]
             delays = [
-                [min(reads, size) for reads in (trace.reads or ())[: len(trace.target)]]
+                token_delays(trace.reads or (), size, len(trace.target))
                 for trace, size in zip(traces, sizes, strict=True)
             ]
             latency = sentence_latency(delays, sizes)

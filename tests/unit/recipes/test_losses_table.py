@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from recipes.results import table_of
 from tests.conftest import recipe_module
 
 losses_table = recipe_module("losses_table")
@@ -41,12 +42,12 @@ def test_gains_are_of_one_seed(tmp_path: Path) -> None:
     assert smoothed["above_mle"] == {"mean": 3.0, "standard_deviation": pytest.approx(2**0.5)}
     # 240 target tokens at two a second.
     assert smoothed["minutes_per_epoch"] == pytest.approx(2.0)
-    lines = losses_table.markdown([plain, smoothed]).splitlines()
-    assert lines[2] == "| mle | 20.00 ± 10.00 | - | 2.00 |"
-    assert lines[3].endswith("| +3.00 ± 1.41 | 2.00 |")
+    lines = table_of([plain, smoothed]).splitlines()
+    assert lines[2] == "| mle | bilstm | 3 | 20.00 ± 10.00 | 2.00 |  |"
+    assert lines[3].endswith("| 2.00 | 3.00 ± 1.41 |")
 
 
-def test_what_was_not_trained_is_a_dash(tmp_path: Path) -> None:
+def test_another_architecture_is_nothing_to_lie_above(tmp_path: Path) -> None:
     rows = losses_table.read(
         [
             f"mle,bilstm={_model(tmp_path / 'a', 1, 20.0)}",
@@ -55,9 +56,9 @@ def test_what_was_not_trained_is_a_dash(tmp_path: Path) -> None:
         240,
     )
     assert "above_mle" not in rows[1] and rows[1]["bleu_tokenized"]["standard_deviation"] is None
-    table = losses_table.markdown(rows)
-    assert "| mle | 20.00 | - | 2.00 | - | - | - |" in table
-    assert "| tok | - | - | - | 25.00 | - | 2.00 |" in table
+    named = [(row["loss"], row["architecture"], row["bleu_tokenized"]["mean"]) for row in rows]
+    assert named == [("mle", "bilstm", 20.0), ("tok", "pervasive", 25.0)]
+    assert [row["minutes_per_epoch"] for row in rows] == pytest.approx([2.0, 2.0])
 
 
 def test_captions_gain_cider(tmp_path: Path) -> None:
@@ -65,9 +66,10 @@ def test_captions_gain_cider(tmp_path: Path) -> None:
     plain = _model(tmp_path / "a", 1, 0.0, bleu_1=60.0, bleu_4=20.0, cider=90.0)
     better = _model(tmp_path / "b", 1, 0.0, bleu_1=61.0, bleu_4=19.0, cider=95.5)
     rows = losses_table.read([f"mle,lstm={plain}", f"tok,lstm={better}"], 240, scores)
-    table = losses_table.markdown(rows, scores)
-    assert "| mle | 60.00 | 20.00 | 90.00 | - | 2.00 |" in table
-    assert "| tok | 61.00 | 19.00 | 95.50 | +5.50 | 2.00 |" in table
+    means = [[row[name]["mean"] for name in scores] for row in rows]
+    assert means == [[60.0, 20.0, 90.0], [61.0, 19.0, 95.5]]
+    assert "above_mle" not in rows[0] and rows[1]["above_mle"]["mean"] == 5.5
+    assert [row["minutes_per_epoch"] for row in rows] == pytest.approx([2.0, 2.0])
 
 
 def test_the_picture_shows_what_lies_beside_mle(
