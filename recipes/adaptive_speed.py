@@ -114,6 +114,7 @@ def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[
                 {
                     "model": name, "batch": size, "method": decoded[0].system.name, **row,
                     "bleu": measured.bleu if len(samples) == len(every) else None,
+                    "signature_bleu": measured.signature,
                     "average_exit": measured.average_exit,
                     "mflops": None if flops is None else flops / 1e6, "sentences": len(samples),
                 }

@@ -45,11 +45,12 @@ def exits(names: Sequence[str], folder: Path, seeds: Sequence[str], split: str) 
                 "seeds": " ".join(seeds),
                 "updates": round(statistics.mean(run["updates"] for run in runs)),
                 "random": spread([_bleu(tuning["uniform"], split) for tuning in tunings]),
+                "signature_bleu": tunings[0]["signature_bleu"],
             }
             | _over_seeds(scores)
         )
     numbers = sorted({key for row in rows for key in row if key.isdigit()}, key=int)
-    names = ["system", "seeds", "updates", "random", *numbers, "mean"]
+    names = ["system", "seeds", "updates", "random", *numbers, "mean", "signature_bleu"]
     return [{name: row.get(name) for name in names} for row in rows]
 
 
@@ -72,6 +73,7 @@ def sweep(named: Sequence[str]) -> list[Row]:
                 "sigma": float(sigma),
                 "average_exit": values["average_exit"],
                 "bleu": values["bleu_tokenized"],
+                "signature_bleu": values["signature_bleu_tokenized"],
             }
         )
     return rows

@@ -47,6 +47,8 @@ def read(named: Sequence[str], epoch: int, scores: Mapping[str, str] = TRANSLATI
             **{score: spread([float(row[score]) for row in values.values()]) for score in scores},
             "minutes_per_epoch": statistics.mean(minutes),
         }  # fmt: skip
+        any_seed = next(iter(values.values()))
+        row |= {f"signature_{score}": any_seed[f"signature_{score}"] for score in scores}
         if loss != "mle" and (shared := sorted(values.keys() & plain.keys())):
             row["above_mle"] = spread([values[seed][last] - plain[seed][last] for seed in shared])
         rows.append(row)

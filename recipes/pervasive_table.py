@@ -97,9 +97,11 @@ def _scores(models: Sequence[Path]) -> Row:
             # An earlier run of the first seed may have had other BEAMS.
             if not all((model / path.name).is_file() for model in models):
                 continue
+            scores = [read_json(model / path.name) for model in models]
             row[f"{split}_{path.stem.rsplit('-')[-1]}"] = spread(
-                [read_json(model / path.name)["bleu_tokenized"] for model in models]
+                [each["bleu_tokenized"] for each in scores]
             )
+            row["signature_bleu"] = scores[0]["signature_bleu_tokenized"]
     return row
 
 

@@ -216,7 +216,7 @@ def _record(record: Record, heading: str) -> str:
             blocks += [head, table_of(more).rstrip(), "</details>"]
     signatures = sorted({
         str(value) for row in record["rows"] for column, value in row.items()
-        if column.startswith("signature")
+        if column.startswith("signature") and value
     })  # fmt: skip
     names = ", ".join(f"`{signature}`" for signature in signatures)
     blocks += [f"Signatures: {names}."] if names else []

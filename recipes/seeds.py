@@ -132,11 +132,12 @@ def _rows(
 
 
 def _texts(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return what a row is about: its columns of text, but for those of the seeds."""
+    """Return what a row is about: its columns of text, without signatures and those of seeds."""
     return tuple(
         (name, value)
         for name, value in row.items()
-        if isinstance(value, str) and not (name in EACH_SEED or name.endswith("_95_%"))
+        if isinstance(value, str)
+        and not (name in EACH_SEED or name.endswith("_95_%") or name.startswith("signature"))
     )
 
 

@@ -15,8 +15,10 @@ losses_table = recipe_module("losses_table")
 def _model(folder: Path, seed: int, bleu: float, **more: float) -> str:
     """Write what one training leaves: 10 tokens in 5 seconds, then 30 in 15."""
     folder.mkdir()
+    scores = {"bleu_tokenized": bleu, **more}
+    scores |= {f"signature_{name}": f"S of {name}" for name in scores}
     (folder / "config.json").write_text(json.dumps({"settings": {"training": {"seed": seed}}}))
-    (folder / "test.json").write_text(json.dumps({"bleu_tokenized": bleu, **more}))
+    (folder / "test.json").write_text(json.dumps(scores))
     updated = {"event": "updated", "nll": 1, "learning_rate": 1, "gradient_norm": 1}
     events = [
         {"update": 1, "minutes": 1, **updated, "tokens": 10, "tokens_per_second": 2},
@@ -39,6 +41,7 @@ def test_gains_are_of_one_seed(tmp_path: Path) -> None:
     assert plain["bleu_tokenized"] == {"mean": 20.0, "standard_deviation": 10.0}
     assert "above_mle" not in plain
     assert smoothed["seeds"] == 3
+    assert smoothed["signature_bleu_tokenized"] == "S of bleu_tokenized"
     assert smoothed["above_mle"] == {"mean": 3.0, "standard_deviation": pytest.approx(2**0.5)}
     # 240 target tokens at two a second.
     assert smoothed["minutes_per_epoch"] == pytest.approx(2.0)
@@ -153,6 +156,7 @@ def test_exits_and_decoders_of_their_depths_share_columns(tmp_path: Path) -> Non
                 {"exit": 3, "bleu": 18.0 + above},
             ],
             "uniform": {"bleu": 11.0},
+            "signature_bleu": "S",
         }
         tuned = tmp_path / f"eval/aligned-fixed-seed{seed}/results.json"
         done = tmp_path / f"aligned-seed{seed}/done.json"
@@ -160,7 +164,9 @@ def test_exits_and_decoders_of_their_depths_share_columns(tmp_path: Path) -> Non
             path.parent.mkdir(parents=True)
             path.write_text(json.dumps(content))
     baselines, aligned = table.exits(["aligned"], tmp_path, ["1", "2"], "tuned")
-    assert [*baselines] == [*aligned] == ["system", "seeds", "updates", "random", *"123", "mean"]
+    assert [*baselines] == [*aligned] == [
+        "system", "seeds", "updates", "random", *"123", "mean", "signature_bleu"
+    ]  # fmt: skip
     assert (baselines["system"], baselines["random"], baselines["2"]) == ("baselines", None, None)
     assert (aligned["seeds"], aligned["updates"]) == ("1 2", 115)
     means = [baselines[name]["mean"] for name in ("1", "3", "mean")]

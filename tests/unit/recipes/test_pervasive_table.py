@@ -48,14 +48,16 @@ def test_buckets_have_intervals_where_there_are_any(tmp_path: Path) -> None:
 
 def test_scores_are_of_what_all_seeds_have(tmp_path: Path) -> None:
     """The first seed may have been translated with more beams, in an earlier run."""
+    scored = {"bleu_tokenized": 30.0, "signature_bleu_tokenized": "S"}
     trained = {"parameters": 9, "updates": 1, "epochs": 1, "minutes": 1, "valid_nll": 2.0}
     for seed, beams in (("1", (1, 5)), ("2", (1,))):
         model = tmp_path / f"a-seed{seed}"
         model.mkdir()
         (model / "done.json").write_text(json.dumps(trained))
         for beam in beams:
-            (model / f"test-beam{beam}.json").write_text('{"bleu_tokenized": 30.0}')
+            (model / f"test-beam{beam}.json").write_text(json.dumps(scored))
     (tmp_path / "a-seed1/valid-forced.json").write_text('{"perplexity": 4.0}')
     (row,) = pervasive_table.scores({"a": str(tmp_path / "a")}, ["1", "2"])
     assert row["test_beam1"] == {"mean": 30.0, "standard_deviation": 0.0}
     assert "test_beam5" not in row and "valid_perplexity" not in row
+    assert row["signature_bleu"] == "S"
