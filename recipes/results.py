@@ -46,6 +46,13 @@ WRITTEN = {
     "beam1": "BLEU, greedy", "beam5": "BLEU, beam 5",
 }  # fmt: skip
 """How words in names of columns are written in headings."""
+HEADINGS = {
+    "greedy": "BLEU, greedy", "training_speed": "training, target tokens/s",
+    "decoding_speed": "greedy decoding, target tokens/s", "mflops": "MFLOPs per token",
+    "label": "budget of average exit, or exit", "share": "time / that of the full stack",
+    "words that decided": "words measured",
+}  # fmt: skip
+"""Columns whose names do not say what they are."""
 
 Row = dict[str, Any]
 
@@ -226,7 +233,7 @@ def table_of(rows: Sequence[Row]) -> str:
 
 def heading(name: str) -> str:
     """Return the heading of a column: `valid_nll` is "valid NLL"."""
-    return " ".join(WRITTEN.get(word, word) for word in name.split("_"))
+    return HEADINGS.get(name) or " ".join(WRITTEN.get(word, word) for word in name.split("_"))
 
 
 def write_table(rows: Sequence[Row], prefix: str) -> None:
