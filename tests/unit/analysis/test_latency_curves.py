@@ -92,6 +92,49 @@ def test_points_far_below_the_others_do_not_flatten_the_curves(
     assert not text_faults(figures[0])
 
 
+@pytest.mark.parametrize(
+    ("low", "level", "left_out"),
+    [
+        # 24.8 is below 25 too, but nearer to 25.2 than a tenth of the span up to 35.5.
+        ((3.0, 24.8, 25.2), 30.0, [3.0]),
+        # To leave out 21 would gain little: 4.2 of the 14.5 from there to 35.5.
+        ((21.0, 25.2, 25.5), 30.0, []),
+        # The best point of a curve is shown, however low, and so is a level.
+        ((2.0, 3.0, 20.0), 30.0, [2.0, 3.0]),
+        ((3.0, 25.2, 25.5), 20.0, [3.0]),
+        # Of a weak system too; without its other points the span would be hardly less.
+        ((5.0, 8.0, 12.0), 30.0, []),
+    ],
+)
+def test_a_scale_is_cut_where_that_shows_more(
+    low: tuple[float, ...],
+    level: float,
+    left_out: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand: quartiles of 30, 30.5 ... 35.5 and three below are 30.25 and 33.75: 25 and up stay.
+
+    No marker is cut in two by the lower edge.
+    """
+    figures = drawn_figures(monkeypatch)
+    points = [CurvePoint((float(n),), 30 + n / 2) for n in range(12)]
+    ours = [CurvePoint((n - 3.0,), y) for n, y in enumerate(low)]
+    draw_tradeoff(
+        [TradeoffCurve("ours", ours, "wait-k"), TradeoffCurve("theirs", points, "wait-k", True)],
+        tmp_path / "curve.png", title="T", x_labels=["x"], y_label="y", levels=[Level("", level)],
+    )  # fmt: skip
+    (axes,) = figures[0].axes
+    notes = [text.get_text() for text in axes.texts if "below this scale" in text.get_text()]
+    count = f"{len(left_out)} point{'s' if len(left_out) > 1 else ''} below this scale"
+    assert notes == ([count] if left_out else [])
+    bottom = axes.get_ylim()[0]
+    assert [y for y in low if y < bottom] == left_out and bottom < level
+    radius = (4.4 / 2 + 0.7) / 72 * figures[0].dpi
+    for y in low:
+        assert abs(axes.transData.transform((0.0, y))[1] - axes.bbox.y0) > radius
+
+
 @pytest.mark.parametrize(("x", "y"), [(6.314, 0.0), (0.62, 27.1), (-0.4, 27.1), (0.0, 0.0)])
 def test_a_single_point_has_a_scale_that_can_be_read(
     x: float, y: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
