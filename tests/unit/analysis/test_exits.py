@@ -340,6 +340,44 @@ def test_one_name_is_pooled_by_what_was_tuned_on() -> None:
     assert [curve.name for curve in apart][:2] == ["ours", "theirs"]
 
 
+def test_exits_of_two_models_are_told_apart() -> None:
+    """Each model has fixed, verified and random exits of its own; baselines are of neither."""
+    point = [row(28, 1.4, budget=1.5)]
+    ours, theirs = results(point), results(point) | {"full": row(31, 2, 4.0)}
+    theirs["fixed"] = [row(25, 1, exit=1), row(31, 2, 4.0, exit=2)]
+    theirs["baselines"] = [
+        row(21.5, 1, name="b") | {"depth": 1}, row(24, 2, name="c") | {"depth": 2},
+    ]  # fmt: skip
+    tunings = [parse_tuning(ours), parse_tuning(theirs, "theirs")]
+    curves = {
+        curve.name: [mark.bleu for mark in curve.points]
+        for curve in exit_curves(tunings, seconds=True)
+    }
+    # On the test split each BLEU is lower by 1.
+    assert curves == {
+        "ours": [27], "theirs": [27],
+        "ours: fixed exits": [19, 29], "theirs: fixed exits": [24, 30],
+        "ours: verified exits": [29], "theirs: verified exits": [29],
+        "ours: random exits": [21], "theirs: random exits": [21],
+        "decoders trained separately": [20.5, 23],
+    }  # fmt: skip
+    section = tuning_section(tunings)
+    assert {cells[0] for cells in section.tables[0].rows} == set(curves)
+    fixed = [entry for entry in section.values["rows"] if entry["system"] == "fixed exits"]
+    assert [(entry["of"], entry["label"]) for entry in fixed] == [
+        ("ours", "1"), ("ours", "2"), ("theirs", "1"), ("theirs", "2"),
+    ]  # fmt: skip
+    # The exits of one model that was tuned twice are shown once.
+    again = exit_curves([parse_tuning(ours), parse_tuning(ours, "again")], seconds=True)
+    assert [curve.name for curve in again] == [
+        "ours", "again", "fixed exits", "verified exits", "random exits",
+        "decoders trained separately",
+    ]  # fmt: skip
+    # Of one name, the best of each exit stands for all.
+    pooled = exit_curves([parse_tuning(ours), parse_tuning(theirs, "ours")], seconds=True)
+    assert [mark.bleu for mark in pooled[1].points] == [24, 30]
+
+
 def test_reading(tmp_path: Path) -> None:
     (tmp_path / "results.json").write_text(json.dumps(results([row(28, 1.4, budget=1.5)])))
     assert read_tuning(tmp_path).name == "ours" and read_tuning(tmp_path, "x").name == "x"
