@@ -20,7 +20,7 @@ from pathlib import Path
 from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
 from nmtgrid.analysis.alignment.aligner import Advance, link_pairs, read_words
-from nmtgrid.analysis.latency import read_areas, read_online_results
+from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker, naming_corpus
 from nmtgrid.analysis.quality import buckets, compare, difficulty, lengths
 from nmtgrid.analysis.quality.buckets import Property
@@ -116,10 +116,11 @@ def sections(
         yield from _text_sections(inputs, evaluation, advance)
     # The order is that of the page: from the whole to the details.
     if inputs.latency:
-        named = [*map(split_label, inputs.latency)]
-        results = [result for name, path in named for result in read_online_results(path, name)]
-        areas = [row for name, path in named for row in read_areas(path, name)]
-        yield latency.latency_section(results, areas=areas)
+        read = [read_online_results(path, name) for name, path in map(split_label, inputs.latency)]
+        yield latency.latency_section(
+            [result for results, _ in read for result in results],
+            areas=[area for _, areas in read for area in areas],
+        )
     if online := inputs.systems_with("reads"):
         traced = {name: inputs.traces[path] for name, path in online.items()}
         paths.check_traced(online, traced)

@@ -97,6 +97,8 @@ def test_the_text_of_a_dataset_is_advised_to_learn_alignments_from(
         monkeypatch.setattr(align, "LEAST_PAIRS", least)
         assert main(command) == 0
         assert ("learned from only 5 pairs" in " ".join(capsys.readouterr().err.split())) == warned
+    align.warn_of_little(1)
+    assert "learned from only 1 pair:" in " ".join(capsys.readouterr().err.split())
 
 
 def test_paths_of_two_systems(home: Path, tmp_path: Path) -> None:
@@ -270,6 +272,13 @@ def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFi
             message = " ".join(capsys.readouterr().err.split())
             assert ("`one` is in lower case and the references are not" in message) == is_warned
             assert ("add `--lowercase` or give the dataset with `--data`" in message) == is_warned
+    # The dataset that is given has capitals: to give it again would change nothing.
+    data = text_data(files, {"de": list("abcde"), "en": [line.title() for line in REFERENCE]})
+    capsys.readouterr()
+    run(files, "compare", "one", "--data", data)
+    message = " ".join(capsys.readouterr().err.split())
+    assert "`one` is in lower case" in message and "add `--lowercase`." in message
+    assert "--data" not in message
 
 
 def test_traces_of_another_source_are_warned_of(
