@@ -290,7 +290,7 @@ def draw_tradeoff(
     """Draw the curves into `path` (.png or .svg), a diagram for each of `x_labels`.
 
     A diagram in which no point has a cost is left out, and so are points that are no numbers.
-    A few points far below all others (`_least_shown`) would flatten the curves: the scales begin
+    A few points far below all others (`_ends`) would flatten the curves: the scales begin
     above them, and a note counts them. No curve loses all its points. Raises ConfigError for
     another kind of file.
     """
@@ -300,10 +300,7 @@ def draw_tradeoff(
         if (points := [point for point in curve.points if _is_number(point)])
     ]
     shown = [index for index in range(len(x_labels)) if any(_points(c, index) for c in curves)]
-    # The best point of each curve in each diagram is shown, and each level.
-    kept = [max(p.bleu for p in own) for c in curves for i in shown if (own := _points(c, i))]
-    kept += [level.bleu for level in levels]
-    least = _least_shown([point.bleu for curve in curves for point in curve.points], kept)
+    ends = _ends(curves, shown, levels)
     references = [curve for curve in curves if curve.is_reference]
     # Many curves lie close, and their legend is long.
     is_crowded = len(references) > _FEW_REFERENCES
@@ -326,8 +323,7 @@ def draw_tradeoff(
                 letters = 40 if curve.is_reference else 30
                 lines += axes.plot(x, y, label=legend_label(curve.name, letters, 3), **look)
             lines += [_draw_level(axes, level, curves, looks) for level in levels]
-            own = [point for curve in curves for point in _points(curve, index)]
-            _begin_at(axes, own, index, (least, max(kept)))
+            _begin_at(axes, [p for curve in curves for p in _points(curve, index)], index, ends)
         for axes in panels:
             axes.grid()
         if lines:
@@ -337,29 +333,34 @@ def draw_tradeoff(
         # The legend takes room: where labels fit is known with it alone.
         for axes, index in zip(panels, shown, strict=False):
             visible = [
-                dataclasses.replace(curve, points=[p for p in curve.points if p.bleu >= least])
+                dataclasses.replace(curve, points=[p for p in curve.points if p.bleu >= ends[0]])
                 for curve in curves
             ]
             _label_curves(axes, index, visible, looks, names_alone=is_crowded)
 
 
-def _least_shown(values: Sequence[float], kept: Sequence[float]) -> float:
-    """Return the least BLEU to show: of many values, the least that is no low outlier.
+def _ends(
+    curves: Sequence[TradeoffCurve], shown: Sequence[int], levels: Sequence[Level]
+) -> tuple[float, float]:
+    """Return the least BLEU to show, of many values the least that is no low outlier; the greatest.
 
-    A low outlier lies more than 1.5 interquartile ranges below the first quartile (Tukey, 1977),
-    and below all that must be `kept`. Outliers stay unless they span more than the other values.
+    A low outlier lies more than 1.5 interquartile ranges below the first quartile (Tukey, 1977).
+    The best point of each curve in each diagram is none, and neither is a level. Outliers are shown
+    unless they span more than the other values.
     """
+    values = [point.bleu for curve in curves for point in curve.points]
+    kept = [max(p.bleu for p in own) for c in curves for i in shown if (own := _points(c, i))]
+    kept += [level.bleu for level in levels]
+    lowest, top = min(values, default=0.0), max(kept, default=0.0)
     if len(values) < _MANY_POINTS:
-        return min(values, default=0.0)
+        return lowest, top
     first, _, third = statistics.quantiles(values, method="inclusive")
-    fence = min(first - 1.5 * (third - first), *kept)
-    lowest, least = min(values), max(kept)
-    top = least
+    fence, least = min(first - 1.5 * (third - first), *kept), top
     for value in sorted([*values, *kept], reverse=True):
         # What is left out must lie outside the scale, which begins a little below the least.
         if value >= min(fence, least - (_AIR + _MARKER) * (top - least)):
             least = value
-    return least if least - lowest > top - least else lowest
+    return least if least - lowest > top - least else lowest, top
 
 
 def _begin_at(
