@@ -204,6 +204,29 @@ def test_traces_of_another_source_are_warned_of(
     assert message.count("The source of") == 1
 
 
+def test_a_report_warns_of_verified_exits_and_of_another_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each once, though both exits and scores are of the same traces."""
+    files = []
+    for name, source in (("free", "ein Haus"), ("drafted", "zwei Hunde")):
+        traces = [trace(n, "a b", [1, 2, 2], [0.5, 0.5, 0.5], source) for n in (1, 2)]
+        is_verified = name == "drafted"
+        traces = [
+            dataclasses.replace(each, exit_scores=None, num_exits=2, verified=is_verified)
+            for each in traces
+        ]
+        files.append(str(write(tmp_path / f"{name}.jsonl", traces)))
+    (tmp_path / "reference").write_text("a b\nb a\n")
+    command = ["analyze", "report", *files, "-r", str(tmp_path / "reference"), "--bootstrap", "5"]
+    assert main([*command, "--out", str(tmp_path / "page.html")]) == 0
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.count("with verified exits these averages show") == 1
+    assert "`drafted`: with verified exits" in message
+    assert message.count("The source of `drafted` differs from that of `free`") == 1
+    assert message.count("The source of") == 1
+
+
 def test_what_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     good = write(tmp_path / "good.jsonl", ALL)
     plain = write(tmp_path / "plain.jsonl", [trace(1, "a", None, [0.5, 0.5])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from collections.abc import Callable, Iterable
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from nmtgrid.analysis.quality.compare import ComparisonOptions
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.cli.analyze import align
+from nmtgrid.cli.analyze.quality import CompareArguments
 from nmtgrid.cli.app import main
 from nmtgrid.cli.decode.run import scores as decode_scores
 from nmtgrid.data.dataset import Dataset
@@ -259,6 +262,13 @@ def test_compare(files: Path) -> None:
     assert result["examples"][0]["better_second"][0]["line"] in (3, 4)
 
 
+def test_a_comparison_has_the_same_defaults_in_a_report() -> None:
+    command = CompareArguments(systems=["a"])
+    # A page tests with its own number of samples.
+    for field in dataclasses.fields(ComparisonOptions):
+        assert getattr(command, field.name) == field.default, field.name
+
+
 def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(files / "cased", [line.capitalize() for line in REFERENCE])
     for options, is_warned in (
@@ -275,7 +285,7 @@ def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFi
     # The dataset that is given has capitals: to give it again would change nothing.
     data = text_data(files, {"de": list("abcde"), "en": [line.title() for line in REFERENCE]})
     capsys.readouterr()
-    run(files, "compare", "one", "--data", data)
+    run(files, "compare", "one", "--data", str(data))
     message = " ".join(capsys.readouterr().err.split())
     assert "`one` is in lower case" in message and "add `--lowercase`." in message
     assert "--data" not in message
@@ -363,7 +373,7 @@ def test_scores_on_a_dataset_are_those_of_decode(
     ):
         assert words in refused("analyze", "compare", text, *options)
     write(tmp_path / "short", lines[:3])
-    message = refused("analyze", "compare", tmp_path / "short", "--data", data)
+    message = refused("analyze", "compare", tmp_path / "short", "--data", str(data))
     assert "test.tr:4: it has 8 lines, but" in message and "short has 3" in message
 
 
