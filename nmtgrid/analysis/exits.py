@@ -106,15 +106,30 @@ def read_exits(
     Raises InputError for files of different lengths, without exits, or without such a line.
     """
     traces = {name: list(read_traces(path)) for name, path in files.items()}
-    systems = [exits_of_traces(name, traces[name], files[name], lines, count) for name in files]
+    systems = exits_of_systems(files, traces, lines, count, warn)
     check_lengths({path: len(traces[name]) for name, path in files.items()})
     for mismatch in source_mismatches({n: [*map(joined_source, traces[n])] for n in files}):
         warn(mismatch)
-    for name in files:
-        if any(trace.verified for trace in traces[name]):
+    return systems
+
+
+def exits_of_systems(
+    files: Mapping[str, Path],
+    traces: Mapping[str, Sequence[Trace]],
+    lines: Sequence[int] = (),
+    count: int = 3,
+    warn: Callable[[str], None] = lambda message: None,
+) -> list[ExitTraces]:
+    """Return the exits in traces that came from `files`; `warn` is called for verified exits.
+
+    See `read_exits`, which also compares lengths and sources.
+    """
+    systems = [exits_of_traces(name, traces[name], files[name], lines, count) for name in files]
+    for system in systems:
+        if system.accepted_drafts is not None:
             warn(
-                f"`{name}`: with verified exits these averages show how many drafts were accepted, "
-                "not how many blocks ran, which `decode --json` reports."
+                f"`{system.system}`: with verified exits these averages show how many drafts were "
+                "accepted, not how many blocks ran, which `decode --json` reports."
             )
     return systems
 

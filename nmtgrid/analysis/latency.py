@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from nmtgrid.analysis.plotting.lines import CurvePoint, Level, TradeoffCurve, draw_tradeoff
-from nmtgrid.analysis.section import Cell, Parsed, Picture, Section, Table, read_result_file
+from nmtgrid.analysis.section import (
+    Cell,
+    Picture,
+    Section,
+    Table,
+    format_interval,
+    read_result_file,
+)
 from nmtgrid.analysis.systems import corpus_title, shared_corpus
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import nan_to_none
@@ -197,14 +204,19 @@ class _Results(Record):
         ]
 
 
-def read_online_results(path: Path, name: str | None = None) -> list[OnlineResult]:
-    """Return the results in a file or folder; `name` renames its only system.
+def read_online_results(
+    path: Path, name: str | None = None
+) -> tuple[list[OnlineResult], list[CurveArea]]:
+    """Return the results in a file or folder, and the areas; `name` renames the only system.
 
-    Raises InputError for what is no result of an online evaluation, StorageError for no file.
+    Early versions computed no areas. Raises InputError for what is no result of an online
+    evaluation, StorageError for no file.
     """
-    results = _read(path, _Results.results)
+    results, areas = read_result_file(
+        path, _parse, content="results of an online evaluation", advice=_ADVICE
+    )
     if name is None:
-        return results
+        return results, areas
     systems = {result.system for result in results}
     if len(systems) > 1:
         raise InputError(
@@ -212,23 +224,15 @@ def read_online_results(path: Path, name: str | None = None) -> list[OnlineResul
             "Leave the name out.",
             path=path,
         )
-    return [dataclasses.replace(result, system=name, model="") for result in results]
+    return (
+        [dataclasses.replace(result, system=name, model="") for result in results],
+        [dataclasses.replace(area, system=name) for area in areas],
+    )
 
 
-def read_areas(path: Path, name: str | None = None) -> list[CurveArea]:
-    """Return the areas in a file or folder; `name` renames its only system.
-
-    Early versions computed none. Raises as `read_online_results` does.
-    """
-    rows = _read(path, lambda results: results.areas)
-    return [dataclasses.replace(row, system=name or row.system) for row in rows]
-
-
-def _read(path: Path, parse: Callable[[_Results], Parsed]) -> Parsed:
-    return read_result_file(
-        path, lambda values: parse(convert(values, _Results)),
-        content="results of an online evaluation", advice=_ADVICE,
-    )  # fmt: skip
+def _parse(values: Any) -> tuple[list[OnlineResult], list[CurveArea]]:
+    read = convert(values, _Results)
+    return read.results(), [*read.areas]
 
 
 def latency_curves(
@@ -484,10 +488,10 @@ def area_table(areas: Sequence[CurveArea]) -> Table:
 
 
 def _cells(row: CurveArea, baselines: bool) -> list[Cell]:
-    interval = None if row.interval is None else "{:+.2f} to {:+.2f}".format(*row.interval)
     p_value = None if row.p_value is None else f"{row.p_value:.3f}"
-    difference = None if row.difference is None else f"{row.difference:+.2f}"
+    difference = None if row.difference is None else f"{row.difference:+.2f}".replace("-", "−")
     ends = (row.low, row.high)
     baseline = [row.baseline or row.system] if baselines else []
+    interval = format_interval(row.interval, 2, "+")
     figures = (row.metric.upper(), difference, interval, p_value, *ends)
     return [row.system, row.curve, *baseline, *figures]

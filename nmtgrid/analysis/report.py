@@ -20,11 +20,11 @@ from pathlib import Path
 from nmtgrid.analysis import exits, latency, paths, training_curves, tuning
 from nmtgrid.analysis.alignment import models as alignment_models
 from nmtgrid.analysis.alignment.aligner import Advance, link_pairs, read_words
-from nmtgrid.analysis.latency import read_areas, read_online_results
+from nmtgrid.analysis.latency import read_online_results
 from nmtgrid.analysis.plotting.figure import COLOURS, INK, PALE, as_text, darker, naming_corpus
 from nmtgrid.analysis.quality import buckets, compare, difficulty, lengths
-from nmtgrid.analysis.quality.buckets import Property
 from nmtgrid.analysis.quality.evaluation import Evaluation
+from nmtgrid.analysis.quality.names import Property
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.analysis.systems import is_traces, named_files
 from nmtgrid.analysis.training_curves import read_runs
@@ -32,7 +32,6 @@ from nmtgrid.analysis.tuning import read_tuning
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.metrics.bootstrap import RESAMPLES
-from nmtgrid.metrics.quality import most_samples
 from nmtgrid.search.traces import Trace, read_traces
 
 _LIGHT = {
@@ -116,10 +115,11 @@ def sections(
         yield from _text_sections(inputs, evaluation, advance)
     # The order is that of the page: from the whole to the details.
     if inputs.latency:
-        named = [*map(split_label, inputs.latency)]
-        results = [result for name, path in named for result in read_online_results(path, name)]
-        areas = [row for name, path in named for row in read_areas(path, name)]
-        yield latency.latency_section(results, areas=areas)
+        read = [read_online_results(path, name) for name, path in map(split_label, inputs.latency)]
+        yield latency.latency_section(
+            [result for results, _ in read for result in results],
+            areas=[area for _, areas in read for area in areas],
+        )
     if online := inputs.systems_with("reads"):
         traced = {name: inputs.traces[path] for name, path in online.items()}
         paths.check_traced(online, traced)
@@ -132,10 +132,9 @@ def sections(
         tuned = map(split_label, inputs.depth)
         yield tuning.tuning_section([read_tuning(path, name) for name, path in tuned])
     if early := inputs.systems_with("exits"):
-        exit_traces = [
-            exits.exits_of_traces(name, inputs.traces[path], path, lines)
-            for name, path in early.items()
-        ]
+        traced = {name: inputs.traces[path] for name, path in early.items()}
+        # Their sources have been compared: the evaluation has all systems.
+        exit_traces = exits.exits_of_systems(early, traced, lines, warn=console.warn)
         section = exits.exits_section(exit_traces, references)
         yield dataclasses.replace(section, corpus=corpus)
     if aligned := inputs.systems_with("alignment"):
@@ -153,11 +152,7 @@ def _text_sections(
     inputs: ReportInputs, evaluation: Evaluation, advance: Advance
 ) -> Iterator[Section]:
     """Yield the sections on translations and references, and on difficulty if there is a source."""
-    samples = inputs.bootstrap
-    if samples is None:
-        # As many as is usual, or as many as there is memory for.
-        lines, columns = len(evaluation.reference_lines), evaluation.chrf[0].shape[1]
-        samples = min(RESAMPLES, most_samples("bootstrap", lines, columns))
+    samples = RESAMPLES if inputs.bootstrap is None else inputs.bootstrap
     options = compare.ComparisonOptions(bootstrap=samples)
     yield compare.comparison_section(evaluation, options)
     by: list[Property] = ["reference-length"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -30,28 +31,37 @@ class SystemOutput:
 def named_files(texts: Sequence[str]) -> dict[str, Path]:
     """Return the files by name; one without a name is called as its file, without suffixes.
 
-    Files of one name in different folders have the folder's name before theirs. Raises ConfigError
-    for a system named twice.
+    Files of one name have their folders before it (`told_apart`). Raises ConfigError for a system
+    named twice.
     """
     files = [split_label(text) for text in texts]
-    paths = [path for _, path in files]
-    names = told_apart([label or stem(path) or folder_name(path) for label, path in files], paths)
-    named = [(label or name, path) for name, (label, path) in zip(names, files, strict=True)]
+    names = told_apart(
+        [label or stem(path) or folder_name(path) for label, path in files],
+        [None if label else path for label, path in files],
+    )
+    named = [(name, path) for name, (_, path) in zip(names, files, strict=True)]
     if faults := name_faults(named):
         raise ConfigError(faults)
     return dict(named)
 
 
-def told_apart(names: Sequence[str], paths: Sequence[Path]) -> list[str]:
-    """Return the names of files; those of one name in different folders get the folders' too."""
-    is_apart = len({path.parent for path in paths}) > 1
-    return [
-        # Files `a/test.de` and `b/test.de` are told apart by their folders.
-        f"{path.parent.name}/{name}"
-        if is_apart and names.count(name) > 1 and path.parent.name
-        else name
+def told_apart(names: Sequence[str], paths: Sequence[Path | None]) -> list[str]:
+    """Return the names of files, those of one name with as many folders above as tell them apart.
+
+    A name without a path stays as it is.
+    """
+    trails = [
+        (*(() if path is None else Path(os.path.abspath(path)).parent.parts[1:]), name)
         for name, path in zip(names, paths, strict=True)
     ]
+    apart = []
+    for trail in trails:
+        others = [other for other in trails if other != trail]
+        count = 1
+        while count < len(trail) and any(other[-count:] == trail[-count:] for other in others):
+            count += 1
+        apart.append("/".join(trail[-count:]))
+    return apart
 
 
 def stem(path: Path) -> str:

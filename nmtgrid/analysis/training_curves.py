@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.plotting.figure import MOST_LINES, wrapped
 from nmtgrid.analysis.plotting.lines import HeatPanel, Line, Panel, draw_panels
 from nmtgrid.analysis.section import Cell, Picture, Section, Table
+from nmtgrid.analysis.systems import told_apart
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import LINE_CHECKSUM, is_altered_line, name_faults, nan_to_none
 from nmtgrid.base.io.records import Count, NonNegative, Record, convert, fits, parse_json
@@ -142,13 +143,16 @@ def read_runs(named: Sequence[tuple[str | None, Path]]) -> list[Run]:
     faults = [
         f"`{path}` is named twice." for index, path in enumerate(paths) if path in paths[:index]
     ]
-    names = _distinct([path for path, (label, _) in zip(paths, named, strict=True) if not label])
-    labels = [label or next(names) for label, _ in named]
+    called = [
+        (label, None) if label else _folder_of(path)
+        for path, (label, _) in zip(paths, named, strict=True)
+    ]
+    names = told_apart([name for name, _ in called], [folder for _, folder in called])
     if not faults:
-        faults = name_faults(zip(labels, (path for _, path in named), strict=True))
+        faults = name_faults(zip(names, (path for _, path in named), strict=True))
     if faults:
         raise ConfigError(faults)
-    return [read_run(path, name) for name, path in zip(labels, paths, strict=True)]
+    return [read_run(path, name) for name, path in zip(names, paths, strict=True)]
 
 
 def read_run(path: Path, name: str) -> Run:
@@ -248,20 +252,13 @@ def _log_of(path: Path) -> Path:
     return path / NAME
 
 
-def _distinct(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield a name for each log: its folder, with parent folders where names would clash."""
-    trails: list[tuple[str, ...]] = []
-    for path in paths:
-        whole = path.absolute()
-        parts = whole.parent.parts if whole.name.startswith(NAME) else whole.parts
-        trails.append(("standard input",) if str(path) == STANDARD else parts[1:] or ("/",))
-    for trail in trails:
-        others = [other for other in trails if other is not trail]
-        # As few folders as tell them apart.
-        count = 1
-        while count < len(trail) and any(other[-count:] == trail[-count:] for other in others):
-            count += 1
-        yield "/".join(trail[-count:])
+def _folder_of(log: Path) -> tuple[str, Path | None]:
+    """Return what a run is called after its log: its folder, and where that is."""
+    if str(log) == STANDARD:
+        return "standard input", None
+    whole = log.absolute()
+    folder = whole.parent if whole.name.startswith(NAME) else whole
+    return folder.name or "/", folder
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -70,6 +71,8 @@ class TuningResult:
     groups: Mapping[Kind, Sequence[OperatingPoint]]
     settings: Mapping[str, str]
     corpus: str
+    full: tuple[float | None, ...]
+    """BLEU, exit and operations of the full stack: which model it is."""
 
     @property
     def search(self) -> str:
@@ -182,6 +185,7 @@ def parse_tuning(values: Mapping[str, Any], name: str | None = None) -> TuningRe
             if value is not None
         },
         "" if report.data is None else corpus_title(Path(report.data), (), split),
+        (report.full.bleu, full.bleu, full.average_exit, full.flops_per_token),
     )
 
 
@@ -207,15 +211,30 @@ def check_alike(results: Sequence[TuningResult]) -> None:
         raise ConfigError(faults, "Compare tunings with the same settings.")
 
 
+@dataclasses.dataclass(frozen=True)
+class _Group:
+    """The points of a curve; `owner` is the system whose exits they are, where models differ."""
+
+    name: str
+    kind: Kind
+    points: Sequence[OperatingPoint]
+    owner: str = ""
+
+    @property
+    def title(self) -> str:
+        """The name in tables and pictures."""
+        return f"{self.owner}: {self.name}" if self.owner else self.name
+
+
 def exit_curves(results: Sequence[TuningResult], *, seconds: bool) -> list[TradeoffCurve]:
     """Return a curve for each name; those of one name are pooled, the best for each budget.
 
-    The third cost of a point is seconds, or else percent of the full stack's time. Fixed exits,
-    the random one and baselines are those of the first tuning that has them.
+    The third cost of a point is seconds, or else percent of the full stack's time. Fixed, verified
+    and random exits are those of each name, if the tunings are of different models.
     """
     return [
         TradeoffCurve(
-            name,
+            group.title,
             [
                 CurvePoint(
                     (
@@ -226,36 +245,54 @@ def exit_curves(results: Sequence[TuningResult], *, seconds: bool) -> list[Trade
                     point.bleu,
                     point.label,
                 )
-                for point in points
+                for point in group.points
             ],
-            kind,
-            is_reference=kind != "adaptive",
+            group.kind,
+            is_reference=group.kind != "adaptive",
         )
-        for name, kind, points in _groups(results)
+        for group in _groups(results)
     ]
 
 
-def _groups(results: Sequence[TuningResult]) -> list[tuple[str, Kind, Sequence[OperatingPoint]]]:
-    """Return name, kind and points of each curve, as described in `exit_curves`."""
-    groups: list[tuple[str, Kind, Sequence[OperatingPoint]]] = []
-    for name in dict.fromkeys(result.name for result in results):
-        best: dict[float, OperatingPoint] = {}
-        for point in (p for r in results if r.name == name for p in r.groups["adaptive"]):
+def _groups(results: Sequence[TuningResult]) -> list[_Group]:
+    """Return the points of each curve, as described in `exit_curves`."""
+    named: dict[str, list[TuningResult]] = {}
+    for result in results:
+        named.setdefault(result.name, []).append(result)
+    groups = []
+    for name, own in named.items():
+        points = sorted(_pooled(own, "adaptive"), key=lambda point: point.average_exit)
+        groups.append(_Group(name, "adaptive", points))
+    is_one_model = len({result.full for result in results}) == 1
+    for kind, title in _REFERENCES.items():
+        # Decoders trained separately are no system's own.
+        if is_one_model or kind == "baseline":
+            groups.append(_Group(title, kind, _pooled(results, kind)))
+            continue
+        groups += [_Group(title, kind, _pooled(own, kind), name) for name, own in named.items()]
+    return [group for group in groups if group.points]
+
+
+def _pooled(results: Sequence[TuningResult], kind: Kind) -> list[OperatingPoint]:
+    """Return the points of all tunings, of those with one label the best."""
+    best: dict[tuple[str, int], OperatingPoint] = {}
+    for result in results:
+        # Decoders trained separately may be alike in their number of blocks.
+        seen: Counter[str] = Counter()
+        for point in result.groups[kind]:
+            key = point.label, seen[point.label]
+            seen[point.label] += 1
             # By the split tuned on: choosing by what is reported would flatter.
-            if point.budget not in best or point.rank > best[point.budget].rank:
-                best[point.budget] = point
-        ordered = sorted(best.values(), key=lambda point: point.average_exit)
-        groups.append((name, "adaptive", ordered))
-    for kind in _REFERENCES:
-        points = next((result.groups[kind] for result in results if result.groups[kind]), [])
-        groups.append((_REFERENCES[kind], kind, points))
-    return [group for group in groups if group[2]]
+            if key not in best or point.rank > best[key].rank:
+                best[key] = point
+    return list(best.values())
 
 
 _TEXT = """Depth-adaptive decoding: tokens leave the decoder after different blocks. BLEU is \
 tokenised, in percent, on {split}; the average exit is in blocks per token, operations are those \
 of the decoder in MFLOPs per token, and time is a share of the full stack's, which was decoded in \
-turn with it. Tunings of one name are pooled: the best of each budget where it was tuned."""
+turn with it. Tunings of one name are pooled: the best of each budget, and of each exit, where it \
+was tuned."""
 
 
 def tuning_section(results: Sequence[TuningResult]) -> Section:
@@ -265,9 +302,11 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
     search = f", {first.search}" if first.search else ""
     corpus = shared_corpus(result.corpus for result in results)
     split = f"{first.split} ({first.sentences:,} sentences){search}"
-    rows = [
+    groups = _groups(results)
+    rows: list[dict[str, Any]] = [
         {
-            "system": name,
+            "system": group.name,
+            **({"of": group.owner} if group.owner else {}),
             "label": point.label,
             "bleu": point.bleu,
             "average_exit": nan_to_none(point.average_exit),
@@ -275,21 +314,22 @@ def tuning_section(results: Sequence[TuningResult]) -> Section:
             "share": point.share,
             "flops_per_token": nan_to_none(point.flops),
         }
-        for name, _, points in _groups(results)
-        for point in points
+        for group in groups
+        for point in group.points
     ]
-
+    titles = [group.title for group in groups for _ in group.points]
     table = Table(
         f"{split}; BLEU tokenised (percent); average exit in blocks per token; MFLOPs of the "
         "decoder per token;\ntime in percent of the full stack's, which was decoded in turn",
         ["", "", "BLEU", "exit", "MFLOPs", "time"],
         [
             [
-                *(row[key] for key in ("system", "label", "bleu", "average_exit")),
+                title,
+                *(row[key] for key in ("label", "bleu", "average_exit")),
                 row["flops_per_token"] and row["flops_per_token"] / _MEGA,
                 100 * row["share"],
             ]
-            for row in rows
+            for title, row in zip(titles, rows, strict=True)
         ],
     )
     return Section(

@@ -1,4 +1,4 @@
-"""The bootstrap over sentences: samples with replacement, and intervals of statistics."""
+"""Resampling of sentences, with replacement or by swaps; intervals of statistics and p-values."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from nmtgrid.metrics.latency import Numbers
 RESAMPLES = 1000
 _MOST_WEIGHTS = 1 << 24
 """Sentences times resamples that are drawn at a time."""
+ROUNDING = 1e-9
+"""Scores that differ by less are equal."""
 
 
 def weights(count: int, samples: int, seed: int) -> Iterator[Numbers]:
@@ -26,6 +28,29 @@ def weights(count: int, samples: int, seed: int) -> Iterator[Numbers]:
         indices = generator.integers(0, count, (rows, count)) + count * numpy.arange(rows)[:, None]
         drawn = numpy.bincount(indices.reshape(-1), minlength=rows * count)
         yield drawn.reshape(rows, count).astype(float)
+
+
+def swaps(count: int, samples: int, seed: int) -> Iterator[Numbers]:
+    """Yield which of `count` sentences two systems swap: 0 or 1 [block, count], `samples` rows.
+
+    The draws are those of sacreBLEU's approximate randomisation with the same seed.
+    """
+    generator = numpy.random.default_rng(seed)
+    # Booleans are bits of words of 32, of which each block must take whole ones.
+    size = 32 * max(1, _MOST_WEIGHTS // (32 * max(count, 1)))
+    for first in range(0, samples, size):
+        shape = min(size, samples - first), count
+        yield generator.integers(2, size=shape, dtype=bool).astype(float)
+
+
+def p_value(statistics: Numbers, real: float) -> float:
+    """Return how probable a difference as great as the `real` one is by chance, from samples.
+
+    Departs: SacreBLEU counts samples whose difference is greater than the real one. Here those
+    where it is as great count too, as the test needs: systems that differ in a few sentences alone
+    have few possible differences, and their greatest one would have the least p-value there is.
+    """
+    return (int((statistics > real - ROUNDING).sum()) + 1) / (len(statistics) + 1)
 
 
 def interval(values: NDArray[numpy.float64]) -> tuple[float, float]:

@@ -1,40 +1,32 @@
 """Translation quality against references, by sacreBLEU; each score carries its signature.
 
-Corpus and sentence scores, scores of captions with several references, significance tests of
-several systems, and the mean and deviation of a score over runs. Tests resample statistics of
-sentences that are counted once (`ngrams`); sacreBLEU draws and scores.
+Corpus and sentence scores, scores of captions with several references, scores of counts that are
+summed (`ngrams`), and the mean and deviation of a score over runs.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
-import os
 import statistics
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast, get_args
 
 import numpy
-import sacrebleu.significance
 from numpy.typing import NDArray
 from sacrebleu.metrics.base import Signature
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
+from sacrebleu.significance import estimate_ci
 
-from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.errors import InputError
 from nmtgrid.metrics.cider import Cider
 
 MetricName = Literal["bleu", "chrf", "ter"]
 TestName = Literal["bootstrap", "randomisation"]
 SEED = 12345
 """SacreBLEU's own."""
-_MOST_BYTES = 4 * 2**30
-"""Of what a test draws at once."""
-ROUNDING = 1e-9
-"""Scores that differ by less are equal."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,161 +171,47 @@ def ter_counts(
 class Scorer:
     """Turns sums of a metric's counts (of `ngrams`, `ter_counts`) into scores in percent.
 
-    Under another name than a metric's it makes means of them.
+    Under another name than a metric's it makes means of them: sums are of what another program gave
+    each sentence, and of sentences.
     """
 
     def __init__(self, name: str, tokenize: str = "13a", lowercase: bool = False) -> None:
-        self._metric = _counted(name, tokenize, lowercase)
+        self._metric: Any = _Mean()
+        if name in get_args(MetricName):
+            self._metric = _metric(cast(MetricName, name), tokenize, lowercase)
+        self._metric.num_refs = 1
         self.signature = str(self._metric.get_signature())
 
     def score(self, counts: Sequence[float]) -> float:
         """Return the score of the sentences whose counts have been summed."""
         return float(self._metric._compute_score_from_stats(list(counts)).score)
 
-
-def paired_test(
-    kind: TestName,
-    samples: int,
-    counts: Mapping[str, Sequence[NDArray[Any]]],
-    tokenize: str = "13a",
-    lowercase: bool = False,
-    seed: int = SEED,
-) -> dict[str, tuple[list[dict[str, Any]], str]]:
-    """Return for each metric the comparison of each system with the first, and the signature.
-
-    As JSON keys: the `score`, a metric's in percent, and the `p_value`; of the bootstrap the mean
-    of the resamples, and how far from it 95 % of them reach. The first system has no p-value;
-    neither has one that is `identical` to it, all of whose sentences have the same statistics.
-
-    `counts` has [sentences, columns] for each system; under another name than a metric's they are
-    [sentences, 2], the first divided by the second. These are sacreBLEU's own paired bootstrap
-    and approximate randomisation, with its random numbers. Raises ConfigError if more than 4 GiB of
-    random numbers would be needed at once.
-
-    Departs: SacreBLEU counts samples whose difference is greater than the real one. Here those
-    where it is as great count too, as the test needs: systems that differ in a few sentences alone
-    have few possible differences, and their greatest one would have the least p-value there is.
-    """
-    first = next(iter(counts.values()))
-    _check_memory(kind, samples, len(first[0]), max(array[0].shape[1] for array in counts.values()))
-    systems = [
-        (str(index), _Lines({name: array[index] for name, array in counts.items()}))
-        for index in range(len(first))
-    ]
-    metrics = {name: _counted(name, tokenize, lowercase) for name in counts}
-    with _seeded(seed), _ties_counted():
-        short = "bs" if kind == "bootstrap" else "ar"
-        # What stands where sacreBLEU expects lines is counted already.
-        test = sacrebleu.significance.PairedTest(systems, metrics, None, short, samples)  # type: ignore[arg-type]
-        signatures, scores = test()
-
-    def tested(result: Any, is_identical: bool) -> dict[str, Any]:
-        figures = {
-            "score": result.score,
-            "p_value": None if is_identical else result.p_value,
-            "bootstrap_mean": result.mean,
-            "interval_95": result.ci,
-        }
-        numbers = {name: None if n is None else float(n) for name, n in figures.items()}
-        return {**numbers, "identical": is_identical}
-
-    # SacreBLEU names its answers as it prints them, in the order of the metrics.
-    titles = [name for name in scores if name != "System"]
-    answers = {}
-    for (name, arrays), title in zip(counts.items(), titles, strict=True):
-        alike = [False, *(numpy.array_equal(own, arrays[0]) for own in arrays[1:])]
-        results = [*map(tested, scores[title], alike)]
-        answers[name] = results, str(signatures[title])
-    return answers
-
-
-class _Lines:
-    """A placeholder for a system's lines in sacreBLEU: the statistics that it would count."""
-
-    def __init__(self, counts: Mapping[str, NDArray[Any]]) -> None:
-        self.counts = counts
-
-    def __len__(self) -> int:
-        return len(next(iter(self.counts.values())))
+    def tested(self, kind: TestName, samples: int, seed: int) -> str:
+        """Return the signature of a test, as sacreBLEU writes it."""
+        signature = self._metric.get_signature()
+        signature.update("seed", str(seed))
+        signature.update("bs" if kind == "bootstrap" else "ar", samples)
+        return str(signature)
 
 
 class _Mean:
-    """The mean of what another program gave each sentence, as sacreBLEU's tests take metrics."""
+    """The mean of what another program gave each sentence, with a signature like sacreBLEU's."""
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    num_refs: int
 
     def get_signature(self) -> Signature:
-        signature = Signature({"num_refs": None})
+        signature = Signature({"num_refs": self.num_refs})
         signature.update("score", "mean")
         return signature
 
-    def _aggregate_and_compute(self, statistics: Sequence[Any]) -> types.SimpleNamespace:
-        return self._compute_score_from_stats(numpy.sum(statistics, axis=0))
-
     def _compute_score_from_stats(self, sums: Sequence[float]) -> types.SimpleNamespace:
-        return types.SimpleNamespace(name=self.name, score=sums[0] / sums[1])
+        return types.SimpleNamespace(score=sums[0] / sums[1])
 
 
-def _counted(name: str, tokenize: str, lowercase: bool) -> Any:
-    """Return sacreBLEU's metric, or a mean, made to take `_Lines`."""
-    is_metric = name in get_args(MetricName)
-    metric: Any = _metric(cast(MetricName, name), tokenize, lowercase) if is_metric else _Mean(name)
-    metric.num_refs = 1
-
-    # SacreBLEU's test asks its metrics for the statistics of each line once and then only sums
-    # resampled rows; here they are there already.
-    metric._extract_corpus_statistics = lambda lines, _: lines.counts[name].tolist()
-    return metric
-
-
-def most_samples(kind: TestName, sentences: int, columns: int) -> int:
-    """Return how many samples of so many sentences a test may draw within 4 GiB of memory."""
-    # Bytes a sentence and sample. Bootstrap: the index drawn and the counts gathered by it.
-    # Randomisation: two boolean choices, and one of them as an integer.
-    bytes_each = 8 + 4 * columns if kind == "bootstrap" else 10
-    return _MOST_BYTES // (sentences * bytes_each)
-
-
-def _check_memory(kind: TestName, samples: int, sentences: int, columns: int) -> None:
-    fitting = most_samples(kind, sentences, columns)
-    if samples > fitting:
-        raise ConfigError(
-            f"SacreBLEU's {kind} of {samples:,} samples of {sentences:,} sentences would take more "
-            f"than {_MOST_BYTES >> 30} GiB of memory.",
-            f"Ask for {fitting:,} samples or fewer." if fitting else "Test on fewer sentences.",
-        )
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Set the seed where sacreBLEU looks for it, and silence its log."""
-    name = "SACREBLEU_SEED"
-    # It reads the environment at each test; its old value is put back.
-    before, logger = os.environ.get(name), logging.getLogger("sacrebleu")
-    level = logger.level
-    os.environ[name] = str(seed)
-    logger.setLevel(logging.WARNING)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
-
-
-@contextlib.contextmanager
-def _ties_counted() -> Iterator[None]:
-    """Have sacreBLEU count samples whose difference is as great as the real one; see above."""
-    name = "_compute_p_value"
-    strictly = getattr(sacrebleu.significance, name)
-    setattr(sacrebleu.significance, name, lambda stats, real: strictly(stats, real - ROUNDING))
-    try:
-        yield
-    finally:
-        setattr(sacrebleu.significance, name, strictly)
+def mean_of_samples(scores: NDArray[numpy.float64]) -> tuple[float, float]:
+    """Return the mean of resampled scores, and how far from it 95 % of them reach."""
+    mean, reach = estimate_ci(scores)
+    return float(mean), float(reach)
 
 
 def spread(values: Sequence[float]) -> dict[str, float | None]:

@@ -223,15 +223,25 @@ def shortened(text: str, most: int) -> str:
 
 
 def wrapped(text: str, letters: int, lines: int = 3) -> str:
-    """Return `text` in at most so many lines of so many letters; wide ones count twice."""
+    """Return `text` in at most so many lines of so many letters; wide ones count twice.
+
+    Lines break at spaces; within a word only where it alone is longer than a line.
+    """
     wide = sum(unicodedata.east_asian_width(letter) in "WF" for letter in text)
     letters = max(8, letters * len(text) // max(len(text) + wide, 1))
     # Lines that break after words are not filled: some of the room is lost.
-    text = shortened(text, letters if lines == 1 else lines * letters - letters // 2)
-    # File names have hyphens, underscores and slashes where sentences have spaces.
-    pieces = rf"[^-_/ ]{{0,{letters - 1}}}[-_/ ]|[^-_/ ]{{1,{letters}}}"
+    most = letters if lines == 1 else lines * letters - letters // 2
+    while (filled := _filled(shortened(text, most), letters)).count("\n") >= lines:
+        most -= 1
+    return filled
+
+
+def _filled(text: str, letters: int) -> str:
+    """Return `text` in lines of at most so many letters, a space at a line's end aside."""
+    # Names of files have hyphens, underscores and slashes where sentences have spaces.
+    word, part = rf"[^ ]{{0,{letters}}} |[^ ]{{1,{letters}}}$", rf"[^-_/ ]{{0,{letters - 1}}}[-_/]"
     filled = [""]
-    for piece in re.findall(pieces, text):
+    for piece in re.findall(rf"{word}|{part}|[^-_/ ]{{1,{letters}}}", text):
         if filled[-1] and len(filled[-1]) + len(piece.rstrip()) > letters:
             filled.append("")
         filled[-1] += piece

@@ -45,6 +45,9 @@ _FEW_REFERENCES = 4
 _SMALL = 7.0
 # Points among which outliers are told from others.
 _MANY_POINTS = 12
+# Air around the points of a scale that is cut, as a share of their span, and how much farther off
+# (a marker's size) the points left out lie.
+_AIR, _MARKER = 0.07, 0.03
 # What a double has an exponential of.
 _MOST_EXPONENT = 700.0
 
@@ -287,8 +290,9 @@ def draw_tradeoff(
     """Draw the curves into `path` (.png or .svg), a diagram for each of `x_labels`.
 
     A diagram in which no point has a cost is left out, and so are points that are no numbers.
-    A few points far below all others (`_least_shown`) would flatten the curves: the scales begin
-    above them, and a note counts them. Raises ConfigError for another kind of file.
+    A few points far below all others (`_ends`) would flatten the curves: the scales begin
+    above them, and a note counts them. No curve loses all its points. Raises ConfigError for
+    another kind of file.
     """
     curves = [
         dataclasses.replace(curve, points=points)
@@ -296,7 +300,7 @@ def draw_tradeoff(
         if (points := [point for point in curve.points if _is_number(point)])
     ]
     shown = [index for index in range(len(x_labels)) if any(_points(c, index) for c in curves)]
-    least = _least_shown([point.bleu for curve in curves for point in curve.points])
+    ends = _ends(curves, shown, levels)
     references = [curve for curve in curves if curve.is_reference]
     # Many curves lie close, and their legend is long.
     is_crowded = len(references) > _FEW_REFERENCES
@@ -319,7 +323,7 @@ def draw_tradeoff(
                 letters = 40 if curve.is_reference else 30
                 lines += axes.plot(x, y, label=legend_label(curve.name, letters, 3), **look)
             lines += [_draw_level(axes, level, curves, looks) for level in levels]
-            _begin_at(axes, [p for curve in curves for p in _points(curve, index)], index, least)
+            _begin_at(axes, [p for curve in curves for p in _points(curve, index)], index, ends)
         for axes in panels:
             axes.grid()
         if lines:
@@ -329,32 +333,48 @@ def draw_tradeoff(
         # The legend takes room: where labels fit is known with it alone.
         for axes, index in zip(panels, shown, strict=False):
             visible = [
-                dataclasses.replace(curve, points=[p for p in curve.points if p.bleu >= least])
+                dataclasses.replace(curve, points=[p for p in curve.points if p.bleu >= ends[0]])
                 for curve in curves
             ]
             _label_curves(axes, index, visible, looks, names_alone=is_crowded)
 
 
-def _least_shown(values: Sequence[float]) -> float:
-    """Return the least BLEU to show: of many values, the least that is no low outlier.
+def _ends(
+    curves: Sequence[TradeoffCurve], shown: Sequence[int], levels: Sequence[Level]
+) -> tuple[float, float]:
+    """Return the least BLEU to show, of many values the least that is no low outlier; the greatest.
 
     A low outlier lies more than 1.5 interquartile ranges below the first quartile (Tukey, 1977).
+    The best point of each curve in each diagram is none, and neither is a level. Outliers are shown
+    unless they span more than the other values.
     """
+    values = [point.bleu for curve in curves for point in curve.points]
+    kept = [max(p.bleu for p in own) for c in curves for i in shown if (own := _points(c, i))]
+    kept += [level.bleu for level in levels]
+    lowest, top = min(values, default=0.0), max(kept, default=0.0)
     if len(values) < _MANY_POINTS:
-        return min(values, default=0.0)
+        return lowest, top
     first, _, third = statistics.quantiles(values, method="inclusive")
-    return min(value for value in values if value >= first - 1.5 * (third - first))
+    fence, least = min(first - 1.5 * (third - first), *kept), top
+    for value in sorted([*values, *kept], reverse=True):
+        # What is left out must lie outside the scale, which begins a little below the least.
+        if value >= min(fence, least - (_AIR + _MARKER) * (top - least)):
+            least = value
+    return least if least - lowest > top - least else lowest, top
 
 
-def _begin_at(axes: Axes, points: Sequence[CurvePoint], index: int, least: float) -> None:
-    """Begin the scales of a diagram at the points with at least this BLEU, and count the others."""
-    left_out = sum(point.bleu < least for point in points)
-    if not left_out or left_out == len(points):
+def _begin_at(
+    axes: Axes, points: Sequence[CurvePoint], index: int, ends: tuple[float, float]
+) -> None:
+    """Begin the scales of a diagram at the points from the lower end on, and count the others."""
+    bottom, top = ends
+    left_out = sum(point.bleu < bottom for point in points)
+    if not left_out:
         return
-    bottom, top = least, max(axes.dataLim.y1, least)
-    axes.set_ylim(bottom - 0.07 * (top - bottom), top + 0.07 * (top - bottom))
-    costs = [point.costs[index] for point in points if point.bleu >= least]
-    air = 0.07 * (max(costs) - min(costs)) or 0.5
+    air = _AIR * (top - bottom)
+    axes.set_ylim(bottom - air, top + air)
+    costs = [point.costs[index] for point in points if point.bleu >= bottom]
+    air = _AIR * (max(costs) - min(costs)) or 0.5
     axes.set_xlim(min(costs) - air, max(costs) + air)
     note = f"{plural(left_out, 'point')} below this scale"
     axes.annotate(note, (0.98, 0.02), xycoords="axes fraction", ha="right", fontsize=_SMALL)

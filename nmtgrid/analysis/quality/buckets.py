@@ -8,13 +8,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, Measure, digits_of, title_of
+from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, digits_of, title_of
+from nmtgrid.analysis.quality.names import MEASURES, Measure, Property
 from nmtgrid.analysis.section import Cell, Interval, Picture, Section, Table, format_interval
 from nmtgrid.analysis.systems import check_lengths, read_text
 from nmtgrid.base.errors import ConfigError, InputError
@@ -24,9 +25,6 @@ from nmtgrid.metrics import bootstrap
 from nmtgrid.metrics.bootstrap import RESAMPLES
 from nmtgrid.metrics.quality import SEED
 
-Property = Literal[
-    "reference-length", "length-ratio", "difficulty", "source-length", "sentence-bleu"
-]
 _LENGTHS = (10.0, 20.0, 30.0, 40.0, 50.0, 60.0)
 EDGES: Mapping[Property, Sequence[float]] = {
     "reference-length": _LENGTHS,
@@ -188,9 +186,6 @@ def read_numbers(path: Path, reference: Path, count: int) -> list[float]:
             ) from None
     check_lengths({reference: count, path: len(numbers)})
     return numbers
-
-
-MEASURES: tuple[Measure, ...] = ("bleu", "sentence-bleu", "chrf")
 
 
 @dataclasses.dataclass(frozen=True)

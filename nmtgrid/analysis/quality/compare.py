@@ -10,12 +10,15 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy
+
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, digits_of, title_of
 from nmtgrid.analysis.quality.words import differing, examples, word_accuracy
 from nmtgrid.analysis.section import Cell, Picture, Section, Table, format_interval, percent
 from nmtgrid.metrics import bootstrap
-from nmtgrid.metrics.quality import ROUNDING, SEED, MetricName, TestName, paired_test
+from nmtgrid.metrics.bootstrap import ROUNDING
+from nmtgrid.metrics.quality import SEED, MetricName, TestName, mean_of_samples
 
 _TESTS: Mapping[TestName, str] = {
     "bootstrap": "paired bootstrap",
@@ -57,28 +60,45 @@ def test_against_first(
     metrics: Sequence[str] = ("bleu", "chrf"),
     seed: int = SEED,
 ) -> dict[str, Any]:
-    """Return sacreBLEU's test of each system against the first, by metric, as JSON keys.
+    """Return the test of each system against the first, by metric, as JSON keys.
 
-    `difference_interval_95` holds 95 % of the differences to the first in the bootstrap's samples.
-    Raises ConfigError: see `paired_test`.
+    The paired bootstrap and approximate randomisation are sacreBLEU's, with its random numbers. Of
+    the bootstrap there are the mean of the samples, how far from it 95 % of them reach, and what
+    95 % of the differences to the first lie between. The first system has no p-value; neither has
+    one that is `identical` to it, all of whose sentences have the same statistics.
     """
-    counts = {metric: evaluation.counts(metric) for metric in metrics}
-    tests = paired_test(kind, samples, counts, evaluation.tokenize, evaluation.lowercase, seed)
     is_bootstrap = kind == "bootstrap"
-    drawn = evaluation.resampled(metrics, None, samples, seed) if is_bootstrap else {}
+    if is_bootstrap:
+        drawn = evaluation.resampled(metrics, None, samples, seed)
+    else:
+        drawn = evaluation.swapped(metrics, samples, seed)
     rows = []
-    for metric, (systems, signature) in tests.items():
+    for metric, scores in corpus_scores(evaluation, metrics).items():
+        counts = evaluation.counts(metric)
         compared: list[dict[str, Any]] = []
-        for index, (name, tested) in enumerate(zip(evaluation.names, systems, strict=True)):
+        for index, name in enumerate(evaluation.names):
+            own, change = drawn[metric][index], scores[index] - scores[0]
+            tested: dict[str, Any] = dict.fromkeys(("p_value", "bootstrap_mean", "interval_95"))
             interval = None
-            if is_bootstrap and tested["p_value"] is not None:
-                interval = bootstrap.interval(drawn[metric][index] - drawn[metric][0])
+            if is_bootstrap:
+                tested["bootstrap_mean"], tested["interval_95"] = mean_of_samples(own)
+            is_identical = index > 0 and numpy.array_equal(counts[index], counts[0])
+            if index and not is_identical and is_bootstrap:
+                differences = own - drawn[metric][0]
+                interval = bootstrap.interval(differences)
+                sizes = abs(differences)
+                tested["p_value"] = bootstrap.p_value(sizes - sizes.mean(), abs(change))
+            elif index and not is_identical:
+                tested["p_value"] = bootstrap.p_value(abs(own), abs(change))
             compared.append({
                 "system": name,
+                "score": scores[index],
                 **tested,
-                "difference": tested["score"] - systems[0]["score"] if index else None,
+                "identical": is_identical,
+                "difference": change if index else None,
                 "difference_interval_95": interval,
             })  # fmt: skip
+        signature = evaluation.scorer(metric).tested(kind, samples, seed)
         rows.append({"metric": metric, "signature": signature, "systems": compared})
     return {
         "test": kind,
@@ -97,7 +117,7 @@ def comparison_section(
     """Return the comparison, each system with the first.
 
     `frequencies` of words in training text, by number (`words.frequencies_in`), put words into
-    buckets in place of those in the references. Raises ConfigError for a test too large.
+    buckets in place of those in the references.
     """
     metrics: tuple[MetricName, ...] = ("bleu", "chrf", *(("ter",) if options.ter else ()))
     scores = corpus_scores(evaluation, metrics)
@@ -307,7 +327,7 @@ def _test_table(
     title = f"{_TESTS[test['test']].capitalize()} against {test['against']}"
     headings = ["metric", "system", unit, "difference", "p"]
     if has_intervals:
-        headings[3:] = ["mean", "± 95 %", "difference", "95 % of it", "p"]
+        headings[3:] = ["mean", "mean ± (95 %)", "difference", "difference (95 %)", "p"]
     return Table(f"{title} ({test['samples']:,} samples)", headings, rows, digits)
 
 

@@ -13,7 +13,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy
 from numpy.typing import NDArray
@@ -47,7 +47,6 @@ from nmtgrid.text.scripts import bleu_tokenizer
 if TYPE_CHECKING:
     from nmtgrid.data.dataset import Dataset
 
-Measure = Literal["bleu", "sentence-bleu", "chrf"]
 TITLES: dict[str, str] = {
     "bleu": "BLEU", "sentence-bleu": "sentence BLEU", "chrf": "chrF", "ter": "TER",
 }  # fmt: skip
@@ -223,6 +222,28 @@ class Evaluation:
                 blocks.append(
                     [rescored(block @ rows[selected], count) for rows in self.counts(name)]
                 )
+        return {name: numpy.concatenate(blocks, axis=1) for name, blocks in drawn.items()}
+
+    def swapped(
+        self, measures: Sequence[str], samples: int, seed: int = SEED
+    ) -> dict[str, NDArray[numpy.float64]]:
+        """Return by measure the differences [systems, samples] to the first after random swaps.
+
+        Lines are swapped between a system and the first, the same ones for all systems and
+        measures.
+        """
+        count = len(self.reference_lines)
+        drawn: dict[str, list[list[NDArray[numpy.float64]]]] = {name: [] for name in measures}
+        for block in bootstrap.swaps(count, samples, seed):
+            for name, blocks in drawn.items():
+                rescored: Callable[..., Any] = _RESCORED.get(name, _mean)
+                first, *_ = counts = self.counts(name)
+                moved = [block @ (first - own) for own in counts]
+                blocks.append([
+                    rescored(own.sum(axis=0) + change, count)
+                    - rescored(first.sum(axis=0) - change, count)
+                    for own, change in zip(counts, moved, strict=True)
+                ])  # fmt: skip
         return {name: numpy.concatenate(blocks, axis=1) for name, blocks in drawn.items()}
 
     def case_mismatches(self) -> list[str]:

@@ -13,6 +13,7 @@ import typer
 from nmtgrid.analysis.alignment.pharaoh import Heuristic as HeuristicName
 from nmtgrid.base import console
 from nmtgrid.base.config import from_attributes
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     CommandArguments,
@@ -143,6 +144,6 @@ def warn_of_little(learned_from: int, data: Path | None = None) -> None:
             more = f"`--train {texts[0]} {texts[1]}`"
     if learned_from < LEAST_PAIRS or has_more:
         console.warn(
-            f"alignments were learned from only {learned_from:,} pairs: give more text with "
-            f"{more}, or links with `--alignments FILE`."
+            f"alignments were learned from only {plural(learned_from, 'pair')}: give more text "
+            f"with {more}, or links with `--alignments FILE`."
         )

@@ -158,10 +158,10 @@ class LatencyArguments(ShownArguments):
         default="al",
     )
     unit: Literal["token", "word"] | None = option(
-        "Unit of latency.  [default: token; word with `--convention simuleval`]"
+        "Unit of latency.  [default: token; word in SimulEval's convention]"
     )
-    convention: Literal["thesis", "simuleval"] = option(
-        "Length |y|, as in `online-eval`.", default="thesis"
+    convention: Literal["thesis", "simuleval"] | None = option(
+        "Length |y|, as in `online-eval`.  [default: thesis; simuleval for `ca-` metrics]"
     )
     published: str | None = option(
         "Add the published curves of a corpus (AL only); warns if they are not comparable.",
@@ -170,18 +170,27 @@ class LatencyArguments(ShownArguments):
     title: str | None = option("Title of the figure.")
 
     @property
+    def is_aware(self) -> bool:
+        """Whether the metric is computation-aware."""
+        return self.metric.startswith("ca-")
+
+    @property
+    def latency_convention(self) -> Literal["thesis", "simuleval"]:
+        """The convention; computation-aware metrics are in SimulEval's alone."""
+        return self.convention or ("simuleval" if self.is_aware else "thesis")
+
+    @property
     def latency_unit(self) -> Literal["token", "word"]:
         """What latency counts; SimulEval's convention knows words only."""
-        return self.unit or ("word" if self.convention == "simuleval" else "token")
+        return self.unit or ("word" if self.latency_convention == "simuleval" else "token")
 
 
+_PUBLISHED = (
+    "The published curves have AL, in the thesis' convention: leave out `--published`, or "
+    "`--metric` and `--convention`."
+)
 RULES = [
-    Excludes(
-        "published",
-        "metric convention",
-        "The published curves have AL, in the thesis' convention: leave out `--published`, or "
-        "`--metric` and `--convention`.",
-    ),
+    Excludes("published", "metric", _PUBLISHED),
     Requires(
         "published", "out", "`--published` has no effect without a picture: add `--out FILE`."
     ),
@@ -201,19 +210,25 @@ def latency(arguments: LatencyArguments) -> None:
     named, unit = [split_label(text) for text in arguments.results], arguments.latency_unit
     arguments.check(*(path for _, path in named))
     faults = []
-    if (arguments.unit, arguments.convention) == ("token", "simuleval"):
-        faults.append("SimulEval's convention counts words: leave out `--unit token`.")
-    elif arguments.unit == "token" and arguments.metric.startswith("ca-"):
+    if arguments.is_aware and arguments.unit == "token":
         faults.append("Computation-aware latency counts words: leave out `--unit token`.")
+    elif (arguments.unit, arguments.convention) == ("token", "simuleval"):
+        faults.append("SimulEval's convention counts words: leave out `--unit token`.")
+    if arguments.is_aware and arguments.convention == "thesis":
+        faults.append(
+            "Computation-aware latency is in SimulEval's convention: leave out `--convention "
+            "thesis`."
+        )
+    if arguments.published is not None and arguments.convention == "simuleval":
+        faults.append(_PUBLISHED)
     faults += [f"{path} is given twice." for (_, path), n in Counter(named).items() if n > 1]
     check_rules(arguments, RULES, faults)
-    from nmtgrid.analysis.latency import latency_section, read_areas, read_online_results
+    from nmtgrid.analysis.latency import latency_section, read_online_results
     from nmtgrid.online.published import warnings
 
     # A folder may have the results of several systems and policies.
-    online_results = [
-        result for label, path in named for result in read_online_results(path, label)
-    ]
+    read = [read_online_results(path, label) for label, path in named]
+    online_results = [result for results, _ in read for result in results]
     if arguments.published is not None:
         evaluations = [result.evaluation for result in online_results]
         for reason in warnings(arguments.published, evaluations, unit):
@@ -227,9 +242,9 @@ def latency(arguments: LatencyArguments) -> None:
         online_results,
         arguments.metric,
         unit,
-        arguments.convention,
+        arguments.latency_convention,
         arguments.published,
         arguments.title,
-        [area for label, path in named for area in read_areas(path, label)],
+        [area for _, areas in read for area in areas],
     )
     arguments.show(section)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Literal, get_args
 
+from nmtgrid.analysis.quality.names import MEASURES, PROPERTIES
 from nmtgrid.base import console
 from nmtgrid.base.config import from_attributes
 from nmtgrid.base.errors import ConfigError, DataError, nearest
@@ -25,13 +25,6 @@ from nmtgrid.cli.options import (
     takes,
 )
 
-PropertyName = Literal[
-    "reference-length", "length-ratio", "difficulty", "source-length", "sentence-bleu"
-]
-MeasureName = Literal["bleu", "sentence-bleu", "chrf"]
-_PROPERTIES, _MEASURES = get_args(PropertyName), get_args(MeasureName)
-
-
 BOOTSTRAP = "Samples of the bootstrap, for intervals; 0: no intervals."
 
 
@@ -39,13 +32,13 @@ BOOTSTRAP = "Samples of the bootstrap, for intervals; 0: no intervals."
 class BucketsArguments(ScoredQualityArguments):
     systems: Systems
     by: list[str] | None = option(
-        f"{', '.join(_PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
+        f"{', '.join(PROPERTIES)} (length-ratio: |y| / |x|); may be repeated.  "
         "[default: reference-length, and length-ratio with `--source`; difficulty alone with "
         "`--difficulty`]",
         "PROPERTY",
     )
     metric: list[str] | None = option(
-        f"{', '.join(_MEASURES)}; may be repeated (JSON has all).  [default: bleu; "
+        f"{', '.join(MEASURES)}; may be repeated (JSON has all).  [default: bleu; "
         "sentence-bleu by difficulty]",
         "METRIC",
     )
@@ -97,8 +90,8 @@ def buckets(arguments: BucketsArguments) -> None:
     # In the order of the names' declaration, each once, however they were asked for.
     section = buckets_section(
         evaluation,
-        [text for text in _PROPERTIES if text in properties],
-        [text for text in _MEASURES if text in (arguments.metric or [])],
+        [text for text in PROPERTIES if text in properties],
+        [text for text in MEASURES if text in (arguments.metric or [])],
         bounds,
         numbers,
         arguments.bootstrap,
@@ -117,7 +110,7 @@ def _check_buckets(arguments: BucketsArguments) -> list[float] | None:
     by, metric = arguments.properties, arguments.metric or []
     faults = [
         f"`{flag} {name}` is not known. {nearest(name, known)}"
-        for flag, names, known in (("--by", by, _PROPERTIES), ("--metric", metric, _MEASURES))
+        for flag, names, known in (("--by", by, PROPERTIES), ("--metric", metric, MEASURES))
         for name in names
         if name not in known
     ]
@@ -165,7 +158,7 @@ class CompareArguments(ScoredQualityArguments):
         "FILE",
     )
     ngrams: int = option("Number of n-grams of each kind.", "N", default=10, min=0)
-    examples: int = option("Number of sentences of each kind.", "N", default=3, min=0)
+    examples: int = option("Number of sentences of each kind.", "N", default=5, min=0)
     seed: int = option("Random seed of the tests.", default=12345, min=0)
 
 

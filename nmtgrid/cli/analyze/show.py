@@ -134,11 +134,14 @@ class EvaluationArguments(CommandArguments):
         else:
             assert self.data is not None  # by EVALUATION_RULES
             evaluation = evaluate_split(systems, self.data, self.split or "test", *how)
-        for mismatch in evaluation.case_mismatches():
-            console.warn(
-                f"{mismatch} To compare without regard to case, as `decode` does for a lower-cased "
-                "dataset, add `--lowercase` or give the dataset with `--data`."
+        advice = "To compare without regard to case, add `--lowercase`."
+        if self.data is None:
+            advice = (
+                "To compare without regard to case, as `decode` does for a lower-cased dataset, "
+                "add `--lowercase` or give the dataset with `--data`."
             )
+        for mismatch in evaluation.case_mismatches():
+            console.warn(f"{mismatch} {advice}")
         for mismatch in evaluation.token_mismatches():
             console.warn(f"{mismatch} Compare detokenised text, or tokenise both alike.")
         for mismatch in evaluation.source_mismatches():

@@ -60,7 +60,7 @@ class System:
 def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> bool:
     """Draw BLEU against average lagging; return whether there was a point to draw."""
     # Read back from the file, as `analyze latency` does, so that both draw the same curve.
-    results_read = read_online_results(results)
+    results_read, _ = read_online_results(results)
     unit = arguments.latency_unit
     ours, levels = latency_curves(results_read, "al", unit, arguments.convention)
     if not ours:

@@ -167,6 +167,14 @@ def test_long_names_are_broken_and_shortened() -> None:
     assert wrapped("multi30k-transformer-12-layers-seed-1", 22) == (
         "multi30k-transformer-\n12-layers-seed-1"
     )
+    # A word that fits a line of its own is not broken.
+    assert wrapped("transformer, multi-path wait-k", 29) == "transformer, multi-path \nwait-k"
+    # Thirty letters of 35 have room: the first and the last 14.
+    assert wrapped("on a/b/c/d and multi30k-transformer", 12) == (
+        "on a/b/c/d \nand…0k-\ntransformer"
+    )
+    # Four words of 12 letters never share a line of 22: letters are left out until three are left.
+    assert wrapped("abcdefghijkl " * 4, 22).count("\n") == 2
     for name in ("a" * 300, "a b/" * 90, "漢字" * 40):
         for lines in (1, 3):
             broken = wrapped(name, 22, lines).split("\n")

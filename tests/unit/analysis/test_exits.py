@@ -204,6 +204,29 @@ def test_traces_of_another_source_are_warned_of(
     assert message.count("The source of") == 1
 
 
+def test_a_report_warns_of_verified_exits_and_of_another_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each once, though both exits and scores are of the same traces."""
+    files = []
+    for name, source in (("free", "ein Haus"), ("drafted", "zwei Hunde")):
+        traces = [trace(n, "a b", [1, 2, 2], [0.5, 0.5, 0.5], source) for n in (1, 2)]
+        is_verified = name == "drafted"
+        traces = [
+            dataclasses.replace(each, exit_scores=None, num_exits=2, verified=is_verified)
+            for each in traces
+        ]
+        files.append(str(write(tmp_path / f"{name}.jsonl", traces)))
+    (tmp_path / "reference").write_text("a b\nb a\n")
+    command = ["analyze", "report", *files, "-r", str(tmp_path / "reference"), "--bootstrap", "5"]
+    assert main([*command, "--out", str(tmp_path / "page.html")]) == 0
+    message = " ".join(capsys.readouterr().err.split())
+    assert message.count("with verified exits these averages show") == 1
+    assert "`drafted`: with verified exits" in message
+    assert message.count("The source of `drafted` differs from that of `free`") == 1
+    assert message.count("The source of") == 1
+
+
 def test_what_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     good = write(tmp_path / "good.jsonl", ALL)
     plain = write(tmp_path / "plain.jsonl", [trace(1, "a", None, [0.5, 0.5])])
@@ -338,6 +361,44 @@ def test_one_name_is_pooled_by_what_was_tuned_on() -> None:
         [parse_tuning(first), parse_tuning(results([better]), "theirs")], seconds=True
     )
     assert [curve.name for curve in apart][:2] == ["ours", "theirs"]
+
+
+def test_exits_of_two_models_are_told_apart() -> None:
+    """Each model has fixed, verified and random exits of its own; baselines are of neither."""
+    point = [row(28, 1.4, budget=1.5)]
+    ours, theirs = results(point), results(point) | {"full": row(31, 2, 4.0)}
+    theirs["fixed"] = [row(25, 1, exit=1), row(31, 2, 4.0, exit=2)]
+    theirs["baselines"] = [
+        row(21.5, 1, name="b") | {"depth": 1}, row(24, 2, name="c") | {"depth": 2},
+    ]  # fmt: skip
+    tunings = [parse_tuning(ours), parse_tuning(theirs, "theirs")]
+    curves = {
+        curve.name: [mark.bleu for mark in curve.points]
+        for curve in exit_curves(tunings, seconds=True)
+    }
+    # On the test split each BLEU is lower by 1.
+    assert curves == {
+        "ours": [27], "theirs": [27],
+        "ours: fixed exits": [19, 29], "theirs: fixed exits": [24, 30],
+        "ours: verified exits": [29], "theirs: verified exits": [29],
+        "ours: random exits": [21], "theirs: random exits": [21],
+        "decoders trained separately": [20.5, 23],
+    }  # fmt: skip
+    section = tuning_section(tunings)
+    assert {cells[0] for cells in section.tables[0].rows} == set(curves)
+    fixed = [entry for entry in section.values["rows"] if entry["system"] == "fixed exits"]
+    assert [(entry["of"], entry["label"]) for entry in fixed] == [
+        ("ours", "1"), ("ours", "2"), ("theirs", "1"), ("theirs", "2"),
+    ]  # fmt: skip
+    # The exits of one model that was tuned twice are shown once.
+    again = exit_curves([parse_tuning(ours), parse_tuning(ours, "again")], seconds=True)
+    assert [curve.name for curve in again] == [
+        "ours", "again", "fixed exits", "verified exits", "random exits",
+        "decoders trained separately",
+    ]  # fmt: skip
+    # Of one name, the best of each exit stands for all.
+    pooled = exit_curves([parse_tuning(ours), parse_tuning(theirs, "ours")], seconds=True)
+    assert [mark.bleu for mark in pooled[1].points] == [24, 30]
 
 
 def test_reading(tmp_path: Path) -> None:

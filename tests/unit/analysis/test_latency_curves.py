@@ -92,6 +92,49 @@ def test_points_far_below_the_others_do_not_flatten_the_curves(
     assert not text_faults(figures[0])
 
 
+@pytest.mark.parametrize(
+    ("low", "level", "left_out"),
+    [
+        # 24.8 is below 25 too, but nearer to 25.2 than a tenth of the span up to 35.5.
+        ((3.0, 24.8, 25.2), 30.0, [3.0]),
+        # To leave out 21 would gain little: 4.2 of the 14.5 from there to 35.5.
+        ((21.0, 25.2, 25.5), 30.0, []),
+        # The best point of a curve is shown, however low, and so is a level.
+        ((2.0, 3.0, 20.0), 30.0, [2.0, 3.0]),
+        ((3.0, 25.2, 25.5), 20.0, [3.0]),
+        # Of a weak system too; without its other points the span would be hardly less.
+        ((5.0, 8.0, 12.0), 30.0, []),
+    ],
+)
+def test_a_scale_is_cut_where_that_shows_more(
+    low: tuple[float, ...],
+    level: float,
+    left_out: list[float],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """By hand: quartiles of 30, 30.5 ... 35.5 and three below are 30.25 and 33.75: 25 and up stay.
+
+    No marker is cut in two by the lower edge.
+    """
+    figures = drawn_figures(monkeypatch)
+    points = [CurvePoint((float(n),), 30 + n / 2) for n in range(12)]
+    ours = [CurvePoint((n - 3.0,), y) for n, y in enumerate(low)]
+    draw_tradeoff(
+        [TradeoffCurve("ours", ours, "wait-k"), TradeoffCurve("theirs", points, "wait-k", True)],
+        tmp_path / "curve.png", title="T", x_labels=["x"], y_label="y", levels=[Level("", level)],
+    )  # fmt: skip
+    (axes,) = figures[0].axes
+    notes = [text.get_text() for text in axes.texts if "below this scale" in text.get_text()]
+    count = f"{len(left_out)} point{'s' if len(left_out) > 1 else ''} below this scale"
+    assert notes == ([count] if left_out else [])
+    bottom = axes.get_ylim()[0]
+    assert [y for y in low if y < bottom] == left_out and bottom < level
+    radius = (4.4 / 2 + 0.7) / 72 * figures[0].dpi
+    for y in low:
+        assert abs(axes.transData.transform((0.0, y))[1] - axes.bbox.y0) > radius
+
+
 @pytest.mark.parametrize(("x", "y"), [(6.314, 0.0), (0.62, 27.1), (-0.4, 27.1), (0.0, 0.0)])
 def test_a_single_point_has_a_scale_that_can_be_read(
     x: float, y: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -201,7 +244,7 @@ def write(folder: Path, rows: Any) -> Path:
 
 def test_a_curve_for_each_policy_by_rising_latency(tmp_path: Path) -> None:
     lines, levels = latency_curves(
-        read_online_results(write(tmp_path, ROWS)), "al", "token", "thesis"
+        read_online_results(write(tmp_path, ROWS))[0], "al", "token", "thesis"
     )
     assert [curve.name for curve in lines] == ["wait-k", "agent", "oracle"]
     assert [(*mark.costs, mark.bleu, mark.label) for mark in lines[0].points] == [
@@ -212,7 +255,7 @@ def test_a_curve_for_each_policy_by_rising_latency(tmp_path: Path) -> None:
 
 
 def test_other_units_and_conventions_and_missing_values(tmp_path: Path) -> None:
-    results = read_online_results(write(tmp_path, ROWS) / "results.json")
+    results, _ = read_online_results(write(tmp_path, ROWS) / "results.json")
     assert results[0].latency("al", "word", "simuleval") == 2.0
     assert math.isnan(results[0].latency("yaal", "word", "simuleval"))
     assert math.isnan(results[0].latency("al", "word", "thesis"))
@@ -237,7 +280,7 @@ def test_two_models_with_one_name_are_not_joined(
         systems = {} if model is None else {"systems": [{"name": "m", "model": model}]}
         path = tmp_path / f"{folder}.json"
         path.write_text(json.dumps({"settings": rows, **systems}))
-        results += read_online_results(path, label)
+        results += read_online_results(path, label)[0]
     if is_refused:
         with pytest.raises(ConfigError, match=r"called `m`: a/m and b/m\..* NAME=RESULTS"):
             latency_section(results)
@@ -247,7 +290,7 @@ def test_two_models_with_one_name_are_not_joined(
 
 def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:
     first, second = write(tmp_path / "a", ROWS[:2]), write(tmp_path / "b", ROWS[:2])
-    results = read_online_results(first) + read_online_results(second, "other")
+    results = read_online_results(first)[0] + read_online_results(second, "other")[0]
     lines, _ = latency_curves(results, "al", "token", "thesis")
     assert [curve.name for curve in lines] == ["m, wait-k", "other, wait-k"]
     both = write(tmp_path / "c", [ROWS[0], {**ROWS[1], "system": "n"}])
@@ -319,6 +362,9 @@ def test_a_computation_aware_metric_is_in_the_table(
     assert ["m", "k=1", "10.00", "1.00", "-", "1.00", "-", "-", "-"] in lines
     assert run(folder, "--metric", "ca-al", "--unit", "token") == 2
     assert "Computation-aware latency counts words" in capsys.readouterr().err
+    assert run(folder, "--metric", "ca-al", "--convention", "thesis") == 2
+    assert "Computation-aware latency is in SimulEval's convention" in capsys.readouterr().err
+    assert run(folder, "--metric", "ca-al", "--convention", "simuleval", "--unit", "word") == 0
     assert run(folder, folder) == 2
     assert "is given twice" in capsys.readouterr().err
     # Other metrics keep their table.
@@ -362,7 +408,7 @@ def test_evaluations_of_other_sentences_are_refused(tmp_path: Path, capsys: Any)
 
 def test_settings_of_ones_own_may_be_negative(tmp_path: Path) -> None:
     own = row("LogProb", "value", -0.5, 20.0, 4.0) | {"parameter": "least"}
-    (result,) = read_online_results(write(tmp_path, [own]))
+    ((result,), _) = read_online_results(write(tmp_path, [own]))
     assert result.setting.title == "LogProb least = -0.5"
 
 
@@ -370,7 +416,7 @@ def test_settings_without_a_latency_have_no_place_on_its_curve(tmp_path: Path) -
     rows = [row("wait-k", "k", k, 20.0, 4.0) for k in (5, 50, 1)]
     for each, value in zip(rows, (5.0, None, 1.0), strict=True):
         each["latencies"][0]["yaal"] = value
-    results = read_online_results(write(tmp_path, rows))
+    results, _ = read_online_results(write(tmp_path, rows))
     (curve,), _ = latency_curves(results, "yaal", "token", "thesis")
     assert [(*mark.costs, mark.label) for mark in curve.points] == [(1.0, "1"), (5.0, "5")]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 import json
 from collections.abc import Callable, Iterable
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 from sacrebleu.metrics.bleu import BLEU
 
+from nmtgrid.analysis.quality.compare import ComparisonOptions
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.cli.analyze import align
+from nmtgrid.cli.analyze.quality import CompareArguments
 from nmtgrid.cli.app import main
 from nmtgrid.cli.decode.run import scores as decode_scores
 from nmtgrid.data.dataset import Dataset
@@ -97,6 +100,8 @@ def test_the_text_of_a_dataset_is_advised_to_learn_alignments_from(
         monkeypatch.setattr(align, "LEAST_PAIRS", least)
         assert main(command) == 0
         assert ("learned from only 5 pairs" in " ".join(capsys.readouterr().err.split())) == warned
+    align.warn_of_little(1)
+    assert "learned from only 1 pair:" in " ".join(capsys.readouterr().err.split())
 
 
 def test_paths_of_two_systems(home: Path, tmp_path: Path) -> None:
@@ -257,6 +262,13 @@ def test_compare(files: Path) -> None:
     assert result["examples"][0]["better_second"][0]["line"] in (3, 4)
 
 
+def test_a_comparison_has_the_same_defaults_in_a_report() -> None:
+    command = CompareArguments(systems=["a"])
+    # A page tests with its own number of samples.
+    for field in dataclasses.fields(ComparisonOptions):
+        assert getattr(command, field.name) == field.default, field.name
+
+
 def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(files / "cased", [line.capitalize() for line in REFERENCE])
     for options, is_warned in (
@@ -270,6 +282,13 @@ def test_a_side_in_lower_case_is_warned_of(files: Path, capsys: pytest.CaptureFi
             message = " ".join(capsys.readouterr().err.split())
             assert ("`one` is in lower case and the references are not" in message) == is_warned
             assert ("add `--lowercase` or give the dataset with `--data`" in message) == is_warned
+    # The dataset that is given has capitals: to give it again would change nothing.
+    data = text_data(files, {"de": list("abcde"), "en": [line.title() for line in REFERENCE]})
+    capsys.readouterr()
+    run(files, "compare", "one", "--data", str(data))
+    message = " ".join(capsys.readouterr().err.split())
+    assert "`one` is in lower case" in message and "add `--lowercase`." in message
+    assert "--data" not in message
 
 
 def test_traces_of_another_source_are_warned_of(
@@ -354,7 +373,7 @@ def test_scores_on_a_dataset_are_those_of_decode(
     ):
         assert words in refused("analyze", "compare", text, *options)
     write(tmp_path / "short", lines[:3])
-    message = refused("analyze", "compare", tmp_path / "short", "--data", data)
+    message = refused("analyze", "compare", tmp_path / "short", "--data", str(data))
     assert "test.tr:4: it has 8 lines, but" in message and "short has 3" in message
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from nmtgrid.analysis.latency import CurveArea, area_table, read_areas
+from nmtgrid.analysis.latency import CurveArea, area_table, read_online_results
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import with_checksum, write_json
 from nmtgrid.metrics import bootstrap
@@ -115,15 +115,16 @@ def test_areas_are_read_back_and_shown(tmp_path: Path) -> None:
     path = tmp_path / "results.json"
     values = {"settings": [], "areas": [dataclasses.asdict(row) for row in rows]}
     write_json(path, with_checksum(values))
-    assert read_areas(path, "b") == [dataclasses.replace(row, system="b") for row in rows]
+    _, renamed = read_online_results(path, "b")
+    assert renamed == [dataclasses.replace(row, system="b") for row in rows]
     table = area_table(rows)
     assert "source words, thesis" in table.title and "1,000 resamples, seed 12345" in table.title
     assert table.formatted() == [
-        ["a", "confidence", "AL", "+1.23", "+0.50 to +2.00", "0.004", "1.00", "4.00"],
+        ["a", "confidence", "AL", "+1.23", "[+0.50, +2.00]", "0.004", "1.00", "4.00"],
         ["a", "agent", "DAL", "-", "-", "-", "-", "-"],
     ]
     path.write_text('{"areas": [{}]}', encoding="utf-8")
     with pytest.raises(InputError, match="no results of an online evaluation"):
-        read_areas(path)
+        read_online_results(path)
     path.write_text('{"settings": []}', encoding="utf-8")
-    assert read_areas(path) == []
+    assert read_online_results(path) == ([], [])

@@ -125,7 +125,7 @@ def test_exits_and_waiting_share_one_budget_of_seconds(here: Path, tmp_path: Pat
     curve = tmp_path / "curve.json"
     assert main(["analyze", "latency", *named, "--metric", "ca-laal", "--json", str(curve)]) == 0
     assert json.loads(curve.read_text())["metric"] == "ca-laal"
-    results = [result for name in ("batched", "clocked") for result in read(tmp_path / name)]
+    results = [result for name in ("batched", "clocked") for result in read(tmp_path / name)[0]]
     lags = [result.latency("ca-al", "word", "simuleval") for result in results]
     assert math.isnan(lags[0]) and lags[1] == aware["al"]
     assert main(["analyze", "latency", str(tmp_path / "batched"), "--metric", "ca-al"]) == 2

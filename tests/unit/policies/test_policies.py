@@ -522,7 +522,7 @@ def test_results_are_read_back(tmp_path: Path) -> None:
     old = {"policy": "wait-k", "k": None}
     rows = [row | setting.values(), row | Setting("wait-k", math.inf).values(), row | old]
     write_json(tmp_path / "results.json", with_checksum({"settings": rows}))
-    read = [result.setting for result in read_online_results(tmp_path / "results.json")]
+    read = [result.setting for result in read_online_results(tmp_path / "results.json")[0]]
     assert read == [setting, Setting("wait-k", math.inf), Setting("wait-k", math.inf)]
     assert read[0].label == "Margin"
 

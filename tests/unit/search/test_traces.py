@@ -132,6 +132,10 @@ def test_names_are_those_of_the_files() -> None:
     assert list(named_files(["one/test.txt", "two/test.txt", "test=three.txt"])) == [
         "one/test", "two/test", "test",
     ]  # fmt: skip
+    # As few folders as tell them apart, of each as many as it takes.
+    assert list(named_files(["a/x/out.qb", "b/x/out.qb", "b/y/out.qb", "out.en"])) == [
+        "a/x/out.qb", "b/x/out.qb", "y/out.qb", "out.en",
+    ]  # fmt: skip
     with pytest.raises(ConfigError, match="Two systems have the name `a`"):
         named_files(["a=x", "a=y"])
     again = "`test`: one/test.txt and one/test.jsonl.*another, as in `other=one/test.jsonl`."
@@ -143,6 +147,7 @@ def test_the_working_folder_has_a_name(tmp_path: Path, monkeypatch: pytest.Monke
     (tmp_path / "model").mkdir()
     monkeypatch.chdir(tmp_path / "model")
     assert list(named_files(["."])) == ["model"]
+    assert list(named_files(["out.en", "more/out.en"])) == ["model/out.en", "more/out.en"]
 
 
 def test_text_and_traces_read_alike(tmp_path: Path) -> None:
