@@ -80,7 +80,9 @@ Overrides = Annotated[
 ]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the tables as JSON (`-`: standard output)."),
+    typer.Option(
+        "--json", metavar="FILE", help="Write the results as JSON (`-`: standard output)."
+    ),
 ]
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Number of processes; 0: one per core.")

@@ -28,7 +28,7 @@ _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；",
 # Of a model whose training lengths are not known: sentences of most corpora are shorter.
 _WHOLE, _PIECE = 128, 256
 
-LARGEST_ALIGNMENT = 1 << 22
+_LARGEST_ALIGNMENT = 1 << 22
 """Cells: larger tables of a source and its translation, joined from pieces, are left out."""
 
 
@@ -281,6 +281,15 @@ def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits, a
     )
 
 
+def unaligned_warning(line: int) -> str:
+    """Return the warning on a line whose alignment would be too large."""
+    return (
+        f"no-alignment: line {line:,} and its translation are too long for an alignment (more than "
+        f"{_LARGEST_ALIGNMENT:,} pairs of units): its links are left out, and unknown words in it "
+        "are not replaced. Split it into lines of one sentence each."
+    )
+
+
 def _numbered(lengths: Mapping[int, int]) -> str:
     return listed([f"{line} ({length:,})" for line, length in lengths.items()])
 
@@ -289,7 +298,7 @@ def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:
     """Return [T + 1, S + 1] from pieces [T_i + 1, S_i + 1] whose last row and column are ends."""
     height = sum(part.shape[0] - 1 for part in parts) + 1
     width = sum(part.shape[1] - 1 for part in parts) + 1
-    if not parts or height * width > LARGEST_ALIGNMENT:
+    if not parts or height * width > _LARGEST_ALIGNMENT:
         return None
     whole = parts[0].new_zeros(height, width)
     row = column = 0

@@ -34,6 +34,7 @@ from nmtgrid.online.path_warnings import (
 from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_setting, read_settings
 from nmtgrid.online.stream import LineText, StreamTranslator, stream_plan
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import hides_source_end
 from nmtgrid.search.translate import (
     TranslationOptions,
@@ -43,6 +44,9 @@ from nmtgrid.search.translate import (
 )
 from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.incremental import stream_words
+
+_EFFECTIVE = ("max_length_a", "max_length_b", "min_length", "renormalize")
+"""The settings of the search that change what a stream writes, or its traces."""
 
 
 def faults_of_stream(arguments: DecodeArguments) -> list[str]:
@@ -173,10 +177,7 @@ def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslato
     loaded = [load_model(folder, device, arguments.weights) for folder in folders]
     check_ensemble(loaded)
     _check_preset(arguments, loaded[0])
-    plan = stream_plan(default_plan(loaded[0]))
-    plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
-    if plan.beam > 1 or plan.sample or plan.coverage_penalty:
-        raise ConfigError("Streams are decoded greedily: with `--set`, change only length limits.")
+    plan = _plan(arguments, stream_plan(default_plan(loaded[0])))
     lines = Translator(
         loaded,
         plan,
@@ -189,6 +190,27 @@ def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslato
     # A first stream, thrown away: what the model cannot do is known before a word is waited for.
     translator.begin()
     return translator
+
+
+def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
+    """Return the `plan` of streams with what `--set` changes.
+
+    Raises ConfigError for faulty changes, and for those that have no effect on a stream.
+    """
+    changed = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
+    idle = [
+        field.name
+        for field in dataclasses.fields(plan)
+        if field.name not in _EFFECTIVE
+        and getattr(changed, field.name) != getattr(plan, field.name)
+    ]
+    if idle:
+        names = ", ".join(f"`{name}`" for name in _EFFECTIVE)
+        raise ConfigError(
+            [f"`--set {name}` has no effect: streams are decoded greedily." for name in idle],
+            f"With `--stream`, `--set` changes {names}.",
+        )
+    return changed
 
 
 class _Line(LineText):
