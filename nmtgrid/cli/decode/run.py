@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
 from nmtgrid.adaptive.exit_presets import AUTO, halt_of
 from nmtgrid.analysis.alignment.pharaoh import to_text
 from nmtgrid.analysis.alignment.soft_alignments import links
@@ -123,8 +125,7 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     What the command line leaves out is the model's setting or the default.
     """
     device = find_device(arguments.device)
-    folders = [arguments.model, *(arguments.ensemble or [])]
-    models = [load_model(folder, None, arguments.weights) for folder in folders]
+    models = load_models(arguments, device)
     translator = Translator(
         models,
         _plan(arguments, default_plan(models[0])),
@@ -132,7 +133,7 @@ def make_translator(arguments: DecodeArguments) -> Translator:
         device=device,
         precision=arguments.precision,
         warn=console.warn,
-        halt=None if arguments.exit is None else choose_halt(arguments.exit, models[0]),
+        halt=choose_halt(arguments.exit, models[0]),
     )
     # A model reads either text or pictures.
     has_pictures = arguments.source is not None and arguments.source.suffix == ".safetensors"
@@ -149,6 +150,12 @@ def make_translator(arguments: DecodeArguments) -> Translator:
             "first; `--stream` reads as in training."
         )
     return translator
+
+
+def load_models(arguments: DecodeArguments, device: torch.device) -> list[LoadedModel]:
+    """Load MODEL and those of `--ensemble`. Raises ModelError."""
+    folders = [arguments.model, *(arguments.ensemble or [])]
+    return [load_model(folder, device, arguments.weights) for folder in folders]
 
 
 def format_precision(precision: str, speedups: Mapping[str, float]) -> str:
@@ -171,11 +178,14 @@ def _explicit_fields(
     return {field.name: getattr(arguments, field.name) for field in fields if field.name in names}
 
 
-def choose_halt(choice: str, loaded: LoadedModel) -> Halt | Verified | None:
+def choose_halt(choice: str | None, loaded: LoadedModel) -> Halt | Verified | None:
     """Return the exit mechanism of `--exit` (see `halt_of`).
 
-    None where the model cannot decide. Raises ConfigError where `choice` does not fit.
+    None without a choice, and where the model cannot decide. Raises ConfigError where `choice` does
+    not fit.
     """
+    if choice is None:
+        return None
     if choice == AUTO and with_exits(loaded.model).traits.halting == "none":
         console.say("note: this model has no exit predictor: with `--exit auto` all blocks run.")
         return None

@@ -19,10 +19,10 @@ from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.cli.decode.arguments import DecodeArguments
-from nmtgrid.cli.decode.run import BlockCount, choose_halt
+from nmtgrid.cli.decode.run import BlockCount, choose_halt, load_models
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
 from nmtgrid.metrics.latency import Metric, Unit, latency, read_metrics, seconds_per_token
-from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.models.directory import LoadedModel
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.path_warnings import (
     ends_at_limit,
@@ -173,8 +173,7 @@ def translate_stream(arguments: DecodeArguments) -> None:
 def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslator:
     """Load the models. Raises ConfigError if they cannot do what is asked."""
     device = find_device(arguments.device)
-    folders = [arguments.model, *(arguments.ensemble or [])]
-    loaded = [load_model(folder, device, arguments.weights) for folder in folders]
+    loaded = load_models(arguments, device)
     check_ensemble(loaded)
     _check_preset(arguments, loaded[0])
     plan = _plan(arguments, stream_plan(default_plan(loaded[0])))
@@ -184,7 +183,7 @@ def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslato
         TranslationOptions(max_source=arguments.max_source),
         device=device,
         precision=arguments.precision,
-        halt=None if arguments.exit is None else choose_halt(arguments.exit, loaded[0]),
+        halt=choose_halt(arguments.exit, loaded[0]),
     )
     translator = StreamTranslator.of(lines, setting.make(arguments.finish_reading))
     # A first stream, thrown away: what the model cannot do is known before a word is waited for.
