@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import listed
+from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.models.directory import TrainingLengths
 from nmtgrid.search.api import Hypothesis, SearchPlan
@@ -269,14 +270,15 @@ def long_line_warning(
     if treatment == "cut":
         longest, done = limits.piece, "cut"
     lines = _numbered(lengths)
-    return f"long-line: longer than {longest:,} source units and {done}: line (units) {lines}."
+    units = plural(longest, "source unit")
+    return f"long-line: longer than {units} and {done}: line (units) {lines}."
 
 
 def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits, advice: str) -> str:
     """Return the warning on lines with a piece longer than any training source."""
     return (
         f"untrained-length: longer than any source that the model was trained on "
-        f"({limits.trained:,} units), so that text may be lost: line (units) "
+        f"({plural(limits.trained or 0, 'unit')}), so that text may be lost: line (units) "
         f"{_numbered(lengths)}. {advice}"
     )
 

@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import itertools
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -581,8 +582,11 @@ def _changed(plan: SearchPlan, search: Mapping[str, Any]) -> SearchPlan:
     try:
         changed = override(plan, search)
     except ConfigError as fault:
-        # In Python they are arguments.
-        problems = [problem.replace("`--set ", "`") for problem in fault.faults]
+        # In Python they are arguments: without `--set`, and without options in brackets.
+        problems = [
+            re.sub(r" \(`--[a-z-]+`\)", "", problem.replace("`--set ", "`"))
+            for problem in fault.faults
+        ]
         raise ConfigError(problems, fault.advice) from None
     if idle := changed.ineffective(search):
         raise ConfigError([f"`{name}` has no effect without `sample=True`." for name in idle])

@@ -18,6 +18,7 @@ from nmtgrid.base.config import override
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import BlockCount, choose_halt, load_models
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
@@ -220,15 +221,13 @@ class _Line(LineText):
         self.number = number
         self._limits = translator.limits
 
-    def read(self, word: str) -> str:
-        count = len(self.stream.pieces)
-        text = super().read(word)
-        if count == 1 < len(self.stream.pieces):
+    def warn(self) -> None:
+        """Warn of a long line; once it is written, as a terminal would show it within the text."""
+        if len(self.stream.pieces) > 1:
             console.warn(
-                f"long-line: line {self.number} has more than {self._limits.whole:,} source units "
-                "and is translated in segments."
+                f"long-line: line {self.number} has more than "
+                f"{plural(self._limits.whole, 'source unit')} and is translated in segments."
             )
-        return text
 
 
 class _Run:
@@ -256,6 +255,7 @@ class _Run:
             self._seconds += time.perf_counter() - began
             yield text, (line if word is None else None)
             if word is None:
+                line.warn()
                 self._count(line)
                 line = _Line(self._sentences + 1, self._translator)
 

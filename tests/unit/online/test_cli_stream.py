@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from nmtgrid.base import console
 from nmtgrid.cli.app import main
 from nmtgrid.metrics.latency import latency as mean_latency
 from nmtgrid.models.directory import save_model
@@ -151,6 +152,21 @@ def test_long_words_and_lines_take_little() -> None:
     assert "".join(line.source).replace("@@", "") == "".join(words)
     for piece in line.pieces:
         assert isinstance(piece._stream, TokenStream) and not piece._stream._states
+
+
+def test_warnings_stand_between_lines(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, which shows both kinds of output, they would break a translation apart."""
+
+    def warn(text: str) -> None:
+        sys.stdout.buffer.write(f"warning: {text}\n".encode())
+
+    monkeypatch.setattr(console, "warn", warn)
+    code, text = stream(b"a b c d e\nab\n", "--k", "1", "--max-source", "1")
+    _, warning, _, *rest = text.split("\n")
+    assert code == 0 and warning.startswith(
+        "warning: long-line: line 1 has more than 1 source unit and is translated in segments."
+    )
+    assert all("warning" not in line or line.startswith("warning: ") for line in rest)
 
 
 def test_a_long_word_is_told(stream: Stream) -> None:
