@@ -30,6 +30,8 @@ _DECIMAL = re.compile(r"[+-]?([0-9]{1,15}(\.[0-9]{0,15})?|\.[0-9]{1,15})")
 _FLOAT = re.compile(
     r"[+-]?(([0-9]{1,30}(\.[0-9]{0,30})?|\.[0-9]{1,30})(e[+-]?[0-9]{1,4})?|inf|nan)", re.IGNORECASE
 )
+_MOST_DIGITS = {_WHOLE: 15, _LONG_WHOLE: 18, _DECIMAL: 15, _FLOAT: 30}
+"""Digits of a number, or of each side of its point."""
 _SHOWN = 60
 
 
@@ -59,7 +61,8 @@ def _checked(text: str, pattern: re.Pattern[str], kind: str, where: str = "") ->
     text = text.strip()
     if not pattern.fullmatch(text):
         if _DIGITS.fullmatch(text):
-            raise ValueError(f"`{text[:20]}...` has more digits than can be told apart.")
+            most = _MOST_DIGITS[pattern]
+            raise ValueError(f"`{text[:20]}...` is too long a number (at most {most} digits).")
         raise ValueError(f"`{shortened(text)}`{where} is not {kind}.")
     return text
 

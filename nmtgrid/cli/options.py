@@ -80,7 +80,9 @@ Overrides = Annotated[
 ]
 JsonFile = Annotated[
     Path | None,
-    typer.Option("--json", metavar="FILE", help="Write the tables as JSON (`-`: standard output)."),
+    typer.Option(
+        "--json", metavar="FILE", help="Write the results as JSON (`-`: standard output)."
+    ),
 ]
 Workers = Annotated[
     int, typer.Option("--workers", min=0, help="Number of processes; 0: one per core.")
@@ -590,7 +592,12 @@ def output_faults(
         faults += unwritable(name, path)
         key = STANDARD if str(path) == STANDARD else os.path.realpath(path)
         # Pipes and devices, such as /dev/null, may take several outputs.
-        if key in options and not (key != STANDARD and is_stream(path)):
+        if key == STANDARD and key in options:
+            faults.append(
+                f"`{name} -`: standard output already takes what `{options[key]}` writes. Name a "
+                "file for one of them."
+            )
+        elif key in options and not is_stream(path):
             faults.append(
                 f"`{name} {path}` is also the file of `{options[key]}`: give another file."
             )

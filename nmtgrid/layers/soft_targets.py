@@ -104,7 +104,7 @@ class NeighbourDistribution:
 class VectorDistribution:
     """A distribution over all types, from the cosines of their vectors; V x V is never made.
 
-    vectors [V, E] of norm one, or zero for types that keep to themselves; frequencies [V]. The
+    vectors [V, E] of norm one, or zero for types that are not smoothed; frequencies [V]. The
     reward of v for y is `cosine - rarity * min(f_v / f_y, f_y / f_v)`. Eq. (E.10), (E.11).
     """
 

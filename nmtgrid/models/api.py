@@ -27,6 +27,8 @@ from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
 from nmtgrid.layers.probes import ProbePoint as ProbePoint
 
+AlignmentKind = Literal["weights", "energies"]
+"""What soft alignments hold: shares of the source tokens, or what each adds to a score."""
 Halting = Literal["none", "sequence", "multinomial", "geometric"]
 """Networks that say when to exit: Eq. (5.11), (5.19), (5.20)."""
 
@@ -377,8 +379,8 @@ class TranslationModel(nn.Module):
     """
 
     architecture: ClassVar[str]
-    no_energies: ClassVar[tuple[str, str] | None] = None
-    """Why there are none, and what to do: see `alignments`."""
+    why_no_energies: ClassVar[str] = ""
+    """Why a score is no sum over source tokens, in models without energies: see `alignments`."""
     traits: Traits
     config: Any
     target_embedding: Embedding
@@ -604,15 +606,15 @@ class TranslationModel(nn.Module):
         return {}
 
     @torch.no_grad()
-    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
+    def alignments(self, batch: Batch, kind: AlignmentKind = "weights") -> Tensor:
         """Return soft alignments [B, T, S] of the reference, zero on padding.
 
         "weights" are the shares of the source tokens, "energies" their contributions to the score
         of the reference token. Raises ConfigError for energies, which only models that pool a grid
         have.
         """
-        if kind == "energies" and self.no_energies:
-            raise ConfigError(*self.no_energies)
+        if kind == "energies" and self.why_no_energies:
+            raise self.no_energies()
         present = batch.is_target[:, :, None] & batch.is_source[:, None, :]
         return self._attention(batch).masked_fill(~present, 0.0)
 
@@ -665,6 +667,13 @@ class TranslationModel(nn.Module):
             f"This `{self.architecture}` does not have the reading mechanism `{readiness}`, which "
             "the policy needs.",
             f"Train a `transformer` with `--set model.reader={readiness}`.",
+        )
+
+    def no_energies(self) -> ConfigError:
+        """Return the error for energies asked of a model that has none."""
+        return ConfigError(
+            f"There are no energies for `{self.architecture}`: {self.why_no_energies}.",
+            "Ask for the weights of its attention instead (without `--energies`).",
         )
 
     def no_exits(self) -> ConfigError:

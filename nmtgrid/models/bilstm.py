@@ -56,10 +56,8 @@ class BiLSTM(TranslationModel):
     """A bi-directional LSTM encoder and an LSTM decoder with dot-product attention."""
 
     architecture = "bilstm"
-    no_energies = (
-        "A `bilstm` has no energies: its scores are no sum over source tokens, because the "
-        "attended source goes through a tanh.",
-        "Ask for the weights.",
+    why_no_energies = (
+        "the attended source goes through a tanh, so its score is not a sum over source tokens"
     )
 
     def __init__(

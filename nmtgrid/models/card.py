@@ -32,6 +32,7 @@ class ScoreRecord(Record):
 
     split: str
     data: str
+    """The dataset's folder, with the one above it: `toy/data`."""
     sentences: Count
     figures: dict[str, float]
     signatures: dict[str, str]

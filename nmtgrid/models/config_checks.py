@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
-from nmtgrid.base.config import BELOW_1, FROM_1, CheckedSettings, Range, between
+from nmtgrid.base.config import CheckedSettings, Range, between
 from nmtgrid.text.vocabulary import BEGIN, END
 
 LARGEST_KERNEL = 255
@@ -30,33 +30,6 @@ class ModelConfig(CheckedSettings):
     """The settings of an architecture, in the group `model.*`."""
 
     group = "model"
-
-
-# Architectures of users call these functions; those of the toolkit annotate their settings.
-def too_small(config: Any, *names: str) -> list[str]:
-    """Return a fault for each setting below 1; None counts as not set."""
-    return _outside(FROM_1, config, names)
-
-
-def too_large(config: Any, limit: int, *names: str) -> list[str]:
-    """Return a fault for each setting above `limit`."""
-    return _outside(Range(f"at most {limit}", lambda value: value <= limit), config, names)
-
-
-def no_kernels(config: Any, *names: str) -> list[str]:
-    """Return a fault for each setting that is no width of a filter with a middle."""
-    return _outside(KERNEL, config, names)
-
-
-def no_rates(config: Any, *names: str) -> list[str]:
-    """Return a fault for each setting that is no dropout rate."""
-    return _outside(BELOW_1, config, names)
-
-
-def _outside(span: Range, config: Any, names: tuple[str, ...]) -> list[str]:
-    return [
-        fault for name in names for fault in span.faults(f"`model.{name}`", getattr(config, name))
-    ]
 
 
 FirstSymbol = Literal["begin", "end"]

@@ -246,10 +246,9 @@ class ConvS2S(TranslationModel):
     """The convolutional encoder-decoder, with options for the differences between publications."""
 
     architecture = "convs2s"
-    no_energies = (
-        "`convs2s` has no energies: its decoder layers read the source one after another, "
-        "so no part of a score belongs to one source token.",
-        "Ask for the attention's weights.",
+    why_no_energies = (
+        "its decoder layers read the source one after another, so its score is not a sum over "
+        "source tokens"
     )
 
     def __init__(

@@ -3,7 +3,7 @@
 `config.json` has the architecture and its settings, `model.safetensors` the best weights
 (`last.safetensors` and `average.safetensors` others), next to the files of the text pipeline.
 Loading first builds the model on the meta device (shapes only) and compares these with the file's
-header; only then it allocates memory and reads values.
+header; only then it allocates memory, builds a model of a user's own once more, and reads values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from nmtgrid.base.config import to_json
-from nmtgrid.base.errors import ConfigError, ModelError, StorageError, listed, nearest
+from nmtgrid.base.errors import (
+    ConfigError,
+    ModelError,
+    NmtgridError,
+    StorageError,
+    listed,
+    nearest,
+)
 from nmtgrid.base.io.arrays import CHECKSUM, UNTRAINED, load_tensors, read_header, save_tensors
 from nmtgrid.base.io.atomic import link_target, with_checksum, write_json
 from nmtgrid.base.io.records import (
@@ -214,19 +221,10 @@ def load_model(
                     "The folder mixes files of two models: restore its own vocabularies.",
                 )
         path = weights_file(folder, weights)
-        sizes = config.source_vocab_size, config.target_vocab_size
-        try:
-            # Sizes in a damaged file may be anything; torch reports absurd ones by these errors.
-            model = meta_model(lambda: zoo.from_config(config.arch, config.model, *sizes))
-        except (RuntimeError, OverflowError, TypeError) as fault:
-            raise ModelError(
-                f"{folder / 'config.json'} describes a model that is too large for any machine.",
-                "Restore a copy.",
-            ) from fault
         # Before memory is taken: the file's tensors have to be those that the settings ask for.
         entries, facts, _ = read_header(path)
         shapes = {name: entry.shape for name, entry in entries.items()}
-        _check_fit(model.state_dict(), shapes, path)
+        model = _build(config, lambda model: _check_fit(model.state_dict(), shapes, path))
     except (StorageError, ConfigError) as fault:
         # The folder's name comes first, unless the problem begins with it already.
         is_placed = fault.problem.startswith(str(folder))
@@ -245,6 +243,36 @@ def load_model(
     # Files of other programs, and old ones, have no checksum.
     checksum, lengths = facts.get(CHECKSUM), config.training_lengths
     return LoadedModel(model, pipeline, config.settings, folder, weights, checksum, lengths)
+
+
+def _build(config: _Config, check: Callable[[TranslationModel], None]) -> TranslationModel:
+    """Return the model of `config`, on the meta device unless the architecture is a user's own.
+
+    `check` is called with its outline, before memory is taken. What a constructor of a user makes
+    besides the state dict (masks, tables of positions) has to have values, which an outline lacks.
+    """
+
+    def make() -> TranslationModel:
+        sizes = config.source_vocab_size, config.target_vocab_size
+        return zoo.from_config(config.arch, config.model, *sizes)
+
+    if not zoo.architectures().get(config.arch).is_own:
+        model = meta_model(make)
+        check(model)
+        return model
+    try:
+        # Initialised too: what `_SkipInitialisation` leaves out may change shapes (`squeeze_`).
+        with torch.device("meta"):
+            outline = make()
+    except NmtgridError:
+        raise
+    except Exception:  # it needs values, or it fails with them too
+        outline = None
+    if outline is not None:
+        check(outline)
+    model = make()
+    check(model)
+    return model
 
 
 def weights_file(folder: Path, weights: str = "best") -> Path:

@@ -48,6 +48,11 @@ class Architecture:
     of_pictures: bool = False
     """Its sources are pictures, not text."""
 
+    @property
+    def is_own(self) -> bool:
+        """Whether its constructor is a user's, not the toolkit's."""
+        return not getattr(self.make, "__module__", "").startswith("nmtgrid.")
+
 
 # Filled at the end of this module; own architectures are added by `register` (docs).
 _ARCHITECTURES: Registry[Architecture] = Registry("architecture", own_code.ADVICE)

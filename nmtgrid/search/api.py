@@ -53,7 +53,8 @@ class SearchPlan(CheckedSettings):
     """Number of hypotheses returned for each sentence; with `sample`, of samples."""
     max_length_a: Annotated[float, _LENGTH] = 10.0
     """Maximum target length is a + b|x| tokens, with a this setting, b `max_length_b` and |x| the
-    source length, without end symbols; a picture counts as 20 tokens."""
+    source length, without end symbols; a picture counts as 20 tokens. It is at least one token, and
+    at least `min_length` and the length of a forced prefix."""
     max_length_b: Annotated[float, _LENGTH] = 2.0
     """Target tokens per source token in the maximum length; see `max_length_a`."""
     style: Literal["own", "transformers"] = "own"

@@ -49,9 +49,7 @@ class MinLength(StaticConstraint):
     lengths: Tensor
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        is_short = step < self.lengths[sentence]
-        log_probabilities[:, END] = log_probabilities[:, END].masked_fill(is_short, -math.inf)
-        return log_probabilities
+        return _without_end(log_probabilities, step < self.lengths[sentence])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,9 +59,13 @@ class ForbidEnd:
     is_early: Tensor
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        end = log_probabilities[:, END].masked_fill(self.is_early, -math.inf)
-        log_probabilities[:, END] = end
-        return log_probabilities
+        return _without_end(log_probabilities, self.is_early)
+
+
+def _without_end(log_probabilities: Tensor, rows: Tensor) -> Tensor:
+    """Rule the end symbol out in `rows` [R] of log-probabilities [R, V], in place."""
+    log_probabilities[:, END] = log_probabilities[:, END].masked_fill(rows, -math.inf)
+    return log_probabilities
 
 
 class ForcedPrefix(StaticConstraint):

@@ -8,7 +8,7 @@ tokens, tokens so far to a power of two. Rows of padding repeat the first row an
 whose sentences come to an end moves to fewer rows only while these take longer than launches do:
 `benchmarks/recordings.py` counts what other rules record and compute.
 
-What is recorded is a whole step of a search (`SearchStep` of engine.py): the models, with caches
+What is recorded is a whole step of a search (`SearchStep` of steps.py): the models, with caches
 that read their position from a tensor (layers/static_cache.py), the constraints, the selection and
 the bookkeeping. Searches with states without such a form are run as ever. The weights of a model
 must not change while its recordings are in use, and one search is run at a time.
@@ -25,7 +25,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -37,7 +37,7 @@ from nmtgrid.base.rows import take
 from nmtgrid.layers.static_cache import StaticPosition, tensors, write
 from nmtgrid.search.beams import Groups, Rows, StepResult
 from nmtgrid.search.constraints import Rules, StaticConstraint
-from nmtgrid.search.select import Select
+from nmtgrid.search.steps import SearchStep
 from nmtgrid.text.vocabulary import PAD
 
 _EAGER_STEPS = 8
@@ -55,18 +55,6 @@ Replay = Callable[[], None]
 Record = Callable[[Callable[[], None], Callable[[], None]], Replay]
 """Takes what is to be recorded and what has to be run before each time."""
 T = TypeVar("T")
-
-
-class StepFn(Protocol):
-    """A step of a search between tensors of fixed shapes; compared to find its recordings."""
-
-    @property
-    def select(self) -> Select: ...
-
-    def __call__(
-        self, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules, step: Tensor
-    ) -> StepResult:
-        """Write into the states and return what follows; `step` is a tensor [1]."""
 
 
 class _CastWeights(TorchDispatchMode):
@@ -179,7 +167,7 @@ class Graphs:
 
     def begin(
         self,
-        fn: StepFn,
+        fn: SearchStep,
         states: Sequence[Any],
         rows: Rows,
         groups: Groups,
@@ -206,7 +194,7 @@ class Graphs:
         return search if search.enter(to_static, rows, groups) else None
 
     def slot(
-        self, fn: StepFn, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules
+        self, fn: SearchStep, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules
     ) -> _Slot:
         """Return the slot for these shapes, holding these values; a new one keeps the tensors."""
         values = states, rows, groups, rules
@@ -253,7 +241,7 @@ class _Slot:
     """Buffers at fixed addresses for one shape of a search, and the replay that works on them."""
 
     def __init__(
-        self, fn: StepFn, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules
+        self, fn: SearchStep, states: tuple[Any, ...], rows: Rows, groups: Groups, rules: Rules
     ) -> None:
         self.fn, self.states, self.rows, self.groups, self.rules = fn, states, rows, groups, rules
         self.bytes = sum(tensor.nbytes for tensor in tensors(self.values))
@@ -307,7 +295,7 @@ class RecordedSearch:
     def __init__(
         self,
         graphs: Graphs,
-        fn: StepFn,
+        fn: SearchStep,
         rules: Rules,
         copies: int,
         columns: int,

@@ -16,7 +16,7 @@ import itertools
 import math
 import operator
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +25,7 @@ from nmtgrid.base.devices import without_gradients
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.base.rows import is_token, repeat, take
-from nmtgrid.models.api import Step, TranslationModel, check_step, with_exits
+from nmtgrid.models.api import TranslationModel, check_step, with_exits
 from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
 from nmtgrid.search.beams import (
     FinishedHypotheses,
@@ -37,7 +37,9 @@ from nmtgrid.search.beams import (
 )
 from nmtgrid.search.constraints import Constraint, ForbidEnd, Rules
 from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch
-from nmtgrid.search.select import Beam, Greedy, Sample, Select, is_on_cpu
+from nmtgrid.search.select import is_on_cpu
+from nmtgrid.search.steps import Averaged as Averaged
+from nmtgrid.search.steps import SearchStep
 from nmtgrid.search.verified import VerifiedSearch, check_verified
 
 _CHECK_EVERY = 4
@@ -238,71 +240,6 @@ def _nothing_to_write() -> ModelError:
         "Its weights are damaged, or its training diverged (NaN), or constraints of your own "
         "strike all tokens out.",
     )
-
-
-class Averaged(NamedTuple):
-    """What models yield together: means of probabilities, alignments and readiness (see `Step`)."""
-
-    log_probabilities: Tensor
-    alignment: Tensor | None = None
-    readiness: Tensor | None = None
-
-    @classmethod
-    def of(cls, steps: Sequence[Step]) -> Averaged:
-        """Return the means of all models' steps, log-probabilities [R, V] in float32."""
-        alignment = _mean([step.alignment for step in steps])
-        readiness = _mean([step.readiness for step in steps])
-        # In float32 whatever autocast computed: sums over a sentence need the digits.
-        values = [step.logits.float().log_softmax(1) for step in steps]
-        if len(values) == 1:
-            return cls(values[0], alignment, readiness)
-        # The mean of probabilities, from their logarithms without leaving them.
-        mean = torch.stack(values).logsumexp(0) - math.log(len(values))
-        return cls(mean, alignment, readiness)
-
-    def put(self, rows: Tensor, part: Averaged) -> None:
-        """Put those of some rows [R'] in their place."""
-        for whole, some in zip(self, part, strict=True):
-            if whole is not None and some is not None:
-                whole[rows] = some
-
-
-def _mean(values: Sequence[Tensor | None]) -> Tensor | None:
-    present = [value.float() for value in values if value is not None]
-    return torch.stack(present).mean(0) if present else None
-
-
-@dataclasses.dataclass(frozen=True)
-class SearchStep:
-    """A step of a search without agent and halt, which can be recorded."""
-
-    models: tuple[TranslationModel, ...]
-    plan: SearchPlan
-    align: bool
-
-    @property
-    def select(self) -> Select:
-        """The selection of the next tokens."""
-        if self.plan.sample:
-            return Sample(self.plan)
-        return Greedy() if self.plan.beam == 1 else Beam(self.plan.beam)
-
-    @property
-    def wants_alignment(self) -> bool:
-        """Whether models are asked for alignments."""
-        return self.align or self.plan.coverage_penalty > 0
-
-    def __call__(
-        self, states: Sequence[Any], rows: Rows, groups: Groups, rules: Rules, step: Tensor
-    ) -> StepResult:
-        """Return what follows; states are static, and the rules' sentences are the groups."""
-        align, pairs = self.wants_alignment, zip(self.models, states, strict=True)
-        predicted = Averaged.of(
-            [model.step(rows.tokens, state, align=align) for model, state in pairs]
-        )
-        group = torch.arange(len(rows.tokens), device=step.device) // self.select.width
-        values = rules.apply(predicted.log_probabilities, step, group, at_limit=True)
-        return advance(self.plan, self.select, values, predicted.alignment, rows, groups, step)
 
 
 class _RowHalt:

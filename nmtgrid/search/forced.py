@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal
 
 import numpy
 import torch
@@ -19,7 +18,7 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch, cut_by_length
 from nmtgrid.data.captioning.dataset import region_names
 from nmtgrid.data.dataset import Split
-from nmtgrid.models.api import PredictionSites, TranslationModel
+from nmtgrid.models.api import AlignmentKind, PredictionSites, TranslationModel
 from nmtgrid.search.traces import Trace
 from nmtgrid.text.pipeline import Pipeline
 
@@ -51,7 +50,6 @@ def forced_log_probabilities(models: Sequence[TranslationModel], batch: Batch) -
     return result
 
 
-AlignmentKind = Literal["weights", "energies"]
 _WINDOW = 2048
 """Sentences in memory at once; they are sorted by length among themselves."""
 

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import listed
+from nmtgrid.base.spans import plural
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.models.directory import TrainingLengths
 from nmtgrid.search.api import Hypothesis, SearchPlan
@@ -28,7 +29,7 @@ _CLAUSE_ENDS = frozenset([",", ";", ":", "-", "–", "—", "、", "，", "；",
 # Of a model whose training lengths are not known: sentences of most corpora are shorter.
 _WHOLE, _PIECE = 128, 256
 
-LARGEST_ALIGNMENT = 1 << 22
+_LARGEST_ALIGNMENT = 1 << 22
 """Cells: larger tables of a source and its translation, joined from pieces, are left out."""
 
 
@@ -269,15 +270,25 @@ def long_line_warning(
     if treatment == "cut":
         longest, done = limits.piece, "cut"
     lines = _numbered(lengths)
-    return f"long-line: longer than {longest:,} source units and {done}: line (units) {lines}."
+    units = plural(longest, "source unit")
+    return f"long-line: longer than {units} and {done}: line (units) {lines}."
 
 
 def untrained_length_warning(lengths: Mapping[int, int], limits: SourceLimits, advice: str) -> str:
     """Return the warning on lines with a piece longer than any training source."""
     return (
         f"untrained-length: longer than any source that the model was trained on "
-        f"({limits.trained:,} units), so that text may be lost: line (units) "
+        f"({plural(limits.trained or 0, 'unit')}), so that text may be lost: line (units) "
         f"{_numbered(lengths)}. {advice}"
+    )
+
+
+def unaligned_warning(line: int) -> str:
+    """Return the warning on a line whose alignment would be too large."""
+    return (
+        f"no-alignment: line {line:,} and its translation are too long for an alignment (more than "
+        f"{_LARGEST_ALIGNMENT:,} pairs of units): its links are left out, and unknown words in it "
+        "are not replaced. Split it into lines of one sentence each."
     )
 
 
@@ -289,7 +300,7 @@ def _diagonal(parts: Sequence[Tensor]) -> Tensor | None:
     """Return [T + 1, S + 1] from pieces [T_i + 1, S_i + 1] whose last row and column are ends."""
     height = sum(part.shape[0] - 1 for part in parts) + 1
     width = sum(part.shape[1] - 1 for part in parts) + 1
-    if not parts or height * width > LARGEST_ALIGNMENT:
+    if not parts or height * width > _LARGEST_ALIGNMENT:
         return None
     whole = parts[0].new_zeros(height, width)
     row = column = 0

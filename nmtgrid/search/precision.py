@@ -22,7 +22,7 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.text.vocabulary import END, UNKNOWN
 
 Precision = Literal["fp32", "bf16", "int8", "auto"]
-ROUNDS = 3
+_ROUNDS = 3
 """Searches with each precision, of which the fastest counts."""
 _SENTENCES, _WORDS, _STEPS = 8, 20, 6
 _WORTH_ROUNDING = 1.1
@@ -100,7 +100,7 @@ def measure(
         beam=plan.beam, min_length=_STEPS, max_length_a=float(_STEPS), max_length_b=0.0
     )
     seconds = dict.fromkeys(kinds, float("inf"))
-    for _ in range(ROUNDS):
+    for _ in range(_ROUNDS):
         for kind in kinds:
             members, needs_autocast = prepared[kind]
             start = time.perf_counter()

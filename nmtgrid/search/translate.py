@@ -10,6 +10,7 @@ import contextlib
 import copy
 import dataclasses
 import itertools
+import re
 import threading
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -46,6 +47,7 @@ from nmtgrid.search.long_sources import (
     join_ranked,
     long_line_warning,
     split,
+    unaligned_warning,
     units_to_split,
     untrained_length_warning,
 )
@@ -325,11 +327,14 @@ class Translator:
         prefixes: Iterable[str] | None = None,
         align: bool = False,
         advance: Callable[[float, int], None] = lambda lines, tokens: None,
+        is_waiting: Callable[[], bool] = lambda: False,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order, with one window of lines in memory.
 
         `align` asks for the alignments of the hypotheses. `advance` is called after each batch with
         the lines, parts of lines in pieces among them, and the target tokens that it has finished.
+        `is_waiting` is asked after each line: where the next one has yet to arrive, the lines so
+        far are translated first.
         `prefixes` are raw text that the translation of each line must begin with, in whole words,
         perhaps none; of a line in pieces the first one does. Raises ConfigError at once when
         `align` is set and the model does not align, TypeError for what are not strings;
@@ -342,7 +347,7 @@ class Translator:
         if prefixes is not None:
             pairs = _with_prefixes(lines, _checked(prefixes, "prefixes"))
         # A generator of its own: what is checked above is raised here, not at the first line.
-        return self._translations(pairs, align, advance)
+        return self._translations(pairs, align, advance, is_waiting)
 
     def caption(
         self,
@@ -397,14 +402,18 @@ class Translator:
         return units
 
     def _translations(
-        self, pairs: Iterable[tuple[str, str]], align: bool, advance: Callable[[float, int], None]
+        self,
+        pairs: Iterable[tuple[str, str]],
+        align: bool,
+        advance: Callable[[float, int], None],
+        is_waiting: Callable[[], bool],
     ) -> Iterator[Translation]:
         """Yield the translation of each (line, prefix), window by window."""
         pipeline, options = self.pipeline, self.options
         align = align or options.replace_unknown
         numbered = enumerate(pairs, start=1)
         unknown = UnknownUnits(pipeline, self.warn)
-        for window in chunks(numbered, options.window):
+        for window in chunks(numbered, options.window, is_waiting):
             lines: list[_Line] = []
             too_long: dict[int, int] = {}
             untrained: dict[int, int] = {}
@@ -430,6 +439,8 @@ class Translator:
                 # Taken out: what has been written leaves the memory.
                 pieces = [results.pop((line.number, n)) for n in range(len(line.ends))]
                 joined = join_ranked(pieces, self.plan)
+                if align and any(whole.alignment is None for whole, _ in joined):
+                    self.warn(unaligned_warning(line.number))
                 yield restore(
                     pipeline, line.number, line.units, joined, options.replace_unknown, line.prefix
                 )
@@ -571,8 +582,11 @@ def _changed(plan: SearchPlan, search: Mapping[str, Any]) -> SearchPlan:
     try:
         changed = override(plan, search)
     except ConfigError as fault:
-        # In Python they are arguments.
-        problems = [problem.replace("`--set ", "`") for problem in fault.faults]
+        # In Python they are arguments: without `--set`, and without options in brackets.
+        problems = [
+            re.sub(r" \(`--[a-z-]+`\)", "", problem.replace("`--set ", "`"))
+            for problem in fault.faults
+        ]
         raise ConfigError(problems, fault.advice) from None
     if idle := changed.ineffective(search):
         raise ConfigError([f"`{name}` has no effect without `sample=True`." for name in idle])

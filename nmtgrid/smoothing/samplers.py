@@ -50,7 +50,10 @@ class Choices:
             types = types[types >= _SPECIAL][None]
         else:
             return cls._by_row(torch.cat([text.flatten(1) for text in _references(batch)], 1))
-        return cls(types, torch.full((1,), types.shape[1], device=device))
+        count = torch.full((1,), types.shape[1], device=device)
+        if not types.shape[1]:  # references of unknown tokens alone; a column must be there
+            types = torch.full((1, 1), _NONE, device=device)
+        return cls(types, count)
 
     @classmethod
     def _by_row(cls, texts: Tensor) -> Choices:

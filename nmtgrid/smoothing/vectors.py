@@ -66,8 +66,8 @@ def few_vectors(vectors: Tensor, frequencies: Tensor) -> list[str]:
     with_vector, types = int(has_vector.sum()), len(has_vector) - len(_SPECIAL)
     return [
         f"{_SETTING}: {with_vector:,} of {types:,} target types have "
-        f"vectors, and so {share:.1%} of the training tokens; the others keep to themselves, as if "
-        "there were no smoothing. Vectors must be of the same units, in the same case."
+        f"vectors, and so {share:.1%} of the training tokens; tokens of the other types are not "
+        "smoothed. Vectors must be of the same units, in the same case."
     ]
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.search import engine
+from nmtgrid.search import steps
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.select import Beam
 from nmtgrid.text.vocabulary import BEGIN, END, PAD
@@ -56,7 +56,7 @@ def test_width_one_is_greedy(case: Case, monkeypatch: pytest.MonkeyPatch) -> Non
     model, batch = model_and_batch(case, SOURCES, TARGETS)
     plan = SearchPlan(beam=1, max_length_a=6, max_length_b=0.5)
     hypotheses = search_batch([model], batch, plan)
-    monkeypatch.setattr(engine, "Greedy", lambda: Beam(1))
+    monkeypatch.setattr(steps, "Greedy", lambda: Beam(1))
     by_beam = search_batch([model], batch, plan)
     for row, count in enumerate(SOURCES):
         # A picture counts as 20 tokens, whatever its regions.

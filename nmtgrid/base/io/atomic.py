@@ -23,7 +23,7 @@ import socket
 import stat
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -40,11 +40,15 @@ _DIGITS = 8
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[BinaryIO]:
+def atomic_file(
+    path: Path, keep_partial: Callable[[Path], None] | None = None
+) -> Iterator[BinaryIO]:
     """Open a binary file that is renamed to `path` only when the block ends without a fault.
 
     Of a symbolic link the target is replaced, never the link. Raises StorageError when the disk is
     full or the folder cannot be written; whatever stood at `path` before is then still there.
+    With `keep_partial`, what was written before another fault or an interruption stays, under the
+    name of `path` with `.partial` added, which `keep_partial` is called with.
     """
     path = link_target(path)
     remove_stale(path)
@@ -63,8 +67,22 @@ def atomic_file(path: Path) -> Iterator[BinaryIO]:
         raise storage_error(path, fault) from fault
     # Ctrl-C too leaves no temporary file behind.
     except BaseException:
+        partial = None if keep_partial is None else _rename_partial(temporary, path)
         remove(temporary)
+        if keep_partial is not None and partial is not None:
+            keep_partial(partial)
         raise
+
+
+def _rename_partial(temporary: Path, path: Path) -> Path | None:
+    """Give an unfinished file its name for people; None if there is nothing in it."""
+    partial = path.with_name(f"{path.name}.partial")
+    # What went wrong before is what has to be reported.
+    with contextlib.suppress(OSError):
+        if temporary.stat().st_size:
+            os.replace(temporary, partial)
+            return partial
+    return None
 
 
 def link_target(path: Path) -> Path:

@@ -12,6 +12,7 @@ import gzip
 import io
 import lzma
 import os
+import select
 import sys
 import zlib
 from collections import Counter
@@ -113,11 +114,30 @@ class _Streams(io.RawIOBase):
 
 
 class Meter:
-    """How much of the files has been read: `done` of `total` bytes on disk."""
+    """How much of the files has been read: `done` of `total` bytes on disk, `taken` in lines."""
 
     def __init__(self, paths: Iterable[Path] = ()) -> None:
         self.total = sum(path.stat().st_size for path in paths)
-        self.done = 0
+        self.done = self.taken = 0
+
+
+class PipeMeter(Meter):
+    """How much of a pipe has been read, and whether more of it has arrived."""
+
+    _PATIENCE = 0.05
+    """Seconds in which a program that writes on, as `cat` does, is sure to have written more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.descriptor: int | None = None
+
+    def is_waiting(self) -> bool:
+        """Return whether the next line has yet to be written, as far as is known."""
+        # What has been read, but is in no line yet, is in Python's buffer.
+        if self.descriptor is None or self.done > self.taken:
+            return False
+        # The end of a file and that of a pipe count as something to read.
+        return not select.select([self.descriptor], [], [], self._PATIENCE)[0]
 
 
 class _MeteredFile(io.FileIO):
@@ -135,16 +155,23 @@ class _MeteredFile(io.FileIO):
 def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes]]:
     """Open a plain, .gz, .xz or .bz2 file (by its first bytes), or standard input for `-`.
 
-    Raises InputError when it is missing or cannot be read.
+    `meter` counts what is read. Raises InputError when it is missing or cannot be read.
     """
     if str(path) == STANDARD:
         if sys.stdin is None:
             raise InputError("standard input is closed.", "Name a file.", path=path)
         stdin = sys.stdin.buffer
-        yield unpack(stdin, path) if isinstance(stdin, io.BufferedReader) else stdin
-        return
+        is_file = isinstance(stdin, io.BufferedReader) and isinstance(stdin.raw, io.FileIO)
+        if meter is None or not is_file:
+            yield unpack(stdin, path) if isinstance(stdin, io.BufferedReader) else stdin
+            return
     try:
-        raw = io.FileIO(path) if meter is None else _MeteredFile(path)
+        if meter is None:
+            raw = io.FileIO(path)
+        elif str(path) == STANDARD:
+            raw = _MeteredFile(sys.stdin.fileno(), closefd=False)
+        else:
+            raw = _MeteredFile(path)
     except FileNotFoundError as fault:
         raise InputError("there is no such file.", "Check the name.", path=path) from fault
     except IsADirectoryError as fault:
@@ -153,6 +180,8 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
         raise read_error(path, fault) from fault
     if isinstance(raw, _MeteredFile) and meter is not None:
         raw.meter = meter
+    if isinstance(meter, PipeMeter):
+        meter.descriptor = raw.fileno()
     with io.BufferedReader(cast(Any, raw), _BLOCK) as file, unpack(file, path) as text:
         yield text
 
@@ -197,6 +226,8 @@ def read_lines(
             if not raw:
                 break
             number += 1
+            if meter is not None:
+                meter.taken += len(raw)
             if number == 1:
                 check_line_ends(raw, path)
             try:
@@ -359,11 +390,13 @@ def find_text(prefix: str, language: str, endings: Iterable[str] = ("",)) -> Pat
 
 
 @contextlib.contextmanager
-def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
+def open_writer(
+    path: str | Path, keep_partial: Callable[[Path], None] | None = None
+) -> Iterator[IO[bytes]]:
     """Open a file for bytes: compressed by its suffix, `-` is standard output.
 
-    It appears whole or not at all, unless it is a pipe or a device, which is written to directly.
-    Raises StorageError when it cannot be written.
+    It appears whole or not at all, unless it is a pipe or a device, which is written to directly;
+    `keep_partial` as in `atomic_file`. Raises StorageError when it cannot be written.
     """
     target = Path(path)
     if str(path) == STANDARD:
@@ -377,7 +410,7 @@ def open_writer(path: str | Path) -> Iterator[IO[bytes]]:
         with _write_errors(str(path)), open(target, "wb") as file, _packed(file, target) as text:
             yield text
     else:
-        with atomic_file(target) as whole, _packed(whole, target) as text:
+        with atomic_file(target, keep_partial) as whole, _packed(whole, target) as text:
             yield text
 
 

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from itertools import islice
 from multiprocessing import get_context, parent_process
 from typing import Any, TypeVar
 
@@ -41,10 +40,20 @@ def worker_faults(workers: int) -> list[str]:
     ]
 
 
-def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    """Yield the items in lists of `size`; the last one may be shorter."""
-    items = iter(items)
-    while part := list(islice(items, size)):
+def chunks(
+    items: Iterable[Item], size: int, ends: Callable[[], bool] = lambda: False
+) -> Iterator[list[Item]]:
+    """Yield the items in lists of `size`; shorter are the last one and those that `ends` ends.
+
+    It is asked after each item.
+    """
+    part: list[Item] = []
+    for item in items:
+        part.append(item)
+        if len(part) == size or ends():
+            yield part
+            part = []
+    if part:
         yield part
 
 

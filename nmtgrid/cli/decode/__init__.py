@@ -23,7 +23,10 @@ def command(arguments: DecodeArguments) -> None:
     BLEU-1 to BLEU-4 and CIDEr against all captions of each picture.
 
     `--set` changes the other search settings: max_length_a and max_length_b (at most a + b x source
-    length), length_offset (mu), min_length.
+    length), length_offset (mu), min_length, style (when a beam ends), renormalize.
+
+    Files appear when all is translated. An interruption leaves the lines that were finished in
+    FILE.partial. Lines that are piped in are translated as soon as no more of them have arrived.
 
     With `--stream` each word is written to standard output as soon as it is final, while the line
     is still arriving: greedily, one output line for each input line. Output is detokenised as far

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+import torch
+
 from nmtgrid.adaptive.exit_presets import AUTO, halt_of
 from nmtgrid.analysis.alignment.pharaoh import to_text
 from nmtgrid.analysis.alignment.soft_alignments import links
@@ -21,7 +23,7 @@ from nmtgrid.base.config import from_json, override_all, set_option
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream
-from nmtgrid.base.io.text import NOTES, STANDARD, open_writer, read_lines
+from nmtgrid.base.io.text import NOTES, STANDARD, PipeMeter, open_writer, read_lines
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.arguments import PICTURE_RULES, DecodeArguments
 from nmtgrid.cli.options import (
@@ -54,7 +56,6 @@ from nmtgrid.search.translate import (
 from nmtgrid.text.moses import Moses, count_escaped
 from nmtgrid.text.scripts import bleu_tokenizer
 
-_FLUSH_EVERY = 64
 _WIDEST = 1000
 """The widest beam."""
 _FEW_ESCAPED = 0.01
@@ -90,6 +91,11 @@ def _options(arguments: DecodeArguments) -> TranslationOptions:
     return from_json(TranslationOptions, _explicit_fields(arguments, TranslationOptions))
 
 
+def _option(name: str) -> str:
+    """Return what messages call a setting that has an option of its own."""
+    return f"--{name.replace('_', '-')}"
+
+
 def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
     """Return the model's `plan` with what options and `--set` change. Raises ConfigError."""
     search = _explicit_fields(arguments, SearchPlan)
@@ -99,13 +105,15 @@ def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
     changes = [text.removeprefix("search.") for text in arguments.changes or []]
     changed = [text.partition("=")[0].strip() for text in changes]
     faults = [
-        f"`--set {name}` and `--{name.replace('_', '-')}` say the same: give one."
+        f"`--set {name}` and `{_option(name)}` say the same: give one."
         for name in search
         if name in changed
     ]
+    if any("".join(text.split()).lower() == "sample=true" for text in changes):
+        faults.append("`--set sample=true`: use `--sample` instead, which draws without a beam.")
     if faults:
         raise ConfigError(faults)
-    plan = override_all(plan, [(set_option, search), (set_option, changes)])
+    plan = override_all(plan, [(_option, search), (set_option, changes)])
     if idle := plan.ineffective(changed):
         raise ConfigError([f"`--set {name}` has no effect without `--sample`." for name in idle])
     return plan
@@ -117,8 +125,7 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     What the command line leaves out is the model's setting or the default.
     """
     device = find_device(arguments.device)
-    folders = [arguments.model, *(arguments.ensemble or [])]
-    models = [load_model(folder, None, arguments.weights) for folder in folders]
+    models = load_models(arguments, device)
     translator = Translator(
         models,
         _plan(arguments, default_plan(models[0])),
@@ -126,7 +133,7 @@ def make_translator(arguments: DecodeArguments) -> Translator:
         device=device,
         precision=arguments.precision,
         warn=console.warn,
-        halt=None if arguments.exit is None else choose_halt(arguments.exit, models[0]),
+        halt=choose_halt(arguments.exit, models[0]),
     )
     # A model reads either text or pictures.
     has_pictures = arguments.source is not None and arguments.source.suffix == ".safetensors"
@@ -143,6 +150,12 @@ def make_translator(arguments: DecodeArguments) -> Translator:
             "first; `--stream` reads as in training."
         )
     return translator
+
+
+def load_models(arguments: DecodeArguments, device: torch.device) -> list[LoadedModel]:
+    """Load MODEL and those of `--ensemble`. Raises ModelError."""
+    folders = [arguments.model, *(arguments.ensemble or [])]
+    return [load_model(folder, device, arguments.weights) for folder in folders]
 
 
 def format_precision(precision: str, speedups: Mapping[str, float]) -> str:
@@ -165,11 +178,14 @@ def _explicit_fields(
     return {field.name: getattr(arguments, field.name) for field in fields if field.name in names}
 
 
-def choose_halt(choice: str, loaded: LoadedModel) -> Halt | Verified | None:
+def choose_halt(choice: str | None, loaded: LoadedModel) -> Halt | Verified | None:
     """Return the exit mechanism of `--exit` (see `halt_of`).
 
-    None where the model cannot decide. Raises ConfigError where `choice` does not fit.
+    None without a choice, and where the model cannot decide. Raises ConfigError where `choice` does
+    not fit.
     """
+    if choice is None:
+        return None
     if choice == AUTO and with_exits(loaded.model).traits.halting == "none":
         console.say("note: this model has no exit predictor: with `--exit auto` all blocks run.")
         return None
@@ -179,10 +195,10 @@ def choose_halt(choice: str, loaded: LoadedModel) -> Halt | Verified | None:
 def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
     """Translate a file or pipe (`-`: standard input) line for line; return what was done."""
     source = arguments.source or Path(STANDARD)
-    total = None
+    total, pipe = None, PipeMeter()
     if str(source) != STANDARD and not is_stream(source):
         # Read it through once: a fault in its last line is reported now, not after hours.
-        total = sum(1 for _ in read_lines(source))
+        total = sum(1 for _ in read_lines(source, allow_empty=True))
     elif _is_typed(arguments):
         # Whoever types sees each translation before the next line.
         translator.options = dataclasses.replace(translator.options, window=1)
@@ -190,8 +206,13 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
     # Filled while lines are read, and complete when all are.
     notes: Counter[str] = Counter()
     prefixes = None if arguments.prefix is None else _read_prefixes(arguments.prefix, total)
-    begin = functools.partial(translator.translations, read_lines(source, notes), prefixes=prefixes)
+    lines = read_lines(source, notes, allow_empty=True, meter=pipe if total is None else None)
+    begin = functools.partial(
+        translator.translations, lines, prefixes=prefixes, is_waiting=pipe.is_waiting
+    )
     report, _ = _write_translations(translator, begin, total, arguments)
+    if not report["sentences"]:
+        console.say("note: the input is empty: there is nothing to translate.")
     for name, count in notes.items():
         if count:
             console.say(f"note: {source}: {NOTES[name].format(lines=plural(count, 'line'))}")
@@ -233,7 +254,8 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
         names = [name for name in TRANSLATION_SCORES if name in values]
         record = ScoreRecord(
             split=split.name,
-            data=dataset.path.resolve().name,
+            # With the folder above: a dataset's own name is mostly `data`.
+            data=Path(*dataset.path.resolve().parts[-2:]).as_posix(),
             sentences=report["sentences"],
             figures={name: values[name] for name in names},
             signatures={name: values[f"signature_{name}"] for name in names},
@@ -348,11 +370,9 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
     split, started = dataset.split(arguments.split or "test"), time.perf_counter()
     total, tokens, empty = 0.0, 0, 0
     model = translator.models[0]
-    with console.progress("translating", len(split)) as bar, contextlib.ExitStack() as stack:
-        traces, alignments = (
-            None if path is None else stack.enter_context(open_writer(path))
-            for path in (arguments.traces, arguments.alignments)
-        )
+    with console.progress("scoring", len(split)) as bar, contextlib.ExitStack() as stack:
+        paths = (arguments.traces, arguments.alignments)
+        traces, alignments = (_open_output(path, stack) for path in paths)
         for trace in forced_traces(
             model,
             translator.pipeline,
@@ -401,10 +421,21 @@ def _read_prefixes(path: Path, total: int | None) -> Iterator[str]:
     pipes are read as the lines are.
     """
     if total is not None and str(path) != STANDARD and not is_stream(path):
-        count = sum(1 for _ in read_lines(path))
+        count = sum(1 for _ in read_lines(path, allow_empty=True))
         if count != total:
             raise unequal_prefixes(count, f"{plural(total, 'line')} are to be translated", path)
-    return read_lines(path)
+    return read_lines(path, allow_empty=True)
+
+
+def _open_output(path: Path | None, stack: contextlib.ExitStack) -> IO[bytes] | None:
+    """Open an output file, if one is named; an interruption leaves the lines that are finished."""
+    if path is None:
+        return None
+
+    def name_partial(partial: Path) -> None:
+        console.say(f"note: the lines that were finished are in {partial}.")
+
+    return stack.enter_context(open_writer(path, name_partial))
 
 
 def _write_translations(
@@ -426,7 +457,8 @@ def _write_translations(
     translations: list[Translation] = []
     sentences, blocks = 0, BlockCount()
     is_typed = _is_typed(arguments)
-    flush_every = 1 if is_typed else _FLUSH_EVERY
+    # A reader of a pipe may wait for each line; a file is there only when it is whole.
+    is_read = text_path is not None and (str(text_path) == STANDARD or is_stream(text_path))
     started = time.perf_counter()
     # A bar would be drawn over what is being typed.
     progress = console.progress("translating", total, hidden=is_typed)
@@ -434,13 +466,11 @@ def _write_translations(
         meter = _Meter(bar)
         # Begun before any file is opened: what the model cannot do leaves no empty files behind.
         stream = begin(align=align, advance=meter.advance)
-        text, traces, alignments = (
-            None if path is None else stack.enter_context(open_writer(path))
-            for path in (text_path, arguments.traces, arguments.alignments)
-        )
+        paths = (text_path, arguments.traces, arguments.alignments)
+        text, traces, alignments = (_open_output(path, stack) for path in paths)
         for translation in stream:
             if text is not None:
-                _write_text(text, translation, translator.plan.nbest, flush_every)
+                _write_text(text, translation, translator.plan.nbest, flush=is_read)
             if traces is not None or alignments is not None:
                 _write_trace(Trace.of(translation), traces, alignments)
             sentences += 1
@@ -463,7 +493,7 @@ def _write_translations(
     return report, translations
 
 
-def _write_text(file: IO[bytes], translation: Translation, nbest: int, flush_every: int) -> None:
+def _write_text(file: IO[bytes], translation: Translation, nbest: int, *, flush: bool) -> None:
     """Write the best text, or `line ||| text ||| log-probability ||| score` lines."""
     lines = [translation.text]
     if nbest > 1:
@@ -474,8 +504,7 @@ def _write_text(file: IO[bytes], translation: Translation, nbest: int, flush_eve
         ] or [f"{translation.line} |||  ||| 0.0000 ||| 0.0000"]
     try:
         file.write(("\n".join(lines) + "\n").encode())
-        # Often enough for whoever watches, and seldom enough to cost nothing.
-        if translation.line % flush_every == 0:
+        if flush:
             file.flush()
     except BrokenPipeError as fault:
         # As it is, it would be taken for a fault of the other files that stand open.

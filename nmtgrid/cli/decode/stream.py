@@ -18,11 +18,12 @@ from nmtgrid.base.config import override
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.arguments import DecodeArguments
-from nmtgrid.cli.decode.run import BlockCount, choose_halt
+from nmtgrid.cli.decode.run import BlockCount, choose_halt, load_models
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
 from nmtgrid.metrics.latency import Metric, Unit, latency, read_metrics, seconds_per_token
-from nmtgrid.models.directory import LoadedModel, load_model
+from nmtgrid.models.directory import LoadedModel
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.path_warnings import (
     ends_at_limit,
@@ -34,6 +35,7 @@ from nmtgrid.online.path_warnings import (
 from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_setting, read_settings
 from nmtgrid.online.stream import LineText, StreamTranslator, stream_plan
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import hides_source_end
 from nmtgrid.search.translate import (
     TranslationOptions,
@@ -43,6 +45,9 @@ from nmtgrid.search.translate import (
 )
 from nmtgrid.search.unknown_units import UnknownUnits
 from nmtgrid.text.incremental import stream_words
+
+_EFFECTIVE = ("max_length_a", "max_length_b", "min_length", "renormalize")
+"""The settings of the search that change what a stream writes, or its traces."""
 
 
 def faults_of_stream(arguments: DecodeArguments) -> list[str]:
@@ -169,26 +174,43 @@ def translate_stream(arguments: DecodeArguments) -> None:
 def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslator:
     """Load the models. Raises ConfigError if they cannot do what is asked."""
     device = find_device(arguments.device)
-    folders = [arguments.model, *(arguments.ensemble or [])]
-    loaded = [load_model(folder, device, arguments.weights) for folder in folders]
+    loaded = load_models(arguments, device)
     check_ensemble(loaded)
     _check_preset(arguments, loaded[0])
-    plan = stream_plan(default_plan(loaded[0]))
-    plan = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
-    if plan.beam > 1 or plan.sample or plan.coverage_penalty:
-        raise ConfigError("Streams are decoded greedily: with `--set`, change only length limits.")
+    plan = _plan(arguments, stream_plan(default_plan(loaded[0])))
     lines = Translator(
         loaded,
         plan,
         TranslationOptions(max_source=arguments.max_source),
         device=device,
         precision=arguments.precision,
-        halt=None if arguments.exit is None else choose_halt(arguments.exit, loaded[0]),
+        halt=choose_halt(arguments.exit, loaded[0]),
     )
     translator = StreamTranslator.of(lines, setting.make(arguments.finish_reading))
     # A first stream, thrown away: what the model cannot do is known before a word is waited for.
     translator.begin()
     return translator
+
+
+def _plan(arguments: DecodeArguments, plan: SearchPlan) -> SearchPlan:
+    """Return the `plan` of streams with what `--set` changes.
+
+    Raises ConfigError for faulty changes, and for those that have no effect on a stream.
+    """
+    changed = override(plan, [text.removeprefix("search.") for text in arguments.changes or []])
+    idle = [
+        field.name
+        for field in dataclasses.fields(plan)
+        if field.name not in _EFFECTIVE
+        and getattr(changed, field.name) != getattr(plan, field.name)
+    ]
+    if idle:
+        names = ", ".join(f"`{name}`" for name in _EFFECTIVE)
+        raise ConfigError(
+            [f"`--set {name}` has no effect: streams are decoded greedily." for name in idle],
+            f"With `--stream`, `--set` changes {names}.",
+        )
+    return changed
 
 
 class _Line(LineText):
@@ -199,15 +221,13 @@ class _Line(LineText):
         self.number = number
         self._limits = translator.limits
 
-    def read(self, word: str) -> str:
-        count = len(self.stream.pieces)
-        text = super().read(word)
-        if count == 1 < len(self.stream.pieces):
+    def warn(self) -> None:
+        """Warn of a long line; once it is written, as a terminal would show it within the text."""
+        if len(self.stream.pieces) > 1:
             console.warn(
-                f"long-line: line {self.number} has more than {self._limits.whole:,} source units "
-                "and is translated in segments."
+                f"long-line: line {self.number} has more than "
+                f"{plural(self._limits.whole, 'source unit')} and is translated in segments."
             )
-        return text
 
 
 class _Run:
@@ -235,6 +255,7 @@ class _Run:
             self._seconds += time.perf_counter() - began
             yield text, (line if word is None else None)
             if word is None:
+                line.warn()
                 self._count(line)
                 line = _Line(self._sentences + 1, self._translator)
 

@@ -38,10 +38,7 @@ class CaptionTopDown(CaptionModel):
     """An attention LSTM and a language LSTM over the regions of a picture."""
 
     architecture = "caption-top-down"
-    no_energies = (
-        "A `caption-top-down` has no energies: its scores are no sum over regions.",
-        "Ask for the weights.",
-    )
+    why_no_energies = "its score is not a sum over regions"
     config: CaptionTopDownConfig
 
     def __init__(

@@ -26,6 +26,7 @@ from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.layers.static_cache import Position
 from nmtgrid.models.api import (
+    AlignmentKind,
     PredictionSites,
     ProbePoint,
     Step,
@@ -107,7 +108,7 @@ class GridModel(TranslationModel):
         return dataclasses.replace(state, considered=None, partial=None, above=above)
 
     @torch.no_grad()
-    def alignments(self, batch: Batch, kind: Literal["weights", "energies"] = "weights") -> Tensor:
+    def alignments(self, batch: Batch, kind: AlignmentKind = "weights") -> Tensor:
         """Return [B, T, S]: by-product alignments of the true target, zero on padding.
 
         "weights" are attention weights, Eq. (3.22), or the shares of channels that max-pooling

@@ -44,11 +44,7 @@ class Transformer(TransformerExits):
     """Encoder and decoder of attention blocks."""
 
     architecture = "transformer"
-    no_energies = (
-        "Energies cannot be had from `transformer`: its attention has no share of a token in the "
-        "score.",
-        "Ask for weights, which are the attention of the decoder.",
-    )
+    why_no_energies = "its score is not a sum over source tokens"
 
     def __init__(
         self, config: TransformerConfig, source_vocab_size: int, target_vocab_size: int

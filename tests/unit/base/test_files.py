@@ -20,7 +20,7 @@ import pytest
 from nmtgrid.base.errors import ConfigError, InputError, NmtgridError, StorageError
 from nmtgrid.base.io import text as text_files
 from nmtgrid.base.io.atomic import is_stream
-from nmtgrid.base.io.text import Meter, find_text, open_writer, read_lines
+from nmtgrid.base.io.text import Meter, PipeMeter, find_text, open_writer, read_lines
 from nmtgrid.data import directory
 from nmtgrid.data.build import TextPlan, preprocess_files
 from nmtgrid.text.bpe import Codes
@@ -232,6 +232,28 @@ def test_standard_input_may_be_packed(monkeypatch: pytest.MonkeyPatch, ending: s
 
     monkeypatch.setattr("sys.stdin", Standard)
     assert list(read_lines("-")) == ["a", "b"] and list(read_lines("-")) == []
+
+
+@pytest.mark.parametrize("is_standard", [True, False])
+def test_a_pipe_says_whether_more_has_arrived(
+    monkeypatch: pytest.MonkeyPatch, is_standard: bool
+) -> None:
+    reader, writer = os.pipe()
+    stdin = os.fdopen(reader)
+    monkeypatch.setattr("sys.stdin", stdin)
+    meter = PipeMeter()
+    assert not meter.is_waiting(), "nothing has been opened"
+    lines = read_lines("-" if is_standard else f"/dev/fd/{reader}", meter=meter)
+    os.write(writer, b"a\nb\n")
+    assert next(lines) == "a" and not meter.is_waiting(), "b has been read, but is not taken"
+    assert next(lines) == "b" and meter.is_waiting()
+    os.write(writer, b"c\n")
+    assert not meter.is_waiting(), "c is in the pipe"
+    assert next(lines) == "c" and meter.is_waiting()
+    os.close(writer)
+    assert not meter.is_waiting(), "the end is something to read"
+    assert list(lines) == []
+    stdin.close()
 
 
 def test_closed_input_and_output_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.base.spans import decimals, whole_numbers
+from nmtgrid.base.spans import decimals, real_number, whole_number, whole_numbers
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_decimals_are_exact(text: str, expected: list[float]) -> None:
         ("nan", "`nan` is not a whole number"),
         ("1_0", "`1_0` is not a whole number"),
         ("٣", "is not a whole number"),
-        ("9" * 5000, f"`{'9' * 20}...` has more digits than can be told apart"),
+        ("9" * 5000, f"`{'9' * 20}...` is too long a number (at most 15 digits)"),
     ],
 )
 def test_faults_of_whole_numbers(text: str, words: str) -> None:
@@ -93,6 +93,14 @@ def test_faults_of_decimals(text: str, words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         decimals(text, "--oracle", 0)
     assert words in str(caught.value)
+
+
+def test_single_numbers_that_are_too_long() -> None:
+    assert whole_number("9" * 18) == 10**18 - 1 and real_number("1" + "0" * 29) == 1e29
+    with pytest.raises(ValueError, match=r"9\.\.\.` is too long a number \(at most 18 digits\)"):
+        whole_number("9" * 19)
+    with pytest.raises(ValueError, match=r"is too long a number \(at most 30 digits\)"):
+        real_number("0." + "3" * 31)
 
 
 def test_advice_and_limits() -> None:

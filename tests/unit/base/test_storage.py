@@ -80,6 +80,34 @@ def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, fault: BaseExc
     assert [p.name for p in tmp_path.iterdir()] == ["x.json"]
 
 
+@pytest.mark.parametrize(
+    ("content", "fault", "kept"),
+    [
+        (b"half", KeyboardInterrupt(), True),
+        (b"half", ValueError("a fault"), True),
+        (b"", KeyboardInterrupt(), False),
+        (b"half", OSError(errno.ENOSPC, "no space"), False),
+    ],
+)
+def test_what_is_unfinished_may_be_kept(
+    tmp_path: Path, content: bytes, fault: BaseException, kept: bool
+) -> None:
+    path, names = tmp_path / "x.txt", list[Path]()
+    path.write_text("old")
+    expected = StorageError if isinstance(fault, OSError) else type(fault)
+    with pytest.raises(expected), atomic.atomic_file(path, names.append) as file:
+        file.write(content)
+        raise fault
+    assert path.read_text() == "old"
+    partial = tmp_path / "x.txt.partial"
+    assert names == [partial] * kept
+    assert sorted(tmp_path.iterdir()) == [path, *[partial] * kept]
+    assert not kept or partial.read_bytes() == content
+    with atomic.atomic_file(path, names.append) as file:
+        file.write(b"whole")
+    assert path.read_bytes() == b"whole" and len(names) == kept
+
+
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(path: object, mode: str) -> object:

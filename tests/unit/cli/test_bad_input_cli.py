@@ -49,7 +49,10 @@ def test_outputs_are_asked_for_at_once(tmp_path: Path) -> None:
         ({"--out": tmp_path / "none/x"}, "there is no folder"),
         ({"--out": text / "x"}, "there is no folder"),
         ({"--out": new, "--json": new}, "`--json .*/new` is also the file of `--out`"),
-        ({"--out": Path("-"), "--json": Path("-")}, "`--json -` is also the file of `--out`"),
+        (
+            {"--out": Path("-"), "--json": Path("-")},
+            "`--json -`: standard output already takes what `--out` writes",
+        ),
         ({"--out": text}, "is also the file of `INPUT`"),
         ({"--out": link}, "is also the file of `INPUT`"),
     ]
@@ -117,7 +120,7 @@ def test_searches_have_bounds() -> None:
         ("--top-k 5 --top-p 0.5", "`--top-p` has no effect"),
         ("--seed 2", "`--seed` has no effect without `--sample`"),
         ("--json none/x.json", "there is no folder none"),
-        ("--json -", "is also the file of `--out`"),
+        ("--json -", "standard output already takes what `--out` writes"),
         ("--traces x --alignments x", "the file of `--traces`"),
         ("--out {home}/text", "is also the file of `INPUT`"),
     ],

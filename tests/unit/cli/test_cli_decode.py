@@ -17,12 +17,14 @@ import pytest
 import torch
 
 from nmtgrid.cli.app import main
+from nmtgrid.cli.decode import run
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.quality import ter
 from nmtgrid.models.directory import load_model
-from nmtgrid.search import engine
+from nmtgrid.search import engine, long_sources
 from nmtgrid.search.api import Hypothesis, VerifiedPass
 from nmtgrid.search.traces import read_traces
+from nmtgrid.search.translate import TranslationOptions
 from nmtgrid.search.verified import DraftLength
 from nmtgrid.text.bpe import remove_bpe
 from tests.unit.helpers.pipes import piped
@@ -102,6 +104,90 @@ def test_pipes(home: Path, text: Path, monkeypatch: pytest.MonkeyPatch, capsysbi
         assert decode(home, pipe) == 0 and capsysbinary.readouterr().out == from_file
         assert decode(home, bad) == 2
     assert b":2: not valid UTF-8" in b" ".join(capsysbinary.readouterr().err.split())
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_piped_lines_are_answered_while_more_is_waited_for(
+    home: Path, text: Path, tmp_path: Path, is_named: bool
+) -> None:
+    first, _, third = text.read_bytes().splitlines(keepends=True)[:3]
+    command = [sys.executable, "-m", "nmtgrid", "decode", str(home / "model"), "--device", "cpu"]
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if is_named:
+        command.append(str(pipe))
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        lines = pipe.open("wb", 0) if is_named else process.stdin
+        for line in (first, third, first):
+            lines.write(line)
+            assert process.stdout.readline().strip()
+        lines.close()
+        assert process.wait(timeout=60) == 0
+
+
+def test_an_interruption_leaves_the_lines_that_were_finished(
+    home: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    out, traces = tmp_path / "out.txt.gz", tmp_path / "t.jsonl"
+    command = (text, "--out", out, "--traces", traces)
+    monkeypatch.setattr(run, "_options", lambda arguments: TranslationOptions(window=2))
+    assert decode(home, *command) == 0
+    whole = gzip.decompress(out.read_bytes()), traces.read_bytes()
+    search, calls = engine.search, [0]
+
+    def interrupted(*arguments: Any, **options: Any) -> list[list[Hypothesis]]:
+        calls[0] += 1
+        if calls[0] == 2:
+            raise KeyboardInterrupt
+        return search(*arguments, **options)
+
+    monkeypatch.setattr(engine, "search", interrupted)
+    assert decode(home, *command) == 130
+    shown = " ".join(capsys.readouterr().err.split())
+    parts = (gzip.decompress(Path(f"{out}.partial").read_bytes()),
+             Path(f"{traces}.partial").read_bytes())  # fmt: skip
+    for path, old, part in zip((out, traces), whole, parts, strict=True):
+        # The first window of two lines; what stood there before is unharmed.
+        assert part == b"".join(old.splitlines(keepends=True)[:2])
+        assert f"finished are in {path}.partial." in shown
+    assert (gzip.decompress(out.read_bytes()), traces.read_bytes()) == whole
+
+
+def test_empty_inputs_have_empty_translations(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    empty, out = tmp_path / "empty.txt", tmp_path / "out.txt"
+    empty.touch()
+    for words in ([empty], [empty, "--prefix", empty], []):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+        assert decode(home, *words, "--out", out) == 0
+        assert out.read_bytes() == b"" and "the input is empty" in capsys.readouterr().err
+        out.unlink()
+    with_line = tmp_path / "line.txt"
+    with_line.write_text("a\n")
+    assert decode(home, with_line, "--prefix", empty) == 2
+    assert "prefixes for 0 lines" in " ".join(capsys.readouterr().err.split())
+
+
+def test_lines_too_long_for_an_alignment_are_named(
+    home: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    links = tmp_path / "links"
+    options = (text, "--max-source", "5", "--alignments", links, "--out", tmp_path / "o.txt")
+    assert decode(home, *options) == 0
+    assert "no-alignment" not in capsys.readouterr().err
+    long = {number for number, line in enumerate(links.read_text().split("\n")) if line}
+    monkeypatch.setattr(long_sources, "_LARGEST_ALIGNMENT", 0)
+    assert decode(home, *options) == 0
+    # Those in pieces; no limit keeps the others from being aligned.
+    shown = " ".join(capsys.readouterr().err.split())
+    split = {number for number in long if f"no-alignment: line {number + 1} " in shown}
+    lines = links.read_text().split("\n")
+    assert 0 in split and all(not lines[number] for number in split)
+    assert all(lines[number] for number in long - split)
 
 
 def test_compressed_files(home: Path, text: Path, tmp_path: Path) -> None:
@@ -283,6 +369,11 @@ def test_faults_are_told_before_anything_is_written(
         ("`search.beam` (`--beam`) must be from 1 to 1,000, but is 0", [text, "--beam", "0"]),
         ("(`--nbest`) (9) cannot exceed `search.beam` (`--beam`) (2)", [text, "--nbest", "9"]),
         ("without a beam", [text, "--sample", "--beam", "3"]),
+        ("`--set sample=true`: use `--sample`", [text, "--set", "sample=true", "--beam", "1"]),
+        ("`--set sample=true`: use `--sample`", [text, "--set", "search.sample = True"]),
+        ("`--length-penalty` must be a finite number", [text, "--length-penalty", "nan"]),
+        ("`--coverage-penalty` must be a finite number", [text, "--coverage-penalty", "inf"]),
+        ("`--set length_offset` must be a finite", [text, "--set", "length_offset=Infinity"]),
         ("Did you mean `max_length_a`", [text, "--set", "max_lenght_a=3"]),
         ("batch_tokens", [text, "--batch-tokens", "0"]),
         ("no such file", [tmp_path / "none.txt"]),

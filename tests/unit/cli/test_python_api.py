@@ -188,6 +188,7 @@ def test_wrong_arguments(
         ({"imports": ["my.txt"]}, ConfigError, "`my.txt` cannot be imported"),
         ({"imports": [None]}, ConfigError, "`None` cannot be imported"),
         ({"imports": ["nowhere/my.py"]}, ConfigError, "no file .*my.py to import"),
+        ({"beam": 5, "sample": True}, ConfigError, r"^`search\.sample` draws without a beam: set"),
         ({"beam": "wide"}, ConfigError, "^`beam` must be a whole number, but is `wide`"),
         ({"options": TranslationOptions(long_lines="foo")}, ConfigError, "split or cut, but is"),  # type: ignore[arg-type]
         ({"options": TranslationOptions("5")}, ConfigError, "whole number from 1 on, but is '5'"),  # type: ignore[arg-type]

@@ -78,7 +78,9 @@ def test_damaged_facts_and_a_card_of_ones_own(model: Path) -> None:
     assert json.loads((model / FACTS).read_text())["origin"] == "From elsewhere."
 
 
-def test_decode_enters_scores_only_when_asked(model: Path, toy_dataset: Path) -> None:
+def test_decode_enters_scores_only_when_asked(
+    model: Path, toy_dataset: Path, tmp_path: Path
+) -> None:
     before = (model / CARD).read_bytes()
     command = ["decode", str(model), "--data", str(toy_dataset), "--split", "test", "--beam", "1"]
     assert main(command) == 0
@@ -88,6 +90,14 @@ def test_decode_enters_scores_only_when_asked(model: Path, toy_dataset: Path) ->
     for name in ("bleu_tokenized", "bleu", "chrf"):
         assert f"| {name} |" in card
     assert "tok:13a" in card and "| 1 | best |" in card
+    # Datasets with the same name are told apart by the folders that they are in.
+    name = f"{toy_dataset.resolve().parent.name}/{toy_dataset.resolve().name}"
+    other = tmp_path / "other" / toy_dataset.resolve().name
+    shutil.copytree(toy_dataset, other)
+    command[3] = str(other)
+    assert main([*command, "--card"]) == 0
+    card = (model / CARD).read_text()
+    assert f"| test of {name} (" in card and f"| test of other/{other.name} (" in card
 
 
 def test_what_changes_translations_does_not_replace_a_score(

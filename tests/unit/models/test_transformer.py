@@ -159,5 +159,5 @@ def test_alignments_are_the_mean_of_the_heads(alignment: str) -> None:
     blocks = written.attention[1::2]  # self-attention and attention over the source take turns
     expected = blocks[-1] if alignment == "last" else np.mean(blocks, axis=0)
     np.testing.assert_allclose(model.alignments(batch)[0].numpy(), expected, atol=1e-6)
-    with pytest.raises(ConfigError, match="Energies"):
+    with pytest.raises(ConfigError, match="no energies for `transformer`"):
         model.alignments(batch, "energies")

@@ -1,18 +1,18 @@
 """The zoo: published parameter counts, costs, and what is said of faulty settings."""
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 import torch
 
-from nmtgrid.base.config import check
+from nmtgrid.base.config import BELOW_1, FROM_1, between, check
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import collate
 from nmtgrid.layers.kernels import linear
 from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites
-from nmtgrid.models.config_checks import no_kernels, no_rates, too_large, too_small
+from nmtgrid.models.config_checks import KERNEL, ModelConfig
 from nmtgrid.models.cost_report import TABLE
 from nmtgrid.models.pervasive.model import OwnReader, PervasiveAttention
 
@@ -124,31 +124,32 @@ def test_the_nearest_odd_kernels_are_named(value: int, advice: str) -> None:
 
 
 @dataclasses.dataclass(frozen=True)
-class PlainConfig:
-    """As architectures of users may have it: without the base class."""
+class OwnConfig(ModelConfig):
+    """As architectures of users have it, with a check of their own."""
 
-    size: int = 0
-    width: int | None = None
-    depth: int = 9
-    kernel: int = 4
-    dropout: float = 1.0
+    size: Annotated[int, FROM_1] = 0
+    width: Annotated[int | None, FROM_1] = None
+    depth: Annotated[int, between(1, 8)] = 9
+    kernel: Annotated[int, KERNEL] = 4
+    dropout: Annotated[float, BELOW_1] = 1.0
 
     def faults(self) -> list[str]:
-        faults = [*too_small(self, "size", "width"), *too_large(self, 8, "depth")]
-        return [*faults, *no_kernels(self, "kernel"), *no_rates(self, "dropout")]
+        is_odd = [f"{self.called('depth')} must be even."] if self.depth % 2 else []
+        return [*super().faults(), *is_odd]
 
 
-def test_configs_without_the_base_class_are_checked() -> None:
+def test_own_configs_are_checked() -> None:
     with pytest.raises(ConfigError) as caught:
-        check(PlainConfig())
+        check(OwnConfig())
     assert caught.value.faults == [
         "`model.size` must be at least 1, but is 0.",
-        "`model.depth` must be at most 8, but is 9.",
+        "`model.depth` must be from 1 to 8, but is 9.",
         "`model.kernel` must be odd (a filter has a middle) and from 1 to 255, but is 4: take 3 "
         "or 5.",
         "`model.dropout` must be at least 0 and below 1, but is 1.0.",
+        "`model.depth` must be even.",
     ]
-    check(PlainConfig(1, 1, 8, 255, 0.0))
+    check(OwnConfig(1, 1, 8, 255, 0.0))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from nmtgrid.base import console
 from nmtgrid.cli.app import main
 from nmtgrid.metrics.latency import latency as mean_latency
 from nmtgrid.models.directory import save_model
@@ -153,6 +154,21 @@ def test_long_words_and_lines_take_little() -> None:
         assert isinstance(piece._stream, TokenStream) and not piece._stream._states
 
 
+def test_warnings_stand_between_lines(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal, which shows both kinds of output, they would break a translation apart."""
+
+    def warn(text: str) -> None:
+        sys.stdout.buffer.write(f"warning: {text}\n".encode())
+
+    monkeypatch.setattr(console, "warn", warn)
+    code, text = stream(b"a b c d e\nab\n", "--k", "1", "--max-source", "1")
+    _, warning, _, *rest = text.split("\n")
+    assert code == 0 and warning.startswith(
+        "warning: long-line: line 1 has more than 1 source unit and is translated in segments."
+    )
+    assert all("warning" not in line or line.startswith("warning: ") for line in rest)
+
+
 def test_a_long_word_is_told(stream: Stream) -> None:
     code, _ = stream(b"abcdefgh" * 20 + b"\n", "--k", "1", "--max-source", "30")
     assert code == 0
@@ -208,6 +224,11 @@ def test_everything_without_meaning_is_named_at_once(stream: Stream) -> None:
         (["--k", "2"], "both-ways", "reads its source in both directions"),
         (["--k", "2", "--max-source", "0"], "model", "`--max-source` must be at least 1"),
         (["--k", "2", "--set", "search.beam=4"], "model", "decoded greedily"),
+        (["--k", "2", "--set", "temperature=0.5"], "model", "`--set temperature` has no effect"),
+        (["--k", "2", "--set", "seed=7"], "model", "`--set seed` has no effect"),
+        (["--k", "2", "--set", "nbest=3"], "model", "(`--nbest`) (3) cannot exceed"),
+        (["--k", "2", "--set", "style=transformers"], "model", "`--set style` has no effect"),
+        (["--k", "2", "--set", "length_penalty=2"], "model", "changes `max_length_a`"),
         (["--k", "2", "--json", "-"], "model", "`--json -`"),
         (["--k", "2", "no.txt"], "model", "no such file"),
     ],

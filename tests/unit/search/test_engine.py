@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from nmtgrid.base.errors import ConfigError, ModelError
-from nmtgrid.search import engine
+from nmtgrid.search import engine, steps
 from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix, MinLength, Rules, length_bounds
 from nmtgrid.search.engine import search
@@ -202,7 +202,7 @@ def test_beam_of_width_one_is_greedy(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [[3 + (7 * i + j) % 5 for j in range(1 + i % 6)] for i in range(40)]
     model = TableModel(6, types=12)
     greedy = search([model], *batch(*sources), SearchPlan())
-    monkeypatch.setattr(engine, "Greedy", lambda: Beam(1))
+    monkeypatch.setattr(steps, "Greedy", lambda: Beam(1))
     assert search([model], *batch(*sources), SearchPlan()) == greedy
     assert len({len(h[0].tokens) for h in greedy}) > 3
 

@@ -17,7 +17,15 @@ from nmtgrid.models import zoo
 from nmtgrid.models.directory import LengthPercentiles, LoadedModel, TrainingLengths, save_model
 from nmtgrid.search import engine
 from nmtgrid.search.api import Hypothesis, SearchPlan, Translation, VerifiedPass
-from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, cut, join, join_ranked, split
+from nmtgrid.search.long_sources import (
+    OnlineSplitter,
+    SourceLimits,
+    cut,
+    join,
+    join_ranked,
+    long_line_warning,
+    split,
+)
 from nmtgrid.search.translate import TranslationOptions, Translator, whole_word
 from nmtgrid.text.moses import Moses
 from nmtgrid.text.pipeline import Pipeline, TextFacts
@@ -116,7 +124,10 @@ def test_long_lines() -> None:
     translations = list(system.translations(["a", line, "b"], align=True))
     assert [translation.text for translation in translations] == ["a", line, "b"]
     assert len(warnings) == 1
-    assert warnings[0].startswith("long-line") and "2 (11)" in warnings[0]
+    assert warnings[0].startswith("long-line: longer than 4 source units and translated in pieces")
+    assert "2 (11)" in warnings[0]
+    one_unit = long_line_warning({2: 3}, SourceLimits(1, 1), "cut")
+    assert one_unit == "long-line: longer than 1 source unit and cut: line (units) 2 (3)."
     best = translations[1].hypotheses[0]
     assert best.alignment is not None
     assert best.alignment.shape == (12, 12)

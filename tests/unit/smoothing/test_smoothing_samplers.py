@@ -110,6 +110,15 @@ def test_unknown_tokens_stay_and_nothing_becomes_one(vocabulary: Vocabulary) -> 
     assert changed == ({4, 5, 6, 7} if vocabulary == "all" else {4, 5})
 
 
+@pytest.mark.parametrize("vocabulary", ["batch", "references"])
+def test_a_batch_of_unknown_tokens_alone_stays_as_it_is(vocabulary: Vocabulary) -> None:
+    pairs = collate([[3], [3]], [[UNKNOWN], [UNKNOWN, UNKNOWN]])
+    samples = draw_samples(pairs, Choices.of(vocabulary, pairs, SIZE), 5, 2.0, rescale=False)
+    assert (samples.tokens == pairs.target_output[:, None]).all()
+    # The one sentence that there is has the chance 1.
+    assert (samples.distances == 0).all() and (samples.logs == 0).all()
+
+
 def test_several_references_are_chosen_from() -> None:
     pairs = dataclasses.replace(
         collate([[3]], [TRUTH]), references=torch.tensor([[[4, 5, 4, 0], [6, 6, UNKNOWN, 4]]])

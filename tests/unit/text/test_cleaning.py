@@ -220,6 +220,8 @@ def test_results_come_in_order_and_the_input_is_not_read_ahead(workers: int) -> 
         assert (part, result) == (done, -done) and taken <= done + 1 + 2 * workers
     assert done == 29
     assert list(chunks(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    answers = iter([True, False, False, True, False])  # not asked where a list is full
+    assert list(chunks(range(6), 3, lambda: next(answers))) == [[0], [1, 2, 3], [4], [5]]
 
 
 def test_a_dead_process_is_told() -> None:
