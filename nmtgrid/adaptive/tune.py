@@ -333,10 +333,10 @@ def frontier(
 def lost_budgets(
     replayed: Sequence[float], decoded: Sequence[float], budgets: Budgets
 ) -> list[float]:
-    """Return budgets whose vectors met them in the replay, but all exceeded them in decoding.
+    """Return budgets that vectors met in the replay, but none in decoding.
 
     Both are average exits. The vector with the best agreement is often close to the upper end of
-    its budget, and exits a little deeper in decoding.
+    its budget, and exits a little deeper in decoding; others exit earlier than they replayed.
     """
     kept = {budgets.budget(value) for value in decoded}
     return sorted({budgets.budget(value) for value in replayed} - kept)

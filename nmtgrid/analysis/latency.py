@@ -268,7 +268,8 @@ def latency_curves(
                 swept = group[0].setting.letter
                 curves.append(TradeoffCurve(f"{prefix}{name}", points, policy, swept=swept))
         levels += [Level(prefix, result.bleu) for result in own if result.setting.is_offline]
-    return curves, levels
+    # Several settings may be offline translation, such as k = inf and n = inf.
+    return curves, list(dict.fromkeys(levels))
 
 
 def reference_curves(name: str) -> list[TradeoffCurve]:
@@ -325,6 +326,8 @@ def latency_section(
     _check_metric(results, metric, unit, convention)
     _check_sentences(results)
     _check_names(results, metric, unit, convention)
+    # Equal results of one setting, as of two evaluations that both have k = 1, are shown once.
+    results = [*{(result.system, result.setting): result for result in results}.values()]
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]
     references = [] if published_as is None else reference_curves(published_as)
     curves, levels = latency_curves(results, metric, unit, convention)

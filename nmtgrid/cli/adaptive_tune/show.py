@@ -216,8 +216,8 @@ def _show(report: Report) -> None:
     if lost := report.lost():
         console.warn(
             f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "
-            "that met it in the replay exceeded it in decoding. Decode more of them "
-            "(`--finalists`), or choose other budgets (`--budget`)."
+            "that met it in the replay had another average exit when decoded (deeper or "
+            "shallower). Decode more of them (`--finalists`), or choose other budgets (`--budget`)."
         )
     if report.calibrated is not None and report.calibrated["certified"]:
         print_certified(report.calibrated)

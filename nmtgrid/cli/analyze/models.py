@@ -16,6 +16,7 @@ from nmtgrid.cli.options import (
     REQUIRED,
     Device,
     Excludes,
+    LatencyUnitArguments,
     Requires,
     Weights,
     argument,
@@ -148,7 +149,7 @@ Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw", "ca-al", "ca
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatencyArguments(ShownArguments):
+class LatencyArguments(ShownArguments, LatencyUnitArguments):
     results: list[str] = argument(
         "Folders of `online-eval --out`, or their `results.json`.", "[NAME=]RESULTS"
     )
@@ -157,22 +158,11 @@ class LatencyArguments(ShownArguments):
         "SimulEval's convention.",
         default="al",
     )
-    unit: Literal["token", "word"] | None = option(
-        "Unit of latency.  [default: token; word with `--convention simuleval`]"
-    )
-    convention: Literal["thesis", "simuleval"] = option(
-        "Length |y|, as in `online-eval`.", default="thesis"
-    )
     published: str | None = option(
         "Add the published curves of a corpus (AL only); warns if they are not comparable.",
         "NAME",
     )
     title: str | None = option("Title of the figure.")
-
-    @property
-    def latency_unit(self) -> Literal["token", "word"]:
-        """What latency counts; SimulEval's convention knows words only."""
-        return self.unit or ("word" if self.convention == "simuleval" else "token")
 
 
 RULES = [
@@ -200,10 +190,8 @@ def latency(arguments: LatencyArguments) -> None:
     """Compare online evaluations: BLEU against latency, one curve per system and policy."""
     named, unit = [split_label(text) for text in arguments.results], arguments.latency_unit
     arguments.check(*(path for _, path in named))
-    faults = []
-    if (arguments.unit, arguments.convention) == ("token", "simuleval"):
-        faults.append("SimulEval's convention counts words: leave out `--unit token`.")
-    elif arguments.unit == "token" and arguments.metric.startswith("ca-"):
+    faults = arguments.unit_faults()
+    if not faults and arguments.unit == "token" and arguments.metric.startswith("ca-"):
         faults.append("Computation-aware latency counts words: leave out `--unit token`.")
     faults += [f"{path} is given twice." for (_, path), n in Counter(named).items() if n > 1]
     check_rules(arguments, RULES, faults)

@@ -156,18 +156,25 @@ class Files:
     """The output folders of an evaluation; several systems have a subfolder each."""
 
     def __init__(self, arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
-        """Make the folders. Raises ConfigError for names that cannot be folders of their own."""
+        """Make the folders.
+
+        Raises ConfigError for names that cannot be folders of their own, and for settings whose
+        files would have one name.
+        """
         self.arguments = arguments
         # A slash in a name must not create a folder within a folder.
         self._names = {system.name: system.name.replace("/", "-") for system in systems}
         if len(systems) == 1:
             self._names = {systems[0].name: "."}
-        # An empty name or `..` would write into the shared folder itself or above it.
-        if len(set(self._names.values())) < len(systems) or {"", ".."} & {*self._names.values()}:
+        # An empty name, `.` or `..` would write into the shared folder itself or above it.
+        elif len({*self._names.values()} - {"", ".", ".."}) < len(systems):
             raise ConfigError(
                 "Two models would use the same folder: give one of them another name, as in "
                 "`other=MODEL`."
             )
+        # With `--allow-loss` files are written of the chosen setting, but not of the candidates.
+        if arguments.allow_loss is None and (arguments.out or arguments.simuleval):
+            _check_slugs(systems)
         if arguments.out is not None and (arguments.out / NAME).exists():
             console.warn(
                 f"{arguments.out} has results of an earlier evaluation, which are replaced. Files "
@@ -208,6 +215,19 @@ class Files:
                 draw_paths(rows, paths, title=f"READ/WRITE paths, {self.arguments.evaluated_split}")
                 drawn.append(paths)
         return drawn
+
+
+def _check_slugs(systems: Sequence[System]) -> None:
+    """Raise ConfigError for two settings whose files would have the same name."""
+    for system in systems:
+        settings: dict[str, Setting] = {}
+        for setting in system.settings:
+            other = settings.setdefault(setting.slug, setting)
+            if other != setting:
+                raise ConfigError(
+                    f"`{other.text}` and `{setting.text}` would write the same files, "
+                    f"`{setting.slug}.*`: evaluate them apart, in different folders."
+                )
 
 
 def _traces(system: System, measured: Measured) -> list[str]:

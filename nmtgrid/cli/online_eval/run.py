@@ -70,15 +70,20 @@ def score_log(
         raise InputError("the log has no sentences.", path=path)
     log_score = score(instances, tokenizer, own)
     thesis, aware = log_score.thesis, log_score.computation_aware
-    rows = [["thesis", *_row(thesis)], ["SimulEval", *_row(log_score.simuleval)]]
+    rows = {"thesis": _row(thesis), "SimulEval": _row(log_score.simuleval)}
     if aware is not None:
-        rows.append(["computation-aware", *_row(aware)])
+        # `elapsed` grows at every write, so that each would count as one after a READ.
+        rows["computation-aware"] = _row(dataclasses.replace(aware, cw=math.nan, max_cw=math.nan))
     console.table(
         f"{path}: {plural(thesis.sentences, 'sentence')}; latency in source words (AP: share of "
         "the source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP "
         "and AL" + ("" if aware is None else "; computation-aware:\nSimulEval's of `elapsed`"),
         ["convention", *_headings(thesis)],
-        rows,
+        [
+            [name, *("-" if math.isnan(value) else value for value in row)]
+            for name, row in rows.items()
+        ],
+        [False, *(True for _ in _headings(thesis))],
     )
     if log_score.bleu is not None:
         console.say(f"BLEU: {log_score.bleu.value:.2f}")
@@ -568,8 +573,7 @@ def _systems(
         possible = list(settings)
         if names_all(arguments.policies):
             possible = _possible(decoder, settings, shown)
-        followed = [*possible, OFFLINE] if arguments.guarantee else possible
-        faults += [f"{shown}: {error}" for error in decoder.faults(followed)]
+        faults += [f"{shown}: {error}" for error in _refusals(arguments, decoder, possible)]
         systems.append(System(name, loaded[0], decoder, [], possible))
     if faults:
         raise ConfigError(faults)
@@ -597,6 +601,21 @@ def _sentences(arguments: OnlineEvalArguments, system: System, split: Split) -> 
         translator.pipeline, split, arguments.sentences, translator.limits, console.warn,
         arguments.source,
     )  # fmt: skip
+
+
+def _refusals(
+    arguments: OnlineEvalArguments, decoder: OnlineDecoder, settings: Sequence[Setting]
+) -> list[str]:
+    """Return what a model cannot do of the settings, and of the baseline of a guarantee."""
+    refusals = decoder.faults(settings)
+    baseline = decoder.faults([OFFLINE]) if arguments.guarantee else []
+    # Said as such: no option has named this setting.
+    return refusals + [
+        "With `--clock`, the offline translation that others are compared with is a stream too. "
+        f"{refusal}"
+        for refusal in baseline
+        if refusal not in refusals
+    ]
 
 
 def _possible(decoder: OnlineDecoder, settings: Sequence[Setting], shown: str) -> list[Setting]:

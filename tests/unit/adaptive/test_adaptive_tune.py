@@ -16,6 +16,7 @@ from nmtgrid.adaptive import tune as exit_tuning
 from nmtgrid.adaptive.tune import record
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
+from nmtgrid.cli.adaptive_tune import show
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.kernels.packed_weights import Packing, can_pack
@@ -343,6 +344,18 @@ def test_nothing_is_certified(
     message = " ".join(capsys.readouterr().err.split())
     assert "the full stack is used" in message
     assert ("about 9 are needed" if needed else "allow more") in message
+
+
+def test_budgets_that_no_vector_met_when_decoded_are_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Vectors may exit earlier than they replayed, too."""
+    monkeypatch.setattr(show, "lost_budgets", lambda *others: [1.5, 2.0])
+    assert tune("exits", "--data", "data", "--only", "points", "--samples", 20, "--no-keep") == 0
+    assert (
+        "No thresholds for budget 1.5, 2: all vectors that met it in the replay had another "
+        "average exit when decoded (deeper or shallower). Decode more of them (`--finalists`)"
+    ) in " ".join(capsys.readouterr().err.split())
 
 
 def test_pooled_results(here: Path, tmp_path: Path) -> None:

@@ -104,7 +104,9 @@ def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) 
 
 
 def online(*arguments: object) -> int:
-    return main(["online-eval", *map(str, arguments), "--device", "cpu"])
+    # A log is scored without a device.
+    device = () if "--log" in arguments else ("--device", "cpu")
+    return main(["online-eval", *map(str, arguments), *device])
 
 
 def report(path: Path) -> Any:

@@ -484,6 +484,16 @@ def test_where_it_is_kept(
         ("grid both --k 3 --allow-loss 2", "works with one MODEL"),
         ("grid --ensemble grid --k 3 --allow-loss 2", "leave out `--ensemble` or `--allow-loss`"),
         ("both --policies local-agreement --clock --allow-loss 2", "in both directions"),
+        ("both --policies local-agreement --clock --allow-loss 2", "offline translation that"),
+        (
+            "grid --policies local-agreement --clock --beam 3 --allow-loss 2",
+            "the offline translation that others are compared with is a stream too. A stream of "
+            "`wait-k` is decoded greedily: it has no beam",
+        ),
+        (
+            "grid --k 3 --allow-loss 2 --name a --no-keep",
+            "`--no-keep` stores nothing, so that `--name` would be ignored. Leave out `--name`.",
+        ),
         ("grid --policy nothing-kept", "none is stored under this name"),
     ],
 )
