@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.adaptive.halting import no_predictor
+from nmtgrid.adaptive.halting import Thresholds, no_predictor
 from nmtgrid.adaptive.measure import DecodeSetup, Measured, Sample, System, batches
 from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
@@ -347,8 +347,13 @@ class Choice:
     """An exit mechanism, and its result in the replay (None: not replayed)."""
 
     system: System
-    thresholds: tuple[float, ...] = ()
     replayed: Finalist | None = None
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """Those of the mechanism; none of one that has no thresholds."""
+        halt = self.system.halt
+        return halt.values if isinstance(halt, Thresholds) else ()
 
 
 Objective = Literal["exits", "flops", "seconds"]

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SourceText = Literal["words", "line"]
 """Whether a source is tokenised raw word by raw word, as it would arrive, or line by line."""
 WORDS_PER_MINUTE = 150.0
-"""How fast source words come, unless it is known: about as people speak."""
+"""Default speaking rate in words per minute."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +187,16 @@ class Setting:
         name = "" if self.is_short else f"{self.label} "
         value = f"{name}{self.letter} = {self.number}" if self.key else self.label
         return ", ".join([value, *(f"{name} = {value}" for name, value in self.options)])
+
+    @property
+    def full_title(self) -> str:
+        """The setting with the policy's label in any case: `agent, τ = 0.5`."""
+        return f"{self.label}, {self.title}" if self.is_short else self.title
+
+    @property
+    def short_title(self) -> str:
+        """The setting as tables have it: `k=3`."""
+        return self.title.replace(" = ", "=")
 
     @property
     def letter(self) -> str:

@@ -17,6 +17,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, with_checksum, write_json, write_text
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
+from nmtgrid.metrics.latency import CONVENTIONS
 from nmtgrid.models.directory import LoadedModel
 from nmtgrid.online.evaluate import (
     Measured,
@@ -28,7 +29,8 @@ from nmtgrid.online.evaluate import (
 )
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.simuleval import write_log
-from nmtgrid.search.traces import Trace, rounded_exit_scores
+from nmtgrid.search.api import Translation
+from nmtgrid.search.traces import Trace
 
 
 @dataclasses.dataclass
@@ -72,7 +74,7 @@ def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> boo
         [*ours, *theirs],
         path,
         title=f"{name} on {arguments.evaluated_split}: quality against latency",
-        x_labels=[f"average lagging AL (source {unit}s, {arguments.convention} convention)"],
+        x_labels=[f"average lagging AL (source {unit}s, {CONVENTIONS[arguments.convention]})"],
         y_label="BLEU, tokenised (percent), "
         + ("greedy" if arguments.beam == 1 else f"beam {arguments.beam}"),
         levels=levels,
@@ -143,8 +145,7 @@ def _grid(
     setting = measured.decoded.setting
     score = f"BLEU {measured.tokenized.value:.2f}"
     lag = measured.latencies[arguments.latency_unit, arguments.convention].al
-    policy = f"{setting.label}, {setting.title}" if setting.is_short else setting.title
-    title = f"{system.name}, {policy} ({score}, AL {lag:.2f})"
+    title = f"{system.name}, {setting.full_title} ({score}, AL {lag:.2f})"
     if arguments.latency_unit == "word":
         # Without delays there are no words, but splitting an empty text would yield one.
         delays = delays_of_words(sentence, outcome, system.joiner)
@@ -232,22 +233,11 @@ def _check_slugs(systems: Sequence[System]) -> None:
 
 def _traces(system: System, measured: Measured) -> list[str]:
     """Return a trace for each sentence, with its reads."""
-    lines = []
-    for sentence, outcome in zip(system.sentences, measured.decoded.outcomes, strict=True):
-        scores = outcome.log_probabilities
-        trace = Trace(
-            sentence.line,
-            sentence.units if scores else [],
+    translations = [
+        Translation(
+            sentence.line, sentence.units, [outcome.hypothesis], [outcome.text], outcome.words,
             outcome.units,
-            outcome.text,
-            scores,
-            sum(scores),
-            outcome.score,
-            reads=outcome.reads,
-            exits=outcome.exits,
-            exit_scores=rounded_exit_scores(outcome.exit_scores),
-            num_exits=outcome.num_exits,
-            verified=outcome.is_verified,
         )
-        lines.append(trace.to_line() + "\n")
-    return lines
+        for sentence, outcome in zip(system.sentences, measured.decoded.outcomes, strict=True)
+    ]  # fmt: skip
+    return [f"{Trace.of(translation).to_line()}\n" for translation in translations]

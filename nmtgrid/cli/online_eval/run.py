@@ -27,7 +27,14 @@ from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.areas import SettingScores, areas
-from nmtgrid.metrics.latency import METRICS, Latency, Metric, heading
+from nmtgrid.metrics.latency import (
+    CONVENTIONS,
+    METRICS,
+    TARGET_LENGTHS,
+    Latency,
+    Metric,
+    heading,
+)
 from nmtgrid.metrics.ngrams import bleu_counts, words
 from nmtgrid.metrics.quality import SEED, tokenizer
 from nmtgrid.models.directory import LoadedModel, load_model
@@ -40,7 +47,6 @@ from nmtgrid.online.evaluate import (
     measure,
     read_sentences,
     sentence_latencies,
-    tokenizer_of,
 )
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.path_warnings import (
@@ -56,6 +62,7 @@ from nmtgrid.online.settings import Setting, names_all
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.engine import hides_source_end
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
+from nmtgrid.text.scripts import bleu_tokenizer
 
 
 def score_log(
@@ -151,12 +158,6 @@ def _headings(latency: Latency) -> list[str]:
 def _row(latency: Latency) -> list[float]:
     built_in = (getattr(latency, name) for name in METRICS)
     return [*built_in, *latency.own.values(), latency.length_ratio]
-
-
-_CONVENTIONS = {
-    "thesis": "|y| = hypothesis (thesis' convention)",
-    "simuleval": "|y| = reference in AP and AL (SimulEval's convention)",
-}
 
 
 def evaluate(
@@ -432,7 +433,8 @@ def _areas_of(
 def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) -> SettingScores:
     """Return what BLEU of tokenised text and latency are computed from, by sentence."""
     outcomes = measured.decoded.outcomes
-    split = tokenizer(tokenizer_of(system.sentences, system.language))
+    raw = [sentence.raw_reference for sentence in system.sentences]
+    split = tokenizer(bleu_tokenizer(system.language, raw, "none"))
     vocabulary: dict[str, int] = {}
     hypotheses = words([split(outcome.words) for outcome in outcomes], vocabulary)
     references = words([split(line.reference) for line in system.sentences], vocabulary)
@@ -455,7 +457,8 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     console.table(
         f"{system.name}, {arguments.evaluated_split}: {plural(counted.sentences, 'sentence')}, "
         f"{how}; BLEU tokenised (percent); latency in source {unit}s\n(AP: share of the source), "
-        f"{_CONVENTIONS[convention]}; ratio: {unit}s of hypothesis / reference"
+        f"{TARGET_LENGTHS[convention]} ({CONVENTIONS[convention]}); "
+        f"ratio: {unit}s of hypothesis / reference"
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
         + ("\ntaken back for each that stays" * ("NE" in extra))
         + ("; exit: blocks per token" * ("exit" in extra))
@@ -525,7 +528,7 @@ def _rows(
 
 
 def _title(measured: Measured) -> str:
-    return measured.decoded.setting.title.replace(" = ", "=")
+    return measured.decoded.setting.short_title
 
 
 def _systems(

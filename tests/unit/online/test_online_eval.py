@@ -14,10 +14,10 @@ from nmtgrid.cli.app import INTERRUPTED, main
 from nmtgrid.cli.online_eval import files
 from nmtgrid.cli.online_eval.run import print_skipped
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics import risk_control
 from nmtgrid.metrics.areas import area
 from nmtgrid.metrics.latency import Latency, latency
 from nmtgrid.models.directory import load_model, save_model
-from nmtgrid.online import calibrate
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder
 from nmtgrid.online.published import curves
 from nmtgrid.online.simuleval import read_log
@@ -88,7 +88,7 @@ def test_everything_at_once(
     assert online(*command, *more, "--published", "iwslt15-vi-en") == 0
     shown = capsys.readouterr().err
     assert "k=3" in shown and "τ=0.3" in shown and "λ=1" in shown
-    assert "latency in source tokens" in shown and "thesis' convention" in shown
+    assert "latency in source tokens" in shown and "|y| = hypothesis (thesis convention)" in shown
     warned = "warning: `--published iwslt15-vi-en`: the published curves are of IWSLT'15 Vi-En"
     assert " ".join(shown.split()).count(warned) == 1
     values = report(file)
@@ -239,7 +239,7 @@ def test_areas_of_text_without_spaces_are_those_of_the_table(
         used.append(others[-1])
         return numpy.zeros(len(offline))
 
-    monkeypatch.setattr(calibrate, "bleu_losses", losses)
+    monkeypatch.setattr(risk_control, "bleu_losses", losses)
     promise = ("--allow-loss", 90, "--confidence", 0.5, "--no-keep", "--test-split", "test")
     assert online(grid, "--data", data, "--k", "1", *promise) == 0
     assert used == ["zh"] * 3, "two halves, and the other split"
