@@ -60,6 +60,10 @@ def _checked(text: str, pattern: re.Pattern[str], kind: str, where: str = "") ->
     if not pattern.fullmatch(text):
         if _DIGITS.fullmatch(text):
             raise ValueError(f"`{text[:20]}...` has more digits than can be told apart.")
+        if pattern is _DECIMAL and "e" in text.lower() and _FLOAT.fullmatch(text):
+            raise ValueError(
+                f"`{text}`{where} is not a number of a list: write it without an exponent."
+            )
         raise ValueError(f"`{shortened(text)}`{where} is not {kind}.")
     return text
 

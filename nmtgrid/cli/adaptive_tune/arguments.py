@@ -43,8 +43,8 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     )
     samples: int = option("Threshold vectors to sample and replay.", "N", default=10_000)
     budget: float = option(
-        "Distance between budgets of average exit, in blocks whatever the objective: at most one "
-        "less than the decoder has.",
+        "Width of the ranges of average exit, in blocks whatever the objective: at most one less "
+        "than the decoder has. The best vectors of each range are decoded.",
         "WIDTH",
         default=0.5,
     )

@@ -194,10 +194,13 @@ def _show(report: Report) -> None:
     weights = "" if arguments.weights == "best" else f" --weights {arguments.weights}"
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     # The last split is the test split where there is one: what people should compare.
+    budgets = ""
+    if arguments.test_split and arguments.allow_loss is None and report.points:
+        budgets = f"\nbudget: the average exit on {arguments.split} (tuned on) is at most this"
     console.table(
         f"{report.name}, {report.splits[-1]}: {plural(report.counts[-1], 'sentence')}, {how}; BLEU "
         "tokenised (percent);\naverage exit in blocks per token; MFLOPs of the decoder per token; "
-        f"batches of {arguments.batch}",
+        f"batches of {arguments.batch}{budgets}",
         ["", "BLEU", "exit", "MFLOPs", "seconds", "speed-up", "beaten by"],
         rows,
     )
