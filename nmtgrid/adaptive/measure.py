@@ -322,7 +322,8 @@ def measure(decoded: Decoded, samples: Sequence[Sample], pipeline: Pipeline) -> 
     """Return the scores and costs of what was decoded."""
     texts = translations(decoded, pipeline)
     references = [sample.reference for sample in samples]
-    score = bleu(texts, references, tokenizer_of(samples, pipeline))
+    raw = [sample.raw_reference for sample in samples]
+    score = bleu(texts, references, bleu_tokenizer(pipeline.facts.target_lang, raw, "none"))
     model = decoded.system.model
     # Without early exit every token left after the last block, if there are blocks at all.
     count = depth_of(model) or 0
@@ -354,12 +355,6 @@ def translations(decoded: Decoded, pipeline: Pipeline) -> list[str]:
         "" if hypothesis is None else pipeline.restore_tokenized(hypothesis.tokens)
         for hypothesis in decoded.hypotheses
     ]
-
-
-def tokenizer_of(samples: Sequence[Sample], pipeline: Pipeline) -> str:
-    """Return sacreBLEU's name of how words of tokenised text are counted, or its characters."""
-    references = [sample.raw_reference for sample in samples]
-    return bleu_tokenizer(pipeline.facts.target_lang, references, "none")
 
 
 def depth_of(model: TranslationModel) -> int | None:

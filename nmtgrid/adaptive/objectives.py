@@ -170,8 +170,8 @@ class Aligned(_AllExits[AlignedSettings]):
 
     `rotation` takes R of the N - 1 earlier exits in each update, the next ones in the next (the
     rotation of LayerSkip, Elhoushi et al., 2024), with (N - 1) / R times their weight: the same
-    loss on average over N - 1 updates. What is logged of an exit is then of validations, the last
-    exit's apart.
+    loss on average over N - 1 updates. An update then computes the likelihoods of R earlier exits,
+    so that training logs that of the last exit alone; validation logs all of them.
 
     Departs: Algorithm 2 scales both losses of a block alike, so their ratio does not change. Here
     only the gradient of block n's own loss is multiplied by gamma_n: (gamma_n - 1) times this

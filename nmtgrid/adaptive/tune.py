@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nmtgrid.adaptive.halting import no_predictor
+from nmtgrid.adaptive.halting import Thresholds, no_predictor
 from nmtgrid.adaptive.measure import DecodeSetup, Measured, Sample, System, batches
 from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
@@ -333,10 +333,10 @@ def frontier(
 def lost_budgets(
     replayed: Sequence[float], decoded: Sequence[float], budgets: Budgets
 ) -> list[float]:
-    """Return budgets whose vectors met them in the replay, but all exceeded them in decoding.
+    """Return budgets that vectors met in the replay, but none in decoding.
 
     Both are average exits. The vector with the best agreement is often close to the upper end of
-    its budget, and exits a little deeper in decoding.
+    its budget, and exits a little deeper in decoding; others exit earlier than they replayed.
     """
     kept = {budgets.budget(value) for value in decoded}
     return sorted({budgets.budget(value) for value in replayed} - kept)
@@ -347,8 +347,13 @@ class Choice:
     """An exit mechanism, and its result in the replay (None: not replayed)."""
 
     system: System
-    thresholds: tuple[float, ...] = ()
     replayed: Finalist | None = None
+
+    @property
+    def thresholds(self) -> tuple[float, ...]:
+        """Those of the mechanism; none of one that has no thresholds."""
+        halt = self.system.halt
+        return halt.values if isinstance(halt, Thresholds) else ()
 
 
 Objective = Literal["exits", "flops", "seconds"]

@@ -32,7 +32,14 @@ from nmtgrid.base.io.records import (
     Record,
     convert,
 )
-from nmtgrid.metrics.latency import METRICS, Convention, Unit, heading
+from nmtgrid.metrics.latency import (
+    CONVENTIONS,
+    METRICS,
+    TARGET_LENGTHS,
+    Convention,
+    Unit,
+    heading,
+)
 from nmtgrid.online.published import Evaluation
 from nmtgrid.online.published import curves as published_curves
 from nmtgrid.online.settings import KINDS, Setting
@@ -272,7 +279,8 @@ def latency_curves(
                 swept = group[0].setting.letter
                 curves.append(TradeoffCurve(f"{prefix}{name}", points, policy, swept=swept))
         levels += [Level(prefix, result.bleu) for result in own if result.setting.is_offline]
-    return curves, levels
+    # Several settings may be offline translation, such as k = inf and n = inf.
+    return curves, list(dict.fromkeys(levels))
 
 
 def reference_curves(name: str) -> list[TradeoffCurve]:
@@ -304,9 +312,8 @@ TITLES = {
     "ca-laal": "computation-aware length-adaptive average lagging LAAL",
 }  # fmt: skip
 _TEXT = """Quality against delay of online (simultaneous) decoding: tokenised BLEU in percent; \
-latency in source {unit}s (AP: the share of the source), in the convention of {convention}. The \
+latency in source {unit}s (AP: the share of the source), in the {convention}. The \
 ratio of lengths is hypothesis over reference, in {unit}s."""
-_CONVENTIONS = {"thesis": "the thesis (|y| is the hypothesis')", "simuleval": "SimulEval"}
 
 
 def latency_section(
@@ -329,6 +336,8 @@ def latency_section(
     _check_metric(results, metric, unit, convention)
     _check_sentences(results)
     _check_names(results, metric, unit, convention)
+    # Equal results of one setting, as of two evaluations that both have k = 1, are shown once.
+    results = [*{(result.system, result.setting): result for result in results}.values()]
     areas = [row for row in areas if (row.unit, row.convention) == (unit, convention)]
     references = [] if published_as is None else reference_curves(published_as)
     curves, levels = latency_curves(results, metric, unit, convention)
@@ -340,17 +349,18 @@ def latency_section(
             [*curves, *references],
             path,
             title=title or "Quality against latency",
-            x_labels=[f"{TITLES[metric]} ({what}{convention} convention)"],
+            x_labels=[f"{TITLES[metric]} ({what}{CONVENTIONS[convention]})"],
             y_label="BLEU, tokenised (percent)",
             levels=levels,
         )
 
+    described = f"{CONVENTIONS[convention]} ({TARGET_LENGTHS[convention]})"
     rows, table = _settings_table(results, unit, convention, metric.startswith(AWARE))
     caption = f"BLEU against {TITLES[metric]}, a curve for each system and policy."
     return Section(
         "latency",
         "Online decoding: quality against latency",
-        _TEXT.format(unit=unit, convention=_CONVENTIONS[convention]),
+        _TEXT.format(unit=unit, convention=described),
         [table, *([area_table(areas)] if areas else [])],
         [Picture("latency", caption, draw)],
         {
@@ -377,8 +387,8 @@ def _check_metric(
             "Evaluate with `nmtgrid online-eval --clock`.",
         )
     raise ConfigError(
-        f"No setting of these evaluations has a latency `{metric}` in {unit}s and the {convention} "
-        "convention.",
+        f"No setting of these evaluations has a latency `{metric}` in {unit}s and the "
+        f"{CONVENTIONS[convention]}.",
         "Choose others, or evaluate anew with `nmtgrid online-eval`.",
     )
 
@@ -448,13 +458,13 @@ def _settings_table(
         })  # fmt: skip
     shown = [*METRICS, "length_ratio"]
     headings = [*map(heading, METRICS), "ratio"]
-    caption = f"BLEU tokenised (percent); latency in source {unit}s (AP: share), {convention} "
-    caption += f"convention;\nratio: {unit}s of hypothesis / reference"
+    caption = f"BLEU tokenised (percent); latency in source {unit}s (AP: share), "
+    caption += f"{CONVENTIONS[convention]};\nratio: {unit}s of hypothesis / reference"
     if with_time:
         shown = ["al", "ca_al", "laal", "ca_laal"]
         headings = ["AL", "CA-AL", "LAAL", "CA-LAAL", "ms/token", "exit"]
-        caption = f"BLEU tokenised (percent); latency in source {unit}s, {convention} convention, "
-        caption += "CA-:\ncomputation-aware; exit: blocks per token (-: all)"
+        caption = f"BLEU tokenised (percent); latency in source {unit}s, {CONVENTIONS[convention]}"
+        caption += ", CA-:\ncomputation-aware; exit: blocks per token (-: all)"
     if revises:
         headings.append("NE")
         caption += "; NE: normalised\nerasure, tokens taken back for each that stays"
@@ -466,8 +476,7 @@ def _settings_table(
             figures_shown += [None if seconds is None else 1000 * seconds, result.average_exit]
         if revises:
             figures_shown.append(result.erasure)
-        title = result.setting.title.replace(" = ", "=")
-        cells.append([result.system, title, result.bleu, *figures_shown])
+        cells.append([result.system, result.setting.short_title, result.bleu, *figures_shown])
     return rows, Table(caption, ["system", "", "BLEU", *headings], cells)
 
 
@@ -480,7 +489,7 @@ def area_table(areas: Sequence[CurveArea]) -> Table:
     baselines = any(row.baseline for row in areas)
     return Table(
         "BLEU above wait-k's at equal latency: mean difference over the latencies that both "
-        f"curves reach\n(source {first.unit}s, {first.convention} convention){note}",
+        f"curves reach\n(source {first.unit}s, {CONVENTIONS[first.convention]}){note}",
         ["system", "curve", *(["wait-k of"] if baselines else []), "by", "BLEU", "95 %", "p",
          "from", "to"],
         [_cells(row, baselines) for row in areas],

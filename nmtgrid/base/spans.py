@@ -63,6 +63,10 @@ def _checked(text: str, pattern: re.Pattern[str], kind: str, where: str = "") ->
         if _DIGITS.fullmatch(text):
             most = _MOST_DIGITS[pattern]
             raise ValueError(f"`{text[:20]}...` is too long a number (at most {most} digits).")
+        if pattern is _DECIMAL and "e" in text.lower() and _FLOAT.fullmatch(text):
+            raise ValueError(
+                f"`{text}`{where} is not a number of a list: write it without an exponent."
+            )
         raise ValueError(f"`{shortened(text)}`{where} is not {kind}.")
     return text
 

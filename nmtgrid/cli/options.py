@@ -178,6 +178,32 @@ class GuaranteeArguments(CommandArguments):
         return Guarantee(self.risk or "bleu", self.allow_loss, confidence)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LatencyUnitArguments(CommandArguments):
+    """How latency is counted, of commands that show it."""
+
+    unit: Literal["token", "word"] | None = option(
+        "Unit of latency: subword units, or words (source: see `online-eval --source`; target: "
+        "tokenised).  [default: token; word with `--convention simuleval`]"
+    )
+    convention: Literal["thesis", "simuleval"] = option(
+        "Length |y| in AL and AP: of the hypothesis, or of the reference as in SimulEval (words "
+        "only).",
+        default="thesis",
+    )
+
+    @property
+    def latency_unit(self) -> Literal["token", "word"]:
+        """What latency counts; SimulEval's convention knows words only."""
+        return self.unit or ("word" if self.convention == "simuleval" else "token")
+
+    def unit_faults(self) -> list[str]:
+        """Return why latency cannot be counted so, or nothing."""
+        if (self.unit, self.convention) == ("token", "simuleval"):
+            return ["SimulEval's convention counts words: leave out `--unit token`."]
+        return []
+
+
 Arguments = TypeVar("Arguments", bound=CommandArguments)
 
 
@@ -504,6 +530,12 @@ class Alone(Rule):
 
 EXIT_EXCLUDES_ENSEMBLE = Excludes(
     "exit", "ensemble", "`--exit` is for one decoder; it cannot be combined with `--ensemble`."
+)
+NAME_NEEDS_KEEP = Excludes(
+    "name",
+    "keep",
+    "`--no-keep` stores nothing, so that {options} would be ignored.",
+    "Leave out {options}.",
 )
 
 

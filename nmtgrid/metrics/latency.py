@@ -29,6 +29,14 @@ from nmtgrid.base.spans import shortened
 from nmtgrid.base.subword_marks import SPACE, joined_words, word_numbers
 
 Convention = Literal["thesis", "simuleval"]
+CONVENTIONS: dict[Convention, str] = {
+    "thesis": "thesis convention", "simuleval": "SimulEval convention",
+}  # fmt: skip
+"""What people call them."""
+TARGET_LENGTHS: dict[Convention, str] = {
+    "thesis": "|y| = hypothesis", "simuleval": "|y| = reference in AP and AL",
+}  # fmt: skip
+"""What they take for the length of the target."""
 Unit = Literal["token", "word"]
 Numbers = NDArray[numpy.float64]
 
@@ -302,7 +310,7 @@ class _Block:
         return _average(self._lags(self.longest), unread)
 
     def cw(self) -> Numbers:
-        """Return the consecutive wait: source words per READ run (0 if nothing is read).
+        """Return the consecutive wait: source units per run of READs (0 if nothing is read).
 
         Departs: The text averages z_t - z_{t-1} over all t, which is z_|y| / |y| for every path.
         Here only writes that follow a read are counted.

@@ -217,6 +217,28 @@ def halves(items: Sequence[Item], seed: int) -> tuple[list[Item], list[Item]]:
     return [items[index] for index in first], [items[index] for index in second]
 
 
+Translated = tuple[Sequence[Any], str]
+"""A translation: its units, and its words as tokenised text."""
+
+
+def sentence_losses(
+    risk: Risk,
+    baseline: Sequence[Translated],
+    translations: Sequence[Translated],
+    references: Sequence[str],
+    tokenize: str,
+) -> NDArray[Any]:
+    """Return the loss of each sentence against its translation by the baseline, in [0, 1].
+
+    `tokenize` as in `bleu_losses`. Sentences without a source must be left out: counted as losses
+    of 0, they would flatter the mean.
+    """
+    if risk == "bleu":
+        theirs, ours = ([text for _, text in side] for side in (baseline, translations))
+        return bleu_losses(theirs, ours, references, tokenize)
+    return agreement_losses(*([units for units, _ in side] for side in (baseline, translations)))
+
+
 def bleu_losses(
     baseline: Sequence[str], translations: Sequence[str], references: Sequence[str], tokenize: str
 ) -> NDArray[Any]:

@@ -19,12 +19,12 @@ from nmtgrid.metrics.risk_control import (
     Guarantee,
     Risk,
     Tested,
-    agreement_losses,
-    bleu_losses,
     halves,
+    sentence_losses,
 )
-from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence, tokenizer_of
+from nmtgrid.online.evaluate import Decoded, OnlineDecoder, Sentence
 from nmtgrid.online.settings import Setting
+from nmtgrid.text.scripts import bleu_tokenizer
 
 OFFLINE = Setting("wait-k", math.inf)
 """What others are compared with: all is read before the first write."""
@@ -99,22 +99,18 @@ def losses(
     language: str = "",
 ) -> NDArray[Any]:
     """Return the loss of each sentence that has a source, in [0, 1]; `language` is the target."""
-    # Counted as losses of 0, empty sources would flatter the mean.
-    rows = [
-        (whole, early, sentence)
-        for whole, early, sentence in zip(offline.outcomes, online.outcomes, sentences, strict=True)
-        if sentence.source
-    ]
-    if risk == "bleu":
-        return bleu_losses(
-            [whole.words for whole, _, _ in rows],
-            [early.words for _, early, _ in rows],
-            [sentence.reference for _, _, sentence in rows],
-            tokenizer_of([sentence for _, _, sentence in rows], language),
-        )
-    return agreement_losses(
-        [whole.units for whole, _, _ in rows], [early.units for _, early, _ in rows]
+    baseline, translations = (
+        [
+            (outcome.units, outcome.words)
+            for outcome, sentence in zip(decoded.outcomes, sentences, strict=True)
+            if sentence.source
+        ]
+        for decoded in (offline, online)
     )
+    usable = [sentence for sentence in sentences if sentence.source]
+    references = [sentence.reference for sentence in usable]
+    tokenize = bleu_tokenizer(language, [sentence.raw_reference for sentence in usable], "none")
+    return sentence_losses(risk, baseline, translations, references, tokenize)
 
 
 def safest_first(latencies: Sequence[float], losses: Sequence[float]) -> list[int]:

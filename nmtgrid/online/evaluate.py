@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy
 import torch
-from torch import Tensor
 
 from nmtgrid.base.devices import autocast
 from nmtgrid.base.errors import ConfigError
@@ -49,7 +48,7 @@ from nmtgrid.online.settings import WORDS_PER_MINUTE, Setting, SourceText
 from nmtgrid.online.simuleval import COMPUTATION_AWARE, Instance
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Hypothesis
+from nmtgrid.search.api import Agent, BlockCount, Hypothesis
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join, long_line_warning
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.moses import is_invisible, unescape
@@ -204,31 +203,28 @@ _PIECES = 128
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The translation of a sentence: units, tokenised words, raw text, and reads of each unit.
+    """The translation of a sentence, and its units, tokenised words and raw text."""
 
-    `reads` has one more entry than `units`, for the end symbol, and counts the source's end symbol;
-    an empty source has no entries. With early exit, `exits` are the blocks after which units were
-    predicted, `exit_scores` the values that the decisions were based on, `num_exits` the number of
-    blocks, and `blocks_run` those that ran and for how many tokens (see `Hypothesis`).
-    """
-
+    hypothesis: Hypothesis
     units: list[str]
     words: str
     text: str
-    reads: list[int]
-    log_probabilities: list[float]
-    exits: list[int] | None = None
-    exit_scores: Tensor | None = None
-    num_exits: int | None = None
-    blocks_run: tuple[int, int] = (0, 0)
     erased: int = 0
     """Tokens that a policy erased before the last translation; 0 for policies that never do."""
     seconds: Sequence[float] = ()
     """Computation time from the sentence's start to each of `reads`, in seconds, if measured."""
-    score: float = 0.0
-    """The score that the search ranked by."""
-    is_verified: bool = False
-    """Whether exits are those of drafts that all blocks verified."""
+
+    @property
+    def reads(self) -> list[int]:
+        """The reads of each unit and of the end symbol; none for an empty source.
+
+        They count the source's end symbol.
+        """
+        return self.hypothesis.reads or []
+
+
+EMPTY = Outcome(Hypothesis([], [], 0.0, 0.0, reads=[]), [], "", "")
+"""What an empty source becomes: not even an end symbol is written."""
 
 
 def outcome_of(
@@ -236,19 +232,12 @@ def outcome_of(
 ) -> Outcome:
     """Return the outcome of a sentence that is not empty, from its finished translation."""
     return Outcome(
+        hypothesis,
         pipeline.target_vocabulary.decode(hypothesis.tokens),
         pipeline.restore_tokenized(hypothesis.tokens),
         pipeline.restore(hypothesis.tokens),
-        hypothesis.reads or [],
-        hypothesis.log_probabilities,
-        hypothesis.exits,
-        hypothesis.exit_scores,
-        hypothesis.num_exits,
-        hypothesis.blocks_run,
         erased,
         seconds,
-        hypothesis.score,
-        hypothesis.passes is not None,
     )
 
 
@@ -270,9 +259,7 @@ class Decoded:
     @property
     def average_exit(self) -> float | None:
         """The blocks that ran per token; None without early exit."""
-        blocks = sum(outcome.blocks_run[0] for outcome in self.outcomes)
-        tokens = sum(outcome.blocks_run[1] for outcome in self.outcomes)
-        return blocks / tokens if tokens else None
+        return BlockCount.of(outcome.hypothesis for outcome in self.outcomes).average
 
     @property
     def erasure(self) -> float | None:
@@ -470,7 +457,7 @@ class OnlineDecoder:
         """Return the outcome of a sentence, the translations of its pieces joined."""
         sizes = [len(piece.source) for piece in pieces]
         if not any(sizes):
-            return Outcome([], "", "", [], [])
+            return EMPTY
         parts = [translations[piece.line, piece.piece] for piece in pieces]
         hypotheses = [part.hypothesis for part in parts]
         best = join(hypotheses, self.translator.plan, sizes, [piece.seen for piece in pieces])
@@ -547,7 +534,7 @@ class ClockedDecoder(OnlineDecoder):
 
     def _stream(self, streams: StreamTranslator, sentence: Sentence) -> Outcome:
         if not sentence.source:
-            return Outcome([], "", "", [], [])
+            return EMPTY
         stream = streams.begin()
         for word in sentence.words:
             stream.read(word)
@@ -603,11 +590,6 @@ class Measured:
         }
 
 
-def tokenizer_of(sentences: Sequence[Sentence], language: str) -> str:
-    """Return sacreBLEU's name of how words of tokenised text are counted, or its characters."""
-    return bleu_tokenizer(language, [sentence.raw_reference for sentence in sentences], "none")
-
-
 def measure(
     sentences: Sequence[Sentence],
     decoded: Decoded,
@@ -631,7 +613,7 @@ def measure(
     tokenized = bleu(
         [outcome.words for outcome in outcomes],
         [sentence.reference for sentence in sentences],
-        tokenizer_of(sentences, language),
+        bleu_tokenizer(language, references, "none"),
     )
     raw = bleu(
         [outcome.text for outcome in outcomes],

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 SourceText = Literal["words", "line"]
 """Whether a source is tokenised raw word by raw word, as it would arrive, or line by line."""
 WORDS_PER_MINUTE = 150.0
-"""How fast source words come, unless it is known: about as people speak."""
+"""Default speaking rate in words per minute."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -187,6 +187,16 @@ class Setting:
         name = "" if self.is_short else f"{self.label} "
         value = f"{name}{self.letter} = {self.number}" if self.key else self.label
         return ", ".join([value, *(f"{name} = {value}" for name, value in self.options)])
+
+    @property
+    def full_title(self) -> str:
+        """The setting with the policy's label in any case: `agent, τ = 0.5`."""
+        return f"{self.label}, {self.title}" if self.is_short else self.title
+
+    @property
+    def short_title(self) -> str:
+        """The setting as tables have it: `k=3`."""
+        return self.title.replace(" = ", "=")
 
     @property
     def letter(self) -> str:
@@ -353,7 +363,7 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
             faults.append(f"`{name} {key}` is given twice: {advice}.")
         else:
             try:
-                lists[key] = _values(values, name, key, fields[key])
+                lists[key] = _values(values, name, key, fields[key], key == sweep)
             except ConfigError as error:
                 faults += error.faults
     if faults:
@@ -363,7 +373,7 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
         if usual is None:
             advice = f"Give it a value, as in `{name} {sweep}=3`."
             raise ConfigError(f"The setting `{sweep}` of `{name}` has no default.", advice)
-        lists[sweep] = _values(str(usual), name, sweep, fields[sweep])
+        lists[sweep] = _values(str(usual), name, sweep, fields[sweep], True)
     count = math.prod(map(len, lists.values()))
     if count > MOST_NUMBERS:
         raise ConfigError(
@@ -385,6 +395,7 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
 
 ALL = "all"
 _MAY_BE_INFINITE = ("k", "n", "mask")
+"""Names of settings that may be infinite where they are swept."""
 _COUNTING = ("wait-k", "local-agreement", "hold-n", "re-translation")
 """Policies whose swept setting is a whole number, or infinite."""
 _COMMON = ("floor", "cap")
@@ -430,10 +441,11 @@ def policy_settings(name: str) -> list[PolicySetting]:
     settings = []
     for key, hint in sorted(_settings_of(policy).items(), key=lambda field: field[0] != sweep):
         default = _default(policy, key) if (key, name) != ("k", "wait-k") else 3
-        is_whole = key in _MAY_BE_INFINITE and name in KINDS
+        infinite = key == sweep and key in _MAY_BE_INFINITE
+        is_whole = infinite and name in _COUNTING
         shown: Any = "whole" if is_whole else kinds.get(hint, "text")
         text = texts.get(key, "")
-        settings.append(PolicySetting(key, shown, default, text, key in _MAY_BE_INFINITE))
+        settings.append(PolicySetting(key, shown, default, text, infinite))
     return settings
 
 
@@ -464,12 +476,14 @@ def _default(policy: Any, name: str) -> Any:
     return None if default is dataclasses.MISSING else default
 
 
-def _values(text: str, policy: str, key: str, hint: type) -> list[Any]:
+def _values(text: str, policy: str, key: str, hint: type, is_swept: bool) -> list[Any]:
     """Return the values of a setting of the type `hint`."""
-    option, infinite = f"{policy} {key}", key in _MAY_BE_INFINITE
+    # Results store an infinite value of the swept setting alone.
+    option, is_count = f"{policy} {key}", key in _MAY_BE_INFINITE
+    infinite = is_count and is_swept
     # A span such as 1..9 needs no step if its ends are whole.
     is_whole = policy in _COUNTING or "." not in text.replace("..", "")
-    if hint is int or (infinite and is_whole):
+    if hint is int or (is_count and is_whole):
         return list(whole_numbers(text, option, infinite=infinite))
     if hint is float:
         return list(decimals(text, option, infinite=infinite))

@@ -97,8 +97,9 @@ def add_arguments(parser: ArgumentParser) -> None:
         help="Stay K source units behind; inf: wait for all. Default: the k of training.",
     )
     parser.add_argument(
-        "--threshold", type=real_number, help="The model's agent reads on above this."
-    )
+        "--threshold", type=real_number,
+        help="Read while the reader's probability of READ is at least this.",
+    )  # fmt: skip
     parser.add_argument(
         "--policy", help="A reading policy, `confidence threshold=0.8`, or the class of your own."
     )

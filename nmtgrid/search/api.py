@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
+from collections.abc import Iterable
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -157,6 +158,32 @@ class Hypothesis:
         if self.passes is not None:
             return sum(ran.blocks for ran in self.passes), sum(ran.written for ran in self.passes)
         return sum(self.exits or ()), len(self.exits or ())
+
+
+@dataclasses.dataclass
+class BlockCount:
+    """Counts the decoder's blocks that ran for the tokens of translations with early exits."""
+
+    blocks: int = 0
+    tokens: int = 0
+
+    @classmethod
+    def of(cls, hypotheses: Iterable[Hypothesis]) -> BlockCount:
+        """Return the count of some translations."""
+        count = cls()
+        for hypothesis in hypotheses:
+            count.add(hypothesis)
+        return count
+
+    def add(self, hypothesis: Hypothesis) -> None:
+        """Count a translation, end symbols included."""
+        blocks, tokens = hypothesis.blocks_run
+        self.blocks, self.tokens = self.blocks + blocks, self.tokens + tokens
+
+    @property
+    def average(self) -> float | None:
+        """Blocks per token, the average exit; None without early exits."""
+        return self.blocks / self.tokens if self.tokens else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -73,7 +73,7 @@ class OpenRequest:
 
     systems: list[SystemRequest] = dataclasses.field(default_factory=lambda: [SystemRequest()])
     idle: NonNegative | None = None
-    """Seconds without a request after which it may be closed (None: no limit)."""
+    """Seconds without a request after which it may be closed, at most (None) the server's limit."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -27,6 +27,7 @@ from nmtgrid.base.errors import NmtgridError
 from nmtgrid.base.io.atomic import LINE_CHECKSUM
 from nmtgrid.metrics.latency import latency
 from nmtgrid.online.stream import LineText, StreamTranslator
+from nmtgrid.search.api import BlockCount
 from nmtgrid.search.traces import Trace
 from nmtgrid.serve.systems import System
 from nmtgrid.text.moses import is_invisible
@@ -164,7 +165,7 @@ class _Line:
         line, text = self._line, self._text.text
         delays = line.token_delays() if line.source else []
         words = line.word_delays() if line.source else []
-        blocks, tokens = line.hypothesis().blocks_run if line.source else (0, 0)
+        count = BlockCount.of([line.hypothesis()] if line.source else [])
         seconds = (line.seconds or [0.0])[-1] if line.source else 0.0
         return self._event(
             "end",
@@ -173,7 +174,7 @@ class _Line:
             average_lagging_words=_lagging(words, len(line.word_sizes)),
             seconds=round(seconds, _DIGITS),
             seconds_per_word=round(seconds / len(words), _DIGITS) if words else None,
-            average_exit=blocks / tokens if tokens else None,
+            average_exit=count.average,
             trace=trace_values(self._text.trace(1)),
         )
 

@@ -99,8 +99,7 @@ class Models:
         self._check_policy(policy, loaded)
         setting, translator = self._stream(policy, loaded, request, self._warn)
         complete = dataclasses.replace(request, model=name, policy=policy)
-        title = f"{setting.policy}, {setting.title}" if setting.is_short else setting.title
-        return System(complete, title, translator)
+        return System(complete, setting.full_title, translator)
 
     def translator(self, name: str) -> tuple[Translator, bool]:
         """Return what translates whole sentences, and whether it aligns. Raises ConfigError."""

@@ -10,6 +10,7 @@ from typing import Literal
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
+    NAME_NEEDS_KEEP,
     Alone,
     Config,
     Device,
@@ -42,8 +43,8 @@ class AdaptiveTuneArguments(GuaranteeArguments):
     )
     samples: int = option("Threshold vectors to sample and replay.", "N", default=10_000)
     budget: float = option(
-        "Distance between budgets of average exit, in blocks whatever the objective: at most one "
-        "less than the decoder has.",
+        "Width of the ranges of average exit, in blocks whatever the objective: at most one less "
+        "than the decoder has. The best vectors of each range are decoded.",
         "WIDTH",
         default=0.5,
     )
@@ -138,12 +139,7 @@ RULES = [
         message="Name a model directory, or tunings done before with `--results DIR`.",
     ),
     Needs("data", message="Name the dataset to tune on with `--data DATA`."),
-    Excludes(
-        "name",
-        "keep",
-        "`--no-keep` stores nothing, so that {options} would be ignored.",
-        "Leave out {options}.",
-    ),
+    NAME_NEEDS_KEEP,
 ]
 # Besides those above, unless nothing is tuned.
 TUNING_RULES = [

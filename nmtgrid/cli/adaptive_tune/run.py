@@ -21,8 +21,6 @@ from nmtgrid.adaptive.measure import (
     decode,
     measure,
     read_samples,
-    tokenizer_of,
-    translations,
 )
 from nmtgrid.adaptive.tune import (
     Budgets,
@@ -49,11 +47,12 @@ from nmtgrid.cli.adaptive_tune.show import Report, Row, untuned_exit, write
 from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.metrics.risk_control import Guarantee, Tested, agreement_losses, bleu_losses, halves
+from nmtgrid.metrics.risk_control import Guarantee, Tested, halves, sentence_losses
 from nmtgrid.models.api import Verified, with_exits
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search.translate import Translator, default_plan
 from nmtgrid.search.verified import check_verified
+from nmtgrid.text.scripts import bleu_tokenizer
 
 _REFILLS = 2
 """Rounds in which budgets that all their vectors left get others."""
@@ -157,7 +156,7 @@ class _Tuning:
         """Return the choice of a vector of thresholds, or of a predictor without any."""
         mechanism, thresholds = self.report.mechanism, finalist.thresholds if finalist else ()
         system = self.full.by(mechanism, halt_by(mechanism, thresholds))
-        return Choice(system, thresholds, finalist)
+        return Choice(system, finalist)
 
     @functools.cached_property
     def drawn(self) -> NDArray[Any]:
@@ -284,20 +283,17 @@ class _Tuning:
 
     def losses(self, full: Decoded, early: Decoded, samples: Sequence[Sample]) -> NDArray[Any]:
         """Return the loss of each sentence that has a source."""
-        # Empty sources are not decoded; counted as losses of 0, they would flatter the mean.
-        indices = [index for index, sample in enumerate(samples) if sample.source]
-        assert self.arguments.guarantee is not None
-        if self.arguments.guarantee.risk == "bleu":
-            pipeline = self.loaded.pipeline
-            sides = [translations(decoded, pipeline) for decoded in (full, early)]
-            sides.append([sample.reference for sample in samples])
-            best, ours, references = ([side[index] for index in indices] for side in sides)
-            return bleu_losses(best, ours, references, tokenizer_of(samples, pipeline))
-        tokens = [
-            [hypothesis.tokens for hypothesis in decoded.hypotheses if hypothesis is not None]
-            for decoded in (full, early)
-        ]
-        return agreement_losses(*tokens)
+        pipeline, guarantee = self.loaded.pipeline, self.arguments.guarantee
+        assert guarantee is not None
+        # Of an empty source there is no hypothesis.
+        theirs, ours = (
+            [(best.tokens, pipeline.restore_tokenized(best.tokens)) for best in side if best]
+            for side in (full.hypotheses, early.hypotheses)
+        )
+        references = [sample.reference for sample in samples if sample.source]
+        raw = [sample.raw_reference for sample in samples]
+        tokenize = bleu_tokenizer(pipeline.facts.target_lang, raw, "none")
+        return sentence_losses(guarantee.risk, theirs, ours, references, tokenize)
 
     def measured(self, systems: Sequence[System], split: int = 0) -> list[Measured]:
         """Decode systems on the split of a number, 0 being the one tuned on, and measure them."""

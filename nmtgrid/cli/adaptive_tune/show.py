@@ -194,10 +194,13 @@ def _show(report: Report) -> None:
     weights = "" if arguments.weights == "best" else f" --weights {arguments.weights}"
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     # The last split is the test split where there is one: what people should compare.
+    budgets = ""
+    if arguments.test_split and arguments.allow_loss is None and report.points:
+        budgets = f"\nbudget: the average exit on {arguments.split} (tuned on) is at most this"
     console.table(
         f"{report.name}, {report.splits[-1]}: {plural(report.counts[-1], 'sentence')}, {how}; BLEU "
         "tokenised (percent);\naverage exit in blocks per token; MFLOPs of the decoder per token; "
-        f"batches of {arguments.batch}",
+        f"batches of {arguments.batch}{budgets}",
         ["", "BLEU", "exit", "MFLOPs", "seconds", "speed-up", "beaten by"],
         rows,
     )
@@ -216,8 +219,8 @@ def _show(report: Report) -> None:
     if lost := report.lost():
         console.warn(
             f"No thresholds for budget {', '.join(f'{budget:g}' for budget in lost)}: all vectors "
-            "that met it in the replay exceeded it in decoding. Decode more of them "
-            "(`--finalists`), or choose other budgets (`--budget`)."
+            "that met it in the replay had another average exit when decoded (deeper or "
+            "shallower). Decode more of them (`--finalists`), or choose other budgets (`--budget`)."
         )
     if report.calibrated is not None and report.calibrated["certified"]:
         print_certified(report.calibrated)

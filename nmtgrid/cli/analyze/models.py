@@ -16,11 +16,13 @@ from nmtgrid.cli.options import (
     REQUIRED,
     Device,
     Excludes,
+    LatencyUnitArguments,
     Requires,
     Weights,
     argument,
     check_rules,
     check_vocabularies,
+    explicit_options,
     option,
     takes,
 )
@@ -148,7 +150,7 @@ Metric = Literal["al", "ap", "dal", "laal", "yaal", "cw", "max_cw", "ca-al", "ca
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LatencyArguments(ShownArguments):
+class LatencyArguments(ShownArguments, LatencyUnitArguments):
     results: list[str] = argument(
         "Folders of `online-eval --out`, or their `results.json`.", "[NAME=]RESULTS"
     )
@@ -157,40 +159,20 @@ class LatencyArguments(ShownArguments):
         "SimulEval's convention.",
         default="al",
     )
-    unit: Literal["token", "word"] | None = option(
-        "Unit of latency.  [default: token; word in SimulEval's convention]"
-    )
-    convention: Literal["thesis", "simuleval"] | None = option(
-        "Length |y|, as in `online-eval`.  [default: thesis; simuleval for `ca-` metrics]"
-    )
     published: str | None = option(
         "Add the published curves of a corpus (AL only); warns if they are not comparable.",
         "NAME",
     )
     title: str | None = option("Title of the figure.")
 
-    @property
-    def is_aware(self) -> bool:
-        """Whether the metric is computation-aware."""
-        return self.metric.startswith("ca-")
 
-    @property
-    def latency_convention(self) -> Literal["thesis", "simuleval"]:
-        """The convention; computation-aware metrics are in SimulEval's alone."""
-        return self.convention or ("simuleval" if self.is_aware else "thesis")
-
-    @property
-    def latency_unit(self) -> Literal["token", "word"]:
-        """What latency counts; SimulEval's convention knows words only."""
-        return self.unit or ("word" if self.latency_convention == "simuleval" else "token")
-
-
-_PUBLISHED = (
-    "The published curves have AL, in the thesis' convention: leave out `--published`, or "
-    "`--metric` and `--convention`."
-)
 RULES = [
-    Excludes("published", "metric", _PUBLISHED),
+    Excludes(
+        "published",
+        "metric convention",
+        "The published curves have AL, in the thesis' convention: leave out `--published`, or "
+        "`--metric` and `--convention`.",
+    ),
     Requires(
         "published", "out", "`--published` has no effect without a picture: add `--out FILE`."
     ),
@@ -207,20 +189,19 @@ RULES = [
 )
 def latency(arguments: LatencyArguments) -> None:
     """Compare online evaluations: BLEU against latency, one curve per system and policy."""
-    named, unit = [split_label(text) for text in arguments.results], arguments.latency_unit
+    named = [split_label(text) for text in arguments.results]
     arguments.check(*(path for _, path in named))
-    faults = []
-    if arguments.is_aware and arguments.unit == "token":
-        faults.append("Computation-aware latency counts words: leave out `--unit token`.")
-    elif (arguments.unit, arguments.convention) == ("token", "simuleval"):
-        faults.append("SimulEval's convention counts words: leave out `--unit token`.")
-    if arguments.is_aware and arguments.convention == "thesis":
-        faults.append(
-            "Computation-aware latency is in SimulEval's convention: leave out `--convention "
-            "thesis`."
-        )
-    if arguments.published is not None and arguments.convention == "simuleval":
-        faults.append(_PUBLISHED)
+    faults = arguments.unit_faults()
+    unit, convention = arguments.latency_unit, arguments.convention
+    if arguments.metric.startswith("ca-"):
+        if arguments.unit == "token" and not faults:
+            faults.append("Computation-aware latency counts words: leave out `--unit token`.")
+        if convention == "thesis" and "convention" in explicit_options(arguments):
+            faults.append(
+                "Computation-aware latency is in SimulEval's convention: leave out `--convention "
+                "thesis`."
+            )
+        unit, convention = "word", "simuleval"
     faults += [f"{path} is given twice." for (_, path), n in Counter(named).items() if n > 1]
     check_rules(arguments, RULES, faults)
     from nmtgrid.analysis.latency import latency_section, read_online_results
@@ -242,7 +223,7 @@ def latency(arguments: LatencyArguments) -> None:
         online_results,
         arguments.metric,
         unit,
-        arguments.latency_convention,
+        convention,
         arguments.published,
         arguments.title,
         [area for _, areas in read for area in areas],

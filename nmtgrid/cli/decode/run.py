@@ -42,7 +42,7 @@ from nmtgrid.models.api import with_exits
 from nmtgrid.models.card import CARD, ScoreRecord, update_card
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
-from nmtgrid.search.api import Halt, Hypothesis, SearchPlan, Translation, Verified
+from nmtgrid.search.api import BlockCount, Halt, SearchPlan, Translation, Verified
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import (
@@ -516,24 +516,6 @@ def _write_trace(trace: Trace, traces: IO[bytes] | None, alignments: IO[bytes] |
         traces.write(f"{trace.to_line()}\n".encode())
     if alignments is not None:
         alignments.write(f"{to_text(links(trace))}\n".encode())
-
-
-@dataclasses.dataclass
-class BlockCount:
-    """Counts the decoder's blocks that ran for the tokens of translations with early exits."""
-
-    blocks: int = 0
-    tokens: int = 0
-
-    def add(self, hypothesis: Hypothesis) -> None:
-        """Count a translation, end symbols included."""
-        blocks, tokens = hypothesis.blocks_run
-        self.blocks, self.tokens = self.blocks + blocks, self.tokens + tokens
-
-    @property
-    def average(self) -> float | None:
-        """Blocks per token, the average exit; None without early exits."""
-        return self.blocks / self.tokens if self.tokens else None
 
 
 @dataclasses.dataclass

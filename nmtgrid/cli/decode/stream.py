@@ -20,7 +20,7 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.arguments import DecodeArguments
-from nmtgrid.cli.decode.run import BlockCount, choose_halt, load_models
+from nmtgrid.cli.decode.run import choose_halt, load_models
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
 from nmtgrid.metrics.latency import Metric, Unit, latency, read_metrics, seconds_per_token
 from nmtgrid.models.directory import LoadedModel
@@ -35,7 +35,7 @@ from nmtgrid.online.path_warnings import (
 from nmtgrid.online.policy_presets import Conditions, expand
 from nmtgrid.online.settings import Setting, read_setting, read_settings
 from nmtgrid.online.stream import LineText, StreamTranslator, stream_plan
-from nmtgrid.search.api import SearchPlan
+from nmtgrid.search.api import BlockCount, SearchPlan
 from nmtgrid.search.engine import hides_source_end
 from nmtgrid.search.translate import (
     TranslationOptions,

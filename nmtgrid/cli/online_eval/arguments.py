@@ -14,6 +14,7 @@ from nmtgrid.cli.options import (
     EXIT_EXCLUDES_ENSEMBLE,
     GENERAL,
     INPUT_OUTPUT,
+    NAME_NEEDS_KEEP,
     Alone,
     Config,
     Device,
@@ -21,6 +22,7 @@ from nmtgrid.cli.options import (
     Excludes,
     GuaranteeArguments,
     JsonFile,
+    LatencyUnitArguments,
     Needs,
     Precision,
     Requires,
@@ -49,7 +51,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OnlineEvalArguments(GuaranteeArguments):
+class OnlineEvalArguments(GuaranteeArguments, LatencyUnitArguments):
     models: list[str] | None = argument(
         "Model directories, side by side; NAME=MODEL names one.", "MODEL", default=None
     )
@@ -103,15 +105,6 @@ class OnlineEvalArguments(GuaranteeArguments):
         "Tokenise the source word by word, as it would arrive, or by line, as in the dataset and "
         "in published figures, which looks ahead.",
         default="words",
-    )
-    unit: Literal["token", "word"] | None = option(
-        "Unit of latency: subword units, or words (source: see `--source`; target: tokenised).  "
-        "[default: token]"
-    )
-    convention: Literal["thesis", "simuleval"] = option(
-        "Length |y| in AL and AP: of the hypothesis, or of the reference as in SimulEval (words "
-        "only).",
-        default="thesis",
     )
     metric: list[str] | None = option(
         "A user-defined latency metric, `f(delays, source_length, target_length)` per sentence, "
@@ -183,11 +176,6 @@ class OnlineEvalArguments(GuaranteeArguments):
         """The value of `--split`; with `--allow-loss`, the split for calibration."""
         return self.split or ("test" if self.allow_loss is None else "valid")
 
-    @property
-    def latency_unit(self) -> Literal["token", "word"]:
-        """What latency counts; SimulEval's convention knows words only."""
-        return self.unit or ("word" if self.convention == "simuleval" else "token")
-
 
 PANELS = {
     INPUT_OUTPUT: "data split sentences out simuleval lines published config",
@@ -201,7 +189,7 @@ PANELS = {
 LOG_RULES = [
     Alone(
         "log",
-        "json metric sacrebleu_tokenizer unit convention device",
+        "json metric sacrebleu_tokenizer",
         "`--log` scores what another program has done, so that {options} would be ignored.",
     )
 ]
@@ -216,7 +204,9 @@ RULES = [
     ),
     Requires("sacrebleu_tokenizer", "log"),
     Requires("words_per_minute", "clock"),
+    Requires("oracle_cost", "oracle"),
     Requires("risk confidence latency test_split name keep seed", "allow_loss"),
+    NAME_NEEDS_KEEP,
     Excludes(
         "oracle",
         "allow_loss",
@@ -310,16 +300,13 @@ def own_metrics(arguments: OnlineEvalArguments) -> dict[str, Metric]:
 
 def _faults(arguments: OnlineEvalArguments) -> list[str]:
     """Return what is wrong with the values, one sentence each."""
-    faults = []
-    unit, convention = arguments.latency_unit, arguments.convention
+    faults = arguments.unit_faults()
     if arguments.ensemble and len(arguments.models or []) > 1:
         faults.append(
             "`--ensemble` works with one MODEL, but several are given; `analyze latency` compares "
             "results side by side."
         )
-    if convention == "simuleval" and unit == "token":
-        faults.append("SimulEval's convention counts words: leave out `--unit token`.")
-    elif arguments.published and convention != "thesis":
+    if arguments.published and arguments.convention != "thesis":
         faults.append(
             "Published curves have AL in the thesis' convention: leave out `--published`, or "
             "`--convention`."

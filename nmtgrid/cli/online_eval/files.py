@@ -17,6 +17,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import make_folder, with_checksum, write_json, write_text
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
+from nmtgrid.metrics.latency import CONVENTIONS
 from nmtgrid.models.directory import LoadedModel
 from nmtgrid.online.evaluate import (
     Measured,
@@ -28,7 +29,8 @@ from nmtgrid.online.evaluate import (
 )
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.simuleval import write_log
-from nmtgrid.search.traces import Trace, rounded_exit_scores
+from nmtgrid.search.api import Translation
+from nmtgrid.search.traces import Trace
 
 
 @dataclasses.dataclass
@@ -72,7 +74,7 @@ def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> boo
         [*ours, *theirs],
         path,
         title=f"{name} on {arguments.evaluated_split}: quality against latency",
-        x_labels=[f"average lagging AL (source {unit}s, {arguments.convention} convention)"],
+        x_labels=[f"average lagging AL (source {unit}s, {CONVENTIONS[arguments.convention]})"],
         y_label="BLEU, tokenised (percent), "
         + ("greedy" if arguments.beam == 1 else f"beam {arguments.beam}"),
         levels=levels,
@@ -143,8 +145,7 @@ def _grid(
     setting = measured.decoded.setting
     score = f"BLEU {measured.tokenized.value:.2f}"
     lag = measured.latencies[arguments.latency_unit, arguments.convention].al
-    policy = f"{setting.label}, {setting.title}" if setting.is_short else setting.title
-    title = f"{system.name}, {policy} ({score}, AL {lag:.2f})"
+    title = f"{system.name}, {setting.full_title} ({score}, AL {lag:.2f})"
     if arguments.latency_unit == "word":
         # Without delays there are no words, but splitting an empty text would yield one.
         delays = delays_of_words(sentence, outcome, system.joiner)
@@ -156,18 +157,25 @@ class Files:
     """The output folders of an evaluation; several systems have a subfolder each."""
 
     def __init__(self, arguments: OnlineEvalArguments, systems: Sequence[System]) -> None:
-        """Make the folders. Raises ConfigError for names that cannot be folders of their own."""
+        """Make the folders.
+
+        Raises ConfigError for names that cannot be folders of their own, and for settings whose
+        files would have one name.
+        """
         self.arguments = arguments
         # A slash in a name must not create a folder within a folder.
         self._names = {system.name: system.name.replace("/", "-") for system in systems}
         if len(systems) == 1:
             self._names = {systems[0].name: "."}
-        # An empty name or `..` would write into the shared folder itself or above it.
-        if len(set(self._names.values())) < len(systems) or {"", ".."} & {*self._names.values()}:
+        # An empty name, `.` or `..` would write into the shared folder itself or above it.
+        elif len({*self._names.values()} - {"", ".", ".."}) < len(systems):
             raise ConfigError(
                 "Two models would use the same folder: give one of them another name, as in "
                 "`other=MODEL`."
             )
+        # With `--allow-loss` files are written of the chosen setting, but not of the candidates.
+        if arguments.allow_loss is None and (arguments.out or arguments.simuleval):
+            _check_slugs(systems)
         if arguments.out is not None and (arguments.out / NAME).exists():
             console.warn(
                 f"{arguments.out} has results of an earlier evaluation, which are replaced. Files "
@@ -210,24 +218,26 @@ class Files:
         return drawn
 
 
+def _check_slugs(systems: Sequence[System]) -> None:
+    """Raise ConfigError for two settings whose files would have the same name."""
+    for system in systems:
+        settings: dict[str, Setting] = {}
+        for setting in system.settings:
+            other = settings.setdefault(setting.slug, setting)
+            if other != setting:
+                raise ConfigError(
+                    f"`{other.text}` and `{setting.text}` would write the same files, "
+                    f"`{setting.slug}.*`: evaluate them apart, in different folders."
+                )
+
+
 def _traces(system: System, measured: Measured) -> list[str]:
     """Return a trace for each sentence, with its reads."""
-    lines = []
-    for sentence, outcome in zip(system.sentences, measured.decoded.outcomes, strict=True):
-        scores = outcome.log_probabilities
-        trace = Trace(
-            sentence.line,
-            sentence.units if scores else [],
+    translations = [
+        Translation(
+            sentence.line, sentence.units, [outcome.hypothesis], [outcome.text], outcome.words,
             outcome.units,
-            outcome.text,
-            scores,
-            sum(scores),
-            outcome.score,
-            reads=outcome.reads,
-            exits=outcome.exits,
-            exit_scores=rounded_exit_scores(outcome.exit_scores),
-            num_exits=outcome.num_exits,
-            verified=outcome.is_verified,
         )
-        lines.append(trace.to_line() + "\n")
-    return lines
+        for sentence, outcome in zip(system.sentences, measured.decoded.outcomes, strict=True)
+    ]  # fmt: skip
+    return [f"{Trace.of(translation).to_line()}\n" for translation in translations]

@@ -27,7 +27,14 @@ from nmtgrid.cli.online_eval.files import Files, System, path_rows
 from nmtgrid.cli.options import check_same_text, write_report
 from nmtgrid.data.dataset import Dataset, Split
 from nmtgrid.metrics.areas import SettingScores, areas
-from nmtgrid.metrics.latency import METRICS, Latency, Metric, heading
+from nmtgrid.metrics.latency import (
+    CONVENTIONS,
+    METRICS,
+    TARGET_LENGTHS,
+    Latency,
+    Metric,
+    heading,
+)
 from nmtgrid.metrics.ngrams import bleu_counts, words
 from nmtgrid.metrics.quality import SEED, tokenizer
 from nmtgrid.models.directory import LoadedModel, load_model
@@ -40,7 +47,6 @@ from nmtgrid.online.evaluate import (
     measure,
     read_sentences,
     sentence_latencies,
-    tokenizer_of,
 )
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.path_warnings import (
@@ -56,6 +62,7 @@ from nmtgrid.online.settings import Setting, names_all
 from nmtgrid.online.simuleval import Tokenizer, read_log, score
 from nmtgrid.search.engine import hides_source_end
 from nmtgrid.search.translate import TranslationOptions, Translator, default_plan
+from nmtgrid.text.scripts import bleu_tokenizer
 
 
 def score_log(
@@ -70,15 +77,20 @@ def score_log(
         raise InputError("the log has no sentences.", path=path)
     log_score = score(instances, tokenizer, own)
     thesis, aware = log_score.thesis, log_score.computation_aware
-    rows = [["thesis", *_row(thesis)], ["SimulEval", *_row(log_score.simuleval)]]
+    rows = {"thesis": _row(thesis), "SimulEval": _row(log_score.simuleval)}
     if aware is not None:
-        rows.append(["computation-aware", *_row(aware)])
+        # `elapsed` grows at every write, so that each would count as one after a READ.
+        rows["computation-aware"] = _row(dataclasses.replace(aware, cw=math.nan, max_cw=math.nan))
     console.table(
         f"{path}: {plural(thesis.sentences, 'sentence')}; latency in source words (AP: share of "
         "the source).\nthesis: |y| is the hypothesis' length; SimulEval: the reference's in AP "
         "and AL" + ("" if aware is None else "; computation-aware:\nSimulEval's of `elapsed`"),
         ["convention", *_headings(thesis)],
-        rows,
+        [
+            [name, *("-" if math.isnan(value) else value for value in row)]
+            for name, row in rows.items()
+        ],
+        [False, *(True for _ in _headings(thesis))],
     )
     if log_score.bleu is not None:
         console.say(f"BLEU: {log_score.bleu.value:.2f}")
@@ -146,12 +158,6 @@ def _headings(latency: Latency) -> list[str]:
 def _row(latency: Latency) -> list[float]:
     built_in = (getattr(latency, name) for name in METRICS)
     return [*built_in, *latency.own.values(), latency.length_ratio]
-
-
-_CONVENTIONS = {
-    "thesis": "|y| = hypothesis (thesis' convention)",
-    "simuleval": "|y| = reference in AP and AL (SimulEval's convention)",
-}
 
 
 def evaluate(
@@ -427,7 +433,8 @@ def _areas_of(
 def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) -> SettingScores:
     """Return what BLEU of tokenised text and latency are computed from, by sentence."""
     outcomes = measured.decoded.outcomes
-    split = tokenizer(tokenizer_of(system.sentences, system.language))
+    raw = [sentence.raw_reference for sentence in system.sentences]
+    split = tokenizer(bleu_tokenizer(system.language, raw, "none"))
     vocabulary: dict[str, int] = {}
     hypotheses = words([split(outcome.words) for outcome in outcomes], vocabulary)
     references = words([split(line.reference) for line in system.sentences], vocabulary)
@@ -450,7 +457,8 @@ def _show(arguments: OnlineEvalArguments, system: System) -> None:
     console.table(
         f"{system.name}, {arguments.evaluated_split}: {plural(counted.sentences, 'sentence')}, "
         f"{how}; BLEU tokenised (percent); latency in source {unit}s\n(AP: share of the source), "
-        f"{_CONVENTIONS[convention]}; ratio: {unit}s of hypothesis / reference"
+        f"{TARGET_LENGTHS[convention]} ({CONVENTIONS[convention]}); "
+        f"ratio: {unit}s of hypothesis / reference"
         + ("; NE: normalised erasure, tokens" * ("NE" in extra))
         + ("\ntaken back for each that stays" * ("NE" in extra))
         + ("; exit: blocks per token" * ("exit" in extra))
@@ -520,7 +528,7 @@ def _rows(
 
 
 def _title(measured: Measured) -> str:
-    return measured.decoded.setting.title.replace(" = ", "=")
+    return measured.decoded.setting.short_title
 
 
 def _systems(
@@ -568,8 +576,7 @@ def _systems(
         possible = list(settings)
         if names_all(arguments.policies):
             possible = _possible(decoder, settings, shown)
-        followed = [*possible, OFFLINE] if arguments.guarantee else possible
-        faults += [f"{shown}: {error}" for error in decoder.faults(followed)]
+        faults += [f"{shown}: {error}" for error in _refusals(arguments, decoder, possible)]
         systems.append(System(name, loaded[0], decoder, [], possible))
     if faults:
         raise ConfigError(faults)
@@ -585,7 +592,7 @@ def _translator(
     """Return one model, or several averaged. Raises ConfigError for what they cannot do."""
     plan = dataclasses.replace(default_plan(loaded[0]), beam=arguments.beam, nbest=1, sample=False)
     options = TranslationOptions(batch_tokens=arguments.batch_tokens)
-    halt = None if arguments.exit is None else choose_halt(arguments.exit, loaded[0])
+    halt = choose_halt(arguments.exit, loaded[0])
     return Translator(
         loaded, plan, options, device=device, precision=arguments.precision, halt=halt
     )
@@ -597,6 +604,21 @@ def _sentences(arguments: OnlineEvalArguments, system: System, split: Split) -> 
         translator.pipeline, split, arguments.sentences, translator.limits, console.warn,
         arguments.source,
     )  # fmt: skip
+
+
+def _refusals(
+    arguments: OnlineEvalArguments, decoder: OnlineDecoder, settings: Sequence[Setting]
+) -> list[str]:
+    """Return what a model cannot do of the settings, and of the baseline of a guarantee."""
+    refusals = decoder.faults(settings)
+    baseline = decoder.faults([OFFLINE]) if arguments.guarantee else []
+    # Said as such: no option has named this setting.
+    return refusals + [
+        "With `--clock`, the offline translation that others are compared with is a stream too. "
+        f"{refusal}"
+        for refusal in baseline
+        if refusal not in refusals
+    ]
 
 
 def _possible(decoder: OnlineDecoder, settings: Sequence[Setting], shown: str) -> list[Setting]:

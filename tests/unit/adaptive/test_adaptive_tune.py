@@ -16,9 +16,11 @@ from nmtgrid.adaptive import tune as exit_tuning
 from nmtgrid.adaptive.tune import record
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
+from nmtgrid.cli.adaptive_tune import show
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.kernels.packed_weights import Packing, can_pack
+from nmtgrid.metrics import risk_control
 from nmtgrid.models.api import ExitModel, TranslationModel
 from nmtgrid.search import engine
 from nmtgrid.search.traces import read_traces
@@ -85,6 +87,7 @@ def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert tune(*options, "--baselines", "b2=plain", "--budget", 1, "--name", "conf") == 0
     shown = capsys.readouterr().err
     assert "full stack" in shown and "random exits" in shown and "decode --exit conf-" in shown
+    assert "budget: the average exit on valid (tuned on) is at most this" in shown
     values = report(file)
     assert values == report(out / "results.json")
     assert (values["mechanism"], values["exits"], values["sentences"]) == ("confidence", 3, COUNT)
@@ -189,7 +192,7 @@ def test_text_without_spaces_is_scored_as_decode_does(
         used.append(others[-1])
         return numpy.zeros(len(full))
 
-    monkeypatch.setattr(adaptive_tune_calibrated, "bleu_losses", losses)
+    monkeypatch.setattr(risk_control, "bleu_losses", losses)
     promise = ("--allow-loss", 95, "--confidence", 0.5, "--no-keep", "--candidates", 1)
     assert tune(model, "--data", data, "--json", file, *promise) == 0
     assert set(used) == {"zh"}
@@ -286,7 +289,7 @@ def test_fixed_exits_beside_a_predictor(
     def agreement_losses(full: list[Any], adaptive: list[Any]) -> numpy.ndarray[Any, Any]:
         return numpy.full(len(full), next(losses))
 
-    monkeypatch.setattr(adaptive_tune_calibrated, "agreement_losses", agreement_losses)
+    monkeypatch.setattr(risk_control, "agreement_losses", agreement_losses)
     file = tmp_path / "r.json"
     more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--only", "points")
     options = ("seq", "--data", "data", *more, "--json", file, "--no-keep")
@@ -308,7 +311,7 @@ def test_a_verified_exit_is_certified_where_all_others_lose_too_much(
     def agreement_losses(full: list[Any], adaptive: list[Any]) -> numpy.ndarray[Any, Any]:
         return numpy.full(len(full), next(losses))
 
-    monkeypatch.setattr(adaptive_tune_calibrated, "agreement_losses", agreement_losses)
+    monkeypatch.setattr(risk_control, "agreement_losses", agreement_losses)
     file = tmp_path / "r.json"
     more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--only", "points")
     options = ("seq", "--data", "data", *more, "--json", file, "--objective", "seconds")
@@ -331,7 +334,7 @@ def test_nothing_is_certified(
     def losses(full: list[Any], adaptive: list[Any]) -> numpy.ndarray[Any, Any]:
         return numpy.full(len(full), loss)
 
-    monkeypatch.setattr(adaptive_tune_calibrated, "agreement_losses", losses)
+    monkeypatch.setattr(risk_control, "agreement_losses", losses)
     file = tmp_path / "r.json"
     options = ("seq", "--data", "data", "--only", "points", "--json", file, "--no-keep")
     more = ("--allow-loss", 50, "--confidence", 0.8, "--risk", "agreement")
@@ -343,6 +346,18 @@ def test_nothing_is_certified(
     message = " ".join(capsys.readouterr().err.split())
     assert "the full stack is used" in message
     assert ("about 9 are needed" if needed else "allow more") in message
+
+
+def test_budgets_that_no_vector_met_when_decoded_are_named(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Vectors may exit earlier than they replayed, too."""
+    monkeypatch.setattr(show, "lost_budgets", lambda *others: [1.5, 2.0])
+    assert tune("exits", "--data", "data", "--only", "points", "--samples", 20, "--no-keep") == 0
+    assert (
+        "No thresholds for budget 1.5, 2: all vectors that met it in the replay had another "
+        "average exit when decoded (deeper or shallower). Decode more of them (`--finalists`)"
+    ) in " ".join(capsys.readouterr().err.split())
 
 
 def test_pooled_results(here: Path, tmp_path: Path) -> None:

@@ -227,7 +227,7 @@ def test_fixed_exits_are_tested_where_they_agree(truth: bool, order: list[str]) 
     hits = numpy.array([[0, 1, 1], [0, 0, 1], [0, 0, 0], [0, 0, 0]], dtype=bool)
     records = Records(numpy.zeros(4), numpy.zeros((4, 2)), hits, agrees)
     tuned: Any = [
-        Choice(SimpleNamespace(name=name), (), Finalist((), 2.0, share))  # type: ignore[arg-type]
+        Choice(SimpleNamespace(name=name), Finalist((), 2.0, share))  # type: ignore[arg-type]
         for name, share in (("safe", 1.0), ("fast", 0.5))
     ]
     model = SimpleNamespace(traits=SimpleNamespace(num_exits=3))

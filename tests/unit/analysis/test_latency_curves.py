@@ -298,6 +298,26 @@ def test_systems_keep_or_change_their_names(tmp_path: Path) -> None:
         read_online_results(both, "one")
 
 
+def test_what_two_evaluations_share_is_shown_once(tmp_path: Path) -> None:
+    """Each has its own k, and both have k = 1 and offline translation."""
+    both = [ROWS[1], ROWS[2]]
+    agreement = row("local-agreement", "n", None, 30.0, 9.0)
+    agreement |= {"parameter": "n", "value": None}
+    first = write(tmp_path / "a", [*both, ROWS[0], agreement])
+    second = write(tmp_path / "b", [*both, row("wait-k", "k", 5, 22.0, 6.0)])
+    results = read_online_results(first)[0] + read_online_results(second)[0]
+    section = latency_section(results)
+    shown = [cells[1] for cells in section.tables[0].rows]
+    assert shown == ["k=1", "k=∞", "k=3", "local-agreement n=∞", "k=5"]
+    assert len(section.values["settings"]) == 5
+    once = [*{(result.system, result.setting): result for result in results}.values()]
+    lines, levels = latency_curves(once, "al", "token", "thesis")
+    assert [mark.label for mark in lines[0].points] == ["1", "3", "5"]
+    assert levels == [Level("", 30.0)]
+    lines, levels = latency_curves(results, "al", "token", "thesis")
+    assert levels == [Level("", 30.0)], "of both settings that are offline"
+
+
 @pytest.mark.parametrize(
     "rows", [[{}], 3, [row("agent", "k", 1, 1.0, 1.0)], [row("wait-k", "j", 1, 1.0, 1.0)]]
 )

@@ -2,7 +2,7 @@
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.models import zoo
 from nmtgrid.models.directory import LoadedModel, save_model
-from nmtgrid.online.evaluate import Sentence
-from nmtgrid.search.api import SearchPlan
+from nmtgrid.online.evaluate import Outcome, Sentence
+from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.translate import TranslationOptions, Translator
 from nmtgrid.text.bpe import Codes
 from nmtgrid.text.pipeline import Pipeline, TextFacts
@@ -83,6 +83,17 @@ def sentences(count: int = 8, seed: int = 1) -> list[Sentence]:
     return [sentence(n, "" if n == 3 else words(), words()) for n in range(1, count + 1)]
 
 
+def plain_outcome(
+    units: Sequence[str] = (), words: str = "", text: str = "", reads: Sequence[int] = (),
+    seconds: Sequence[float] = (),
+) -> Outcome:  # fmt: skip
+    """Return a translation of which nothing else is known, with log-probabilities of -1."""
+    scores = [-1.0] * len(reads)
+    tokens = list(range(4, 4 + len(units)))
+    best = Hypothesis(tokens, scores, sum(scores), sum(scores), reads=list(reads))
+    return Outcome(best, list(units), words, text, seconds=seconds)
+
+
 def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Path:
     """Fill `folder` with a toy dataset `data` and models with drawn weights for it.
 
@@ -104,7 +115,9 @@ def toy_home(folder: Path, models: Mapping[str, tuple[str, Mapping[str, Any]]]) 
 
 
 def online(*arguments: object) -> int:
-    return main(["online-eval", *map(str, arguments), "--device", "cpu"])
+    # A log is scored without a device.
+    device = () if "--log" in arguments else ("--device", "cpu")
+    return main(["online-eval", *map(str, arguments), *device])
 
 
 def report(path: Path) -> Any:

@@ -16,7 +16,6 @@ from nmtgrid.online.evaluate import (
     ClockedDecoder,
     Decoded,
     OnlineDecoder,
-    Outcome,
     elapsed_of_words,
     instances,
     measure,
@@ -26,7 +25,7 @@ from nmtgrid.online.settings import Setting, read_settings
 from nmtgrid.online.simuleval import read_log
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
-from tests.unit.helpers.tiny_online import sentence, sentences, toy_home, translator
+from tests.unit.helpers.tiny_online import plain_outcome, sentence, sentences, toy_home, translator
 
 
 def test_the_clock_changes_no_translation() -> None:
@@ -40,8 +39,8 @@ def test_the_clock_changes_no_translation() -> None:
         for expected, outcome in zip(batched.outcomes, alone.outcomes, strict=True):
             assert (outcome.units, outcome.text) == (expected.units, expected.text)
             assert outcome.reads == expected.reads
-            assert outcome.log_probabilities == pytest.approx(
-                expected.log_probabilities, rel=1e-4, abs=1e-4
+            assert outcome.hypothesis.log_probabilities == pytest.approx(
+                expected.hypothesis.log_probabilities, rel=1e-4, abs=1e-4
             )
             assert len(outcome.seconds) == len(outcome.reads)
             assert all(a <= b for a, b in itertools.pairwise([0.0, *outcome.seconds]))
@@ -124,9 +123,9 @@ def test_elapsed_is_the_delay_with_all_work_added() -> None:
     """Words `ab c de`, of which all have come with `cd` and `e`; 120 a minute are 2 a second."""
     pair, empty = sentence(1, "ab c de", "c e"), sentence(2, "", "c")
     seconds = [0.1, 0.25, 0.5, 2.0]
-    outcome = Outcome(["c@@", "d", "e"], "cd e", "cd e", [2, 3, 5, 5], [-1.0] * 4, seconds=seconds)
-    assert elapsed_of_words(pair, outcome, "@@", 120) == [3 + 0.5, 3 + 1.0]
-    pairs, outcomes = [pair, empty], [outcome, Outcome([], "", "", [], [])]
+    known = plain_outcome(["c@@", "d", "e"], "cd e", "cd e", [2, 3, 5, 5], seconds)
+    assert elapsed_of_words(pair, known, "@@", 120) == [3 + 0.5, 3 + 1.0]
+    pairs, outcomes = [pair, empty], [known, plain_outcome()]
     logged = instances(pairs, outcomes, "@@", 120)
     assert [instance.elapsed for instance in logged] == [[3.5, 4.0], ()]
     decoded = Decoded(Setting("wait-k", 2), outcomes, 2.0, is_timed=True)

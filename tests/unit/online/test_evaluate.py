@@ -36,7 +36,7 @@ from nmtgrid.online.simuleval import read_log, score, write_log
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.text.vocabulary import END, UNKNOWN
-from tests.unit.helpers.tiny_online import sentence, sentences, translator
+from tests.unit.helpers.tiny_online import plain_outcome, sentence, sentences, translator
 
 ONLINE: list[tuple[str, dict[str, Any]]] = [
     ("pervasive", {"reader": "shared"}),
@@ -56,7 +56,7 @@ def test_wait_k_delays_are_those_of_the_formula(arch: str, changes: dict[str, An
         for pair, outcome in zip(sentences(), outcomes, strict=True):
             whole, steps = len(pair.source) + 1, range(len(outcome.units) + 1)
             assert outcome.reads == [min(k + t, whole) for t in steps if pair.source]
-            assert pair.source or outcome == Outcome([], "", "", [], [])
+            assert pair.source or outcome == plain_outcome()
     assert results[2] == results[3], "a k beyond every source is offline"
 
 
@@ -179,10 +179,10 @@ def test_measures_of_a_known_outcome() -> None:
     """Words `ab c de`: units ab c d@@ e. Written: c@@ d e, with 2, 3 and 5 (all) units read."""
     pair = sentence(1, "ab c de", "c e")
     assert pair.sizes == [1, 1, 2] and len(pair.source) == 4
-    outcome = Outcome(["c@@", "d", "e"], "cd e", "cd e", [2, 3, 5, 5], [-1.0] * 4)
+    known = plain_outcome(["c@@", "d", "e"], "cd e", "cd e", [2, 3, 5, 5])
     empty = sentence(2, "", "c")
-    outcomes = [outcome, Outcome([], "", "", [], [])]
-    assert delays_of_tokens(pair, outcome) == [2, 3, 4]
+    outcomes = [known, plain_outcome()]
+    assert delays_of_tokens(pair, known) == [2, 3, 4]
     result = Decoded(Setting("wait-k", 2), outcomes, 2.0)
     measured = measure([pair, empty], result, "@@", lowercase=False)
     tokens, words, log = measured.latencies.values()
@@ -202,8 +202,8 @@ def test_measures_of_a_known_outcome() -> None:
 def test_logs_are_without_the_escapes_of_the_tokenizer(tmp_path: Path) -> None:
     target = "it &apos;s &lt; &#91; &amp;apos; |"
     pair = dataclasses.replace(sentence(1, "a b c", "ab"), reference=f"{target} yes")
-    outcome = Outcome(target.split(), target, "", [1, 1, 2, 2, 3, 3, 4], [-1.0] * 7)
-    logged = instances([pair], [outcome], "@@")
+    known = plain_outcome(target.split(), target, "", [1, 1, 2, 2, 3, 3, 4])
+    logged = instances([pair], [known], "@@")
     assert logged[0].prediction == "it 's < [ &apos; |"
     assert logged[0].reference == "it 's < [ &apos; | yes"
     escaped = dataclasses.replace(logged[0], prediction=target, reference=pair.reference)

@@ -22,16 +22,17 @@ from nmtgrid.cli.app import main
 from nmtgrid.cli.online_eval import calibrate as cli_calibrate
 from nmtgrid.cli.online_eval import files
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics import risk_control
 from nmtgrid.metrics.risk_control import Guarantee, binomial_cdf
 from nmtgrid.models.directory import LoadedModel
 from nmtgrid.online import calibrate as module
 from nmtgrid.online.calibrate import OFFLINE, calibrate, losses, refused_candidates, safest_first
-from nmtgrid.online.evaluate import Decoded, Outcome, Sentence
+from nmtgrid.online.evaluate import Decoded, Sentence
 from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset, expand
 from nmtgrid.online.settings import Setting, named_policies, read_policy, read_settings
 from nmtgrid.online.simuleval_agent import add_arguments, make_translator
 from nmtgrid.training.prepare import clear_folder
-from tests.unit.helpers.tiny_online import online, refused, report, toy_home
+from tests.unit.helpers.tiny_online import online, plain_outcome, refused, report, toy_home
 
 MEANS = {9: 0.002, 7: 0.01, 5: 0.045, 4: 0.055, 3: 0.08, 1: 0.4}
 """The expected loss of wait-k, by k: k = 4 is a little above a bound of 5 percent."""
@@ -57,7 +58,7 @@ class Simulated:
             chance = 0.0 if setting.is_offline else MEANS[int(setting.value)]
             units = [["x" if self.luck[s.line] < chance else "y"] for s in sentences]
             advance(setting, len(sentences), 0)
-            yield Decoded(setting, [Outcome(unit, "", "", [], []) for unit in units], 0.0)
+            yield Decoded(setting, [plain_outcome(unit) for unit in units], 0.0)
 
 
 def sentences(count: int = COUNT) -> list[Sentence]:
@@ -143,7 +144,7 @@ def test_safest_first(latencies: list[float], rates: list[float], expected: list
 
 def test_losses_leave_out_empty_sources() -> None:
     def decoded(*texts: str) -> Decoded:
-        return Decoded(OFFLINE, [Outcome(t.split(), t, t, [], []) for t in texts], 0.0)
+        return Decoded(OFFLINE, [plain_outcome(t.split(), t, t) for t in texts], 0.0)
 
     three = [
         dataclasses.replace(s, source=[4] * (n != 1), reference="a b c d e")
@@ -163,7 +164,7 @@ RAW, TOKENIZED = "我们今天去北京。", "我们今天去北京 。"
 
 def test_losses_of_text_without_spaces_are_of_characters() -> None:
     def decoded(words: str) -> Decoded:
-        return Decoded(OFFLINE, [Outcome([], words, "", [], [])], 0.0)
+        return Decoded(OFFLINE, [plain_outcome(words=words)], 0.0)
 
     (sentence,) = sentences(1)
     chinese = dataclasses.replace(sentence, reference=TOKENIZED, raw_reference=RAW)
@@ -186,7 +187,7 @@ def test_every_loss_of_a_calibration_counts_the_same_words(
         used.append(others[-1])
         return numpy.zeros(len(baseline))
 
-    monkeypatch.setattr(module, "bleu_losses", recorded)
+    monkeypatch.setattr(risk_control, "bleu_losses", recorded)
     decoder: Any = Simulated(1)
     lines = [dataclasses.replace(line, raw_reference=raw) for line in sentences()]
     calibrate(
@@ -393,7 +394,7 @@ def test_nothing_is_certified(
     def constant(full: list[Any], early: list[Any]) -> numpy.ndarray[Any, Any]:
         return numpy.full(len(full), loss)
 
-    monkeypatch.setattr(module, "agreement_losses", constant)
+    monkeypatch.setattr(risk_control, "agreement_losses", constant)
     file = tmp_path / "r.json"
     changed = ("--allow-loss", 50, "--confidence", 0.8, "--k", "3", "--json", file)
     assert online("grid", *OPTIONS[:4], "--risk", "agreement", *changed) == 0
@@ -484,6 +485,16 @@ def test_where_it_is_kept(
         ("grid both --k 3 --allow-loss 2", "works with one MODEL"),
         ("grid --ensemble grid --k 3 --allow-loss 2", "leave out `--ensemble` or `--allow-loss`"),
         ("both --policies local-agreement --clock --allow-loss 2", "in both directions"),
+        ("both --policies local-agreement --clock --allow-loss 2", "offline translation that"),
+        (
+            "grid --policies local-agreement --clock --beam 3 --allow-loss 2",
+            "the offline translation that others are compared with is a stream too. A stream of "
+            "`wait-k` is decoded greedily: it has no beam",
+        ),
+        (
+            "grid --k 3 --allow-loss 2 --name a --no-keep",
+            "`--no-keep` stores nothing, so that `--name` would be ignored. Leave out `--name`.",
+        ),
         ("grid --policy nothing-kept", "none is stored under this name"),
     ],
 )

@@ -14,10 +14,10 @@ from nmtgrid.cli.app import INTERRUPTED, main
 from nmtgrid.cli.online_eval import files
 from nmtgrid.cli.online_eval.run import print_skipped
 from nmtgrid.data.dataset import Dataset
+from nmtgrid.metrics import risk_control
 from nmtgrid.metrics.areas import area
 from nmtgrid.metrics.latency import Latency, latency
 from nmtgrid.models.directory import load_model, save_model
-from nmtgrid.online import calibrate
 from nmtgrid.online.evaluate import Decoded, OnlineDecoder
 from nmtgrid.online.published import curves
 from nmtgrid.online.simuleval import read_log
@@ -88,7 +88,7 @@ def test_everything_at_once(
     assert online(*command, *more, "--published", "iwslt15-vi-en") == 0
     shown = capsys.readouterr().err
     assert "k=3" in shown and "τ=0.3" in shown and "λ=1" in shown
-    assert "latency in source tokens" in shown and "thesis' convention" in shown
+    assert "latency in source tokens" in shown and "|y| = hypothesis (thesis convention)" in shown
     warned = "warning: `--published iwslt15-vi-en`: the published curves are of IWSLT'15 Vi-En"
     assert " ".join(shown.split()).count(warned) == 1
     values = report(file)
@@ -239,7 +239,7 @@ def test_areas_of_text_without_spaces_are_those_of_the_table(
         used.append(others[-1])
         return numpy.zeros(len(offline))
 
-    monkeypatch.setattr(calibrate, "bleu_losses", losses)
+    monkeypatch.setattr(risk_control, "bleu_losses", losses)
     promise = ("--allow-loss", 90, "--confidence", 0.5, "--no-keep", "--test-split", "test")
     assert online(grid, "--data", data, "--k", "1", *promise) == 0
     assert used == ["zh"] * 3, "two halves, and the other split"
@@ -333,6 +333,27 @@ def test_settings_that_lie_close_have_files_of_their_own(here: Path, tmp_path: P
     assert online(*command, "--thresholds", "0.5,0.5000001,0.9999999") == 0
     names = {path.name for path in tmp_path.glob("threshold-*.txt")}
     assert names == {f"threshold-{value}.txt" for value in ("0.5", "0.5000001", "0.9999999")}
+
+
+def test_files_of_two_settings_or_systems_are_not_mixed(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import dataclasses\nfrom nmtgrid.online.policies import Policy\n\n\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Tagged(Policy):\n    tag: str = 'a'\n"
+        "    def decide(self, proposal):\n        return proposal.reads > 0\n"
+    )
+    command = ("grid", "--data", "data", "--sentences", 2, "--import", own)
+    tags = ("--policy", "Tagged tag=a/b", "--policy", "Tagged tag=a-b")
+    message = refused(capsys, *command, *tags, "--out", tmp_path / "out")
+    assert "`Tagged tag=a/b` and `Tagged tag=a-b` would write the same files" in message
+    assert "`Tagged-tag-a-b.*`" in message and not (tmp_path / "out").exists()
+    assert online(*command, *tags) == 0, "nothing is written"
+    for name in (".", ".."):
+        models = (f"{name}=grid", "b=blocks", "--data", "data", "--k", "1")
+        message = refused(capsys, *models, "--out", tmp_path / "out")
+        assert "Two models would use the same folder" in message
 
 
 def test_replacing_an_earlier_evaluation_is_said(here: Path, tmp_path: Path, capsys: Any) -> None:
@@ -462,6 +483,8 @@ def test_faults_all_at_once(here: Path, capsys: pytest.CaptureFixture[str]) -> N
         "cannot be combined with `--ensemble`", "`--simuleval data` is a dataset",
     ):  # fmt: skip
         assert part in message
+    message = refused(capsys, "grid", "--data", "data", "--k", "1", "--oracle-cost", "printed")
+    assert "`--oracle-cost` belongs to `--oracle`: add it." in message
     message = refused(capsys, "grid", "--data", "data", "--k", "1", "--out", "grid")
     assert "`--out grid` is a model directory: name another folder for results." in message
 
@@ -496,6 +519,9 @@ def test_logs(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert f"{path}:2: delays must not decrease" in message
     message = refused(capsys, "grid", "--log", path, "--k", "3", "--data", "data")
     assert "Leave out MODEL, `--data`, `--k`." in message
+    ignored = ("--unit", "token", "--convention", "simuleval", "--device", "cpu")
+    message = refused(capsys, "--log", path, *ignored)
+    assert "Leave out `--unit`, `--convention`, `--device`." in message
     path.write_text("")
     assert "empty" in refused(capsys, "--log", path) or "no sentence" in message
     path.write_text(json.dumps(good))
@@ -507,5 +533,9 @@ def test_logs(here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert online("--log", path, "--sacrebleu-tokenizer", "none") == 0
     shown = capsys.readouterr().err
     assert "No BLEU: the log has no references." in shown and "computation-aware" in shown
+    # By hand, AL is the mean of 1.5 and of 2.5 - 1; CW and max-CW count runs of reads, which time
+    # does not tell apart.
+    cells = next(row for row in shown.splitlines() if "aware" in row and "1.50" in row).split()
+    assert cells[cells.index("1.50") + 1 :].count("-") == cells.count("-") == 2
     message = refused(capsys, "grid", "--data", "data", "--sacrebleu-tokenizer", "none")
     assert "`--sacrebleu-tokenizer` belongs to `--log`" in message

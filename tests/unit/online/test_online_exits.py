@@ -154,7 +154,7 @@ def test_what_is_refused(
         ((*ours, "plain", "--exit", "1"), "has one exit, after its last block"),
         ((*ours, "geometric", "--exit", "4"), "the decoder has 3 blocks"),
         ((*ours, "geometric", "--exit", "quick"), "no settings of early exit named `quick`"),
-        (("online-eval", "--log", "data", "--exit", "1"), "`--exit` would be ignored"),
+        (("online-eval", "--log", "data", "--exit", "1"), "`--exit`, `--device` would be ignored"),
     ):
         assert words in refused(capsys, *arguments)
     for model, choice, words in (

@@ -256,6 +256,15 @@ class Ahead(Policy):
         return proposal.reads >= self.k
 
 
+@dataclasses.dataclass(frozen=True)
+class Counted(Policy):
+    margin: float = 0.5
+    n: int = 3
+
+    def decide(self, proposal):
+        return proposal.reads >= self.n
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strict(Policy):
     share: float
@@ -341,10 +350,22 @@ def test_settings_that_may_be_infinite_need_not_be_whole(own: Path) -> None:
     assert [setting.value for setting in read_policy("Ahead k=0.5..1.5:0.5")] == [0.5, 1.0, 1.5]
     assert [setting.value for setting in read_policy("Ahead k=1..2,inf")] == [1, 2, math.inf]
     assert policy_settings("Ahead")[0].kind == "number"
+    (information,) = (each for each in policy_settings("wait-info") if each.name == "k")
+    assert (information.kind, information.may_be_infinite) == ("number", True)
     assert read_policy("wait-info k=2.5,inf")[0].make() == WaitInfo(2.5)
     for text in "wait-k k=1.5", "hold-n n=1.5":
         with pytest.raises(ConfigError, match=r"`1.5` is not a whole number"):
             read_policy(text)
+
+
+def test_only_the_swept_setting_may_be_infinite(own: Path) -> None:
+    """Results have no infinity but that one's."""
+    with pytest.raises(ConfigError, match="`Counted n`: `inf` is not a whole number"):
+        read_policy("Counted margin=0.1 n=inf")
+    (count,) = (each for each in policy_settings("Counted") if each.name == "n")
+    assert (count.kind, count.may_be_infinite) == ("whole", False)
+    (setting,) = read_policy("Counted margin=0.1 n=4")
+    assert setting.values()["options"] == {"n": 4}
 
 
 def test_the_file_may_stand_before_the_name(tmp_path: Path) -> None:

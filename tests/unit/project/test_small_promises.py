@@ -16,7 +16,7 @@ from nmtgrid.base.io import atomic, lock
 from nmtgrid.base.io.atomic import CHECKSUM, with_checksum, write_json
 from nmtgrid.base.io.records import read_json
 from nmtgrid.models.directory import TrainingLengths
-from nmtgrid.online.evaluate import Decoded, Outcome, measure
+from nmtgrid.online.evaluate import Decoded, measure
 from nmtgrid.online.policies import WaitK
 from nmtgrid.online.settings import Setting
 from nmtgrid.online.stream import StreamTranslator
@@ -25,7 +25,7 @@ from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.training.events import Progress
 from nmtgrid.training.settings import TrainingSettings
-from tests.unit.helpers.tiny_online import sentence, translator
+from tests.unit.helpers.tiny_online import plain_outcome, sentence, translator
 from tests.unit.helpers.tiny_run import Sentences, trainer
 from tests.unit.search.table_model import TableModel, batch
 
@@ -58,9 +58,9 @@ def test_json_is_not_read_from_a_pipe(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("policy", ["wait-k", "confidence"])
 def test_what_never_revises_has_no_erasure(policy: str) -> None:
-    outcome = Outcome(["a"], "a", "a", [1, 1], [-1.0] * 2)
-    assert Decoded(Setting(policy, 0.5), [outcome], 1.0).erasure is None
-    revised = dataclasses.replace(outcome, erased=2)
+    known = plain_outcome(["a"], "a", "a", [1, 1])
+    assert Decoded(Setting(policy, 0.5), [known], 1.0).erasure is None
+    revised = dataclasses.replace(known, erased=2)
     assert Decoded(Setting("re-translation", 0), [revised], 1.0).erasure == 2.0
 
 
@@ -69,8 +69,8 @@ def test_raw_references_are_lowered_for_lower_cased_models_alone(
     lowercase: bool, bleu: float
 ) -> None:
     pair = dataclasses.replace(sentence(1, "a b", "c d e f"), raw_reference="C D E F")
-    outcome = Outcome([*"cdef"], "c d e f", "c d e f", [1, 2, 2, 2, 3], [-1.0] * 5)
-    decoded = Decoded(Setting("wait-k", 1), [outcome], 1.0)
+    known = plain_outcome([*"cdef"], "c d e f", "c d e f", [1, 2, 2, 2, 3])
+    decoded = Decoded(Setting("wait-k", 1), [known], 1.0)
     # Lower-cased by a function that the caller names, as Turkish has its own.
     measured = measure([pair], decoded, "@@", lowercase=lowercase, lower=lambda text: text.lower())
     assert measured.raw.value == pytest.approx(bleu)

@@ -15,7 +15,7 @@ losses_table = recipe_module("losses_table")
 def _model(folder: Path, seed: int, bleu: float, **more: float) -> str:
     """Write what one training leaves: 10 tokens in 5 seconds, then 30 in 15."""
     folder.mkdir()
-    scores = {"bleu_tokenized": bleu, **more}
+    scores: dict[str, float | str] = {"bleu_tokenized": bleu, **more}
     scores |= {f"signature_{name}": f"S of {name}" for name in scores}
     (folder / "config.json").write_text(json.dumps({"settings": {"training": {"seed": seed}}}))
     (folder / "test.json").write_text(json.dumps(scores))
