@@ -186,16 +186,20 @@ class LatencyUnitArguments(CommandArguments):
         "Unit of latency: subword units, or words (source: see `online-eval --source`; target: "
         "tokenised).  [default: token; word with `--convention simuleval`]"
     )
-    convention: Literal["thesis", "simuleval"] = option(
+    convention: Literal["thesis", "simuleval"] | None = option(
         "Length |y| in AL and AP: of the hypothesis, or of the reference as in SimulEval (words "
-        "only).",
-        default="thesis",
+        "only).  [default: thesis; computation-aware: simuleval]"
     )
+
+    @property
+    def latency_convention(self) -> Literal["thesis", "simuleval"]:
+        """What |y| is."""
+        return self.convention or "thesis"
 
     @property
     def latency_unit(self) -> Literal["token", "word"]:
         """What latency counts; SimulEval's convention knows words only."""
-        return self.unit or ("word" if self.convention == "simuleval" else "token")
+        return self.unit or ("word" if self.latency_convention == "simuleval" else "token")
 
     def unit_faults(self) -> list[str]:
         """Return why latency cannot be counted so, or nothing."""

@@ -22,7 +22,6 @@ from nmtgrid.cli.options import (
     argument,
     check_rules,
     check_vocabularies,
-    explicit_options,
     option,
     takes,
 )
@@ -165,6 +164,16 @@ class LatencyArguments(ShownArguments, LatencyUnitArguments):
     )
     title: str | None = option("Title of the figure.")
 
+    @property
+    def is_aware(self) -> bool:
+        """Whether the metric is computation-aware."""
+        return self.metric.startswith("ca-")
+
+    @property
+    def latency_convention(self) -> Literal["thesis", "simuleval"]:
+        """What |y| is; computation-aware metrics are in SimulEval's convention alone."""
+        return "simuleval" if self.is_aware else super().latency_convention
+
 
 RULES = [
     Excludes(
@@ -192,16 +201,13 @@ def latency(arguments: LatencyArguments) -> None:
     named = [split_label(text) for text in arguments.results]
     arguments.check(*(path for _, path in named))
     faults = arguments.unit_faults()
-    unit, convention = arguments.latency_unit, arguments.convention
-    if arguments.metric.startswith("ca-"):
-        if arguments.unit == "token" and not faults:
-            faults.append("Computation-aware latency counts words: leave out `--unit token`.")
-        if convention == "thesis" and "convention" in explicit_options(arguments):
-            faults.append(
-                "Computation-aware latency is in SimulEval's convention: leave out `--convention "
-                "thesis`."
-            )
-        unit, convention = "word", "simuleval"
+    if arguments.is_aware and arguments.unit == "token" and not faults:
+        faults.append("Computation-aware latency counts words: leave out `--unit token`.")
+    if arguments.is_aware and arguments.convention == "thesis":
+        faults.append(
+            "Computation-aware latency is in SimulEval's convention: leave out `--convention "
+            "thesis`."
+        )
     faults += [f"{path} is given twice." for (_, path), n in Counter(named).items() if n > 1]
     check_rules(arguments, RULES, faults)
     from nmtgrid.analysis.latency import latency_section, read_online_results
@@ -212,7 +218,7 @@ def latency(arguments: LatencyArguments) -> None:
     online_results = [result for results, _ in read for result in results]
     if arguments.published is not None:
         evaluations = [result.evaluation for result in online_results]
-        for reason in warnings(arguments.published, evaluations, unit):
+        for reason in warnings(arguments.published, evaluations, arguments.latency_unit):
             console.warn(f"`--published {arguments.published}`: {reason}")
     if len(corpora := sorted({result.corpus for result in online_results if result.corpus})) > 1:
         console.warn(
@@ -222,8 +228,8 @@ def latency(arguments: LatencyArguments) -> None:
     section = latency_section(
         online_results,
         arguments.metric,
-        unit,
-        convention,
+        arguments.latency_unit,
+        arguments.latency_convention,
         arguments.published,
         arguments.title,
         [area for _, areas in read for area in areas],

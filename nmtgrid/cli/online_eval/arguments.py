@@ -306,7 +306,7 @@ def _faults(arguments: OnlineEvalArguments) -> list[str]:
             "`--ensemble` works with one MODEL, but several are given; `analyze latency` compares "
             "results side by side."
         )
-    if arguments.published and arguments.convention != "thesis":
+    if arguments.published and arguments.latency_convention != "thesis":
         faults.append(
             "Published curves have AL in the thesis' convention: leave out `--published`, or "
             "`--convention`."

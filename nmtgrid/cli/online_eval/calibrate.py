@@ -45,7 +45,7 @@ def calibrated_settings(
 
         def latency(half: Sequence[Sentence], decoded: Decoded) -> float:
             latencies = sentence_latencies(half, decoded.outcomes, system.joiner)
-            mean = latencies[arguments.latency_unit, arguments.convention].mean()
+            mean = latencies[arguments.latency_unit, arguments.latency_convention].mean()
             return mean.dal if arguments.latency == "dal" else mean.al
 
         calibrated = calibrate(

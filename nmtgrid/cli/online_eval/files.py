@@ -64,7 +64,7 @@ def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> boo
     # Read back from the file, as `analyze latency` does, so that both draw the same curve.
     results_read, _ = read_online_results(results)
     unit = arguments.latency_unit
-    ours, levels = latency_curves(results_read, "al", unit, arguments.convention)
+    ours, levels = latency_curves(results_read, "al", unit, arguments.latency_convention)
     if not ours:
         return False
     names = list(dict.fromkeys(result.system for result in results_read))
@@ -74,7 +74,9 @@ def draw_curve(arguments: OnlineEvalArguments, results: Path, path: Path) -> boo
         [*ours, *theirs],
         path,
         title=f"{name} on {arguments.evaluated_split}: quality against latency",
-        x_labels=[f"average lagging AL (source {unit}s, {CONVENTIONS[arguments.convention]})"],
+        x_labels=[
+            f"average lagging AL (source {unit}s, {CONVENTIONS[arguments.latency_convention]})"
+        ],
         y_label="BLEU, tokenised (percent), "
         + ("greedy" if arguments.beam == 1 else f"beam {arguments.beam}"),
         levels=levels,
@@ -117,7 +119,7 @@ def compared(
     ]
 
     def lag(pair: tuple[System, Measured]) -> float:
-        return pair[1].latencies[arguments.latency_unit, arguments.convention].al
+        return pair[1].latencies[arguments.latency_unit, arguments.latency_convention].al
 
     groups: dict[tuple[str, str], list[tuple[System, Measured]]] = {}
     # Sorted by lag, so that the middle of a group is the middle of its range.
@@ -144,7 +146,7 @@ def _grid(
     sentence, outcome = system.sentences[line - 1], measured.decoded.outcomes[line - 1]
     setting = measured.decoded.setting
     score = f"BLEU {measured.tokenized.value:.2f}"
-    lag = measured.latencies[arguments.latency_unit, arguments.convention].al
+    lag = measured.latencies[arguments.latency_unit, arguments.latency_convention].al
     title = f"{system.name}, {setting.full_title} ({score}, AL {lag:.2f})"
     if arguments.latency_unit == "word":
         # Without delays there are no words, but splitting an empty text would yield one.

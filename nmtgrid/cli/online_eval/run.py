@@ -311,7 +311,7 @@ def report(
         "empty_sources": sum(not sentence.source for sentence in systems[0].sentences),
         "source": arguments.source,
         "unit": arguments.latency_unit,
-        "convention": arguments.convention,
+        "convention": arguments.latency_convention,
         "beam": arguments.beam,
         "finish_reading": arguments.finish_reading,
         "exit": arguments.exit,
@@ -330,7 +330,10 @@ def report(
             for system in systems
         ],
         "settings": [
-            {"system": system.name, **measured.values(arguments.latency_unit, arguments.convention)}
+            {
+                "system": system.name,
+                **measured.values(arguments.latency_unit, arguments.latency_convention),
+            }
             for system in systems
             for measured in system.done
         ],
@@ -419,7 +422,7 @@ def _areas_of(
             group[0].decoded.setting.policy,
             metric,
             arguments.latency_unit,
-            arguments.convention,
+            arguments.latency_convention,
             arguments.bootstrap,
             SEED,
             baseline=arguments.baseline or "",
@@ -439,7 +442,7 @@ def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) 
     hypotheses = words([split(outcome.words) for outcome in outcomes], vocabulary)
     references = words([split(line.reference) for line in system.sentences], vocabulary)
     latencies = sentence_latencies(system.sentences, outcomes, system.joiner)
-    chosen = latencies[arguments.latency_unit, arguments.convention]
+    chosen = latencies[arguments.latency_unit, arguments.latency_convention]
     return SettingScores(
         bleu_counts(hypotheses, references),
         {metric: getattr(chosen, metric) for metric in AREA_METRICS},
@@ -447,7 +450,7 @@ def _scores(arguments: OnlineEvalArguments, system: System, measured: Measured) 
 
 
 def _show(arguments: OnlineEvalArguments, system: System) -> None:
-    unit, convention = arguments.latency_unit, arguments.convention
+    unit, convention = arguments.latency_unit, arguments.latency_convention
     counted = system.done[0].latencies[unit, convention]
     how = "greedy" if arguments.beam == 1 else f"beam {arguments.beam}"
     revises = any(measured.decoded.erasure is not None for measured in system.done)
@@ -507,7 +510,10 @@ def _rows(
     arguments: OnlineEvalArguments, done: Sequence[Measured], extra: Sequence[str]
 ) -> list[list[Any]]:
     """Return the table's rows; a column in which a number is missing becomes aligned text."""
-    ways = [measured.latencies[arguments.latency_unit, arguments.convention] for measured in done]
+    ways = [
+        measured.latencies[arguments.latency_unit, arguments.latency_convention]
+        for measured in done
+    ]
     columns: list[list[Any]] = [
         [measured.tokenized.value for measured in done],
         *map(list, zip(*map(_row, ways), strict=True)),
