@@ -198,12 +198,13 @@ class _Learner:
         ]
         self._pictures = PictureSource.of(manifest)
         if self._pictures is not None:
-            if plan.joint_vocabulary or plan.source_vocabulary or len(plan.codes) > 1:
+            is_separate = not plan.joint or len(plan.codes) > 1
+            if is_separate or plan.joint_vocabulary or plan.source_vocabulary:
                 raise ConfigError(
-                    "`--joint-vocabulary`, `--vocab-source` and a second `--codes` apply to source "
-                    "text, but the sources of this dataset are pictures: leave them out."
+                    "`--separate`, `--joint-vocabulary`, `--vocab-source` and a second `--codes` "
+                    "apply to source text, but the sources of this dataset are pictures: leave "
+                    "them out."
                 )
-            self._plan = dataclasses.replace(plan, joint=True)
             # Each feature is a type, in place of those of a source language.
             types = [f"feature{number}" for number in range(1, self._pictures.size + 1)]
             self._existing[0] = Vocabulary(types)

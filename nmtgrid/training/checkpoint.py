@@ -206,6 +206,11 @@ class Checkpoints:
             for name, tensor in total.items()
         }
 
+    @property
+    def averaged(self) -> int:
+        """How many states `average` takes the mean of."""
+        return len(self._counting())
+
     def write_average(self, weights: Mapping[str, Tensor]) -> None:
         """Write averaged weights into the model directory."""
         save_tensors(self.model_folder / AVERAGE, weights)

@@ -99,9 +99,7 @@ def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bo
 
 def _is_part_done(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
     """Return whether `validate_share` of the run is over, in an epoch that may outlast the run."""
-    by_epochs_alone = settings.validate_epochs and not (
-        settings.validate_updates or settings.validate_minutes or settings.counting_validations
-    )
+    by_epochs_alone = settings.validate_epochs and not settings.suspending_share
     if not by_epochs_alone or not settings.validate_share or progress.cursor.epoch:
         return False
     updates, share = progress.update - progress.checkpoint_update, settings.validate_share
@@ -298,6 +296,17 @@ class Validated:
 
 
 @dataclasses.dataclass(frozen=True)
+class Averaged:
+    """The mean of the last checkpoints has been written."""
+
+    update: int
+    checkpoints: int
+    """How many it is of."""
+    most: int
+    """How many it was to be of: `training.average`."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Saved:
     """A checkpoint to resume from has been written."""
 
@@ -326,7 +335,7 @@ class Finished:
     """Whether there were validations, perhaps none of them with a finite loss."""
 
 
-Event = Started | Updated | Gradients | Split | Validated | Saved | Finished
+Event = Started | Updated | Gradients | Split | Validated | Averaged | Saved | Finished
 
 
 @dataclasses.dataclass

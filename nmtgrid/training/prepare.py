@@ -242,9 +242,16 @@ def _read_run(folder: Path) -> _Run:
             advice = "Its runs are of several seeds: give `--seeds` too."
         raise ModelError(f"There is no run to resume in {folder}: it has no `config.json`.", advice)
     try:
-        return read_record(path, _Run)
+        run = read_record(path, _Run)
     except StorageError as fault:
         raise ModelError(fault.problem, fault.advice or _RESTORE) from fault
+    if "arch" not in run.settings:
+        raise ModelError(
+            f"The model in {folder} does not have the settings of a training, as one that was "
+            "imported: there is no run to resume.",
+            f"Begin one with its weights: `--init {folder}` and another `--out`.",
+        )
+    return run
 
 
 def _kind(
@@ -304,7 +311,7 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     try:
         changed = override_all(settings, layers)
     except ConfigError as fault:
-        faults += fault.faults
+        faults += [_as_typed(text, flags) for text in fault.faults]
     if faults:
         raise ConfigError(faults)
     return changed
@@ -313,6 +320,12 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
 def _option(name: str) -> str:
     """Return the option of `train` that gives a setting, such as `--max-minutes`."""
     return f"--{name.partition('.')[2].replace('_', '-')}"
+
+
+def _as_typed(fault: str, flags: Mapping[str, Any]) -> str:
+    """Return a fault whose setting, if it begins with one of the `flags`, is called by option."""
+    name = fault.split("`")[1] if fault.startswith("`") else ""
+    return fault.replace(name, _option(name), 1) if name in flags else fault
 
 
 def _settings_in_file(
@@ -470,7 +483,8 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
     if not trainer.resume():
         raise ModelError(
             f"{folder} contains no saved state to resume from.",
-            "Move this folder away and begin its run again.",
+            f"Begin a new run with its weights, `--init {folder}` and another `--out`, or move "
+            "this folder away and begin its run again.",
         )
     trainer.compare_schedules(saved.training)
 

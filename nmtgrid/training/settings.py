@@ -348,6 +348,16 @@ class TrainingSettings(CheckedSettings):
         names = ["`training.patience`"] if self.patience > 0 else []
         return [*names, "`training.schedule` plateau"] if self.schedule == "plateau" else names
 
+    @property
+    def suspending_share(self) -> list[str]:
+        """The settings with which `validate_share` changes nothing, as they are called."""
+        names = [
+            f"`training.{name}`"
+            for name in ("validate_updates", "validate_minutes")
+            if getattr(self, name)
+        ]
+        return names + self.counting_validations
+
 
 @dataclasses.dataclass(frozen=True)
 class BatchSettings(CheckedSettings):
@@ -413,6 +423,11 @@ class RunSettings:
         training = self.training
         if training.r_drop_from and not training.r_drop:
             notes.append("`training.r_drop_from` has no effect while `training.r_drop` is 0.")
+        if training.average == 1:
+            notes.append(
+                "`training.average=1` has no effect, for the mean of one checkpoint is that "
+                "checkpoint: set 2 or more, or 0."
+            )
         if training.average > 1 and not training.validates:
             notes.append(
                 "`training.average` averages the checkpoints of scheduled validations, but there "
@@ -435,7 +450,12 @@ class RunSettings:
         Those of presets are not told: their values wait for other settings.
         """
         notes = []
-        for group in ("model", "objective", "training", "batches"):
+        if "training.validate_share" in named and self.training.validate_epochs:
+            notes += [
+                f"`training.validate_share` has no effect with {other}."
+                for other in self.training.suspending_share
+            ]
+        for group in ("model", "objective", "training", "batches", "search"):
             settings = getattr(self, group)
             conditions: Mapping[str, Condition] = getattr(settings, "only_with", {})
             for name, (other, values) in conditions.items():

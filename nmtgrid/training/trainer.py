@@ -183,15 +183,22 @@ class Trainer:
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
         self._world_size_changed = False
-        self.notes = [] if valid is None else _notes_on(valid)
+        self.notes = [*self._notes_on_validation(valid), *_notes_on_precision(bf16, device)]
         """What is worth a warning before the run."""
-        self.notes += _notes_on_precision(bf16, device)
-        if validator is None and self.average is not None:
-            self.notes.append(
+        self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
+
+    def _notes_on_validation(self, valid: Pairs | None) -> list[str]:
+        training, notes = self.settings.training, [] if valid is None else _notes_on_blank(valid)
+        if valid is not None and training.validate_bleu:
+            longest = int(self.plan.lengths()[0].max())
+            translated = valid.source_lengths[: training.validate_sentences or None]
+            notes += _notes_on_length(translated, longest)
+        if self.validator is None and self.average is not None:
+            notes.append(
                 "There are no validation pairs, by which the average of `training.ema_decay` would "
                 "be compared with the last weights: the model will have the last ones."
             )
-        self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
+        return notes
 
     def resume(self) -> bool:
         """Continue from the newest checkpoint; return False if there is none.
@@ -480,12 +487,14 @@ class Trainer:
             yield from self._validate(due=False)
         elif self.progress.update != self.progress.saved_update:
             yield self._save(None)
-        if self.settings.training.average < 2:
+        most = self.settings.training.average
+        if most < 2:
             return
         # All processes read the states: the mean is scored by all of them.
         averaged = self.checkpoints.average()
         if self.processes.is_first:
             self.checkpoints.write_average(averaged)
+        yield events.Averaged(self.progress.update, self.checkpoints.averaged, most)
         if self.validator is None:
             return
         start = self.stopwatch.now()
@@ -587,7 +596,7 @@ def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     }
 
 
-def _notes_on(valid: Pairs) -> list[str]:
+def _notes_on_blank(valid: Pairs) -> list[str]:
     """Return a warning where validation pairs have an empty side."""
     blank = int(((valid.source_lengths == 0) | (valid.target_lengths == 0)).sum())
     if not blank:
@@ -595,6 +604,19 @@ def _notes_on(valid: Pairs) -> list[str]:
     return [
         f"{blank:,} of {len(valid.source_lengths):,} validation pairs have no text on one side and "
         "do not count in the loss: are the files parallel?"
+    ]
+
+
+def _notes_on_length(lengths: NDArray[Any], longest: int) -> list[str]:
+    """Return a warning where validation sources are far longer than the `longest` in training."""
+    far_longer = int((lengths > 2 * longest).sum())
+    if not far_longer:
+        return []
+    return [
+        f"{far_longer:,} of {len(lengths):,} validation sources are more than twice as long as any "
+        f"in training ({longest:,} units), the longest one {lengths.max():,}: validation "
+        "translates them whole, which takes long, where `decode` splits them. Split or remove "
+        "these lines, or set `training.validate_bleu=false`."
     ]
 
 

@@ -289,9 +289,10 @@ class Updater:
             raise _not_finite(gradient_norm, loss / tokens, pending.batches, pending.learning_rate)
         for name, value in {"nll": nll, **extra}.items():
             if not math.isfinite(value):
+                advice = "Report a finite sum"
                 raise TrainingError(
                     f"The objective reports {value} as `{name}`, which cannot be logged.",
-                    "Report finite sums, or leave it out.",
+                    f"{advice}." if name == "nll" else f"{advice}, or leave it out.",
                 )
         watch, self._pending = pending.watch, None
         gradients = {} if watch is None else watch.norms(tokens, self.processes)

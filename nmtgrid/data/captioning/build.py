@@ -178,11 +178,14 @@ class _SplitBuilder:
                 self.done += 1
                 self.report(self.done, self.total)
             if not pairs_kept:
-                reasons = ", ".join(f"{reason} {dropped[reason]:,}" for reason in _REASONS)
+                advice = "Check the file of captions, or hold out fewer pictures."
+                if dropped["too_long"]:
+                    advice = f"Allow more words than `--max-words {self.plan.max_words}`."
+                reasons = [f"{reason.replace('_', ' ')} {dropped[reason]:,}" for reason in _REASONS]
                 raise InputError(
                     f"no caption is left in `{name}`: {pairs_read:,} were read "
-                    f"(dropped: {reasons}).",
-                    "Check the file of captions, or hold out fewer pictures.",
+                    f"(dropped: {', '.join(reasons)}).",
+                    advice,
                 )
         self.files.update({file: lines.facts for file, lines in files.items()})
         self.files[f"{FOLDER}/{name}.safetensors"] = directory.describe_file(features)

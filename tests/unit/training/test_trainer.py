@@ -1,6 +1,7 @@
 """The training loop: limits, events, and what happens when something goes wrong."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -471,6 +472,20 @@ def test_settings_tell_all_their_faults() -> None:
     assert len(BatchSettings(max_tokens=0, accumulation=0, max_length=-1).faults()) == 3
     assert "max_minutes" in TrainingSettings(schedule="cosine-time").faults()[0]
     assert isinstance(ConfigError(settings.faults()).faults, list)
+
+
+def test_long_validation_sources_are_told(tmp_path: Path) -> None:
+    """Sources of training have 7 units at most: 14 are twice as many, 15 are more."""
+    train, valid = Sentences(), Sentences()
+    longest = max(train.source_lengths)
+    assert longest == 7
+    for length, words in ((14, ""), (15, "1 of 40 validation sources .* longest one 15:")):
+        valid.pairs[3] = ([5] * length, [5])
+        notes = " ".join(trainer(tmp_path, sentences=train, valid=valid).notes)
+        assert re.search(words, notes) if words else not notes
+    # Neither what is not translated.
+    for settings in ({"validate_sentences": 3}, {"validate_bleu": False}):
+        assert not trainer(tmp_path, sentences=train, valid=valid, **settings).notes
 
 
 @pytest.mark.parametrize("is_fast", [True, False])
