@@ -69,18 +69,14 @@ class Progress:
             self.checkpoint_update, self.validated_epoch = self.update, self.cursor.epoch
             self.validated_minutes = minutes
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the counters as plain values."""
-        # Saved states call the cursor `place`.
-        values = dataclasses.asdict(self)
-        return {"place" if name == "cursor" else name: value for name, value in values.items()}
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
-        """Return what `to_json` wrote. Raises ValueError that names inconsistent values."""
-        # Older states do not tell validations that were due from others.
+        """Return the counters of a saved state. Raises ValueError that names inconsistent values.
+
+        Older states do not tell validations that were due from others, and call the cursor `place`.
+        """
         older = {"checkpoint_update": values.get("validated_update", 0)}
-        return convert({**older, **values, "cursor": values.get("place")}, cls)
+        return convert({**older, "cursor": values.get("place"), **values}, cls)
 
 
 def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
@@ -462,9 +458,6 @@ class MetricsLog:
             return
         values: dict[str, Any] = {"event": type(event).__name__.lower()}
         values |= dataclasses.asdict(event)
-        if isinstance(event, Validated):
-            # `losses` has been their name from the beginning, though nothing is smoothed in them.
-            values["nlls"] = values["losses"]
         # Of the likelihood, whatever the objective adds to its loss.
         nll = values.get("nll", values.get("best_nll"))
         if nll is not None:

@@ -74,6 +74,15 @@ class SequenceSmoothing(CheckedSettings):
     """Sequence-level smoothing: the loss includes sampled sentences close to the reference."""
 
     group = "smoothing.sequence"
+    only_with = types.MappingProxyType(
+        dict.fromkeys(
+            (
+                "reward", "temperature", "vocabulary", "substitutes", "samples", "lazy", "rescale",
+            ),
+            ("alpha", ABOVE_0),
+        )
+        | {"proposal_temperature": ("reward", ("bleu", "cider"))}
+    )  # fmt: skip
 
     alpha: Annotated[float, SHARE] = 0.0
     """Share of the loss that is computed on sampled sentences; 0: none. Eq. (E.12)."""
@@ -143,27 +152,14 @@ class SmoothingSettings(CheckedSettings):
         return bool(self.token.alpha or (self.sequence.alpha and similar))
 
     def without_effect(self) -> list[str]:
-        """Return what is set and changes nothing, because something else is not set."""
-        groups: list[tuple[str, TokenSmoothing | SequenceSmoothing, bool]] = [
-            ("token", self.token, self.needs_spread),
-            ("sequence", self.sequence, self.sequence.alpha > 0),
+        """Return what is set of the token level and changes nothing, as no types are compared."""
+        if self.needs_spread:
+            return []
+        return [
+            f"`smoothing.token.{field.name}` has no effect while `smoothing.token.alpha` is 0."
+            for field in dataclasses.fields(self.token)
+            if getattr(self.token, field.name) != field.default
         ]
-        notes = [
-            f"`smoothing.{group}.{field.name}` has no effect while `smoothing.{group}.alpha` is 0."
-            for group, settings, is_used in groups
-            if not is_used
-            for field in dataclasses.fields(settings)
-            if getattr(settings, field.name) != field.default
-        ]
-        sequence, default = self.sequence, SequenceSmoothing().proposal_temperature
-        is_changed = sequence.proposal_temperature != default
-        if sequence.alpha and sequence.reward == "hamming" and is_changed:
-            notes.append(
-                "`smoothing.sequence.proposal_temperature` has no effect with the reward "
-                "`hamming`, whose sentences are sampled directly: set "
-                "`smoothing.sequence.temperature`."
-            )
-        return notes
 
 
 Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
@@ -200,6 +196,7 @@ class TrainingSettings(CheckedSettings):
             "validate_sentences": ("validate_bleu", (True,)),
             "validate_share": ("validate_epochs", ABOVE_0),
             "ema_updates": ("ema_decay", ABOVE_0),
+            "r_drop_from": ("r_drop", ABOVE_0),
         }
     )  # fmt: skip
 
@@ -421,8 +418,6 @@ class RunSettings:
                 "it to 0 for the losses of appendix E."
             )
         training = self.training
-        if training.r_drop_from and not training.r_drop:
-            notes.append("`training.r_drop_from` has no effect while `training.r_drop` is 0.")
         if training.average == 1:
             notes.append(
                 "`training.average=1` has no effect, for the mean of one checkpoint is that "
@@ -455,8 +450,10 @@ class RunSettings:
                 f"`training.validate_share` has no effect with {other}."
                 for other in self.training.suspending_share
             ]
-        for group in ("model", "objective", "training", "batches", "search"):
-            settings = getattr(self, group)
+        for group in (
+            "model", "objective", "training", "batches", "smoothing.sequence", "search",
+        ):  # fmt: skip
+            settings = operator.attrgetter(group)(self)
             conditions: Mapping[str, Condition] = getattr(settings, "only_with", {})
             for name, (other, values) in conditions.items():
                 path = other if "." in other else f"{group}.{other}"

@@ -163,8 +163,8 @@ class Trainer:
             self.weights = ShardedWeights(model, objective, self.processes, device)
         self.optimiser = make_optimiser(model, training)
         self.updater = Updater(
-            model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
-            processes=self.processes, weights=self.weights,
+            self.weights, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
+            processes=self.processes,
         )  # fmt: skip
         every = training.watch_gradients
         self.watch = GradientWatch(model, every) if every else None
@@ -545,7 +545,7 @@ class Trainer:
                     tensors[f"{_RANDOM}{rank}.{name}"] = value
         facts = {
             **self._data_facts,
-            "progress": progress.to_json(),
+            "progress": dataclasses.asdict(progress),
             "rate": dataclasses.asdict(self.rate.state()),
             "meter": dataclasses.asdict(self.meter),
             "best": dataclasses.asdict(self.selection.best),

@@ -318,7 +318,6 @@ def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
         "reason": finished.reason,
         "best": finished.best,
         "best_update": finished.best_update,
-        "valid_loss": finished.best_nll,
         "valid_nll": finished.best_nll,
         "valid_criterion": finished.best_criterion,
         "valid_perplexity": None if finished.best_nll is None else perplexity(finished.best_nll),
@@ -502,7 +501,7 @@ def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[i
 def _print_spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Print mean and standard deviation over the runs; return them."""
     spreads: dict[str, Any] = {}
-    names = ("valid_loss", "valid_perplexity", "valid_bleu", "valid_cider")
+    names = ("valid_nll", "valid_perplexity", "valid_bleu", "valid_cider")
     for name in (*names, *(f"test_{name}" for name in _TEST_SCORES)):
         values = [report[name] for report in reports if report.get(name) is not None]
         if len(values) >= 2:

@@ -316,9 +316,9 @@ def test_several_seeds_are_summed_up(data: Path, tmp_path: Path, messages: list[
     for mode in (("--out", out, "--overwrite"), ("--dry-run",)):
         assert train(data, *mode, *options, "--test-split", "tset") == 2
         assert "no split `tset`" in messages[-1]
-    losses = [run["valid_loss"] for run in values["seeds"]]
+    losses = [run["valid_nll"] for run in values["seeds"]]
     assert [run["seed"] for run in values["seeds"]] == [1, 2] and losses[0] != losses[1]
-    loss = values["valid_loss"]
+    loss = values["valid_nll"]
     assert loss["mean"] == pytest.approx(sum(losses) / 2)
     assert loss["standard_deviation"] == pytest.approx(abs(losses[0] - losses[1]) / 2**0.5)
     assert (out / "seed-2" / "model.safetensors").is_file()

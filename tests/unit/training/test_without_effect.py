@@ -199,6 +199,13 @@ def test_sampling_and_shares_of_a_run_are_told() -> None:
     ):  # fmt: skip
         more = dataclasses.replace(asked, changes=[*asked.changes, f"training.{change}"])
         assert messages_of(more) == [f"{share}{name}", sampling]
+    later = dataclasses.replace(asked, changes=["training.r_drop_from=0.5"])
+    assert messages_of(later) == [
+        "`training.r_drop_from` has no effect with `training.r_drop=0.0`, only with a number above "
+        "0."
+    ]
+    later = dataclasses.replace(later, changes=[*later.changes, "training.r_drop=5"])
+    assert messages_of(later) == []
     sampled = dataclasses.replace(asked, changes=["search.top_k=5", "search.sample=true"])
     assert messages_of(sampled) == []
 
