@@ -226,7 +226,7 @@ class _Learner:
         facts: dict[str, Any] = {}
         for name, count in zip(("source", "target"), counts, strict=False):
             facts[f"{name}_distinct_words"] = len(count.counts)
-            facts[f"{name}_forgotten_words"] = count.forgotten
+            facts[f"{name}_forgotten_words"] = count.pruned
         words = [count.counts for count in counts]
         if needs_codes:
             self._codes = self._learn_codes(words, facts)
@@ -368,15 +368,15 @@ def _count_block(block: Block) -> tuple[Counter[str], int]:
 
 
 class WordCounts:
-    """Counts of words; of more than `largest` distinct ones the rarest are forgotten.
+    """Counts of words; of more than `largest` distinct ones the rarest are pruned.
 
-    `forgotten` counts them: they are far too rare to matter for merges or vocabularies of usual
+    `pruned` counts them: they are far too rare to matter for merges or vocabularies of usual
     sizes.
     """
 
     def __init__(self, largest: int = _LARGEST) -> None:
         self.counts: Counter[str] = Counter()
-        self.forgotten = 0
+        self.pruned = 0
         self._largest = largest
 
     def add(self, counts: Mapping[str, int]) -> None:
@@ -391,7 +391,7 @@ class WordCounts:
             rare = [word for word, count in self.counts.items() if count <= floor]
             for word in rare:
                 del self.counts[word]
-            self.forgotten += len(rare)
+            self.pruned += len(rare)
 
 
 def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:

@@ -38,7 +38,7 @@ from nmtgrid.base.io.atomic import (
     write_json,
 )
 from nmtgrid.base.io.records import Count, Positive, Record, Small, convert, read_json, read_record
-from nmtgrid.training.events import Meter, Progress
+from nmtgrid.training.events import Progress, UpdateSums
 from nmtgrid.training.optimiser import RateState
 from nmtgrid.training.validate import Best
 
@@ -72,7 +72,7 @@ class RunState(Record, kw_only=True):
     valid_lengths: str | None = None
     progress: dict[str, Any]
     rate: RateState
-    meter: Meter
+    meter: UpdateSums
     best: Best
     ema_steps: Count
     batches: Small | None = None

@@ -258,7 +258,7 @@ class Gradients:
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class BatchSplit:
     """A batch did not fit into memory and was halved; its gradient is the same."""
 
     update: int
@@ -331,11 +331,11 @@ class Finished:
     """Whether there were validations, perhaps none of them with a finite loss."""
 
 
-Event = Started | Updated | Gradients | Split | Validated | Averaged | Saved | Finished
+Event = Started | Updated | Gradients | BatchSplit | Validated | Averaged | Saved | Finished
 
 
 @dataclasses.dataclass
-class Meter:
+class UpdateSums:
     """Sums over updates since the last log line; part of the saved state."""
 
     updates: Count
@@ -349,7 +349,7 @@ class Meter:
     extra: dict[str, Finite]
 
     @classmethod
-    def empty(cls) -> Meter:
+    def empty(cls) -> UpdateSums:
         """Return the sums over no update."""
         return cls(0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, {})
 

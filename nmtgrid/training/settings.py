@@ -219,8 +219,8 @@ class TrainingSettings(CheckedSettings):
     """Weight decay: decoupled for `adamw` and `muon`, an L2 penalty for the others. It applies to
     matrices and larger tensors, not to biases and normalisation parameters."""
     clip_norm: Annotated[float, FROM_0] = 5.0
-    """Maximum norm of the gradient of the loss per target token; larger gradients are scaled
-    down."""
+    """Maximum norm of the gradient of the loss per target token; larger gradients are scaled down.
+    0: off."""
     shard: bool = False
     """With several processes: shard weights, gradients and optimiser states over them (FSDP), for
     models that do not fit into the memory of one device."""
@@ -253,7 +253,7 @@ class TrainingSettings(CheckedSettings):
     """Whether torch.compile fuses the element-wise operations of a Transformer's blocks.
     Compilation takes about a minute at the start of each run."""
     max_updates: Annotated[int, FROM_0] = 50000
-    """Maximum number of updates."""
+    """Maximum number of updates; 0: no limit."""
     max_minutes: Annotated[float, FROM_0] = 0.0
     """Maximum duration in minutes; the final validation is extra; 0: no limit."""
     clock: RunClock = "wall"
@@ -262,27 +262,27 @@ class TrainingSettings(CheckedSettings):
     max_epochs: Annotated[int, FROM_0] = 0
     """Maximum number of epochs; 0: no limit."""
     patience: Annotated[int, FROM_0] = 0
-    """Validations without improvement, by `best_by`, before training stops early."""
+    """Validations without improvement, by `best_by`, before training stops early. 0: off."""
     best_by: BestBy = "loss"
     """What the best weights are chosen by: the validation loss (of some objectives a criterion of
     their own), or BLEU, or, of captions, CIDEr-D of greedy translations. When a model overfits, its
     loss rises long before its translations become worse."""
     validate_updates: Annotated[int, FROM_0] = 0
-    """Updates between validations."""
+    """Updates between validations. 0: off."""
     validate_minutes: Annotated[float, FROM_0] = 0.0
-    """Minutes between validations."""
+    """Minutes between validations. 0: off."""
     validate_epochs: Annotated[int, FROM_0] = 1
-    """Epochs between validations."""
+    """Epochs between validations. 0: off."""
     validate_share: Annotated[float, BELOW_1] = 0.2
-    """Share of the run between validations during the first epoch, if validation is by epochs only,
-    so that a run shorter than an epoch is validated too. 0: such a run is validated only at its
-    end."""
+    """Share of the run between validations during the first epoch, so that a run shorter than an
+    epoch is validated too; only if validation is by epochs alone, without `patience` and without
+    the schedule `plateau`. 0: such a run is validated only at its end."""
     validate_bleu: bool = True
     """Whether validation also translates and computes BLEU (captions: and CIDEr-D)."""
     validate_sentences: Annotated[int, FROM_0] = 1000
     """Number of validation sentences to translate; 0: all."""
     save_minutes: Annotated[float, FROM_0] = 10.0
-    """Maximum minutes between two saved checkpoints."""
+    """Maximum minutes between two saved checkpoints. 0: they are saved only at validations."""
     r_drop: Annotated[float, FROM_0] = 0.0
     """R-Drop: weight alpha of the divergence between two predictions of each pair with different
     dropout (published for translation: 5). 0: off."""
@@ -293,10 +293,10 @@ class TrainingSettings(CheckedSettings):
     """Updates between two lines of the log."""
     watch_gradients: Annotated[int, FROM_0] = 0
     """Updates between two measurements of gradient norms at the output of each layer. The norms,
-    and the ratio of the first encoder layer to the last, are written to metrics.jsonl."""
+    and the ratio of the first encoder layer to the last, are written to metrics.jsonl. 0: off."""
     average: Annotated[int, FROM_0] = 0
     """Number of checkpoints whose weights are averaged at the end: those of the last scheduled
-    validations, and the final one."""
+    validations, and the final one. 2 or more; 0: off."""
     ema_decay: Annotated[float, BELOW_1] = 0.0
     """Decay rate of an exponential moving average of the weights; in the first steps it is a plain
     mean. 0: off."""

@@ -33,10 +33,10 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.checkpoint import Checkpoints, RunState, Snapshot
 from nmtgrid.training.distributed import ALONE, Processes, pack_states, unpack_states
 from nmtgrid.training.events import (
-    Meter,
     Progress,
     StopRequest,
     Stopwatch,
+    UpdateSums,
     end_reason,
     fraction_done,
     is_due,
@@ -173,7 +173,7 @@ class Trainer:
         self.checkpoints = Checkpoints(folder, training.average)
         self.selection = Selection(self.weights, validator, self.average, training.best_by)
         self.progress = Progress()
-        self.meter = Meter.empty()
+        self.meter = UpdateSums.empty()
         self._heap = HeapTrimmer()
         self._data_facts = {
             "pairs": self.plan.count,
@@ -433,7 +433,7 @@ class Trainer:
         if self.device.type == "cpu" and progress.update % _TRIM_EVERY == 0:
             self._heap.trim()
         if is_logged:
-            meter, self.meter = self.meter, Meter.empty()
+            meter, self.meter = self.meter, UpdateSums.empty()
             minutes = self.stopwatch.minutes
             yield meter.event(training, progress, minutes, rate, self.plan, self._batches)
 
@@ -451,7 +451,9 @@ class Trainer:
             )
         if result.oom_splits:
             is_exact = not self.model.traits.batch_statistics
-            yield events.Split(update=progress.update, times=result.oom_splits, is_exact=is_exact)
+            yield events.BatchSplit(
+                update=progress.update, times=result.oom_splits, is_exact=is_exact
+            )
 
     def _validate(self, *, due: bool) -> Iterator[events.Event]:
         """Score the weights, keep them if they are the best, and save."""

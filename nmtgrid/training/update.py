@@ -62,10 +62,10 @@ def clip_and_scale(
 class GradientWatch:
     """Gradient norms at the outputs of a model's stages, measured at intervals.
 
-    The norm is Frobenius' over all positions of the update, of the loss per target token, as the
-    weights' gradient norm is. Micro-batches hold different positions, so their squares add up;
-    positions of padding add nothing, for no prediction depends on them. A stage that the loss does
-    not reach has the norm zero.
+    Each is the Frobenius norm, over all positions of the update, of the gradient of the loss per
+    target token, as the weights' gradient norm is. Micro-batches hold different positions, so their
+    squares add up; positions of padding add nothing, for no prediction depends on them. A stage
+    that the loss does not reach has the norm zero.
 
     Raises ConfigError for a model without stages.
     """

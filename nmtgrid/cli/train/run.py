@@ -363,7 +363,7 @@ def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | N
                 f"lr {event.learning_rate:.1e}  |g| {norm:.{0 if norm >= 10 else 2}f}  "
                 + (speed if gradient_ratio is None else f"h1/hN {gradient_ratio:.2g}")
             )
-        case events.Split():
+        case events.BatchSplit():
             exact = "halves are normalised each by itself"
             if event.is_exact:
                 exact = "the update is exact"

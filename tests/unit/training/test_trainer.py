@@ -175,7 +175,7 @@ def test_halves_are_called_exact_where_they_are(
     tmp_path: Path, messages: list[str], batch_statistics: bool
 ) -> None:
     training = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
-    split = [event for event in training.run() if isinstance(event, events.Split)]
+    split = [event for event in training.run() if isinstance(event, events.BatchSplit)]
     assert split and all(event.is_exact != batch_statistics for event in split)
     with console.progress("") as bar:
         print_event(split[0], bar)
@@ -449,12 +449,12 @@ def test_objectives_see_the_share_of_the_run_that_is_over(tmp_path: Path) -> Non
 
 
 def test_a_log_line_has_the_means_of_what_all_its_updates_report() -> None:
-    meter = events.Meter.empty()
+    meter = events.UpdateSums.empty()
     reports = [{"a": 2.0}, {"a": 4.0, "b": 8.0}, {"a": 6.0, "b": 8.0, "c": 1.0}]
     for extra in reports:
         meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
     assert meter.extra == {"a": 12.0} and meter.tokens == 12
-    meter = events.Meter.empty()
+    meter = events.UpdateSums.empty()
     for extra in ({"a": 2.0, "b": 3.0}, {"b": 4.0}):
         meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
     assert meter.extra == {"b": 7.0}
