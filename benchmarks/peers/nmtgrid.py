@@ -22,6 +22,7 @@ from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
 from nmtgrid.training.update import Updater
+from nmtgrid.training.weights import Weights
 
 
 def model_settings(task: Task) -> dict[str, object]:
@@ -56,7 +57,7 @@ class System:
         settings = TrainingSettings(optimiser="adam", weight_decay=0.0)
         objective = Likelihood(LikelihoodSettings(label_smoothing=task["label_smoothing"]))
         self.updater = Updater(
-            model, objective, make_optimiser(model, settings), torch.device("cpu"),
+            Weights(model, objective), make_optimiser(model, settings), torch.device("cpu"),
             bf16=self.bf16, clip_norm=task["clip_norm"],
         )  # fmt: skip
         plan = BatchPlan(

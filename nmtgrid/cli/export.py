@@ -50,6 +50,9 @@ def command(arguments: ExportArguments) -> None:
     """
     # Before the model is loaded, which takes the longest.
     check_outputs({"--json": arguments.json}, {"--out": arguments.out})
+    from nmtgrid.data.directory import check_replaceable
+
+    check_replaceable(arguments.out, overwrite=None)
     from nmtgrid.convert import to_ctranslate2
     from nmtgrid.models.directory import load_model
     from nmtgrid.search.translate import default_plan

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import re
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +28,6 @@ from nmtgrid.cli.options import (
     write_report,
 )
 
-_NAMED_TEST = re.compile(r"([A-Za-z0-9][A-Za-z0-9._-]*)=(.+)", re.DOTALL)
 _HELP = "See `nmtgrid preprocess --help`"
 TEXT_RULES = [
     Requires(
@@ -169,12 +167,15 @@ def command(arguments: PreprocessArguments) -> None:
 
 def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:
     """Return the prefixes of files (of captions: files or numbers) of each split."""
+    from nmtgrid.data.directory import SPLIT_NAME
+
     prefixes_of = {"train": arguments.train, "valid": arguments.valid or None}
     files = {name: prefixes for name, prefixes in prefixes_of.items() if prefixes is not None}
     for text in arguments.test or []:
         # A prefix may hold a `=` too, but then what stands before it is no name: `./a=b`.
-        match = _NAMED_TEST.fullmatch(text)
-        name, prefix = match.groups() if match else ("test", text)
+        name, _, prefix = text.partition("=")
+        if not (prefix and SPLIT_NAME.fullmatch(name)):
+            name, prefix = "test", text
         if name in ("train", "valid"):
             raise ConfigError(f"`--test {text}`: a test set cannot be named `{name}`.")
         files.setdefault(name, []).append(prefix)

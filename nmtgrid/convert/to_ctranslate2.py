@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nmtgrid.base.errors import ConfigError, ModelError
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import write_text
-from nmtgrid.data.directory import new_folder
+from nmtgrid.data.directory import check_replaceable, new_folder
 from nmtgrid.layers.embedding import WAVES, Embedding
 from nmtgrid.layers.transformer.blocks import AddNorm, DecoderBlock, EncoderBlock, FeedForward
 from nmtgrid.models.api import TranslationModel
@@ -73,13 +73,12 @@ def export(
     `search` has the settings of the search that the README asks for; `quantization` is one of
     CTranslate2's names, such as "float32" or "int8".
 
-    Raises ConfigError for what it cannot hold or when the package is missing, ModelError when
-    the folder is taken, StorageError when it cannot be made.
+    Raises ConfigError for what it cannot hold or when the package is missing, DataError when the
+    folder is taken, StorageError when it cannot be made.
     """
     model = check(loaded.model)
     specs = _package()
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise ModelError(f"{folder} exists already.", "Choose another `--out`, or remove it.")
+    check_replaceable(folder, overwrite=None)
     with new_folder(folder, task="nmtgrid export") as building, torch.no_grad():
         spec = _specification(specs, model)
         pipeline = loaded.pipeline

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -47,7 +46,6 @@ SEGMENT_FIRST = (
 SACREBLEU = "sacrebleu:"
 """What a prefix begins with that names a test set of sacreBLEU's."""
 _CHUNK = 1000
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 # Called with how much has been read, and the number of pairs done.
 Report = Callable[[Meter, int], None]
@@ -70,7 +68,7 @@ class TextPlan:
         """Return what is wrong with the settings."""
         faults = []
         for option, language in (("source", self.source_lang), ("target", self.target_lang)):
-            if not _NAME.fullmatch(language):
+            if not directory.SPLIT_NAME.fullmatch(language):
                 faults.append(f"`--{option}-lang` must be a suffix such as `de`, not `{language}`.")
         if self.source_lang == self.target_lang:
             faults.append(f"`--source-lang` and `--target-lang` are both `{self.source_lang}`.")
@@ -256,7 +254,7 @@ def _check(plan: TextPlan, prefixes: Mapping[str, list[str]]) -> None:
     faults = [
         f"A split cannot be named `{name}`; use letters, digits, `.`, `_` and `-`."
         for name in prefixes
-        if not _NAME.fullmatch(name)
+        if not directory.SPLIT_NAME.fullmatch(name)
     ]
     if any(prefix.startswith(SACREBLEU) for prefix in prefixes.get("train", ())):
         faults.append("`--train` cannot be a test set of sacreBLEU: give your own training text.")

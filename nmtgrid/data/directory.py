@@ -6,6 +6,7 @@ import contextlib
 import glob
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -36,6 +37,8 @@ from nmtgrid.base.io.records import (
 )
 
 NAME = "manifest.json"
+SPLIT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+"""The name of a split or a language, which stands in names of files."""
 KIND = "nmtgrid dataset"
 FORMAT = 1
 # Hashing larger files would delay each start by seconds.

@@ -198,12 +198,13 @@ class _Learner:
         ]
         self._pictures = PictureSource.of(manifest)
         if self._pictures is not None:
-            if plan.joint_vocabulary or plan.source_vocabulary or len(plan.codes) > 1:
+            is_separate = not plan.joint or len(plan.codes) > 1
+            if is_separate or plan.joint_vocabulary or plan.source_vocabulary:
                 raise ConfigError(
-                    "`--joint-vocabulary`, `--vocab-source` and a second `--codes` apply to source "
-                    "text, but the sources of this dataset are pictures: leave them out."
+                    "`--separate`, `--joint-vocabulary`, `--vocab-source` and a second `--codes` "
+                    "apply to source text, but the sources of this dataset are pictures: leave "
+                    "them out."
                 )
-            self._plan = dataclasses.replace(plan, joint=True)
             # Each feature is a type, in place of those of a source language.
             types = [f"feature{number}" for number in range(1, self._pictures.size + 1)]
             self._existing[0] = Vocabulary(types)
@@ -225,7 +226,7 @@ class _Learner:
         facts: dict[str, Any] = {}
         for name, count in zip(("source", "target"), counts, strict=False):
             facts[f"{name}_distinct_words"] = len(count.counts)
-            facts[f"{name}_forgotten_words"] = count.forgotten
+            facts[f"{name}_forgotten_words"] = count.pruned
         words = [count.counts for count in counts]
         if needs_codes:
             self._codes = self._learn_codes(words, facts)
@@ -367,15 +368,15 @@ def _count_block(block: Block) -> tuple[Counter[str], int]:
 
 
 class WordCounts:
-    """Counts of words; of more than `largest` distinct ones the rarest are forgotten.
+    """Counts of words; of more than `largest` distinct ones the rarest are pruned.
 
-    `forgotten` counts them: they are far too rare to matter for merges or vocabularies of usual
+    `pruned` counts them: they are far too rare to matter for merges or vocabularies of usual
     sizes.
     """
 
     def __init__(self, largest: int = _LARGEST) -> None:
         self.counts: Counter[str] = Counter()
-        self.forgotten = 0
+        self.pruned = 0
         self._largest = largest
 
     def add(self, counts: Mapping[str, int]) -> None:
@@ -390,7 +391,7 @@ class WordCounts:
             rare = [word for word, count in self.counts.items() if count <= floor]
             for word in rare:
                 del self.counts[word]
-            self.forgotten += len(rare)
+            self.pruned += len(rare)
 
 
 def most_frequent(counts: Mapping[str, int], largest: int) -> dict[str, int]:

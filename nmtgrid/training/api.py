@@ -30,7 +30,8 @@ Settings = TypeVar("Settings")
 class LossParts:
     """A batch's loss: `total` (a sum, with gradient), the target `tokens` that it is counted in,
     the negative log-likelihood `nll` (a sum without gradient or smoothing, natural logarithm),
-    and named sums worth logging, divided by `tokens` when they are shown.
+    and named sums worth logging, divided by `tokens` when they are shown (called neither `loss`,
+    `tokens`, `nll` nor `criterion`).
 
     Validation prefers weights of a small `criterion`, a sum as well (None: `nll`); in training it
     need not be there.
@@ -43,6 +44,10 @@ class LossParts:
     criterion: Tensor | None = None
 
 
+_RESERVED = ("loss", "tokens", "nll", "criterion")
+"""Names of what is summed and logged beside `extra`."""
+
+
 def checked(parts: object) -> LossParts:
     """Return what an objective's `loss` has returned. Raises ConfigError unless it is LossParts."""
     problem = ""
@@ -51,9 +56,13 @@ def checked(parts: object) -> LossParts:
     elif not isinstance(parts.tokens, int) or parts.tokens < 1:
         problem = f"`tokens` that are no whole number above 0, but {parts.tokens!r}"
     else:
-        tensors = {"total": parts.total, "nll": parts.nll, **parts.extra}
+        tensors = {**parts.extra, "total": parts.total, "nll": parts.nll}
+        if parts.criterion is not None:
+            tensors["criterion"] = parts.criterion
         wrong = [name for name, value in tensors.items() if not isinstance(value, Tensor)]
-        if wrong:
+        if reserved := [name for name in _RESERVED if name in parts.extra]:
+            problem = f"an `extra` called `{reserved[0]}`, a name that is taken: choose another one"
+        elif wrong:
             problem = f"a `{wrong[0]}` that is no tensor"
         elif arrays := [name for name, value in tensors.items() if value.dim()]:
             shape = list(tensors[arrays[0]].shape)
@@ -114,7 +123,8 @@ class ObjectiveKind:
     takes_samples: bool = True
     """Whether a drawn sentence can stand for the truth (see `smoothing/`)."""
     takes_two_passes: bool = True
-    """Whether the loss is taken on both passes of R-Drop (see `both_passes`)."""
+    """Whether the loss is taken on both passes of R-Drop, as `site_loss` does (see `both_passes`).
+    A kind that leaves `Batch.r_drop` alone sets False, so that R-Drop is refused, not ignored."""
 
 
 Wrapper = Callable[[Objective, RunSettings, Dataset, torch.device, Path | None], Objective]

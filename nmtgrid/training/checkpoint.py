@@ -27,6 +27,7 @@ from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.arrays import UNTRAINED, load_tensors, save_tensors, verify
 from nmtgrid.base.io.atomic import (
     CHECKSUM,
+    atomic_file,
     link_target,
     reason,
     remove_folder,
@@ -37,7 +38,7 @@ from nmtgrid.base.io.atomic import (
     write_json,
 )
 from nmtgrid.base.io.records import Count, Positive, Record, Small, convert, read_json, read_record
-from nmtgrid.training.events import Meter, Progress
+from nmtgrid.training.events import Progress, UpdateSums
 from nmtgrid.training.optimiser import RateState
 from nmtgrid.training.validate import Best
 
@@ -71,7 +72,7 @@ class RunState(Record, kw_only=True):
     valid_lengths: str | None = None
     progress: dict[str, Any]
     rate: RateState
-    meter: Meter
+    meter: UpdateSums
     best: Best
     ema_steps: Count
     batches: Small | None = None
@@ -151,19 +152,17 @@ class Checkpoints:
             # Not needed now, but it would take the place of good weights, and be lost at the end.
             verify(path / BEST)
         except StorageError as fault:
-            raise self._damaged(fault.problem) from fault
+            raise self.damaged(fault) from fault
         self.publish(path)
         self._prune()
         return Snapshot(weights, tensors, facts)
 
-    def damaged(self, problem: object) -> StorageError:
-        """Return the error for a newest state whose content makes no sense."""
-        return self._damaged(f"{self.existing()[-1]} is damaged: {problem}.")
-
-    def _damaged(self, problem: str) -> StorageError:
+    def damaged(self, fault: Exception) -> StorageError:
+        """Return the error for a newest state that cannot be read, or makes no sense."""
+        newest = self.existing()[-1]
         return StorageError(
-            problem,
-            f"Restore a copy of {self.existing()[-1]}, or start a new run from the weights with "
+            fault.problem if isinstance(fault, StorageError) else f"{newest} is damaged: {fault}.",
+            f"Restore a copy of {newest}, or start a new run from the weights with "
             f"`--init {self.model_folder}` and another `--out`.",
         )
 
@@ -205,6 +204,11 @@ class Checkpoints:
             name: (tensor / len(paths)).float() if tensor.is_floating_point() else tensor
             for name, tensor in total.items()
         }
+
+    @property
+    def averaged(self) -> int:
+        """How many states `average` takes the mean of."""
+        return len(self._counting())
 
     def write_average(self, weights: Mapping[str, Tensor]) -> None:
         """Write averaged weights into the model directory."""
@@ -257,19 +261,13 @@ def _link(source: Path, target: Path) -> None:
     remove_stale(target)
     part = temporary_path(target)
     try:
-        with contextlib.suppress(FileNotFoundError):
-            part.unlink()
-        try:
-            os.link(source, part)
-        except OSError:
-            with source.open("rb") as original, part.open("wb") as copy:
-                shutil.copyfileobj(original, copy)
-                copy.flush()
-                os.fsync(copy.fileno())
+        part.unlink(missing_ok=True)
+        os.link(source, part)
         os.replace(part, target)
         # Where both are links to one file already, `replace` does nothing at all.
         part.unlink(missing_ok=True)
-    except OSError as fault:
+    except OSError:
         with contextlib.suppress(OSError):
             part.unlink()
-        raise StorageError(f"{target} could not be written: {reason(fault)}.") from fault
+        with atomic_file(target) as copy, source.open("rb") as original:
+            shutil.copyfileobj(original, copy)

@@ -69,18 +69,14 @@ class Progress:
             self.checkpoint_update, self.validated_epoch = self.update, self.cursor.epoch
             self.validated_minutes = minutes
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the counters as plain values."""
-        # Saved states call the cursor `place`.
-        values = dataclasses.asdict(self)
-        return {"place" if name == "cursor" else name: value for name, value in values.items()}
-
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Progress:
-        """Return what `to_json` wrote. Raises ValueError that names inconsistent values."""
-        # Older states do not tell validations that were due from others.
+        """Return the counters of a saved state. Raises ValueError that names inconsistent values.
+
+        Older states do not tell validations that were due from others, and call the cursor `place`.
+        """
         older = {"checkpoint_update": values.get("validated_update", 0)}
-        return convert({**older, **values, "cursor": values.get("place")}, cls)
+        return convert({**older, "cursor": values.get("place"), **values}, cls)
 
 
 def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
@@ -99,9 +95,7 @@ def is_due(settings: TrainingSettings, progress: Progress, minutes: float) -> bo
 
 def _is_part_done(settings: TrainingSettings, progress: Progress, minutes: float) -> bool:
     """Return whether `validate_share` of the run is over, in an epoch that may outlast the run."""
-    by_epochs_alone = settings.validate_epochs and not (
-        settings.validate_updates or settings.validate_minutes or settings.counting_validations
-    )
+    by_epochs_alone = settings.validate_epochs and not settings.suspending_share
     if not by_epochs_alone or not settings.validate_share or progress.cursor.epoch:
         return False
     updates, share = progress.update - progress.checkpoint_update, settings.validate_share
@@ -264,7 +258,7 @@ class Gradients:
 
 
 @dataclasses.dataclass(frozen=True)
-class Split:
+class BatchSplit:
     """A batch did not fit into memory and was halved; its gradient is the same."""
 
     update: int
@@ -298,6 +292,17 @@ class Validated:
 
 
 @dataclasses.dataclass(frozen=True)
+class Averaged:
+    """The mean of the last checkpoints has been written."""
+
+    update: int
+    checkpoints: int
+    """How many it is of."""
+    most: int
+    """How many it was to be of: `training.average`."""
+
+
+@dataclasses.dataclass(frozen=True)
 class Saved:
     """A checkpoint to resume from has been written."""
 
@@ -326,11 +331,11 @@ class Finished:
     """Whether there were validations, perhaps none of them with a finite loss."""
 
 
-Event = Started | Updated | Gradients | Split | Validated | Saved | Finished
+Event = Started | Updated | Gradients | BatchSplit | Validated | Averaged | Saved | Finished
 
 
 @dataclasses.dataclass
-class Meter:
+class UpdateSums:
     """Sums over updates since the last log line; part of the saved state."""
 
     updates: Count
@@ -344,7 +349,7 @@ class Meter:
     extra: dict[str, Finite]
 
     @classmethod
-    def empty(cls) -> Meter:
+    def empty(cls) -> UpdateSums:
         """Return the sums over no update."""
         return cls(0, 0.0, 0.0, 0, 0, 0, 0.0, 0.0, {})
 
@@ -453,9 +458,6 @@ class MetricsLog:
             return
         values: dict[str, Any] = {"event": type(event).__name__.lower()}
         values |= dataclasses.asdict(event)
-        if isinstance(event, Validated):
-            # `losses` has been their name from the beginning, though nothing is smoothed in them.
-            values["nlls"] = values["losses"]
         # Of the likelihood, whatever the objective adds to its loss.
         nll = values.get("nll", values.get("best_nll"))
         if nll is not None:

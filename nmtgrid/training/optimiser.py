@@ -30,7 +30,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     # As `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, which takes matrices alone and
     # always iterates in bfloat16: without instructions for it a processor takes 15 times as long.
-    # Matrices of one shape are moved together, which gives the same numbers in fewer operations.
+    # Matrices of one shape are updated together, which gives the same numbers in fewer operations.
 
     def __init__(
         self,
@@ -45,7 +45,7 @@ class MuonAdamW(torch.optim.Optimizer):
         self.dtype = torch.bfloat16 if fast else torch.float32
         """What Newton-Schulz iterations are done in."""
         self.found_inf: Tensor | None = None
-        """1 where nothing is to move, else 0: torch's name in its fused optimisers."""
+        """1 where the update is skipped, else 0: torch's name in its fused optimisers."""
         self._adamw = adamw
         # Shared, so that rates, gradients and moments of all parameters are those of this one.
         self.param_groups += adamw.param_groups
@@ -53,41 +53,42 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move all parameters that have gradients, unless `found_inf`."""
+        """Update all parameters that have gradients, unless `found_inf`."""
         group, skips = self.param_groups[0], torch.tensor(False)
         if self.found_inf is not None:
             skips = self.found_inf.bool()
         # Of one dimension, so that products have its type: torch's fast kernels add like to like.
-        moves = torch.where(skips, 0.0, 1.0).view(1)
-        shrinks = torch.where(skips, 1.0, 1 - group["lr"] * group["weight_decay"])
+        applied = torch.where(skips, 0.0, 1.0).view(1)
+        weight_decay = torch.where(skips, 1.0, 1 - group["lr"] * group["weight_decay"])
         for parameters in _of_one_shape(p for p in group["params"] if p.grad is not None):
-            means = [self._momentum(parameter) for parameter in parameters]
-            mean = torch.stack(means)
-            # In place of a gradient that is not finite the mean, which this leaves as it is.
+            buffers = [self._momentum_buffer(parameter) for parameter in parameters]
+            momentum = torch.stack(buffers)
+            # In place of a gradient that is not finite the momentum, which this leaves as it is.
             gradient = torch.stack([p.grad for p in parameters if p.grad is not None])
-            gradient = torch.where(skips, mean, gradient)
-            mean.lerp_(gradient, 1 - self.momentum)
-            torch._foreach_copy_(means, mean.unbind())
+            gradient = torch.where(skips, momentum, gradient)
+            momentum.lerp_(gradient, 1 - self.momentum)
+            torch._foreach_copy_(buffers, momentum.unbind())
             # Nesterov's momentum
-            change = orthogonalise(gradient.lerp_(mean, self.momentum).flatten(2).to(self.dtype))
-            size = 0.2 * math.sqrt(max(change.shape[1:]))
-            change = change.view_as(mean) * moves
-            torch._foreach_mul_(parameters, shrinks)
-            torch._foreach_add_(parameters, change.unbind(), alpha=-group["lr"] * size)
+            nesterov = gradient.lerp_(momentum, self.momentum)
+            update = orthogonalise(nesterov.flatten(2).to(self.dtype))
+            size = 0.2 * math.sqrt(max(update.shape[1:]))
+            update = update.view_as(momentum) * applied
+            torch._foreach_mul_(parameters, weight_decay)
+            torch._foreach_add_(parameters, update.unbind(), alpha=-group["lr"] * size)
         self._adamw.found_inf = self.found_inf  # type: ignore[attr-defined]
         self._adamw.step()
 
-    def _momentum(self, parameter: Tensor) -> Tensor:
-        """Return the mean of a matrix's gradients, zero at first."""
+    def _momentum_buffer(self, parameter: Tensor) -> Tensor:
+        """Return the momentum buffer of a matrix, the decaying mean of its gradients."""
         state = self.state[parameter]
         if not state:
             state["momentum_buffer"] = torch.zeros_like(parameter)
-        mean: Tensor = state["momentum_buffer"]
-        return mean
+        buffer: Tensor = state["momentum_buffer"]
+        return buffer
 
 
 def _of_one_shape(parameters: Iterable[Tensor]) -> Iterable[list[Tensor]]:
-    """Return the parameters in groups of one shape, so that few operations move them all."""
+    """Return the parameters in groups of one shape, so that few operations update them all."""
     groups: dict[torch.Size, list[Tensor]] = {}
     for parameter in parameters:
         groups.setdefault(parameter.shape, []).append(parameter)

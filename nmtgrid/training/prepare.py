@@ -5,6 +5,7 @@ Called by the command `train`; recipes and benchmarks that set up runs themselve
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 import shutil
@@ -242,9 +243,16 @@ def _read_run(folder: Path) -> _Run:
             advice = "Its runs are of several seeds: give `--seeds` too."
         raise ModelError(f"There is no run to resume in {folder}: it has no `config.json`.", advice)
     try:
-        return read_record(path, _Run)
+        run = read_record(path, _Run)
     except StorageError as fault:
         raise ModelError(fault.problem, fault.advice or _RESTORE) from fault
+    if "arch" not in run.settings:
+        raise ModelError(
+            f"The model in {folder} does not have the settings of a training, as one that was "
+            "imported: there is no run to resume.",
+            f"Begin one with its weights: `--init {folder}` and another `--out`.",
+        )
+    return run
 
 
 def _kind(
@@ -304,7 +312,7 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
     try:
         changed = override_all(settings, layers)
     except ConfigError as fault:
-        faults += fault.faults
+        faults += [_as_typed(text, flags) for text in fault.faults]
     if faults:
         raise ConfigError(faults)
     return changed
@@ -313,6 +321,12 @@ def _change(settings: RunSettings, preset: Mapping[str, Any], request: Request) 
 def _option(name: str) -> str:
     """Return the option of `train` that gives a setting, such as `--max-minutes`."""
     return f"--{name.partition('.')[2].replace('_', '-')}"
+
+
+def _as_typed(fault: str, flags: Mapping[str, Any]) -> str:
+    """Return a fault whose setting, if it begins with one of the `flags`, is called by option."""
+    name = fault.split("`")[1] if fault.startswith("`") else ""
+    return fault.replace(name, _option(name), 1) if name in flags else fault
 
 
 def _settings_in_file(
@@ -367,82 +381,80 @@ def prepare(
     Of several processes the first one locks, checks, clears and begins the folder. Raises
     StorageError where another process trains in it.
     """
-    lock = None
-    if processes.is_first and not (resume and not folder.is_dir()):
-        # With a lock file, its error comes first; the folder is checked again under the lock.
-        if not (folder / LOCK).exists():
-            check_folder(folder, overwrite=overwrite or resume)
-        lock = FolderLock(folder, "nmtgrid train")
-    try:
-        trainer = _prepare(
-            data, settings, folder, device, objectives,
-            resume=resume, overwrite=overwrite, init=None if resume else init, stop=stop,
-            processes=processes,
+    init = None if resume else init
+    with contextlib.ExitStack() as stack:
+        lock = None
+        if processes.is_first:
+            lock = _lock(folder, stack, resume=resume, overwrite=overwrite)
+        dataset, training = Dataset.open(data), settings.training
+        train = dataset.split("train")
+        valid = dataset.split("valid") if "valid" in dataset.names else None
+        check_validation(training, dataset)
+        resegmented = resegment(settings, dataset)
+        torch.manual_seed(training.seed)  # nothing may draw before the weights do
+        model = build_model(settings, dataset)
+        if init is not None:
+            _load_init(model, init, dataset)
+        # Like all other checks, before the folder is changed.
+        run_folder = folder if resume else None
+        objective = make_objective(settings, dataset, device, objectives, run_folder)
+        objective.check(model)
+        bf16 = training.precision == "bf16"
+        bf16 |= training.precision == "auto" and has_fast_bf16(device)
+        validator = None
+        if valid is not None and len(valid):
+            validator = SplitValidator(
+                dataset, valid, objective, settings.batches, device, bf16=bf16,
+                with_quality=training.validate_bleu, sentences=training.validate_sentences,
+                processes=processes,
+            )  # fmt: skip
+        if training.compile:
+            for part in model.compilable():
+                # At its first use, once for all shapes.
+                part.compile(dynamic=True)
+        trainer = Trainer(
+            model, objective, train, settings, folder, device,
+            bf16=bf16, validator=validator, valid=valid, stop=stop, processes=processes,
+            resegmented=resegmented,
         )  # fmt: skip
-    except BaseException:
-        if lock is not None:
-            lock.release()
-        raise
+        _begin(trainer, dataset, resume=resume, overwrite=overwrite, init=init)
+        # Without a fault the run keeps the lock.
+        stack.pop_all()
     trainer.lock = lock
     return trainer
 
 
-def _prepare(
-    data: Path,
-    settings: RunSettings,
-    folder: Path,
-    device: torch.device,
-    objectives: Objectives,
-    *,
-    resume: bool,
-    overwrite: bool,
-    init: Path | None,
-    stop: StopRequest | None,
-    processes: Processes,
-) -> Trainer:
-    # Again under the lock: another run may have written here since.
-    if not resume and processes.is_first:
+def _lock(
+    folder: Path, stack: contextlib.ExitStack, *, resume: bool, overwrite: bool
+) -> FolderLock | None:
+    """Check and lock the folder of a run, until `stack` ends; None if it is missing."""
+    if resume and not folder.is_dir():
+        return None
+    # With a lock file, its error comes first; the folder is checked again under the lock.
+    if not (folder / LOCK).exists():
+        check_folder(folder, overwrite=overwrite or resume)
+    lock = FolderLock(folder, "nmtgrid train")
+    stack.callback(lock.release)
+    # Again: another run may have written here since.
+    if not resume:
         check_folder(folder, overwrite=overwrite)
-    dataset, training = Dataset.open(data), settings.training
-    train = dataset.split("train")
-    valid = dataset.split("valid") if "valid" in dataset.names else None
-    check_validation(training, dataset)
-    resegmented = resegment(settings, dataset)
-    torch.manual_seed(training.seed)  # nothing may draw before the weights do
-    model = build_model(settings, dataset)
-    if init is not None:
-        _load_init(model, init, dataset)
-    # Like all other checks, before the folder is changed.
-    objective = make_objective(settings, dataset, device, objectives, folder if resume else None)
-    objective.check(model)
-    bf16 = training.precision == "bf16"
-    bf16 |= training.precision == "auto" and has_fast_bf16(device)
-    validator = None
-    if valid is not None and len(valid):
-        validator = SplitValidator(
-            dataset, valid, objective, settings.batches, device, bf16=bf16,
-            with_quality=training.validate_bleu, sentences=training.validate_sentences,
-            processes=processes,
-        )  # fmt: skip
-    if training.compile:
-        for part in model.compilable():
-            # At its first use, once for all shapes.
-            part.compile(dynamic=True)
-    trainer = Trainer(
-        model, objective, train, settings, folder, device,
-        bf16=bf16, validator=validator, valid=valid, stop=stop, processes=processes,
-        resegmented=resegmented,
-    )  # fmt: skip
-    if not resume and processes.count > 1:
-        # All processes have drawn the same weights; what they drop out differs from here on.
-        seed_process(training.seed, processes)
+    return lock
+
+
+def _begin(
+    trainer: Trainer, dataset: Dataset, *, resume: bool, overwrite: bool, init: Path | None
+) -> None:
+    """Begin the trainer's folder, or let it go on from there."""
+    processes, folder = trainer.processes, trainer.checkpoints.model_folder
     if resume:
         _resume(trainer, folder, dataset.pipeline)
+    elif processes.count > 1:
+        # All processes have drawn the same weights; what they drop out differs from here on.
+        seed_process(trainer.settings.training.seed, processes)
     if processes.is_first:
         _write_description(folder, trainer, dataset, clear=overwrite and not resume, init=init)
     # The others read the folder: they go on when it is complete.
     processes.sum(torch.zeros(1))
-    return trainer
 
 
 def check_validation(training: TrainingSettings, dataset: Dataset) -> None:
@@ -470,7 +482,8 @@ def _resume(trainer: Trainer, folder: Path, pipeline: Pipeline) -> None:
     if not trainer.resume():
         raise ModelError(
             f"{folder} contains no saved state to resume from.",
-            "Move this folder away and begin its run again.",
+            f"Begin a new run with its weights, `--init {folder}` and another `--out`, or move "
+            "this folder away and begin its run again.",
         )
     trainer.compare_schedules(saved.training)
 

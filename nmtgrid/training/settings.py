@@ -74,6 +74,15 @@ class SequenceSmoothing(CheckedSettings):
     """Sequence-level smoothing: the loss includes sampled sentences close to the reference."""
 
     group = "smoothing.sequence"
+    only_with = types.MappingProxyType(
+        dict.fromkeys(
+            (
+                "reward", "temperature", "vocabulary", "substitutes", "samples", "lazy", "rescale",
+            ),
+            ("alpha", ABOVE_0),
+        )
+        | {"proposal_temperature": ("reward", ("bleu", "cider"))}
+    )  # fmt: skip
 
     alpha: Annotated[float, SHARE] = 0.0
     """Share of the loss that is computed on sampled sentences; 0: none. Eq. (E.12)."""
@@ -143,27 +152,14 @@ class SmoothingSettings(CheckedSettings):
         return bool(self.token.alpha or (self.sequence.alpha and similar))
 
     def without_effect(self) -> list[str]:
-        """Return what is set and changes nothing, because something else is not set."""
-        groups: list[tuple[str, TokenSmoothing | SequenceSmoothing, bool]] = [
-            ("token", self.token, self.needs_spread),
-            ("sequence", self.sequence, self.sequence.alpha > 0),
+        """Return what is set of the token level and changes nothing, as no types are compared."""
+        if self.needs_spread:
+            return []
+        return [
+            f"`smoothing.token.{field.name}` has no effect while `smoothing.token.alpha` is 0."
+            for field in dataclasses.fields(self.token)
+            if getattr(self.token, field.name) != field.default
         ]
-        notes = [
-            f"`smoothing.{group}.{field.name}` has no effect while `smoothing.{group}.alpha` is 0."
-            for group, settings, is_used in groups
-            if not is_used
-            for field in dataclasses.fields(settings)
-            if getattr(settings, field.name) != field.default
-        ]
-        sequence, default = self.sequence, SequenceSmoothing().proposal_temperature
-        is_changed = sequence.proposal_temperature != default
-        if sequence.alpha and sequence.reward == "hamming" and is_changed:
-            notes.append(
-                "`smoothing.sequence.proposal_temperature` has no effect with the reward "
-                "`hamming`, whose sentences are sampled directly: set "
-                "`smoothing.sequence.temperature`."
-            )
-        return notes
 
 
 Schedule = Literal["inverse-sqrt", "cosine", "cosine-time", "plateau", "step", "constant"]
@@ -200,6 +196,7 @@ class TrainingSettings(CheckedSettings):
             "validate_sentences": ("validate_bleu", (True,)),
             "validate_share": ("validate_epochs", ABOVE_0),
             "ema_updates": ("ema_decay", ABOVE_0),
+            "r_drop_from": ("r_drop", ABOVE_0),
         }
     )  # fmt: skip
 
@@ -222,8 +219,8 @@ class TrainingSettings(CheckedSettings):
     """Weight decay: decoupled for `adamw` and `muon`, an L2 penalty for the others. It applies to
     matrices and larger tensors, not to biases and normalisation parameters."""
     clip_norm: Annotated[float, FROM_0] = 5.0
-    """Maximum norm of the gradient of the loss per target token; larger gradients are scaled
-    down."""
+    """Maximum norm of the gradient of the loss per target token; larger gradients are scaled down.
+    0: off."""
     shard: bool = False
     """With several processes: shard weights, gradients and optimiser states over them (FSDP), for
     models that do not fit into the memory of one device."""
@@ -256,7 +253,7 @@ class TrainingSettings(CheckedSettings):
     """Whether torch.compile fuses the element-wise operations of a Transformer's blocks.
     Compilation takes about a minute at the start of each run."""
     max_updates: Annotated[int, FROM_0] = 50000
-    """Maximum number of updates."""
+    """Maximum number of updates; 0: no limit."""
     max_minutes: Annotated[float, FROM_0] = 0.0
     """Maximum duration in minutes; the final validation is extra; 0: no limit."""
     clock: RunClock = "wall"
@@ -265,27 +262,27 @@ class TrainingSettings(CheckedSettings):
     max_epochs: Annotated[int, FROM_0] = 0
     """Maximum number of epochs; 0: no limit."""
     patience: Annotated[int, FROM_0] = 0
-    """Validations without improvement, by `best_by`, before training stops early."""
+    """Validations without improvement, by `best_by`, before training stops early. 0: off."""
     best_by: BestBy = "loss"
     """What the best weights are chosen by: the validation loss (of some objectives a criterion of
     their own), or BLEU, or, of captions, CIDEr-D of greedy translations. When a model overfits, its
     loss rises long before its translations become worse."""
     validate_updates: Annotated[int, FROM_0] = 0
-    """Updates between validations."""
+    """Updates between validations. 0: off."""
     validate_minutes: Annotated[float, FROM_0] = 0.0
-    """Minutes between validations."""
+    """Minutes between validations. 0: off."""
     validate_epochs: Annotated[int, FROM_0] = 1
-    """Epochs between validations."""
+    """Epochs between validations. 0: off."""
     validate_share: Annotated[float, BELOW_1] = 0.2
-    """Share of the run between validations during the first epoch, if validation is by epochs only,
-    so that a run shorter than an epoch is validated too. 0: such a run is validated only at its
-    end."""
+    """Share of the run between validations during the first epoch, so that a run shorter than an
+    epoch is validated too; only if validation is by epochs alone, without `patience` and without
+    the schedule `plateau`. 0: such a run is validated only at its end."""
     validate_bleu: bool = True
     """Whether validation also translates and computes BLEU (captions: and CIDEr-D)."""
     validate_sentences: Annotated[int, FROM_0] = 1000
     """Number of validation sentences to translate; 0: all."""
     save_minutes: Annotated[float, FROM_0] = 10.0
-    """Maximum minutes between two saved checkpoints."""
+    """Maximum minutes between two saved checkpoints. 0: they are saved only at validations."""
     r_drop: Annotated[float, FROM_0] = 0.0
     """R-Drop: weight alpha of the divergence between two predictions of each pair with different
     dropout (published for translation: 5). 0: off."""
@@ -296,10 +293,10 @@ class TrainingSettings(CheckedSettings):
     """Updates between two lines of the log."""
     watch_gradients: Annotated[int, FROM_0] = 0
     """Updates between two measurements of gradient norms at the output of each layer. The norms,
-    and the ratio of the first encoder layer to the last, are written to metrics.jsonl."""
+    and the ratio of the first encoder layer to the last, are written to metrics.jsonl. 0: off."""
     average: Annotated[int, FROM_0] = 0
     """Number of checkpoints whose weights are averaged at the end: those of the last scheduled
-    validations, and the final one."""
+    validations, and the final one. 2 or more; 0: off."""
     ema_decay: Annotated[float, BELOW_1] = 0.0
     """Decay rate of an exponential moving average of the weights; in the first steps it is a plain
     mean. 0: off."""
@@ -347,6 +344,16 @@ class TrainingSettings(CheckedSettings):
         """The settings that do nothing without validations, as they are called."""
         names = ["`training.patience`"] if self.patience > 0 else []
         return [*names, "`training.schedule` plateau"] if self.schedule == "plateau" else names
+
+    @property
+    def suspending_share(self) -> list[str]:
+        """The settings with which `validate_share` changes nothing, as they are called."""
+        names = [
+            f"`training.{name}`"
+            for name in ("validate_updates", "validate_minutes")
+            if getattr(self, name)
+        ]
+        return names + self.counting_validations
 
 
 @dataclasses.dataclass(frozen=True)
@@ -411,8 +418,11 @@ class RunSettings:
                 "it to 0 for the losses of appendix E."
             )
         training = self.training
-        if training.r_drop_from and not training.r_drop:
-            notes.append("`training.r_drop_from` has no effect while `training.r_drop` is 0.")
+        if training.average == 1:
+            notes.append(
+                "`training.average=1` has no effect, for the mean of one checkpoint is that "
+                "checkpoint: set 2 or more, or 0."
+            )
         if training.average > 1 and not training.validates:
             notes.append(
                 "`training.average` averages the checkpoints of scheduled validations, but there "
@@ -435,8 +445,15 @@ class RunSettings:
         Those of presets are not told: their values wait for other settings.
         """
         notes = []
-        for group in ("model", "objective", "training", "batches"):
-            settings = getattr(self, group)
+        if "training.validate_share" in named and self.training.validate_epochs:
+            notes += [
+                f"`training.validate_share` has no effect with {other}."
+                for other in self.training.suspending_share
+            ]
+        for group in (
+            "model", "objective", "training", "batches", "smoothing.sequence", "search",
+        ):  # fmt: skip
+            settings = operator.attrgetter(group)(self)
             conditions: Mapping[str, Condition] = getattr(settings, "only_with", {})
             for name, (other, values) in conditions.items():
                 path = other if "." in other else f"{group}.{other}"

@@ -33,10 +33,10 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.checkpoint import Checkpoints, RunState, Snapshot
 from nmtgrid.training.distributed import ALONE, Processes, pack_states, unpack_states
 from nmtgrid.training.events import (
-    Meter,
     Progress,
     StopRequest,
     Stopwatch,
+    UpdateSums,
     end_reason,
     fraction_done,
     is_due,
@@ -163,8 +163,8 @@ class Trainer:
             self.weights = ShardedWeights(model, objective, self.processes, device)
         self.optimiser = make_optimiser(model, training)
         self.updater = Updater(
-            model, objective, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
-            processes=self.processes, weights=self.weights,
+            self.weights, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
+            processes=self.processes,
         )  # fmt: skip
         every = training.watch_gradients
         self.watch = GradientWatch(model, every) if every else None
@@ -173,7 +173,7 @@ class Trainer:
         self.checkpoints = Checkpoints(folder, training.average)
         self.selection = Selection(self.weights, validator, self.average, training.best_by)
         self.progress = Progress()
-        self.meter = Meter.empty()
+        self.meter = UpdateSums.empty()
         self._heap = HeapTrimmer()
         self._data_facts = {
             "pairs": self.plan.count,
@@ -183,15 +183,22 @@ class Trainer:
         self._batches = batches.accumulation * self.processes.count
         """Of an update, over all processes."""
         self._world_size_changed = False
-        self.notes = [] if valid is None else _notes_on(valid)
+        self.notes = [*self._notes_on_validation(valid), *_notes_on_precision(bf16, device)]
         """What is worth a warning before the run."""
-        self.notes += _notes_on_precision(bf16, device)
-        if validator is None and self.average is not None:
-            self.notes.append(
+        self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
+
+    def _notes_on_validation(self, valid: Pairs | None) -> list[str]:
+        training, notes = self.settings.training, [] if valid is None else _notes_on_blank(valid)
+        if valid is not None and training.validate_bleu:
+            longest = int(self.plan.lengths()[0].max())
+            translated = valid.source_lengths[: training.validate_sentences or None]
+            notes += _notes_on_length(translated, longest)
+        if self.validator is None and self.average is not None:
+            notes.append(
                 "There are no validation pairs, by which the average of `training.ema_decay` would "
                 "be compared with the last weights: the model will have the last ones."
             )
-        self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
+        return notes
 
     def resume(self) -> bool:
         """Continue from the newest checkpoint; return False if there is none.
@@ -426,7 +433,7 @@ class Trainer:
         if self.device.type == "cpu" and progress.update % _TRIM_EVERY == 0:
             self._heap.trim()
         if is_logged:
-            meter, self.meter = self.meter, Meter.empty()
+            meter, self.meter = self.meter, UpdateSums.empty()
             minutes = self.stopwatch.minutes
             yield meter.event(training, progress, minutes, rate, self.plan, self._batches)
 
@@ -444,7 +451,9 @@ class Trainer:
             )
         if result.oom_splits:
             is_exact = not self.model.traits.batch_statistics
-            yield events.Split(update=progress.update, times=result.oom_splits, is_exact=is_exact)
+            yield events.BatchSplit(
+                update=progress.update, times=result.oom_splits, is_exact=is_exact
+            )
 
     def _validate(self, *, due: bool) -> Iterator[events.Event]:
         """Score the weights, keep them if they are the best, and save."""
@@ -480,12 +489,14 @@ class Trainer:
             yield from self._validate(due=False)
         elif self.progress.update != self.progress.saved_update:
             yield self._save(None)
-        if self.settings.training.average < 2:
+        most = self.settings.training.average
+        if most < 2:
             return
         # All processes read the states: the mean is scored by all of them.
         averaged = self.checkpoints.average()
         if self.processes.is_first:
             self.checkpoints.write_average(averaged)
+        yield events.Averaged(self.progress.update, self.checkpoints.averaged, most)
         if self.validator is None:
             return
         start = self.stopwatch.now()
@@ -536,7 +547,7 @@ class Trainer:
                     tensors[f"{_RANDOM}{rank}.{name}"] = value
         facts = {
             **self._data_facts,
-            "progress": progress.to_json(),
+            "progress": dataclasses.asdict(progress),
             "rate": dataclasses.asdict(self.rate.state()),
             "meter": dataclasses.asdict(self.meter),
             "best": dataclasses.asdict(self.selection.best),
@@ -587,7 +598,7 @@ def _below(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     }
 
 
-def _notes_on(valid: Pairs) -> list[str]:
+def _notes_on_blank(valid: Pairs) -> list[str]:
     """Return a warning where validation pairs have an empty side."""
     blank = int(((valid.source_lengths == 0) | (valid.target_lengths == 0)).sum())
     if not blank:
@@ -595,6 +606,19 @@ def _notes_on(valid: Pairs) -> list[str]:
     return [
         f"{blank:,} of {len(valid.source_lengths):,} validation pairs have no text on one side and "
         "do not count in the loss: are the files parallel?"
+    ]
+
+
+def _notes_on_length(lengths: NDArray[Any], longest: int) -> list[str]:
+    """Return a warning where validation sources are far longer than the `longest` in training."""
+    far_longer = int((lengths > 2 * longest).sum())
+    if not far_longer:
+        return []
+    return [
+        f"{far_longer:,} of {len(lengths):,} validation sources are more than twice as long as any "
+        f"in training ({longest:,} units), the longest one {lengths.max():,}: validation "
+        "translates them whole, which takes long, where `decode` splits them. Split or remove "
+        "these lines, or set `training.validate_bleu=false`."
     ]
 
 

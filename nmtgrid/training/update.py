@@ -29,7 +29,6 @@ from nmtgrid.base.errors import ConfigError, DeviceError, TrainingError, listed
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.probes import ProbePoint, hooked
 from nmtgrid.models.api import TranslationModel
-from nmtgrid.training.api import Objective
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.weights import LowPrecisionCopies, Weights, local_shard
 
@@ -63,10 +62,10 @@ def clip_and_scale(
 class GradientWatch:
     """Gradient norms at the outputs of a model's stages, measured at intervals.
 
-    The norm is Frobenius' over all positions of the update, of the loss per target token, as the
-    weights' gradient norm is. Micro-batches hold different positions, so their squares add up;
-    positions of padding add nothing, for no prediction depends on them. A stage that the loss does
-    not reach has the norm zero.
+    Each is the Frobenius norm, over all positions of the update, of the gradient of the loss per
+    target token, as the weights' gradient norm is. Micro-batches hold different positions, so their
+    squares add up; positions of padding add nothing, for no prediction depends on them. A stage
+    that the loss does not reach has the norm zero.
 
     Raises ConfigError for a model without stages.
     """
@@ -184,31 +183,28 @@ class Updater:
 
     def __init__(
         self,
-        model: TranslationModel,
-        objective: Objective,
+        weights: Weights,
         optimiser: torch.optim.Optimizer,
         device: torch.device,
         *,
         bf16: bool,
         clip_norm: float,
         processes: Processes = ALONE,
-        weights: Weights | None = None,
     ) -> None:
-        self.model, self.optimiser = model, optimiser
+        self.weights, self.model, self.optimiser = weights, weights.model, optimiser
         self.processes = processes
-        self.weights = weights or Weights(model, objective)
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
         if device.type == "cpu":
             keep_memory()
         # The smallest size that did not fit: with it memory does not run out again at every update.
         self.too_many_cells = math.inf
-        self._parameters = [p for p in model.parameters() if p.requires_grad]
+        self._parameters = [p for p in self.model.parameters() if p.requires_grad]
         self._pending: _Pending | None = None
         self.is_late = device.type == "cuda"
         """Whether results are read with the next update."""
         # Shards are cast by autocast, once they are brought together.
-        has_copies = bf16 and device.type == "cuda" and not self.weights.is_sharded
-        self._copies = LowPrecisionCopies(model) if has_copies else None
+        has_copies = bf16 and device.type == "cuda" and not weights.is_sharded
+        self._copies = LowPrecisionCopies(self.model) if has_copies else None
 
     def apply(
         self, batches: Sequence[Batch], learning_rate: float, watch: GradientWatch | None = None
@@ -289,9 +285,10 @@ class Updater:
             raise _not_finite(gradient_norm, loss / tokens, pending.batches, pending.learning_rate)
         for name, value in {"nll": nll, **extra}.items():
             if not math.isfinite(value):
+                advice = "Report a finite sum"
                 raise TrainingError(
                     f"The objective reports {value} as `{name}`, which cannot be logged.",
-                    "Report finite sums, or leave it out.",
+                    f"{advice}." if name == "nll" else f"{advice}, or leave it out.",
                 )
         watch, self._pending = pending.watch, None
         gradients = {} if watch is None else watch.norms(tokens, self.processes)

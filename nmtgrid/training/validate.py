@@ -27,7 +27,7 @@ from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.engine import search
 from nmtgrid.text.scripts import bleu_tokenizer
-from nmtgrid.training.api import LossParts, Objective
+from nmtgrid.training.api import LossParts, Objective, checked
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.settings import BatchSettings, BestBy
 from nmtgrid.training.weights import RunningAverage, Weights, swapped_weights
@@ -149,7 +149,8 @@ class SplitValidator:
 
         def loss(indices: NDArray[Any]) -> LossParts:
             with autocast(self.device, self.bf16):
-                return self.objective.loss(model, self.split.batch(indices).to(self.device))
+                batch = self.split.batch(indices).to(self.device)
+                return checked(self.objective.loss(model, batch))
 
         for _, parts in self._within_memory(self._batches, loss):
             values = {"nll": parts.nll, **parts.extra}

@@ -20,6 +20,7 @@ from nmtgrid.training.optimiser import MuonAdamW, make_optimiser
 from nmtgrid.training.settings import BatchSettings, Optimiser, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import Updater
+from nmtgrid.training.weights import Weights
 from tests.invariants.helpers import (
     SOURCE_TYPES,
     TARGET_TYPES,
@@ -159,7 +160,7 @@ def _largest_deviation(model: TranslationModel) -> float:
         pieces = [batch.select(torch.tensor(rows)) for rows in parts]
         optimiser = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
         updater = Updater(
-            model, Likelihood(LikelihoodSettings()), optimiser, torch.device("cpu"),
+            Weights(model, Likelihood(LikelihoodSettings())), optimiser, torch.device("cpu"),
             bf16=False, clip_norm=0.0,
         )  # fmt: skip
         updater.apply(pieces, 0.0)

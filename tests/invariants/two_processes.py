@@ -45,10 +45,7 @@ def train(
     if kind == "shards" and processes.count > 1:
         weights = ShardedWeights(model, objective, processes, device)
     optimiser = make_optimiser(model, SETTINGS[kind])
-    updater = Updater(
-        model, objective, optimiser, device, bf16=False, clip_norm=1.0, processes=processes,
-        weights=weights,
-    )  # fmt: skip
+    updater = Updater(weights, optimiser, device, bf16=False, clip_norm=1.0, processes=processes)
     # Statistics of a batch would be those of each process' share.
     freeze = frozen_statistics(model) if model.traits.batch_statistics else contextlib.nullcontext()
     with freeze:

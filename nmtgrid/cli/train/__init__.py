@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -65,9 +66,8 @@ def command(arguments: TrainArguments) -> None:
     if arguments.resume and arguments.data is None:
         arguments = dataclasses.replace(arguments, data=run.find_data(arguments.out, seeds))
     if arguments.dry_run or arguments.dump_config is not None:
-        _show(
-            arguments, request, run.find_begun(arguments.out, seeds) if arguments.resume else None
-        )
+        resumed = run.find_begun(arguments.out, seeds) if arguments.resume else None
+        _show(arguments, request, resumed, seeds)
         return
     from nmtgrid.base.devices import find_device
     from nmtgrid.training.distributed import local_device, process_group
@@ -106,14 +106,22 @@ def _list(arguments: TrainArguments) -> None:
     write_report(arguments.json, print_list(arguments.arch, arguments.objective, aside=aside))
 
 
-def _show(arguments: TrainArguments, request: Request, resumed: Path | None) -> None:
-    """Write the settings of a run, or print its plan."""
+def _show(
+    arguments: TrainArguments,
+    request: Request,
+    resumed: Path | None,
+    seeds: Sequence[int] | None = None,
+) -> None:
+    """Write the settings of a run, or of the first of several `seeds`, or print its plan."""
     from nmtgrid.cli.objectives import objectives
     from nmtgrid.cli.train.plan import print_plan, write_config
-    from nmtgrid.cli.train.run import check_begin, find_test_split
+    from nmtgrid.cli.train.run import check_begin, find_test_split, settings_of_seed
     from nmtgrid.training.prepare import resolve
 
-    settings = resolve(request, objectives, resumed)
+    if seeds is None:
+        settings = resolve(request, objectives, resumed)
+    else:
+        settings = settings_of_seed(request, seeds[0], resumed)
     for note in request.without_effect(settings):
         console.warn(note)
     if arguments.dump_config is not None:

@@ -355,6 +355,8 @@ def _format_value(value: Any) -> str:
 def config_text(settings: RunSettings, arguments: TrainArguments) -> str:
     """Return a file of `--config` that gives the same settings, data, device and first weights."""
     values = to_json(settings)
+    if arguments.seeds is not None:
+        del values["training"]["seed"]  # `seeds` says it
     names = {"arch": values.pop("arch"), "preset": values.pop("preset")}
     options = {
         "data": arguments.data,

@@ -91,7 +91,7 @@ def run_all(
         # also one that was killed before its first state.
         begun = resume and is_begun(folder)
         console.say(f"Seed {seed}, into {folder}:")
-        settings = _settings_of_seed(request, seed, folder if begun else None, other)
+        settings = settings_of_seed(request, seed, folder if begun else other)
         overwrite = arguments.overwrite or (resume and not begun)
         code, report = _train(
             arguments, request, settings, folder, device, processes,
@@ -184,19 +184,17 @@ def _check_init(begun: Path, folders: Iterable[Path]) -> None:
         )
 
 
-def _settings_of_seed(
-    request: Request, seed: int, begun: Path | None, other: Path | None
-) -> RunSettings:
-    """Return the settings of one of several runs: of its own folder `begun`, if it is resumed.
+def settings_of_seed(request: Request, seed: int, resumed: Path | None) -> RunSettings:
+    """Return the settings of one of several runs: those of the folder `resumed`, if there is one.
 
-    Otherwise those of the run of the `other` seed that is resumed, if there is one.
+    That is the seed's own folder, or for a seed that had to wait the folder of another one.
     """
-    if begun is None and other is not None:
-        settings = resolve(request, objectives, other)
-        training = dataclasses.replace(settings.training, seed=seed)
-        return dataclasses.replace(settings, training=training)
-    flags = {**request.flags, "training.seed": seed}
-    return resolve(dataclasses.replace(request, flags=flags), objectives, begun)
+    # The run that is read keeps its seed, also where a file has yet another one.
+    own = seed if resumed is None else int(resumed.name.removeprefix("seed-"))
+    flags = {**request.flags, "training.seed": own}
+    settings = resolve(dataclasses.replace(request, flags=flags), objectives, resumed)
+    training = dataclasses.replace(settings.training, seed=seed)
+    return dataclasses.replace(settings, training=training)
 
 
 def _train(
@@ -320,7 +318,6 @@ def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
         "reason": finished.reason,
         "best": finished.best,
         "best_update": finished.best_update,
-        "valid_loss": finished.best_nll,
         "valid_nll": finished.best_nll,
         "valid_criterion": finished.best_criterion,
         "valid_perplexity": None if finished.best_nll is None else perplexity(finished.best_nll),
@@ -347,19 +344,7 @@ def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | N
     """
     match event:
         case events.Started():
-            begun = f"Continuing from update {event.update:,}" if event.update else "Training"
-            shared = f", {event.processes} processes" if event.processes > 1 else ""
-            anew = (
-                "\nThe number of processes has changed: the batches are the same, redistributed, "
-                "with other random numbers."
-            )
-            console.say(
-                f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs, "
-                f"{event.device}{shared}, {event.precision}."
-                f"{anew if event.world_size_changed else ''}"
-            )
-            if event.skipped:
-                console.say(f"{event.skipped:,} pairs exceed `batches.max_length`: skipped.")
+            _print_started(event)
         case events.Updated():
             # Without a limit on time or updates the end is unknown, and the bar stays empty.
             share, minutes = 0.0, _format_minutes(event.minutes)
@@ -378,7 +363,7 @@ def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | N
                 f"lr {event.learning_rate:.1e}  |g| {norm:.{0 if norm >= 10 else 2}f}  "
                 + (speed if gradient_ratio is None else f"h1/hN {gradient_ratio:.2g}")
             )
-        case events.Split():
+        case events.BatchSplit():
             exact = "halves are normalised each by itself"
             if event.is_exact:
                 exact = "the update is exact"
@@ -397,8 +382,37 @@ def print_event(event: events.Event, bar: console.Bar, gradient_ratio: float | N
                 f"ppl {perplexity(event.nll):.2f}"
                 f"{_format_scores(event.criterion, event.bleu, event.cider, '  ')}{best}"
             )
+        case events.Averaged():
+            _print_averaged(event)
         case events.Finished():
             _print_finished(event)
+
+
+def _print_started(event: events.Started) -> None:
+    begun = f"Continuing from update {event.update:,}" if event.update else "Training"
+    shared = f", {event.processes} processes" if event.processes > 1 else ""
+    anew = (
+        "\nThe number of processes has changed: the batches are the same, redistributed, "
+        "with other random numbers."
+    )
+    console.say(
+        f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs, "
+        f"{event.device}{shared}, {event.precision}."
+        f"{anew if event.world_size_changed else ''}"
+    )
+    if event.skipped:
+        console.say(f"{event.skipped:,} pairs exceed `batches.max_length`: skipped.")
+
+
+def _print_averaged(event: events.Averaged) -> None:
+    count = plural(event.checkpoints, "checkpoint")
+    if event.checkpoints == event.most:
+        console.say(f"average.safetensors is the mean of {count}.")
+        return
+    console.warn(
+        f"average.safetensors is the mean of {count}, not of {event.most:,}: no more are there, "
+        "which are kept from scheduled validations while `training.average` is set."
+    )
 
 
 def _print_finished(event: events.Finished) -> None:
@@ -468,7 +482,10 @@ def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[i
         caught.append(number)
         stop.reason = f"stopped by {signal.Signals(number).name}"
         if processes.is_first:
-            console.say("Stopping after this update; the state will be saved.")
+            console.say(
+                "Stopping after this update or validation; the state will be saved. A second "
+                "signal stops at once and loses what was done since the last save."
+            )
 
     # Python allows it in the main thread alone; a notebook or a server may train in another one.
     is_main = threading.current_thread() is threading.main_thread()
@@ -484,7 +501,7 @@ def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[i
 def _print_spread(reports: list[dict[str, Any]]) -> dict[str, Any]:
     """Print mean and standard deviation over the runs; return them."""
     spreads: dict[str, Any] = {}
-    names = ("valid_loss", "valid_perplexity", "valid_bleu", "valid_cider")
+    names = ("valid_nll", "valid_perplexity", "valid_bleu", "valid_cider")
     for name in (*names, *(f"test_{name}" for name in _TEST_SCORES)):
         values = [report[name] for report in reports if report.get(name) is not None]
         if len(values) >= 2:

@@ -21,9 +21,9 @@ from nmtgrid.convert.from_fairseq import convs2s, lstm, pervasive, transformer
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint, open_checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import read_codes, read_dictionary
 from nmtgrid.convert.from_fairseq.plan import (
+    CheckpointTensors,
     Options,
     Plan,
-    Weights,
     mismatched_shapes,
     read_options,
     unmatched_tensors,
@@ -279,7 +279,7 @@ def _vocabulary_faults(
     return faults
 
 
-def build_model(plan: Plan, checkpoint: Weights, pipeline: Pipeline) -> TranslationModel:
+def build_model(plan: Plan, checkpoint: CheckpointTensors, pipeline: Pipeline) -> TranslationModel:
     """Return the model with the checkpoint's weights. Raises ConfigError with all that misfits."""
     path = checkpoint.path
     check(plan.config)

@@ -202,7 +202,7 @@ class HasShape(Protocol):
     def shape(self) -> Sequence[int]: ...
 
 
-class Weights(Protocol):
+class CheckpointTensors(Protocol):
     """An open file of weights, with fairseq's names of tensors."""
 
     @property
@@ -296,7 +296,7 @@ def identity(size: int) -> Tensor:
     return matrix
 
 
-def unmatched_tensors(plan: Plan, checkpoint: Weights) -> list[str]:
+def unmatched_tensors(plan: Plan, checkpoint: CheckpointTensors) -> list[str]:
     """Return a fault for tensors that the plan lacks or leaves unused, and for unequal copies."""
     names = set(checkpoint.views)
     used = {name for recipe in plan.recipes.values() for name in recipe.names}
@@ -324,7 +324,7 @@ def unmatched_tensors(plan: Plan, checkpoint: Weights) -> list[str]:
 
 
 def mismatched_shapes(
-    plan: Plan, checkpoint: Weights, parameters: Mapping[str, Tensor]
+    plan: Plan, checkpoint: CheckpointTensors, parameters: Mapping[str, Tensor]
 ) -> list[str]:
     """Return a fault for each tensor that would not have the shape of `parameters`.
 

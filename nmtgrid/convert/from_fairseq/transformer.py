@@ -12,11 +12,11 @@ from torch import Tensor
 from nmtgrid.convert.from_fairseq.checkpoint import Checkpoint
 from nmtgrid.convert.from_fairseq.dictionary import reordered
 from nmtgrid.convert.from_fairseq.plan import (
+    CheckpointTensors,
     Options,
     Plan,
     Recipe,
     Recipes,
-    Weights,
     computed,
     concatenated,
     copied,
@@ -199,7 +199,9 @@ def _recipes(config: TransformerConfig, inner: list[int], checkpoint: Checkpoint
     return recipes | block_recipes(config, inner, checkpoint)
 
 
-def block_recipes(config: TransformerConfig, inner: list[int], checkpoint: Weights) -> Recipes:
+def block_recipes(
+    config: TransformerConfig, inner: list[int], checkpoint: CheckpointTensors
+) -> Recipes:
     """Return the recipes of all blocks and of the norms after the stacks; `inner` are both sides'
     sizes of the feed-forward networks.
     """
@@ -237,7 +239,7 @@ _LAST = ("add_feed_forward", "final")
 _OLD_NORMS = {"encoder": ("self_attn", "final"), "decoder": ("self_attn", "encoder_attn", "final")}
 
 
-def _attention(key: str, kind: str, checkpoint: Weights) -> list[Recipe]:
+def _attention(key: str, kind: str, checkpoint: CheckpointTensors) -> list[Recipe]:
     """Return the recipes of the projections to queries, keys and values: separate or fused."""
     fused = f"{key}.in_proj_{kind}"
     if fused in checkpoint.views:
@@ -248,7 +250,7 @@ def _attention(key: str, kind: str, checkpoint: Weights) -> list[Recipe]:
     return [copied(old if old in checkpoint.views else name) for old, name in pairs]
 
 
-def _self_attention(prefix: str, key: str, checkpoint: Weights) -> Recipes:
+def _self_attention(prefix: str, key: str, checkpoint: CheckpointTensors) -> Recipes:
     recipes = linear(f"{prefix}.output_map", f"{key}.out_proj")
     for kind in _KINDS:
         recipes[f"{prefix}.input_map.{kind}"] = _joined(_attention(key, kind, checkpoint))
@@ -283,7 +285,7 @@ def _feed_forward(prefix: str, key: str, inner: int, size: int) -> Recipes:
 
 
 def _norms(
-    prefix: str, key: str, pairs: tuple[tuple[str, str], ...], checkpoint: Weights
+    prefix: str, key: str, pairs: tuple[tuple[str, str], ...], checkpoint: CheckpointTensors
 ) -> Recipes:
     """Return the recipes of a block's norms, which old checkpoints number."""
     numbered = _OLD_NORMS[key.partition(".")[0]]

@@ -33,7 +33,6 @@ from nmtgrid.text.moses import TURKIC, Moses
 
 # Why a caption is dropped: it has no word, or (in training) too many.
 _REASONS = ("empty", "too_long")
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _WORD = re.compile(r"\w")
 _ESCAPE = re.compile(r"&(#\d+|[a-z]+);")
 # Karpathy's names and ours.
@@ -63,7 +62,7 @@ class CaptionPlan:
     def faults(self) -> list[str]:
         """Return what is wrong with the settings."""
         faults = []
-        if not _NAME.fullmatch(self.target_lang) or self.target_lang == SOURCE_LANG:
+        if not directory.SPLIT_NAME.fullmatch(self.target_lang) or self.target_lang == SOURCE_LANG:
             faults.append(f"`--target-lang` must be a name such as `en`, not `{self.target_lang}`.")
         if self.max_words < 1:
             faults.append(f"`--max-words` must be at least 1, but is {self.max_words}.")
@@ -178,11 +177,14 @@ class _SplitBuilder:
                 self.done += 1
                 self.report(self.done, self.total)
             if not pairs_kept:
-                reasons = ", ".join(f"{reason} {dropped[reason]:,}" for reason in _REASONS)
+                advice = "Check the file of captions, or hold out fewer pictures."
+                if dropped["too_long"]:
+                    advice = f"Allow more words than `--max-words {self.plan.max_words}`."
+                reasons = [f"{reason.replace('_', ' ')} {dropped[reason]:,}" for reason in _REASONS]
                 raise InputError(
                     f"no caption is left in `{name}`: {pairs_read:,} were read "
-                    f"(dropped: {reasons}).",
-                    "Check the file of captions, or hold out fewer pictures.",
+                    f"(dropped: {', '.join(reasons)}).",
+                    advice,
                 )
         self.files.update({file: lines.facts for file, lines in files.items()})
         self.files[f"{FOLDER}/{name}.safetensors"] = directory.describe_file(features)

@@ -321,6 +321,7 @@ def test_units_of_pictures_are_refused(tmp_path: Path) -> None:
     (tmp_path / "v.txt").write_text("a\n")
     for plan in (
         SubwordPlan(joint_vocabulary=True),
+        SubwordPlan(joint=False),
         SubwordPlan(words=True, source_vocabulary=str(tmp_path / "v.txt")),
     ):
         with pytest.raises(ConfigError, match="sources of this dataset are pictures"):
@@ -377,6 +378,10 @@ def test_what_does_not_fit_is_told(tmp_path: Path) -> None:
         with pytest.raises((ConfigError, InputError), match=words):
             preprocess_captions(CaptionPlan(), sources, tmp_path / "data")
         assert not (tmp_path / "data").exists()
+
+    wordy = change(whole, captions=write_json(tmp_path / "wordy.json", coco({1: ["x y"]})))
+    with pytest.raises(InputError, match=r"too long 1\).* more words than `--max-words 1`"):
+        preprocess_captions(CaptionPlan(max_words=1), wordy, tmp_path / "data")
 
     for plan in (CaptionPlan(target_lang="e n"), CaptionPlan(max_words=0)):
         with pytest.raises(ConfigError, match="must be"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import subprocess
 import sys
 from collections.abc import Callable
@@ -181,6 +182,30 @@ def test_apply_and_undo_are_filters(project: Path, tmp_path: Path) -> None:
     bad = _filter(project, b"a\n\xff\n", "undo")
     assert bad.returncode == 2 and b"-:2: not valid UTF-8" in bad.stderr
     assert _filter(project, b"", "undo").stdout == b""
+
+
+@pytest.mark.parametrize(
+    ("method", "line", "written"),
+    [("apply", b"hun\n", b"hu@@ n\n"), ("undo", b"hu@@ n\n", b"hun\n")],
+)
+def test_filters_write_each_line_at_once(
+    project: Path, tmp_path: Path, method: str, line: bytes, written: bytes
+) -> None:
+    codes = tmp_path / "codes"
+    codes.write_text("#version: 0.2\nh u\n")
+    words = [method, *([str(codes)] if method == "apply" else [])]
+    # Python itself would do without buffers.
+    environment = {n: value for n, value in os.environ.items() if n != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-m", "nmtgrid", "bpe", *words], stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE, env={**environment, "PYTHONPATH": str(project)},
+    ) as process:  # fmt: skip
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write(line)
+        process.stdin.flush()
+        came, _, _ = select.select([process.stdout], [], [], 60)
+        process.stdin.close()
+        assert came and process.stdout.readline() == written
 
 
 @pytest.mark.parametrize(

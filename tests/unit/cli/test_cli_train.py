@@ -30,6 +30,7 @@ from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from tests.unit.helpers.damage import contents, cut, flip
 from tests.unit.helpers.tiny_run import Sentences, trainer
+from tests.unit.helpers.toy_model import toy_model
 from tests.unit.helpers.train_command import TINY_MODEL, train
 
 SMALL = [
@@ -189,6 +190,25 @@ def test_a_plan_refuses_what_a_training_would(
     assert train("--resume", "--out", taken) == 2 and "give `--seeds` too" in messages[-1]
 
 
+def test_a_model_that_was_not_trained_here_is_no_run(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    model = toy_model(tmp_path / "model", data)
+    for words in ([], [data]):
+        assert train(*words, "--resume", "--out", model) == 2
+        assert "no run to resume" in messages[-1] and f"`--init {model}`" in messages[-1]
+
+
+def test_means_of_too_few_checkpoints_are_told(
+    data: Path, tmp_path: Path, messages: list[str]
+) -> None:
+    out = tmp_path / "model"
+    assert train(data, "--out", out, "--max-updates", 1, *SMALL) == 0
+    messages.clear()
+    assert train("--resume", "--out", out, "--average", 5) == 0
+    assert "average.safetensors is the mean of 1 checkpoint, not of 5" in " ".join(messages)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_signals_save_and_leave(
     data: Path, tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch, number: int
@@ -205,6 +225,7 @@ def test_signals_save_and_leave(
     monkeypatch.setattr(Trainer, "run", interrupted)
     assert train(data, "--out", out, "--max-updates", 50, *SMALL) == 128 + number
     assert any(f"stopped by {signal.Signals(number).name}" in line for line in messages)
+    assert any("after this update or validation" in line for line in messages)
     assert "Interrupted." not in messages
     monkeypatch.undo()
     state = json.loads(next((out / "checkpoints").iterdir()).joinpath("training.json").read_text())
@@ -295,9 +316,9 @@ def test_several_seeds_are_summed_up(data: Path, tmp_path: Path, messages: list[
     for mode in (("--out", out, "--overwrite"), ("--dry-run",)):
         assert train(data, *mode, *options, "--test-split", "tset") == 2
         assert "no split `tset`" in messages[-1]
-    losses = [run["valid_loss"] for run in values["seeds"]]
+    losses = [run["valid_nll"] for run in values["seeds"]]
     assert [run["seed"] for run in values["seeds"]] == [1, 2] and losses[0] != losses[1]
-    loss = values["valid_loss"]
+    loss = values["valid_nll"]
     assert loss["mean"] == pytest.approx(sum(losses) / 2)
     assert loss["standard_deviation"] == pytest.approx(abs(losses[0] - losses[1]) / 2**0.5)
     assert (out / "seed-2" / "model.safetensors").is_file()
@@ -316,6 +337,7 @@ def test_a_seed_that_was_killed_before_its_first_state_begins_again(
     remove_folder(second / "checkpoints")
     assert train(data, "--seeds", "1..3", "--resume", *options) == 2
     assert "seed-2 contains no saved state" in messages[-1] and "--overwrite" not in messages[-1]
+    assert f"`--init {second}`" in messages[-1]
     for name in (lost.name, "last.safetensors"):
         (second / name).unlink()
     assert train(data, "--seeds", "1..3", "--resume", *options) == 0
@@ -344,6 +366,31 @@ def test_seeds_that_had_to_wait_have_the_settings_of_those_that_are_resumed(
     assert second["settings"] == first["settings"] and second["model"] == first["model"]
     card = (out / "seed-2/README.md").read_text()
     assert f"{json.loads(plan.read_text())['parameters']:,}" in card
+
+
+def test_seeds_go_on_with_the_settings_of_a_model_whatever_its_seed_is(
+    data: Path, tmp_path: Path
+) -> None:
+    """A model's `config.json` has a seed, which counts for none of several seeds."""
+    limits = ["--max-updates", 1, "--test-split", "none"]
+    model, out = tmp_path / "model", tmp_path / "models"
+    assert train(data, "--out", model, "--seed", 7, *limits, *SMALL) == 0
+    command = [data, "--config", model / "config.json", *limits, "--out", out]
+    assert train(*command, "--seeds", "2") == 0
+    for more in (["--dry-run"], []):
+        assert train(*command, "--seeds", "2,3", "--resume", *more) == 0
+    settings = [json.loads((out / f"seed-{n}/config.json").read_text()) for n in (2, 3)]
+    assert [each["settings"]["training"]["seed"] for each in settings] == [2, 3]
+
+
+def test_all_settings_of_several_seeds_are_a_file_that_trains_them(
+    data: Path, tmp_path: Path
+) -> None:
+    file, out = tmp_path / "all.toml", tmp_path / "models"
+    limits = ["--max-updates", 1, "--test-split", "none"]
+    assert train(data, "--seeds", "2,3", "--max-updates", 1, *SMALL, "--dump-config", file) == 0
+    assert train("--config", file, "--out", out, *limits) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["seed-2", "seed-3"]
 
 
 def test_the_card_names_the_weights_that_a_training_began_with(

@@ -186,6 +186,9 @@ def test_what_the_command_line_replaces_is_not_looked_at(
     # What is wrong on the command line is named as it is called there.
     message = refused("train", "--dry-run", "--max-minutes", "nan")
     assert "`--max-minutes` must be" in message and "--set" not in message
+    message = refused("train", "--dry-run", "--seed", "-1", "--max-updates", "-3")
+    assert "`--seed` must be" in message and "`--max-updates` must be" in message
+    assert "training." not in message
 
 
 REFUSED = {

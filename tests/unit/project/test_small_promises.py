@@ -15,6 +15,7 @@ from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io import atomic, lock
 from nmtgrid.base.io.atomic import CHECKSUM, with_checksum, write_json
 from nmtgrid.base.io.records import read_json
+from nmtgrid.data.batches import DataCursor
 from nmtgrid.models.directory import TrainingLengths
 from nmtgrid.online.evaluate import Decoded, measure
 from nmtgrid.online.policies import WaitK
@@ -133,9 +134,17 @@ def test_limits_are_at_least_one_unit() -> None:
 
 
 def test_states_without_a_validation_have_none() -> None:
-    values = Progress().to_json()
+    values = dataclasses.asdict(Progress())
     del values["checkpoint_update"], values["validated_update"]
     assert Progress.from_json(values).checkpoint_update == 0
+
+
+def test_older_states_call_the_cursor_a_place() -> None:
+    progress = Progress(update=9, cursor=DataCursor(3, 1, 4))
+    values = dataclasses.asdict(progress)
+    assert Progress.from_json(values) == progress
+    values["place"] = values.pop("cursor")
+    assert Progress.from_json(values) == progress
 
 
 def test_a_decay_that_does_not_decay_is_refused() -> None:
@@ -164,7 +173,7 @@ def test_epochs_are_bounded_by_the_batches_of_all_updates(tmp_path: Path) -> Non
     assert again.resume() and again.progress.cursor.epoch == 6
     path = first.checkpoints.existing()[-1] / "training.json"
     facts = read_json(path)
-    facts["progress"]["place"]["epoch"] = 7
+    facts["progress"]["cursor"]["epoch"] = 7
     del facts[CHECKSUM]
     write_json(path, with_checksum(facts))
     with pytest.raises(StorageError, match="no batch"):

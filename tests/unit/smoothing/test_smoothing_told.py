@@ -1,5 +1,6 @@
 """What people are told of loss smoothing, and what a resumed run finds again."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -50,22 +51,32 @@ def test_what_is_told(data: Path, tmp_path: Path, capfd: pytest.CaptureFixture[s
     assert "`smoothing.entropy`" in capfd.readouterr().err
 
 
+def sequence_notes(*changes: str) -> list[str]:
+    """What is told of these changes, all of them asked for."""
+    return settings(*changes).without_effect([change.split("=")[0] for change in changes])
+
+
 def test_what_has_no_effect() -> None:
+    for name in (field.name for field in dataclasses.fields(SequenceSmoothing)):
+        assert name == "alpha" or name in SequenceSmoothing.only_with
     assert settings().smoothing.without_effect() == []
-    idle = settings(
-        "smoothing.sequence.lazy=true", "smoothing.token.rarity=1", "smoothing.entropy=1"
-    )
+    changes = ("smoothing.sequence.lazy=true", "smoothing.token.rarity=1", "smoothing.entropy=1")
+    idle = settings(*changes)
     assert idle.smoothing.without_effect() == [
         "`smoothing.token.rarity` has no effect while `smoothing.token.alpha` is 0.",
-        "`smoothing.sequence.lazy` has no effect while `smoothing.sequence.alpha` is 0.",
+    ]
+    assert sequence_notes(*changes) == [
+        "`smoothing.sequence.lazy` has no effect with `smoothing.sequence.alpha=0.0`, only with a "
+        "number above 0.",
     ]
     drawn = ("smoothing.sequence.alpha=0.5", "smoothing.sequence.substitutes=similar")
     similar = settings(*drawn, "smoothing.token.temperature=1")
     assert similar.smoothing.without_effect() == [], "substitutes are drawn as tokens spread"
     drawn = ("smoothing.sequence.alpha=0.5", "smoothing.sequence.proposal_temperature=1")
-    (message,) = settings(*drawn).smoothing.without_effect()
+    (message,) = sequence_notes(*drawn)
     assert message.startswith("`smoothing.sequence.proposal_temperature` has no effect with")
     weighed = ("smoothing.sequence.reward=bleu", "smoothing.sequence.samples=2")
+    assert sequence_notes(*drawn, *weighed) == []
     assert settings(*drawn, *weighed).smoothing.without_effect() == []
     # Unknown tokens do not count: of ten others nine and a half have one, or eight.
     vectors = torch.tensor([[0.0], [0.0], [0.0], [0.0], [1.0], [0.0]])

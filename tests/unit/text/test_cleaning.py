@@ -254,7 +254,7 @@ def test_word_counts() -> None:
     assert counts.counts == Counter(a=3, b=2, c=1, d=1)
     counts.add(Counter("ea"))
     assert counts.counts == Counter(a=4, b=2)
-    assert counts.forgotten == 3
+    assert counts.pruned == 3
     five = {"a": 1, "b": 3, "c": 2, "d": 2, "e": 2}
     assert most_frequent(five, 3) == {"b": 3, "c": 2, "d": 2} and most_frequent(five, 9) == five
     done: list[int] = []

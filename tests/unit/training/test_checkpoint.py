@@ -61,7 +61,7 @@ def checkpoint_of(update: int, value: float | None = None, *, due: bool = True) 
     if due:
         progress.validated(0.0, due=True)
     state = snapshot(float(update) if value is None else value)
-    return dataclasses.replace(state, facts={"progress": progress.to_json()})
+    return dataclasses.replace(state, facts={"progress": dataclasses.asdict(progress)})
 
 
 def value(path: Path) -> float:

@@ -70,6 +70,14 @@ def test_it_is_of_the_states_of_validations_and_of_the_end(
     assert len(training.checkpoints.existing()) == len(updates)
 
 
+@pytest.mark.parametrize("name", PLANS)
+def test_it_is_told_of_how_many(tmp_path: Path, name: str) -> None:
+    changes, updates = PLANS[name]
+    training = trainer(tmp_path, validator=Scores(1.0), **changes)
+    means = [event for event in training.run() if isinstance(event, events.Averaged)]
+    assert means == [events.Averaged(changes["max_updates"], len(updates), changes["average"])]
+
+
 @pytest.mark.parametrize("count", [2, 3, 5])
 @pytest.mark.parametrize("broken_at", [1, 2, 3, 5])
 def test_a_stop_does_not_count(tmp_path: Path, count: int, broken_at: int) -> None:

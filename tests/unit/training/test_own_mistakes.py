@@ -89,6 +89,16 @@ def check_changed(toy_dataset: Path, tmp_path: Path, refused: Callable[..., str]
         ("        return dataclasses", "        dataclasses", "a NoneType in place of LossParts"),
         ("parts.total * ", "batch.source_lengths * parts.total * ", "which is no single number"),
         ("replace(parts, ", "replace(parts, tokens=0, ", "no whole number above 0, but 0"),
+        (
+            "replace(parts, ",
+            "replace(parts, nll=parts.nll * float('nan'), ",
+            r"reports nan as `nll`, which cannot be logged\. Report a finite sum\.",
+        ),
+        (
+            "        return dataclasses",
+            "        if not model.training:\n            return None\n        return dataclasses",
+            "a NoneType in place of LossParts",
+        ),
         ('ObjectiveKind("mine", "likelihood, scaled", Settings, Mine)', "Mine", "an ObjectiveKind"),
         ("@dataclasses.dataclass(frozen=True)\n", "", "dataclass.* above class Settings"),
         ("(SmoothedSettings)", "", "`objective.label_smoothing`, which .* `mine` does not have"),

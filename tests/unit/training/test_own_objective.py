@@ -58,6 +58,19 @@ def test_a_negative_loss_is_saved_and_resumed(
             LossParts(torch.ones((), requires_grad=True), 1, torch.zeros(()), {"kept": 1}),  # type: ignore[dict-item]
             "a `kept` that is no tensor",
         ),
+        (
+            LossParts(torch.ones((), requires_grad=True), 1, torch.zeros(()), criterion=0.5),  # type: ignore[arg-type]
+            "a `criterion` that is no tensor",
+        ),
+        *(
+            (
+                LossParts(
+                    torch.ones((), requires_grad=True), 1, torch.zeros(()), {name: torch.ones(())}
+                ),
+                f"an `extra` called `{name}`",
+            )
+            for name in ("loss", "nll", "tokens", "criterion")
+        ),
     ],
 )
 def test_what_is_no_loss_is_refused_by_name(parts: object, problem: str) -> None:

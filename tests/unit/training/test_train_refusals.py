@@ -117,8 +117,8 @@ def test_nothing_can_count_validations_that_there_are_not() -> None:
     assert notes(max_updates=4000) == ""
     assert notes(max_updates=0, max_epochs=1) == ""
     assert notes(max_updates=9, max_minutes=1, schedule="cosine-time") == ""
-    assert "`training.r_drop_from` has no effect" in notes(r_drop_from=0.5)
-    assert notes(r_drop_from=0.5, r_drop=5.0) == ""
+    assert "`training.average=1` has no effect" in notes(average=1)
+    assert notes(average=2) == notes(average=0) == ""
 
 
 @pytest.mark.parametrize(

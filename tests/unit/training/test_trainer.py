@@ -1,6 +1,7 @@
 """The training loop: limits, events, and what happens when something goes wrong."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,7 @@ def test_halves_are_called_exact_where_they_are(
     tmp_path: Path, messages: list[str], batch_statistics: bool
 ) -> None:
     training = trainer(tmp_path, model=Narrow(batch_statistics), max_updates=4)
-    split = [event for event in training.run() if isinstance(event, events.Split)]
+    split = [event for event in training.run() if isinstance(event, events.BatchSplit)]
     assert split and all(event.is_exact != batch_statistics for event in split)
     with console.progress("") as bar:
         print_event(split[0], bar)
@@ -448,12 +449,12 @@ def test_objectives_see_the_share_of_the_run_that_is_over(tmp_path: Path) -> Non
 
 
 def test_a_log_line_has_the_means_of_what_all_its_updates_report() -> None:
-    meter = events.Meter.empty()
+    meter = events.UpdateSums.empty()
     reports = [{"a": 2.0}, {"a": 4.0, "b": 8.0}, {"a": 6.0, "b": 8.0, "c": 1.0}]
     for extra in reports:
         meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
     assert meter.extra == {"a": 12.0} and meter.tokens == 12
-    meter = events.Meter.empty()
+    meter = events.UpdateSums.empty()
     for extra in ({"a": 2.0, "b": 3.0}, {"b": 4.0}):
         meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
     assert meter.extra == {"b": 7.0}
@@ -471,6 +472,20 @@ def test_settings_tell_all_their_faults() -> None:
     assert len(BatchSettings(max_tokens=0, accumulation=0, max_length=-1).faults()) == 3
     assert "max_minutes" in TrainingSettings(schedule="cosine-time").faults()[0]
     assert isinstance(ConfigError(settings.faults()).faults, list)
+
+
+def test_long_validation_sources_are_told(tmp_path: Path) -> None:
+    """Sources of training have 7 units at most: 14 are twice as many, 15 are more."""
+    train, valid = Sentences(), Sentences()
+    longest = max(train.source_lengths)
+    assert longest == 7
+    for length, words in ((14, ""), (15, "1 of 40 validation sources .* longest one 15:")):
+        valid.pairs[3] = ([5] * length, [5])
+        notes = " ".join(trainer(tmp_path, sentences=train, valid=valid).notes)
+        assert re.search(words, notes) if words else not notes
+    # Neither what is not translated.
+    for settings in ({"validate_sentences": 3}, {"validate_bleu": False}):
+        assert not trainer(tmp_path, sentences=train, valid=valid, **settings).notes
 
 
 @pytest.mark.parametrize("is_fast", [True, False])

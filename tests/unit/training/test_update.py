@@ -17,6 +17,7 @@ from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
 from nmtgrid.training.update import Updater, has_fast_bf16
+from nmtgrid.training.weights import Weights
 from tests.unit.helpers.tiny_run import Sentences, TinyConfig, TinyModel
 
 CPU = torch.device("cpu")
@@ -26,7 +27,8 @@ def updater(model: TranslationModel, objective: Any = None, **changes: Any) -> U
     settings = TrainingSettings(**changes)
     chosen = objective or Likelihood(LikelihoodSettings())
     optimiser = make_optimiser(model, settings)
-    return Updater(model, chosen, optimiser, CPU, bf16=False, clip_norm=settings.clip_norm)
+    weights = Weights(model, chosen)
+    return Updater(weights, optimiser, CPU, bf16=False, clip_norm=settings.clip_norm)
 
 
 def fresh() -> TinyModel:

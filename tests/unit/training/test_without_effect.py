@@ -188,6 +188,28 @@ def test_what_is_asked_for_is_told() -> None:
     assert messages_of(used) == []
 
 
+def test_sampling_and_shares_of_a_run_are_told() -> None:
+    asked = Request(changes=["search.top_k=5", "training.validate_share=0.1"])
+    sampling = "`search.top_k` has no effect with `search.sample=false`, only with `true`."
+    share = "`training.validate_share` has no effect with `training."
+    assert messages_of(asked) == [sampling]
+    for change, name in (
+        ("patience=3", "patience`."), ("schedule=plateau", "schedule` plateau."),
+        ("validate_updates=9", "validate_updates`."), ("validate_minutes=9", "validate_minutes`."),
+    ):  # fmt: skip
+        more = dataclasses.replace(asked, changes=[*asked.changes, f"training.{change}"])
+        assert messages_of(more) == [f"{share}{name}", sampling]
+    later = dataclasses.replace(asked, changes=["training.r_drop_from=0.5"])
+    assert messages_of(later) == [
+        "`training.r_drop_from` has no effect with `training.r_drop=0.0`, only with a number above "
+        "0."
+    ]
+    later = dataclasses.replace(later, changes=[*later.changes, "training.r_drop=5"])
+    assert messages_of(later) == []
+    sampled = dataclasses.replace(asked, changes=["search.top_k=5", "search.sample=true"])
+    assert messages_of(sampled) == []
+
+
 def test_of_a_file_what_is_not_the_default(tmp_path: Path, messages: list[str]) -> None:
     file = tmp_path / "run.toml"
     file.write_text('arch = "transformer"\n[model]\nwindow = 7\nmax_positions = 5\n')
