@@ -667,7 +667,7 @@ REFUSED_AT_ONCE = {
     "init and resume": (["--init", "x", "--resume"], "contradict"),
     "twice": (["--set", "training.max_updates=3"], "`--max-updates` say the same"),
     "seed twice": (["--seeds", "1,2", "--set", "training.seed=0"], "`--seeds` say the same"),
-    "seed": (["--seed", "99999999999999999999"], "more digits than"),
+    "seed": (["--seed", "99999999999999999999"], "too long a number (at most 18 digits)"),
     "large": (["--set", "training.seed=9300000000000000000"], "2^63"),
     "rate": (["--set", "training.learning_rate=1e999"], "learning_rate"),
     "no name": (["--arch", ""], "no architecture ``"),
