@@ -25,21 +25,7 @@ from benchmarks.timing import Row, measure_command
 from nmtgrid.base.io.atomic import write_json
 
 TOY_PAIRS = 20_000
-TOGETHER = """
-from nmtgrid.analysis.quality import buckets, compare, lengths
-from nmtgrid.analysis.quality.evaluation import read_evaluation
-from pathlib import Path
-import sys
-evaluation = read_evaluation(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]))
-sections = (
-    buckets.buckets_section(evaluation),
-    lengths.lengths_section(evaluation),
-    compare.comparison_section(evaluation),
-)
-for section in sections:
-    for picture in section.pictures:
-        picture.draw(Path(sys.argv[1]).parent / f"{picture.name}.png")
-"""
+_TOGETHER = "import sys; from benchmarks.analysis import together; together(*sys.argv[1:])"
 
 
 def main() -> None:
@@ -63,6 +49,23 @@ def main() -> None:
             print(json.dumps(rows[-1]), flush=True)
     if options.out:
         write_json(options.out, rows)
+
+
+def together(reference: str, source: str, *systems: str) -> None:
+    """Do what the three commands do, with one evaluation; draw beside the reference."""
+    from nmtgrid.analysis.quality import buckets, compare, lengths
+    from nmtgrid.analysis.quality.evaluation import read_evaluation
+    from nmtgrid.analysis.quality.names import MEASURES
+
+    evaluation = read_evaluation(systems, Path(reference), Path(source))
+    sections = (
+        buckets.buckets_section(evaluation, ["reference-length", "length-ratio"], MEASURES),
+        lengths.lengths_section(evaluation),
+        compare.comparison_section(evaluation, compare.ComparisonOptions()),
+    )
+    for section in sections:
+        for picture in section.pictures:
+            picture.draw(Path(reference).parent / f"{picture.name}.png")
 
 
 def _write(folder: Path, pairs: int, systems: int) -> list[str]:
@@ -118,7 +121,7 @@ def _commands(folder: Path, systems: list[str]) -> dict[str, list[str]]:
         "buckets": [*whole, "buckets", *shared, "-s", source, *metrics],
         "lengths": [*whole, "lengths", *shared],
         "compare": [*whole, "compare", *shared, "-s", source],
-        "together": ["-c", TOGETHER, reference, source, *systems],
+        "together": ["-c", _TOGETHER, reference, source, *systems],
     }
 
 

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from benchmarks.store import table
@@ -28,6 +28,11 @@ from benchmarks.timing import Row, facts, peak_memory
 from nmtgrid.base.io.atomic import write_json
 
 TOY_PAIRS = 20_000
+TITLES = {
+    "cpu": "CPU s", "wall": "wall s", "pairs_per_cpu_second": "pairs/CPU s", "mebibytes": "MiB",
+    "worker_mebibytes": "MiB worker",
+}  # fmt: skip
+"""What the table calls values that JSON has by other names."""
 _START = "import sys; from benchmarks.text_scale import start; start(sys.argv[1], sys.argv[2])"
 
 
@@ -53,7 +58,12 @@ def main() -> None:
                 print(json.dumps(row), flush=True)
                 if options.out:
                     write_json(options.out, {"corpus": corpus, **facts("cpu"), "runs": rows})
-                    options.out.with_suffix(".md").write_text(table(rows), encoding="utf-8")
+                    options.out.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+
+
+def page(rows: Sequence[Row]) -> str:
+    """Return the table, whose columns have units."""
+    return table([{TITLES.get(name, name): row[name] for name in row} for row in rows])
 
 
 def start(data: str, folder: str) -> None:

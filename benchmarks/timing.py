@@ -10,6 +10,7 @@ import os
 import platform
 import resource
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -151,16 +152,19 @@ def run_in_process(workload: Callable[..., Any], *arguments: Any) -> Any:
 def measure_command(command: Sequence[str]) -> tuple[float, float]:
     """Run a command; return its processor seconds and its largest resident set in MiB.
 
-    It has one thread, and what it prints is dropped. Exits where it fails.
+    It has one thread, and what it prints is dropped. Exits with its errors where it fails.
     """
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed")
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            text = errors.read().decode(errors="replace")
+            raise SystemExit(f"{' '.join(command)} failed:\n{text}")
     return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
 
 
