@@ -20,10 +20,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from benchmarks.store import table
+from benchmarks.store import section, to_markdown
 from benchmarks.timing import Row, facts, peak_memory
 from nmtgrid.base.io.atomic import write_json
 
@@ -57,13 +58,16 @@ def main() -> None:
                 rows.append(row)
                 print(json.dumps(row), flush=True)
                 if options.out:
-                    write_json(options.out, {"corpus": corpus, **facts("cpu"), "runs": rows})
-                    options.out.with_suffix(".md").write_text(page(rows), encoding="utf-8")
+                    report = {"corpus": corpus, **facts("cpu"), "runs": rows}
+                    write_json(options.out, report)
+                    options.out.with_suffix(".md").write_text(page(report), encoding="utf-8")
 
 
-def page(rows: Sequence[Row]) -> str:
-    """Return the table, whose columns have units."""
-    return table([{TITLES.get(name, name): row[name] for name in row} for row in rows])
+def page(report: dict[str, Any]) -> str:
+    """Return what --out stores as a page: what the figures depend on, and a table with units."""
+    about = {name: value for name, value in report.items() if name != "runs"}
+    rows = [{TITLES.get(name, name): row[name] for name in row} for row in report["runs"]]
+    return to_markdown("Text at scale", section(about, {"Commands": rows}))
 
 
 def start(data: str, folder: str) -> None:

@@ -330,7 +330,17 @@ def test_learning_bpe_leaves_the_datasets_alone(
 def test_units_of_text_at_scale() -> None:
     row = {"command": "preprocess", "cpu": 1.5, "wall": 2.5, "pairs_per_cpu_second": 4.0,
            "mebibytes": 8.0, "worker_mebibytes": None}  # fmt: skip
-    assert text_page([row]).splitlines()[::2] == [
+    assert text_page({"corpus": "toy", "cores": 2, "runs": [row]}).splitlines() == [
+        "## Text at scale",
+        "",
+        "corpus toy, cores 2",
+        "",
+        "### Commands",
+        "",
         "| command | CPU s | wall s | pairs/CPU s | MiB | MiB worker |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
         "| preprocess | 1.5 | 2.5 | 4 | 8 |  |",
     ]
+    results = Path(analysis.__file__).parent / "results"
+    stored = json.loads((results / "text-scale.json").read_text(encoding="utf-8"))
+    assert (results / "text-scale.md").read_text(encoding="utf-8") == text_page(stored)
