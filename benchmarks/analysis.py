@@ -18,11 +18,10 @@ import os
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from benchmarks.timing import Row, measure_command
-from nmtgrid.base.io.atomic import write_json
+from benchmarks.store import report, section
+from benchmarks.timing import Row, facts, measure_command
 
 TOY_PAIRS = 20_000
 _TOGETHER = "import sys; from benchmarks.analysis import together; together(*sys.argv[1:])"
@@ -40,15 +39,13 @@ def main() -> None:
         folder = Path(temporary)
         systems = _write(folder, options.pairs, options.systems)
         for name, command in _commands(folder, systems).items():
-            began = time.monotonic()
-            cpu, mebibytes = measure_command([sys.executable, *command])
+            cost = measure_command([sys.executable, *command])
             rows.append({
                 "command": name, "pairs": options.pairs, "systems": options.systems,
-                "mebibytes": mebibytes, "wall": time.monotonic() - began, "cpu": cpu,
+                "CPU s": cost.cpu, "wall s": cost.wall, "MiB": cost.mebibytes,
             })  # fmt: skip
             print(json.dumps(rows[-1]), flush=True)
-    if options.out:
-        write_json(options.out, rows)
+    report("analysis", section(facts("cpu"), {"Commands": rows}), options.out)
 
 
 def together(reference: str, source: str, *systems: str) -> None:
@@ -63,9 +60,8 @@ def together(reference: str, source: str, *systems: str) -> None:
         lengths.lengths_section(evaluation),
         compare.comparison_section(evaluation, compare.ComparisonOptions()),
     )
-    for section in sections:
-        for picture in section.pictures:
-            picture.draw(Path(reference).parent / f"{picture.name}.png")
+    for picture in (picture for part in sections for picture in part.pictures):
+        picture.draw(Path(reference).parent / f"{picture.name}.png")
 
 
 def _write(folder: Path, pairs: int, systems: int) -> list[str]:

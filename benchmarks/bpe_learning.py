@@ -78,9 +78,9 @@ def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
         seconds.setdefault("tokenizers", []).append(time.process_time() - ours)
         command = [sys.executable, "-m", "nmtgrid", "bpe", "learn", str(data), "--overwrite",
                    "--merges", str(merges)]  # fmt: skip
-        seconds.setdefault("command", []).append(measure_command(command)[0])
+        seconds.setdefault("command", []).append(measure_command(command).cpu)
         program = [sys.executable, "-c", _PROGRAM, str(size), *files]
-        seconds.setdefault("program", []).append(measure_command(program)[0])
+        seconds.setdefault("program", []).append(measure_command(program).cpu)
     theirs = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
     row: Row = {"text": data.name, "merges": len(codes), "tokenizers merges": len(theirs)}
     row |= {name: min(times) for name, times in seconds.items()}

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -25,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.store import section, to_markdown
-from benchmarks.timing import Row, facts, peak_memory
+from benchmarks.timing import Row, facts, measure_command, peak_memory
 from nmtgrid.base.io.atomic import write_json
 
 TOY_PAIRS = 20_000
@@ -138,33 +137,13 @@ def _measure(
 
 
 def _run(name: str, command: list[str], pairs: float, workers: int) -> Row:
-    """Run a command to its end; look at the memory of its processes meanwhile."""
-    began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    first, worker = 0.0, 0.0
-    while True:
-        done, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if done:
-            break
-        first = max(first, peak_memory(process.pid))
-        worker = max([worker, *map(peak_memory, children(process.pid))])
-        time.sleep(0.1)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed")
-    cpu = usage.ru_utime + usage.ru_stime
-    return {"command": name, "workers": workers, "pairs": pairs, "cpu": cpu,
-            "wall": time.monotonic() - began, "pairs_per_cpu_second": pairs / cpu,
-            "mebibytes": first, "worker_mebibytes": worker or None}  # fmt: skip
-
-
-def children(process: int) -> list[int]:
-    """Return the processes that a process has started and that run."""
-    try:
-        return [int(child) for task in Path(f"/proc/{process}/task").iterdir()
-                for child in (task / "children").read_text().split()]  # fmt: skip
-    except OSError:
-        return []
+    """Run a command to its end."""
+    cost = measure_command(command)
+    return {
+        "command": name, "workers": workers, "pairs": pairs, "cpu": cost.cpu, "wall": cost.wall,
+        "pairs_per_cpu_second": pairs / cost.cpu, "mebibytes": cost.mebibytes,
+        "worker_mebibytes": cost.worker_mebibytes or None,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -19,7 +19,14 @@ from benchmarks import analysis, attn2d, bpe_learning, decoding_speed, fill, rec
 from benchmarks.forms import busiest
 from benchmarks.store import Store, format_value, section, table
 from benchmarks.text_scale import page as text_page
-from benchmarks.timing import Conditions, Memory, facts, measure_command, run_in_process
+from benchmarks.timing import (
+    Conditions,
+    Memory,
+    facts,
+    measure_command,
+    peak_memory,
+    run_in_process,
+)
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
 from nmtgrid.models import zoo
@@ -303,6 +310,13 @@ def test_three_analyses_in_one_process(tmp_path: Path) -> None:
 def test_a_command_that_fails_says_why() -> None:
     with pytest.raises(SystemExit, match=r"failed:\n.*no such option here"):
         measure_command([sys.executable, "-c", "import sys; sys.exit('no such option here')"])
+
+
+def test_the_cost_of_a_command_is_its_own() -> None:
+    # This process, which has loaded torch, occupies much more than a bare interpreter.
+    cost = measure_command([sys.executable, "-S", "-c", "import time; time.sleep(0.3)"])
+    assert 2 < cost.mebibytes < 60 < peak_memory("self")
+    assert cost.wall > 0.3 > cost.cpu > 0 and cost.worker_mebibytes == 0
 
 
 def test_learning_bpe_leaves_the_datasets_alone(
