@@ -94,17 +94,15 @@ def _worse(line: str, share: float, words: list[str], draw: random.Random) -> st
 
 
 def _corpus() -> list[list[str]]:
-    folder = os.environ.get("NMTGRID_DATA")
-    if folder is None:
+    folder = Path(os.environ.get("NMTGRID_DATA", "")) / "multi30k"
+    files = [folder / f"train.{language}.xz" for language in ("de", "en")]
+    if not all(file.is_file() for file in files):
         from nmtgrid.data.toy.corpus import toy_splits
 
         pairs = toy_splits(TOY_PAIRS)["train"]
         return [[p.source for p in pairs], [p.target for p in pairs]]
-    sides = []
-    for language in ("de", "en"):
-        content = lzma.decompress((Path(folder) / f"multi30k/train.{language}.xz").read_bytes())
-        sides.append(content.decode("utf-8").removesuffix("\n").split("\n"))
-    return sides
+    texts = [lzma.decompress(file.read_bytes()).decode("utf-8") for file in files]
+    return [text.removesuffix("\n").split("\n") for text in texts]
 
 
 def _commands(folder: Path, systems: list[str]) -> dict[str, list[str]]:

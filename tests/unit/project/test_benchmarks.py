@@ -299,7 +299,8 @@ def test_rules_of_padding_are_counted() -> None:
     assert counts["cells computed for each live one"] == pytest.approx(13 * 32 / (4 * 13 * 4))
 
 
-def test_three_analyses_in_one_process(tmp_path: Path) -> None:
+def test_three_analyses_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NMTGRID_DATA", str(tmp_path))  # without Multi30k: toy text
     systems = analysis._write(tmp_path, pairs=40, systems=2)
     analysis.together(str(tmp_path / "reference"), str(tmp_path / "source"), *systems)
     names = {path.name for path in tmp_path.glob("*.png")}
