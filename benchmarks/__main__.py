@@ -144,7 +144,9 @@ def main(arguments: list[str] | None = None) -> None:
         for conditions in every[:1] if part in BOTH else every:
             key = part if part in BOTH else f"{part}, {conditions.precision}"
             section = known[part](conditions)
-            store.put(key, section)
+            # What was only quoted takes no place of a measurement.
+            if section["tables"] or key not in store.read():
+                store.put(key, section)
             print(to_markdown(key, section), flush=True)
 
 

@@ -18,28 +18,13 @@ import os
 import random
 import sys
 import tempfile
-import time
 from pathlib import Path
 
-from benchmarks.timing import Row, measure_command
-from nmtgrid.base.io.atomic import write_json
+from benchmarks.store import report, section
+from benchmarks.timing import Row, facts, measure_command
 
 TOY_PAIRS = 20_000
-TOGETHER = """
-from nmtgrid.analysis.quality import buckets, compare, lengths
-from nmtgrid.analysis.quality.evaluation import read_evaluation
-from pathlib import Path
-import sys
-evaluation = read_evaluation(sys.argv[3:], Path(sys.argv[1]), Path(sys.argv[2]))
-sections = (
-    buckets.buckets_section(evaluation),
-    lengths.lengths_section(evaluation),
-    compare.comparison_section(evaluation),
-)
-for section in sections:
-    for picture in section.pictures:
-        picture.draw(Path(sys.argv[1]).parent / f"{picture.name}.png")
-"""
+_TOGETHER = "import sys; from benchmarks.analysis import together; together(*sys.argv[1:])"
 
 
 def main() -> None:
@@ -54,15 +39,29 @@ def main() -> None:
         folder = Path(temporary)
         systems = _write(folder, options.pairs, options.systems)
         for name, command in _commands(folder, systems).items():
-            began = time.monotonic()
-            cpu, mebibytes = measure_command([sys.executable, *command])
+            cost = measure_command([sys.executable, *command])
             rows.append({
                 "command": name, "pairs": options.pairs, "systems": options.systems,
-                "mebibytes": mebibytes, "wall": time.monotonic() - began, "cpu": cpu,
+                "CPU s": cost.cpu, "wall s": cost.wall, "MiB": cost.mebibytes,
             })  # fmt: skip
             print(json.dumps(rows[-1]), flush=True)
-    if options.out:
-        write_json(options.out, rows)
+    report("analysis", section(facts("cpu"), {"Commands": rows}), options.out)
+
+
+def together(reference: str, source: str, *systems: str) -> None:
+    """Do what the three commands do, with one evaluation; draw beside the reference."""
+    from nmtgrid.analysis.quality import buckets, compare, lengths
+    from nmtgrid.analysis.quality.evaluation import read_evaluation
+    from nmtgrid.analysis.quality.names import MEASURES
+
+    evaluation = read_evaluation(systems, Path(reference), Path(source))
+    sections = (
+        buckets.buckets_section(evaluation, ["reference-length", "length-ratio"], MEASURES),
+        lengths.lengths_section(evaluation),
+        compare.comparison_section(evaluation, compare.ComparisonOptions()),
+    )
+    for picture in (picture for part in sections for picture in part.pictures):
+        picture.draw(Path(reference).parent / f"{picture.name}.png")
 
 
 def _write(folder: Path, pairs: int, systems: int) -> list[str]:
@@ -95,17 +94,15 @@ def _worse(line: str, share: float, words: list[str], draw: random.Random) -> st
 
 
 def _corpus() -> list[list[str]]:
-    folder = os.environ.get("NMTGRID_DATA")
-    if folder is None:
+    folder = Path(os.environ.get("NMTGRID_DATA", "")) / "multi30k"
+    files = [folder / f"train.{language}.xz" for language in ("de", "en")]
+    if not all(file.is_file() for file in files):
         from nmtgrid.data.toy.corpus import toy_splits
 
         pairs = toy_splits(TOY_PAIRS)["train"]
         return [[p.source for p in pairs], [p.target for p in pairs]]
-    sides = []
-    for language in ("de", "en"):
-        content = lzma.decompress((Path(folder) / f"multi30k/train.{language}.xz").read_bytes())
-        sides.append(content.decode("utf-8").removesuffix("\n").split("\n"))
-    return sides
+    texts = [lzma.decompress(file.read_bytes()).decode("utf-8") for file in files]
+    return [text.removesuffix("\n").split("\n") for text in texts]
 
 
 def _commands(folder: Path, systems: list[str]) -> dict[str, list[str]]:
@@ -118,7 +115,7 @@ def _commands(folder: Path, systems: list[str]) -> dict[str, list[str]]:
         "buckets": [*whole, "buckets", *shared, "-s", source, *metrics],
         "lengths": [*whole, "lengths", *shared],
         "compare": [*whole, "compare", *shared, "-s", source],
-        "together": ["-c", TOGETHER, reference, source, *systems],
+        "together": ["-c", _TOGETHER, reference, source, *systems],
     }
 
 

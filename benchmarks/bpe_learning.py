@@ -2,11 +2,11 @@
 
     python -m benchmarks.bpe_learning --data DATA [DATA ...] --merges 8000 [...] --out FILE
 
-DATA are dataset directories of `nmtgrid preprocess`. Processor seconds of one thread, in turn, the
-best of --rounds rounds: from the two training files to the merges, in one process; and the whole
-command, `nmtgrid bpe learn` beside a program that trains `tokenizers` and encodes the training
-files. The merges of subword-nmt, which are to be the same, are learned once, unless --quick is
-set. --out stores JSON.
+DATA are dataset directories of `nmtgrid preprocess`, of which copies are used: they stay as they
+are. Processor seconds of one thread, in turn, the best of --rounds rounds: from the two training
+files to the merges, in one process; and the whole command, `nmtgrid bpe learn` beside a program
+that trains `tokenizers` and encodes the training files. The merges of subword-nmt, which are to be
+the same, are learned once, unless --quick is set. --out stores JSON.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ import importlib
 import io
 import json
 import os
+import shutil
 import sys
+import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +38,7 @@ _PROGRAM = (
 )
 
 
-def main() -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Measure, print a row for each dataset, and store all."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--data", type=Path, nargs="+", required=True)
@@ -43,11 +46,16 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--quick", action="store_true", help="without subword-nmt")
     parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
+    if len(options.merges) != len(options.data):
+        parser.error(f"{len(options.data)} DATA, but {len(options.merges)} --merges: one for each.")
     os.environ["RAYON_NUM_THREADS"] = "1"
     rows: list[Row] = []
     for data, merges in zip(options.data, options.merges, strict=True):
-        rows.append(measure(data, merges, options.rounds, quick=options.quick))
+        with tempfile.TemporaryDirectory() as folder:
+            # `bpe learn --overwrite` would replace the merges and all units of DATA itself.
+            copy = shutil.copytree(data, Path(folder) / data.resolve().name)
+            rows.append(measure(copy, merges, options.rounds, quick=options.quick))
         print(json.dumps(rows[-1]), flush=True)
         if options.out:
             version = importlib.import_module("tokenizers").__version__
@@ -70,9 +78,9 @@ def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
         seconds.setdefault("tokenizers", []).append(time.process_time() - ours)
         command = [sys.executable, "-m", "nmtgrid", "bpe", "learn", str(data), "--overwrite",
                    "--merges", str(merges)]  # fmt: skip
-        seconds.setdefault("command", []).append(measure_command(command)[0])
+        seconds.setdefault("command", []).append(measure_command(command).cpu)
         program = [sys.executable, "-c", _PROGRAM, str(size), *files]
-        seconds.setdefault("program", []).append(measure_command(program)[0])
+        seconds.setdefault("program", []).append(measure_command(program).cpu)
     theirs = [" ".join(pair) for pair in json.loads(tokenizer.to_str())["model"]["merges"]]
     row: Row = {"text": data.name, "merges": len(codes), "tokenizers merges": len(theirs)}
     row |= {name: min(times) for name, times in seconds.items()}

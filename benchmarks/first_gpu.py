@@ -29,8 +29,7 @@ from typing import Any
 import torch
 
 from benchmarks import first_gpu_steps as steps
-from benchmarks.text_scale import children
-from benchmarks.timing import Conditions, facts
+from benchmarks.timing import Conditions, children, facts
 from nmtgrid.base.io.atomic import make_folder, write_json
 
 STEPS = (

@@ -195,4 +195,7 @@ def measure(conditions: Conditions) -> Section:
     tables = {"Kernels": [row for row in rows if row not in tiles]}
     if tiles:
         tables["Tiles of the Triton kernels, bf16"] = tiles
-    return section(facts(conditions.device), tables)
+    note = (
+        "`ratio` is `naive_ms` divided by `ms`: above 1 the kernel is faster than its naive form."
+    )
+    return section(facts(conditions.device), tables, [note])

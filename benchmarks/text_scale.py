@@ -15,19 +15,24 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
-from benchmarks.store import table
-from benchmarks.timing import Row, facts, peak_memory
+from benchmarks.store import section, to_markdown
+from benchmarks.timing import Row, facts, measure_command, peak_memory
 from nmtgrid.base.io.atomic import write_json
 
 TOY_PAIRS = 20_000
+TITLES = {
+    "cpu": "CPU s", "wall": "wall s", "pairs_per_cpu_second": "pairs/CPU s", "mebibytes": "MiB",
+    "worker_mebibytes": "MiB worker",
+}  # fmt: skip
+"""What the table calls values that JSON has by other names."""
 _START = "import sys; from benchmarks.text_scale import start; start(sys.argv[1], sys.argv[2])"
 
 
@@ -52,8 +57,16 @@ def main() -> None:
                 rows.append(row)
                 print(json.dumps(row), flush=True)
                 if options.out:
-                    write_json(options.out, {"corpus": corpus, **facts("cpu"), "runs": rows})
-                    options.out.with_suffix(".md").write_text(table(rows), encoding="utf-8")
+                    report = {"corpus": corpus, **facts("cpu"), "runs": rows}
+                    write_json(options.out, report)
+                    options.out.with_suffix(".md").write_text(page(report), encoding="utf-8")
+
+
+def page(report: dict[str, Any]) -> str:
+    """Return what --out stores as a page: what the figures depend on, and a table with units."""
+    about = {name: value for name, value in report.items() if name != "runs"}
+    rows = [{TITLES.get(name, name): row[name] for name in row} for row in report["runs"]]
+    return to_markdown("Text at scale", section(about, {"Commands": rows}))
 
 
 def start(data: str, folder: str) -> None:
@@ -124,33 +137,13 @@ def _measure(
 
 
 def _run(name: str, command: list[str], pairs: float, workers: int) -> Row:
-    """Run a command to its end; look at the memory of its processes meanwhile."""
-    began = time.monotonic()
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    first, worker = 0.0, 0.0
-    while True:
-        done, status, usage = os.wait4(process.pid, os.WNOHANG)
-        if done:
-            break
-        first = max(first, peak_memory(process.pid))
-        worker = max([worker, *map(peak_memory, children(process.pid))])
-        time.sleep(0.1)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed")
-    cpu = usage.ru_utime + usage.ru_stime
-    return {"command": name, "workers": workers, "pairs": pairs, "cpu": cpu,
-            "wall": time.monotonic() - began, "pairs_per_cpu_second": pairs / cpu,
-            "mebibytes": first, "worker_mebibytes": worker or None}  # fmt: skip
-
-
-def children(process: int) -> list[int]:
-    """Return the processes that a process has started and that run."""
-    try:
-        return [int(child) for task in Path(f"/proc/{process}/task").iterdir()
-                for child in (task / "children").read_text().split()]  # fmt: skip
-    except OSError:
-        return []
+    """Run a command to its end."""
+    cost = measure_command(command)
+    return {
+        "command": name, "workers": workers, "pairs": pairs, "cpu": cost.cpu, "wall": cost.wall,
+        "pairs_per_cpu_second": pairs / cost.cpu, "mebibytes": cost.mebibytes,
+        "worker_mebibytes": cost.worker_mebibytes or None,
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -10,10 +10,11 @@ import os
 import platform
 import resource
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -148,20 +149,51 @@ def run_in_process(workload: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(workload, *arguments).result()
 
 
-def measure_command(command: Sequence[str]) -> tuple[float, float]:
-    """Run a command; return its processor seconds and its largest resident set in MiB.
+class Cost(NamedTuple):
+    """What a command took: seconds, and the largest resident sets in MiB."""
 
-    It has one thread, and what it prints is dropped. Exits where it fails.
+    cpu: float
+    wall: float
+    mebibytes: float
+    """Of its first process."""
+    worker_mebibytes: float
+    """Of any process that it started; 0: none was seen."""
+
+
+def measure_command(command: Sequence[str]) -> Cost:
+    """Run a command in one thread for each process; look at their memory meanwhile.
+
+    What it prints is dropped. Exits with its errors where it fails.
     """
-    process = subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    _, status, usage = os.wait4(process.pid, 0)
-    process.returncode = os.waitstatus_to_exitcode(status)
-    if process.returncode:
-        raise SystemExit(f"{' '.join(command)} failed")
-    return usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024
+    began, first, worker = time.monotonic(), 0.0, 0.0
+    with tempfile.TemporaryFile() as errors:
+        process = subprocess.Popen(
+            command, stdout=subprocess.DEVNULL, stderr=errors,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )  # fmt: skip
+        while True:
+            # Its memory is not that of `usage`, which is never less than the one of this process.
+            done, status, usage = os.wait4(process.pid, os.WNOHANG)
+            if done:
+                break
+            first = max(first, peak_memory(process.pid))
+            worker = max([worker, *map(peak_memory, children(process.pid))])
+            time.sleep(0.1)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            errors.seek(0)
+            text = errors.read().decode(errors="replace")
+            raise SystemExit(f"{' '.join(command)} failed:\n{text}")
+    return Cost(usage.ru_utime + usage.ru_stime, time.monotonic() - began, first, worker)
+
+
+def children(process: int) -> list[int]:
+    """Return the processes that a process has started and that run."""
+    try:
+        return [int(child) for task in Path(f"/proc/{process}/task").iterdir()
+                for child in (task / "children").read_text().split()]  # fmt: skip
+    except OSError:
+        return []
 
 
 def facts(device: str) -> Row:

@@ -185,14 +185,14 @@ def find_device(name: str, *, is_training: bool = False) -> torch.device:
     except RuntimeError:
         # Refused below, with the known names.
         device = torch.device("meta")
-    if device.type not in ("cpu", "cuda"):
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and device.index):
         raise DeviceError(f"There is no device `{name}`.", "Use `auto`, `cpu` or `cuda`.")
     if device.type == "cuda" and not count:
         raise DeviceError(
             f"The device `{name}` is not available: torch finds no CUDA device on this machine.",
             "Use `cpu` or `auto` (the default).",
         )
-    if (device.index or 0) >= max(count, 1):
+    if device.type == "cuda" and (device.index or 0) >= count:
         raise DeviceError(
             f"The device `{name}` is not available: there are only {count} (from 0).",
             "Give a smaller number.",

@@ -15,6 +15,7 @@ from nmtgrid.base.errors import StorageError
 from nmtgrid.base.io.arrays import CHECKSUM, read_header
 from nmtgrid.base.io.atomic import with_checksum, write_json, write_text
 from nmtgrid.base.io.records import Count, Record, read_json, read_record
+from nmtgrid.data.captioning.dataset import SOURCE_LANG
 from nmtgrid.models.directory import WEIGHTS
 
 CARD, FACTS = "README.md", "card.json"
@@ -110,6 +111,10 @@ def _render(folder: Path, facts: _Facts) -> str:
     """Return the text of the card, with what people wrote into the one that is there."""
     config, text = read_json(folder / "config.json"), read_json(folder / "text.json")["text"]
     source, target = text["source_lang"], text["target_lang"]
+    # What the hub of Hugging Face finds models by; pictures have no language.
+    languages, task = [source, target], "translation"
+    if source == SOURCE_LANG:
+        languages, task = [target], "image-to-text"
     licence, below = _kept(folder / CARD)
     units = {"bpe": "BPE", "words": "words", "sentencepiece": "SentencePiece"}
     sizes = f"{config['source_vocab_size']:,} and {config['target_vocab_size']:,} types"
@@ -126,11 +131,11 @@ def _render(folder: Path, facts: _Facts) -> str:
     scores = [s for s in facts.scores if s.weights != "best" or s.checksum in (None, now)]
     return "\n".join(
         [
-            "---", licence, "language:", *(f"- {language}" for language in (source, target)),
-            "library_name: nmtgrid", "pipeline_tag: translation", "---", "",
-            f"# {source} to {target}", "", facts.origin or "A translation model.", "",
+            "---", licence, "language:", *(f"- {language}" for language in languages),
+            "library_name: nmtgrid", f"pipeline_tag: {task}", "---", "",
+            f"# {source} to {target}", "", facts.origin or "A model of nmtgrid.", "",
             *_table(["what", "value"], rows), "", "## Scores", "", *_scores(scores), "",
-            "## How to use", "", *_usage(config["arch"], source, target), "",
+            "## How to use", "", *_usage(source, target), "",
             "## Licence", "",
             "That in the head of this file (`license:`); `unknown` until somebody states one.", "",
             _BELOW,
@@ -138,11 +143,12 @@ def _render(folder: Path, facts: _Facts) -> str:
     ) + below  # fmt: skip
 
 
-def _usage(arch: str, source: str, target: str) -> list[str]:
+def _usage(source: str, target: str) -> list[str]:
     """Return how the model, in the folder MODEL, translates or captions."""
-    text = "features.safetensors" if arch.startswith("caption") else f"input.{source}"
+    has_pictures = source == SOURCE_LANG
+    text = "features.safetensors" if has_pictures else f"input.{source}"
     lines = ["```sh", f"nmtgrid decode MODEL {text} --out output.{target}", "```"]
-    if arch.startswith("caption"):
+    if has_pictures:
         return lines
     python = ["import nmtgrid", "", 'model = nmtgrid.load("MODEL")']
     return [*lines, "", "```python", *python, 'print(model.translate(["..."]))', "```"]

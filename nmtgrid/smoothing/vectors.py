@@ -144,7 +144,7 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
             try:
                 rows[index_of[token]] = [float(number) for number in numbers]
             except ValueError as fault:
-                raise InputError(f"{fault}.", "Mend the line.", path=path, line=line) from fault
+                raise InputError(f"{fault}.", "Correct the line.", path=path, line=line) from fault
     if not rows:
         raise InputError(
             "none of its types is in the target vocabulary.",
@@ -154,7 +154,7 @@ def read_vectors(path: Path, vocabulary: Vocabulary) -> Tensor:
     vectors = torch.zeros(len(vocabulary), size)
     vectors[list(rows)] = torch.tensor(list(rows.values()))
     if not bool(vectors.isfinite().all()):
-        raise InputError("it contains numbers that are not finite.", "Mend it.", path=path)
+        raise InputError("it contains numbers that are not finite.", "Correct it.", path=path)
     return vectors
 
 

@@ -86,6 +86,14 @@ def test_validation_scores_all_references(home: Path) -> None:
     assert chosen["cider"] == pytest.approx(values["cider"], abs=0.3)
 
 
+def test_the_card_is_that_of_a_captioning_model(home: Path) -> None:
+    card = (home / "caption-lstm" / "README.md").read_text()
+    # Only captions have a language.
+    assert card.startswith("---\nlicense: unknown\nlanguage:\n- en\nlibrary_name: nmtgrid\n")
+    assert "pipeline_tag: image-to-text\n" in card and "# pictures to en" in card
+    assert "nmtgrid decode MODEL features.safetensors --out output.en" in card
+
+
 def _features(split: Any) -> dict[str, torch.Tensor]:
     """The first pictures of a split, called so that the file lists them in another order."""
     return {

@@ -74,7 +74,7 @@ def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert find_device("auto").type == find_device("cpu").type == "cpu"
     for name, words in (("cuda", "no CUDA"), ("cuda:1", "no CUDA"), ("tpu", "no device `tpu`"),
-                        ("meta", "no device"), ("cpu:3", "only 0")):  # fmt: skip
+                        ("meta", "no device"), ("cpu:3", "no device `cpu:3`")):  # fmt: skip
         with pytest.raises(DeviceError, match=words) as caught:
             find_device(name)
         assert caught.value.advice

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,10 +15,18 @@ import pytest
 import torch
 
 from benchmarks import __main__ as command
-from benchmarks import attn2d, decoding_speed, fill, recordings, shapes
+from benchmarks import analysis, attn2d, bpe_learning, decoding_speed, fill, recordings, shapes
 from benchmarks.forms import busiest
 from benchmarks.store import Store, format_value, section, table
-from benchmarks.timing import Conditions, Memory, facts, run_in_process
+from benchmarks.text_scale import page as text_page
+from benchmarks.timing import (
+    Conditions,
+    Memory,
+    facts,
+    measure_command,
+    peak_memory,
+    run_in_process,
+)
 from benchmarks.training_speed import measure_one
 from benchmarks.whole_run import Epoch, epoch_of, measure_translation, measure_updates, project
 from nmtgrid.models import zoo
@@ -225,6 +234,18 @@ def test_the_command_prints_and_stores(tmp_path: Path, capsys: pytest.CaptureFix
     assert stored["machine"]["facts"]["torch"] == torch.__version__
 
 
+def test_what_is_only_quoted_replaces_no_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = Store(tmp_path, "quick-cpu-1-thread")
+    store.put("attn2d", section(facts("cpu"), {"T": [{"x": 1}]}))
+    threads = torch.get_num_threads()
+    command.main(["--quick", "--only", "attn2d", "--out", str(tmp_path)])
+    torch.set_num_threads(threads)
+    assert "1,258" in capsys.readouterr().out
+    assert store.read()["attn2d"]["tables"] == {"T": [{"x": 1}]}
+
+
 def _chosen(*arguments: str) -> list[str]:
     return command.chosen(command.parser().parse_args(list(arguments)))
 
@@ -276,3 +297,65 @@ def test_rules_of_padding_are_counted() -> None:
     assert (counts["steps"], counts["recordings"], counts["steps not recorded"]) == (13, 1, 9)
     assert counts["replays of each"] == 4
     assert counts["cells computed for each live one"] == pytest.approx(13 * 32 / (4 * 13 * 4))
+
+
+def test_three_analyses_in_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NMTGRID_DATA", str(tmp_path))  # without Multi30k: toy text
+    systems = analysis._write(tmp_path, pairs=40, systems=2)
+    analysis.together(str(tmp_path / "reference"), str(tmp_path / "source"), *systems)
+    names = {path.name for path in tmp_path.glob("*.png")}
+    # Of `buckets` by each metric, of `lengths` and of `compare`.
+    assert {"chrf-by-length-ratio.png", "length-differences.png", "word-accuracy.png"} < names
+
+
+def test_a_command_that_fails_says_why() -> None:
+    with pytest.raises(SystemExit, match=r"failed:\n.*no such option here"):
+        measure_command([sys.executable, "-c", "import sys; sys.exit('no such option here')"])
+
+
+def test_the_cost_of_a_command_is_its_own() -> None:
+    # This process, which has loaded torch, occupies much more than a bare interpreter.
+    cost = measure_command([sys.executable, "-S", "-c", "import time; time.sleep(0.3)"])
+    assert 2 < cost.mebibytes < 60 < peak_memory("self")
+    assert cost.wall > 0.3 > cost.cpu > 0 and cost.worker_mebibytes == 0
+
+
+def test_learning_bpe_leaves_the_datasets_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    (data / "bpe.codes").write_text("as it was")
+
+    def measure(copy: Path, merges: int, rounds: int, *, quick: bool) -> dict[str, object]:
+        assert copy.name == "data" and (copy / "bpe.codes").read_text() == "as it was"
+        (copy / "bpe.codes").write_text(f"{merges} others")
+        return {"merges": merges}
+
+    monkeypatch.setattr(bpe_learning, "measure", measure)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    bpe_learning.main(["--data", str(data), "--merges", "7"])
+    assert json.loads(capsys.readouterr().out) == {"merges": 7}
+    assert (data / "bpe.codes").read_text() == "as it was"
+    with pytest.raises(SystemExit):
+        bpe_learning.main(["--data", str(data), str(data), "--merges", "7"])
+    assert "2 DATA, but 1 --merges" in capsys.readouterr().err
+
+
+def test_units_of_text_at_scale() -> None:
+    row = {"command": "preprocess", "cpu": 1.5, "wall": 2.5, "pairs_per_cpu_second": 4.0,
+           "mebibytes": 8.0, "worker_mebibytes": None}  # fmt: skip
+    assert text_page({"corpus": "toy", "cores": 2, "runs": [row]}).splitlines() == [
+        "## Text at scale",
+        "",
+        "corpus toy, cores 2",
+        "",
+        "### Commands",
+        "",
+        "| command | CPU s | wall s | pairs/CPU s | MiB | MiB worker |",
+        "| --- | ---: | ---: | ---: | ---: | --- |",
+        "| preprocess | 1.5 | 2.5 | 4 | 8 |  |",
+    ]
+    results = Path(analysis.__file__).parent / "results"
+    stored = json.loads((results / "text-scale.json").read_text(encoding="utf-8"))
+    assert (results / "text-scale.md").read_text(encoding="utf-8") == text_page(stored)

@@ -15,8 +15,7 @@ import torch
 from benchmarks import __main__ as command
 from benchmarks import first_gpu
 from benchmarks import first_gpu_steps as steps
-from benchmarks.text_scale import children
-from benchmarks.timing import Conditions
+from benchmarks.timing import Conditions, children
 from nmtgrid.cli.app import main
 from tests.conftest import PROJECT
 
