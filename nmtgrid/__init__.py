@@ -54,3 +54,8 @@ def __getattr__(name: str) -> Any:
 
         return simultaneous
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # What `__getattr__` loads is to be completed in a notebook too.
+    return sorted({*globals(), *__all__})

@@ -44,7 +44,10 @@ class Registry(Generic[Entry]):
     def add(self, name: str, entry: Entry) -> None:
         """Enter `entry` under `name`."""
         if name in self._entries:
-            raise ValueError(f"{self.kind} {name!r} is registered twice")
+            raise ValueError(
+                f"{self.kind} {name!r} is registered twice: give one another name, or, to define "
+                "it anew, restart Python (in a notebook: the kernel)"
+            )
         self._entries[name] = entry
 
     def get(self, name: str) -> Entry:

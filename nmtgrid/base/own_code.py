@@ -20,7 +20,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from nmtgrid.base.errors import ConfigError, nearest
+from nmtgrid.base.errors import ConfigError, list_names, nearest
 from nmtgrid.base.spans import shortened
 
 ADVICE = "If it is your own, name the file that defines it: `--import FILE`, or `imports=[FILE]`."
@@ -135,13 +135,22 @@ def undecorated(kind: type, base: type | None = None) -> tuple[type, list[str]] 
 
 
 def check_dataclass(kind: Any, what: str) -> None:
-    """Raise TypeError unless the class `kind` is a dataclass, with all that it inherits from."""
+    """Raise TypeError unless the class `kind` is a dataclass, and its fields have defaults.
+
+    So must be all that it inherits from.
+    """
     lost = undecorated(kind) if isinstance(kind, type) else None
     if not dataclasses.is_dataclass(kind) or lost:
         name = getattr(lost[0] if lost else kind, "__name__", str(kind))
         raise TypeError(
             f"{what} must be a dataclass: write @dataclasses.dataclass(frozen=True) above "
             f"class {name}"
+        )
+    missing = (dataclasses.MISSING, dataclasses.MISSING)
+    fields = dataclasses.fields(kind)
+    if names := [f.name for f in fields if (f.default, f.default_factory) == missing]:
+        raise TypeError(
+            f"{what} must have a default for each setting: give one to {list_names(names)}"
         )
 
 

@@ -69,7 +69,8 @@ def register(
 ) -> None:
     """Enter an architecture into the zoo.
 
-    Raises TypeError for a config that is no dataclass and for what cannot make a model.
+    Raises TypeError for a config that is no dataclass or lacks a default, and for what cannot make
+    a model.
     """
     own_code.check_dataclass(config, f"the config of {name!r}")
     parameters = ("config", "source_types", "target_types")

@@ -420,7 +420,7 @@ def named_policies(text: str | None) -> list[str]:
 class PolicySetting:
     """A setting of a policy, for user interfaces: its type, default and meaning.
 
-    `default` is None for a setting that must have a value.
+    `default` is None for a setting that must have a value, and "inf" for an infinite one.
     """
 
     name: str
@@ -441,6 +441,8 @@ def policy_settings(name: str) -> list[PolicySetting]:
     settings = []
     for key, hint in sorted(_settings_of(policy).items(), key=lambda field: field[0] != sweep):
         default = _default(policy, key) if (key, name) != ("k", "wait-k") else 3
+        if default == math.inf:  # which JSON does not have
+            default = "inf"
         infinite = key == sweep and key in _MAY_BE_INFINITE
         is_whole = infinite and name in _COUNTING
         shown: Any = "whole" if is_whole else kinds.get(hint, "text")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from nmtgrid.base.devices import autocast, without_gradients
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.spans import shortened
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import token_delays, word_delays
 from nmtgrid.models.api import Step, TranslationModel, check_step, with_exits
@@ -354,11 +355,13 @@ class StreamTranslator:
     align: bool = False
 
     @classmethod
-    def of(cls, translator: Translator, agent: Agent | PrefixPolicy) -> StreamTranslator:
+    def of(
+        cls, translator: Translator, agent: Agent | PrefixPolicy, *, align: bool = False
+    ) -> StreamTranslator:
         """Return what translates streams as `translator` does lines, but greedily."""
         return cls(
             translator.models, translator.pipeline, agent, stream_plan(translator.plan),
-            translator.device, translator.bf16, translator.halt, translator.limits,
+            translator.device, translator.bf16, translator.halt, translator.limits, align,
         )  # fmt: skip
 
     def begin(self) -> LineStream:
@@ -413,7 +416,8 @@ class LineStream:
     def read(self, word: str) -> list[str]:
         """Take a raw word; return the target words that have become final.
 
-        Raises TypeError for what is no string, ConfigError for a word after the line's end.
+        Raises TypeError for what is no string, ConfigError for several words and for a word after
+        the line's end.
         """
         return [written for words in self.feed(word) for written in words]
 
@@ -427,6 +431,11 @@ class LineStream:
             raise TypeError(f"word must be a string, but is {word!r}.")
         if self._line_has_ended:
             raise ConfigError("The line has ended.", "Call `begin()` for another line.")
+        if len(word.split()) > 1:
+            raise ConfigError(
+                f"`{shortened(word)}` is more than one word.",
+                "Hand over its words one by one: delays count words.",
+            )
         began = time.perf_counter()
         parts = self._translator.limits.parts(word, self._translator.pipeline.source)
         self.latest_units = [unit for _, units in parts for unit in units]
@@ -637,7 +646,8 @@ def simultaneous(
         agent = read_setting(text).make(finish_reading)
     else:
         agent = policy
-    conditions = Conditions(finish_reading=finish_reading, ensemble=len(model.models) > 1)
+    ensemble = len(model.models) > 1
+    conditions = Conditions(finish_reading=finish_reading, exit=model.exit, ensemble=ensemble)
     for preset in presets:
         preset.check(model.loaded, conditions, model.warn)
     check_stream_precision(model.precision)

@@ -230,6 +230,8 @@ class Translator:
         self.warn = warn or (lambda text: warnings.warn(text, stacklevel=2))
         self.models = [member.model.to(self.device).eval() for member in loaded]
         self.halt = halt
+        self.exit: str | None = None
+        """What `nmtgrid.early_exit` was asked for, as text."""
         known = [member.lengths for member in loaded]
         self.limits = SourceLimits.of(known, self.options.max_source)
         self.features = self.models[0].traits.source_features  # of a region; 0: text

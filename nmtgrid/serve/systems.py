@@ -157,9 +157,8 @@ class Models:
         setting, presets = _one_setting(policy, loaded.folder)
         lines, aligns = self._lines(loaded)
         translator = dataclasses.replace(
-            StreamTranslator.of(lines, setting.make(request.finish_reading)),
+            StreamTranslator.of(lines, setting.make(request.finish_reading), align=aligns),
             halt=halt_of(request.exit, loaded, warn) if request.exit else None,
-            align=aligns,
         )
         conditions = Conditions(finish_reading=request.finish_reading, exit=request.exit or None)
         for preset in presets:

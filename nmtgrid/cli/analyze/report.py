@@ -10,7 +10,7 @@ from nmtgrid.base import console
 from nmtgrid.base.config import from_attributes
 from nmtgrid.base.io.atomic import split_label, write_text
 from nmtgrid.base.io.text import check_file
-from nmtgrid.cli.analyze.align import Train, aligning, trained
+from nmtgrid.cli.analyze.align import Train, aligning, trained, warn_of_little
 from nmtgrid.cli.analyze.show import ScoredArguments, line_faults
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
@@ -144,6 +144,10 @@ def report(arguments: ReportArguments) -> None:
     evaluation = arguments.evaluate(arguments.systems) if arguments.systems else None
     with aligning() as advance:
         parts = list(sections(named, evaluation, advance))
+    are_learned = arguments.alignments is None and arguments.train is None
+    if are_learned and evaluation is not None and evaluation.source is not None:
+        dataset = arguments.data if arguments.reference is None else None
+        warn_of_little(len(evaluation.reference_lines), dataset)
     if arguments.activations and arguments.data is not None:
         from nmtgrid.cli.analyze.models import ActivationsArguments, probed_section
 

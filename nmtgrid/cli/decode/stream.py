@@ -186,7 +186,9 @@ def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslato
         precision=arguments.precision,
         halt=choose_halt(arguments.exit, loaded[0]),
     )
-    translator = StreamTranslator.of(lines, setting.make(arguments.finish_reading))
+    # Traces take an alignment where the models have one.
+    align = arguments.traces is not None and all(m.traits.aligns for m in lines.models)
+    translator = StreamTranslator.of(lines, setting.make(arguments.finish_reading), align=align)
     # A first stream, thrown away: what the model cannot do is known before a word is waited for.
     translator.begin()
     return translator

@@ -6,6 +6,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const END = "</s>";
 const STEP = 170; // milliseconds of a step of the replay
 const IDLE = 45; // seconds after which the stream of a page that has gone without a word is closed
+const LOST = "The service does not answer: is `nmtgrid demo` still running? Enter a word, or end the sentence, to try again.";
 
 /** Return an element with properties and children; text stays text. */
 function element(name, properties = {}, ...children) {
@@ -25,6 +26,9 @@ function shape(name, attributes = {}, text = null) {
   return node;
 }
 
+/** Browsers call a broken connection "Failed to fetch". */
+function lost() { throw new Error(LOST); }
+
 /** Ask the service; what it refuses becomes an Error with its message. */
 async function ask(method, path, body) {
   const options = { method };
@@ -32,7 +36,7 @@ async function ask(method, path, body) {
     options.body = JSON.stringify(body);
     options.headers = { "Content-Type": "application/json" };
   }
-  const response = await fetch(path, options);
+  const response = await fetch(path, options).catch(lost);
   if (response.ok) return response;
   let message = `The service answered with ${response.status}.`;
   try {
@@ -52,7 +56,7 @@ async function* eventsOf(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";
   for (;;) {
-    const { value, done } = await reader.read();
+    const { value, done } = await reader.read().catch(lost);
     if (done) return;
     const lines = (rest + value).split("\n");
     rest = lines.pop();
@@ -327,13 +331,16 @@ class SystemCard {
     if (setting.kind === "text") {
       return element("label", {}, label, element("input", { ...shared, type: "text", value: usual }));
     }
+    const isInfinite = setting.may_be_infinite && String(usual) === "inf";
     const input = element("input", {
-      ...shared, type: "number", value: usual, step: setting.kind === "whole" ? 1 : 0.05, min: 0, required: true,
+      ...shared, type: "number", value: isInfinite ? setting.default : usual, disabled: isInfinite,
+      step: setting.kind === "whole" ? 1 : 0.05, min: 0, required: setting.default !== "inf",
     });
     const row = element("span", { className: "number" }, input);
     if (setting.may_be_infinite) {
       const toggle = element("button", {
-        type: "button", title: "Read the whole source first", "aria-pressed": "false", "aria-label": `${label} infinite`,
+        type: "button", title: "Read the whole source first", "aria-pressed": String(isInfinite),
+        "aria-label": `${label} infinite`,
       }, "∞");
       toggle.addEventListener("click", () => {
         input.disabled = !input.disabled;
@@ -343,6 +350,12 @@ class SystemCard {
       row.append(toggle);
     }
     return element("label", {}, label, row);
+  }
+
+  /** The first field whose value cannot be; the step of a real number is that of its arrows alone. */
+  faulty() {
+    return [...this.form.elements].find(({ willValidate, validity, step }) => willValidate
+      && !validity.valid && !(validity.stepMismatch && !validity.rangeUnderflow && step !== "1"));
   }
 
   /** What the service is asked for. */
@@ -475,7 +488,7 @@ class App {
     this.fed = 0;
     this.stream = null;
     this.run = 0; // counts streams: what belongs to an earlier one is dropped
-    this.queue = [];
+    this.coming = []; // words of a pasted text that have not been handed over
     this.setSystems(models.length > 1 ? 2 : 1);
     this.wire();
     this.paint();
@@ -500,7 +513,12 @@ class App {
 
   wire() {
     const word = $("word");
-    word.addEventListener("input", () => this.take(word.value, performance.now()));
+    // Spaces within what an input method is composing end no word.
+    word.addEventListener("input", (event) => {
+      if (event.isComposing) this.paintSource();
+      else this.take(word.value, performance.now());
+    });
+    word.addEventListener("compositionend", () => this.take(word.value, performance.now()));
     word.addEventListener("paste", (event) => {
       const text = event.clipboardData?.getData("text") ?? "";
       if (!/\s/.test(text.trim())) return;
@@ -509,8 +527,9 @@ class App {
       word.value = "";
     });
     document.addEventListener("keydown", (event) => {
+      if (event.isComposing) return;
       if (event.key === "Escape") this.clear();
-      else if (event.key === "Enter" && event.target === word && !event.isComposing) {
+      else if (event.key === "Enter" && event.target === word) {
         event.preventDefault();
         this.finish();
       }
@@ -566,6 +585,14 @@ class App {
 
   add(word, time = performance.now()) {
     if (this.hasEnded) this.clear();
+    const { words, characters } = this.limits;
+    const length = this.words.reduce((sum, each) => sum + each.length, word.length);
+    if (this.words.length >= words || length > characters) {
+      this.coming = [];
+      this.say(`A sentence has at most ${words} words and ${characters} characters: end it, or begin another.`, true);
+      return;
+    }
+    this.say("");
     this.words.push(word);
     this.paintSource();
     this.pump(time);
@@ -573,32 +600,37 @@ class App {
 
   /** Hand over the words of a text one after the other, as if they were spoken. */
   speak(text, isWhole = /\n\s*$/.test(text)) {
-    const words = text.split(/\s+/).filter(Boolean);
+    if (this.hasEnded) this.clear();
+    this.coming.push(...text.split(/\s+/).filter(Boolean));
     const pause = Number($("pace").value) ? 60_000 / Number($("pace").value) : 0;
     clearTimeout(this.speaker);
     const next = () => {
-      if (words.length) this.add(words.shift());
-      if (words.length) this.speaker = setTimeout(next, pause);
+      if (this.coming.length) this.add(this.coming.shift());
+      if (this.coming.length) this.speaker = setTimeout(next, pause);
       else if (isWhole) this.speaker = setTimeout(() => this.finish(), pause);
     };
     next();
   }
 
   finish() {
-    const field = $("word");
-    const last = field.value.trim();
-    field.value = "";
-    if (last) this.add(last);
-    if (!this.words.length || this.hasEnded) return;
+    clearTimeout(this.speaker);
+    const rest = [...this.coming.splice(0), $("word").value.trim()];
+    $("word").value = "";
+    for (const word of rest) if (word) this.add(word);
+    if (!this.words.length || this.isEnding) return;
     this.hasEnded = true;
-    this.paintSource();
     this.pump(performance.now());
+    this.paintSource();
   }
+
+  /** Whether the end has been handed over, or is on its way; where that failed, it may be again. */
+  get isEnding() { return this.hasEnded && (this.isPumping || this.isEndFed); }
 
   clear() {
     clearTimeout(this.speaker);
     this.stopReplay();
     this.words = [];
+    this.coming = [];
     this.hasEnded = false;
     $("word").value = "";
     this.say("");
@@ -620,7 +652,9 @@ class App {
   /** Translate the same words again, by other systems or settings. */
   restart() {
     clearTimeout(this.later);
-    if (this.cards.some((card) => !card.form.checkValidity())) return;
+    const faulty = this.cards.map((card) => card.faulty()).find(Boolean);
+    if (faulty) return this.say(`${faulty.name.replaceAll("_", " ")}: ${faulty.validationMessage}`, true);
+    this.say("");
     this.stopReplay();
     this.drop();
     this.cards.forEach((card) => card.clear(""));
@@ -649,7 +683,9 @@ class App {
     } catch (error) {
       if (run !== this.run) return;
       this.say(error.message, true);
+      this.hasFailed = true;
       this.drop();
+      this.paintSource();
     } finally {
       if (run === this.run) this.isPumping = false;
     }
@@ -661,7 +697,8 @@ class App {
     const answer = await (await ask("POST", "streams", { systems, idle: IDLE })).json();
     if (run !== this.run) return closeStream(answer.stream);
     this.stream = this.latest = answer.stream;
-    this.say("");
+    if (this.hasFailed) this.say("");
+    this.hasFailed = false;
     answer.systems.forEach((system, index) => this.cards[index].clear(system.title));
   }
 
@@ -723,7 +760,7 @@ class App {
   paintSource() {
     $("words").replaceChildren(...this.words.map((word, index) =>
       element("li", { className: index < this.fed ? "" : "waiting" }, word)));
-    $("end").disabled = this.hasEnded || (!this.words.length && !$("word").value.trim());
+    $("end").disabled = this.isEnding || (!this.words.length && !$("word").value.trim());
     $("clear").disabled = !this.words.length;
     $("word").placeholder = this.words.length ? "" : "Type or paste a sentence";
   }

@@ -154,7 +154,9 @@ def _report(folder: Path) -> Path:
     return out
 
 
-def test_difficulties_are_those_of_the_command_of_its_own(tmp_path: Path) -> None:
+def test_difficulties_are_those_of_the_command_of_its_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of the same words, whatever the tokeniser that the scores are counted by."""
     texts = {
         "a": ["cat", "no"],
@@ -167,9 +169,15 @@ def test_difficulties_are_those_of_the_command_of_its_own(tmp_path: Path) -> Non
     command = [str(tmp_path / "a"), "-r", reference, "-s", str(tmp_path / "s")]
     assert main(["analyze", "difficulty", *command, "--json", alone]) == 0
     out = str(tmp_path / "page.html")
+    capsys.readouterr()
     assert main(["analyze", "report", *command, "--out", out, "--json", page]) == 0
+    assert "learned from only 2 pairs" in " ".join(capsys.readouterr().err.split())
     facts = json.loads(Path(page).read_text(encoding="utf-8"))["difficulty"]
     assert {**facts, "pictures": []} == json.loads(Path(alone).read_text(encoding="utf-8"))
+    links = tmp_path / "links"
+    links.write_text("0-0\n0-0\n", encoding="utf-8")
+    assert main(["analyze", "report", *command, "--out", out, "--alignments", str(links)]) == 0
+    assert "learned from" not in capsys.readouterr().err
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,6 +6,8 @@ import json
 import math
 import re
 import shutil
+import subprocess
+import sys
 import threading
 import warnings
 from collections.abc import Callable, Iterator
@@ -24,6 +26,7 @@ from nmtgrid.cli.app import main
 from nmtgrid.cli.objectives import objectives
 from nmtgrid.metrics.latency import latency
 from nmtgrid.online.policies import WaitK
+from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset
 from nmtgrid.search.translate import TranslationOptions, Translator
 from tests.unit.helpers.tiny_online import toy_home
 from tests.unit.helpers.train_command import SMALL_TRANSFORMER, TINY_MODEL, train
@@ -253,6 +256,37 @@ def test_simultaneous_policies(model: Translator) -> None:
     assert words("wait-k k=1") == words(WaitK(1)) and words("wait-k k=inf")
     with pytest.raises(ConfigError, match="`k` must be"):
         nmtgrid.simultaneous(model, "wait-k k=0")
+
+
+def test_a_guarantee_does_not_hold_with_an_early_exit(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "exits"
+    shutil.copytree(home / "exits", folder)
+    warnings = list[str]()
+    model = nmtgrid.load(folder, device="cpu", warn=warnings.append)
+    early = nmtgrid.early_exit(model, 2)
+    for name, conditions in (("whole", Conditions()), ("early", Conditions(exit="2"))):
+        kept = PolicyPreset(
+            name, "wait-k k=2", "valid", "bleu", 2.0, 0.95, 0.8, conditions, "best",
+            model.loaded.checksum,
+        )  # fmt: skip
+        POLICY_FILE.save(folder, [kept])
+    nmtgrid.simultaneous(model, "whole")
+    nmtgrid.simultaneous(early.with_search(length_penalty=0.5), "early")
+    assert warnings == []
+    nmtgrid.simultaneous(early, "whole")
+    nmtgrid.simultaneous(model, "early")
+    assert len(warnings) == 2
+    assert "`--exit` is 2, not off" in warnings[0] and "`--exit` is off, not 2" in warnings[1]
+
+
+def test_names_are_completed(project: Path) -> None:
+    """Also before any of them has been used, which imports torch."""
+    code = (
+        "import sys, nmtgrid; print({*nmtgrid.__all__} - {*dir(nmtgrid)}, 'torch' in sys.modules)"
+    )
+    command = [sys.executable, "-c", code]
+    shown = subprocess.run(command, cwd=project, capture_output=True, text=True, check=True)
+    assert shown.stdout == "set() False\n"
 
 
 def test_the_files_that_are_to_be_deployed(project: Path, home: Path, tmp_path: Path) -> None:

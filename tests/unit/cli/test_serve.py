@@ -38,7 +38,7 @@ LIMITS = Limits(
     seconds=20, idle=60,
 )  # fmt: skip
 SOURCES = ("Er roltet volend.", "Di biklimu nitont <b>unean</b> tihur!")
-OWN = """import dataclasses
+OWN = """import dataclasses, math
 from nmtgrid.online.policies import Policy
 
 class Always(Policy):
@@ -48,6 +48,11 @@ class Always(Policy):
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Strict(Always):
     share: float
+
+@dataclasses.dataclass(frozen=True)
+class Late(Always):
+    most: float = 0.5
+    longest: float = math.inf
 """
 
 
@@ -415,6 +420,9 @@ def test_policies_of_the_operators_own(home: Path, server: Server) -> None:
     assert strict.descriptions[0]["policies"][-1]["settings"][0]["default"] is None
     with pytest.raises(ConfigError, match="`share` of `Strict` has no default"):
         Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Strict"])
+    # JSON, and so a page, knows no infinity.
+    late = Models({"grid": home / "grid"}, policies=[f"{home / 'own.py'}:Late"]).descriptions
+    assert '"default": "inf"' in json.dumps(late, allow_nan=False)
 
 
 def test_stored_policies(home: Path, tmp_path: Path) -> None:
@@ -833,3 +841,80 @@ def test_in_a_browser(models: Models, tmp_path: Path) -> None:
         _until(lambda: len(server.service.streams) == 0, 90)
         assert page.problems == []
     assert server.end(10)
+
+
+PASTE = """(text => {
+    const clipboardData = new DataTransfer();
+    clipboardData.setData("text", text);
+    const event = { clipboardData, bubbles: true, cancelable: true };
+    document.querySelector("#word").dispatchEvent(new ClipboardEvent("paste", event));
+})"""
+CHANGE = """((name, value) => {
+    const field = document.querySelector(`.system [name=${name}]`);
+    field.value = value;
+    for (const kind of ["input", "change"]) field.dispatchEvent(new Event(kind, { bubbles: true }));
+})"""
+WORDS = "[...document.querySelectorAll('#words li')].map((li) => li.textContent).join(' ')"
+STATUS = "document.querySelector('#status').textContent"
+TITLE = "document.querySelector('.system .title').textContent"
+HAS_ENDED = "!document.querySelector('.system [name=trace]').disabled"
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+def test_pasted_text_in_a_browser(models: Models, tmp_path: Path) -> None:
+    """None of it is lost: not by Enter, not by another paste; a text too long ends at the limit."""
+    server = _serve(models, LIMITS)
+    with browser(tmp_path) as page:
+        page.open(server.url)
+        page.wait("document.querySelectorAll('.system').length == 2")
+        page.evaluate("document.querySelector('#pace').value = '60'")
+        for text in ("a b c", "d e f"):
+            page.evaluate(f"{PASTE}({text!r})")
+        page.type("g\n")
+        page.wait(HAS_ENDED)
+        assert page.evaluate(WORDS) == "a b c d e f g"
+        # The next one begins a sentence of its own.
+        page.evaluate("document.querySelector('#pace').value = '0'")
+        page.evaluate(f"{PASTE}({'b ' * (LIMITS.words + 5)!r})")
+        page.wait(f"{STATUS}.includes('at most {LIMITS.words} words')")
+        page.type("\n")
+        page.wait(f"{HAS_ENDED} && !document.querySelector('.waiting')")
+        assert page.evaluate(WORDS) == " ".join("b" * LIMITS.words)
+        # What an input method composes may have spaces that end no word.
+        page.type("\x1b")
+        page.send("Input.imeSetComposition", text="ni hao", selectionStart=6, selectionEnd=6)
+        assert page.evaluate("document.querySelector('#word').value") == "ni hao"
+        assert page.evaluate(WORDS) == ""
+        page.send("Input.insertText", text="nihao ma")
+        page.wait(f"{WORDS} == 'nihao'")
+        assert page.problems == []
+    assert server.end(10)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="there is no Chromium here")
+def test_settings_and_a_lost_server_in_a_browser(home: Path, tmp_path: Path) -> None:
+    """Numbers between two steps of a field are taken, and what is not says why."""
+    models = Models({"grid": home / "grid"}, policies=["wait-k k=inf"])
+    server = _serve(models, LIMITS)
+    with browser(tmp_path) as page:
+        page.open(server.url)
+        page.wait("document.querySelectorAll('.system').length == 1")
+        page.type("Er roltet ")
+        page.wait(f"{TITLE} == 'wait-k, k = ∞'")
+        page.evaluate(f"{CHANGE}('policy', 'confidence')")
+        page.evaluate(f"{CHANGE}('threshold', '0.83')")
+        page.wait(f"{TITLE} == 'confidence p = 0.83'")
+        page.evaluate(f"{CHANGE}('threshold', '')")
+        page.wait(f"{STATUS}.startsWith('threshold: ')")
+        page.evaluate(f"{CHANGE}('threshold', '0.5')")
+        page.wait(f"{TITLE} == 'confidence p = 0.5' && {STATUS} == ''")
+        assert page.problems == [] and server.end(10)
+        page.type("volend\n")
+        page.wait(f"{STATUS}.includes('does not answer')")
+        assert not page.evaluate(HAS_ENDED)
+        again = Server(Service(models, LIMITS, []), "127.0.0.1", server.server_port)
+        again.begin()
+        page.type("\n")
+        page.wait(HAS_ENDED)
+        assert page.evaluate(f"{WORDS} + {STATUS}") == "Er roltet volend"
+    assert again.end(10)

@@ -178,6 +178,9 @@ def test_an_own_architecture_has_the_name_that_it_is_registered_with(
     known = registry.get("bilstm")
     with pytest.raises(TypeError, match=r"config of 'mine' must be a dataclass.*above class int"):
         zoo.register("mine", "one's own", int, known.make, [])
+    bare = dataclasses.make_dataclass("Bare", [("size", int), ("heads", int), ("depth", int, 3)])
+    with pytest.raises(TypeError, match=r"default for each setting: give one to `size`.*`heads`$"):
+        zoo.register("mine", "one's own", bare, known.make, [])
     zoo.register("mine", "one's own", known.config, known.make, [])
     with pytest.raises(ConfigError, match=r'as `mine`.*`architecture = "mine"`.*BiLSTM'):
         zoo.build("mine", source_vocab_size=9, target_vocab_size=9)

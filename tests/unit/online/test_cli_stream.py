@@ -106,6 +106,14 @@ def test_traces_say_when_it_was_read(stream: Stream, tmp_path: Path) -> None:
         whole = len(trace.source) + 1
         expected = [min(3 + t, whole) for t in range(len(trace.target) + 1)]
         assert trace.reads == (expected if trace.source else [])
+        if not trace.source:
+            continue
+        # Shares of what had been read.
+        assert trace.alignment is not None
+        assert trace.alignment.sum(1) == pytest.approx([1.0] * len(expected), abs=1e-3)
+        assert all(
+            not row[reads:].any() for row, reads in zip(trace.alignment, expected, strict=True)
+        )
 
     # An agent decides.
     arguments = "--finish-reading", "--json", tmp_path / "r.json"

@@ -105,6 +105,8 @@ def test_words_are_final_with_their_last_unit() -> None:
     assert stream.is_finished and stream.end() == []
     with pytest.raises(ConfigError, match=r"The line has ended\. Call `begin\(\)`"):
         stream.read("f")
+    with pytest.raises(ConfigError, match=r"`f g` is more than one word\. Hand over its words"):
+        _stream(2).read("f g")
     with pytest.raises(TypeError, match="word must be a string, but is None"):
         stream.read(None)  # type: ignore[arg-type]
     result = stream.hypothesis()
