@@ -319,7 +319,7 @@ QUESTIONS = (
                     ),
                 ),
                 "Test BLEU, beam 5, and parameters; \\* differs significantly from Pervasive "
-                "Attention (p < 0.05).",
+                "Attention (p < 0.05 in every seed).",
             ),
             Table(
                 (
