@@ -44,6 +44,7 @@ from nmtgrid.search.api import (
 from nmtgrid.search.constraints import ForbidEnd, Rules
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.search.precision import check_stream_precision
+from nmtgrid.search.steps import Averaged
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import Translator
 from nmtgrid.text.incremental import IncrementalDetokenizer, IncrementalPieces
@@ -93,7 +94,7 @@ class TokenStream(WrittenTokens):
         self._columns = 0
         self._source_has_ended = self._is_considered = self._is_fed = False
         # What would be written next, with the columns that there are; None: not computed.
-        self._proposed: engine.Averaged | None = None
+        self._proposed: Averaged | None = None
         if halt is not None:
             self.exits, self._num_exits = [], models[0].traits.num_exits
         if align:
@@ -149,7 +150,7 @@ class TokenStream(WrittenTokens):
         proposal = Proposal(step, self._first, reads, *self._propose())
         return not bool(self._agent.writes(proposal))
 
-    def _propose(self) -> engine.Averaged:
+    def _propose(self) -> Averaged:
         """Return what the models would write next with the columns that there are."""
         if not self._is_fed:
             last = self._last_token()
@@ -160,7 +161,7 @@ class TokenStream(WrittenTokens):
             align = self._align or self._agent.wants_alignment
             steps = [model.propose(state, reads, align=align) for model, state in self._pairs()]
             self._states = [step.state for step in steps]
-            self._proposed = engine.Averaged.of(steps)
+            self._proposed = Averaged.of(steps)
         return self._proposed
 
     def _reading(self) -> Tensor:
@@ -200,11 +201,11 @@ class TokenStream(WrittenTokens):
         steps = [self._step(model, last, state) for model, state in self._pairs()]
         self._states = [step.state for step in steps]
         # An ensemble averages probabilities, as the batched search does.
-        averaged = engine.Averaged.of(steps)
+        averaged = Averaged.of(steps)
         self._keep_alignment(averaged)
         return averaged.log_probabilities
 
-    def _keep_alignment(self, predicted: engine.Averaged) -> None:
+    def _keep_alignment(self, predicted: Averaged) -> None:
         if self.alignments is not None and predicted.alignment is not None:
             self.alignments.append(predicted.alignment[0, : self._columns].cpu())
 

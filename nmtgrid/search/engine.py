@@ -38,8 +38,7 @@ from nmtgrid.search.beams import (
 from nmtgrid.search.constraints import Constraint, ForbidEnd, Rules
 from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch
 from nmtgrid.search.select import is_on_cpu
-from nmtgrid.search.steps import Averaged as Averaged
-from nmtgrid.search.steps import SearchStep
+from nmtgrid.search.steps import Averaged, SearchStep
 from nmtgrid.search.verified import VerifiedSearch, check_verified
 
 _CHECK_EVERY = 4
