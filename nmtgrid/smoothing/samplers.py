@@ -42,15 +42,22 @@ class Choices:
 
         Special symbols, the unknown token's too, are never among them.
         """
-        if vocabulary == "all" and size > _SPECIAL:
-            types = torch.arange(_SPECIAL, size, device=batch.target_output.device)[None]
-            return cls(types, torch.full_like(types[:, 0], size - _SPECIAL))
-        texts = torch.cat([text.flatten(1) for text in _references(batch)], 1)
-        return cls._by_row(texts if vocabulary == "references" else texts.flatten()[None])
+        device = batch.target_output.device
+        if vocabulary == "all":
+            types = torch.arange(_SPECIAL, size, device=device)[None]
+        elif vocabulary == "batch":
+            types = torch.cat([text.flatten() for text in _references(batch)]).unique()
+            types = types[types >= _SPECIAL][None]
+        else:
+            return cls._by_row(torch.cat([text.flatten(1) for text in _references(batch)], 1))
+        count = torch.full((1,), types.shape[1], device=device)
+        if not types.shape[1]:  # references of unknown tokens alone; a column must be there
+            types = torch.full((1, 1), _NONE, device=device)
+        return cls(types, count)
 
     @classmethod
     def _by_row(cls, texts: Tensor) -> Choices:
-        """Return the distinct types of each row of texts [B, N], in at least one column."""
+        """Return the distinct types of each row of texts [B, N]."""
         # Sort, mark repetitions, sort again: distinct types first, padding last, no loop.
         rising = texts.masked_fill(texts < _SPECIAL, _NONE).sort(1).values
         is_new = torch.ones_like(rising, dtype=torch.bool)
