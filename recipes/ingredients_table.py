@@ -42,8 +42,8 @@ def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:
 def _p_values(models: Sequence[Path]) -> str:
     """Return the p-value of BLEU against the step before, of each seed; nothing for the first."""
     compared = [model / "compare.json" for model in models]
-    values = [p_values(path) for path in compared if path.is_file()]
-    return ", ".join(f"{p:.3f}" for [p] in map(dict.values, values))
+    values = [p for path in compared if path.is_file() for p in p_values(path).values()]
+    return ", ".join(f"{p:.3f}" for p in values)
 
 
 def _ensemble(path: Path, seeds: Sequence[str]) -> Row:

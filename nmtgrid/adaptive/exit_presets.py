@@ -154,9 +154,7 @@ def early_exit(model: Translator, exit: str | int) -> Translator:
         raise TypeError(f"model must be what `nmtgrid.load` returns, but is {model!r}.")
     if not isinstance(exit, (str, int)) or isinstance(exit, bool):
         raise TypeError(f"exit must be a block number or a text as 'verified', but is {exit!r}.")
-    early = model.with_halt(halt_of(str(exit), model.loaded, model.warn))
-    early.exit = str(exit)
-    return early
+    return model.with_halt(halt_of(str(exit), model.loaded, model.warn), str(exit))
 
 
 def verified_of(choice: str) -> Verified:

@@ -18,6 +18,7 @@ from nmtgrid.analysis.section import (
     Section,
     Table,
     format_interval,
+    format_signed,
     read_result_file,
 )
 from nmtgrid.analysis.systems import corpus_title, shared_corpus
@@ -498,7 +499,7 @@ def area_table(areas: Sequence[CurveArea]) -> Table:
 
 def _cells(row: CurveArea, baselines: bool) -> list[Cell]:
     p_value = None if row.p_value is None else f"{row.p_value:.3f}"
-    difference = None if row.difference is None else f"{row.difference:+.2f}".replace("-", "−")
+    difference = None if row.difference is None else format_signed(row.difference, 2)
     ends = (row.low, row.high)
     baseline = [row.baseline or row.system] if baselines else []
     interval = format_interval(row.interval, 2, "+")

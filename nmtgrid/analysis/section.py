@@ -97,8 +97,13 @@ def format_interval(interval: Interval | None, digits: int = 1, sign: str = "") 
     """Return an interval for people: [1.0, 2.5]; `sign` `+` shows that of positive ends too."""
     if interval is None:
         return None
-    low, high = (f"{end:{sign}.{digits}f}".replace("-", "−") for end in interval)
+    low, high = (format_signed(end, digits, sign) for end in interval)
     return f"[{low}, {high}]"
+
+
+def format_signed(value: float, digits: int, sign: str = "+") -> str:
+    """Return a number for people with the minus of print; see `format_interval`."""
+    return f"{value:{sign}.{digits}f}".replace("-", "−")
 
 
 def format_cell(cell: Cell, digits: int = 2) -> str:

@@ -276,13 +276,14 @@ class Translator:
         """
         return [translation.text for translation in self.translations(lines, prefixes=prefixes)]
 
-    def with_halt(self, halt: Halt | Verified | None) -> Translator:
+    def with_halt(self, halt: Halt | Verified | None, exit: str) -> Translator:
         """Return a translator whose tokens leave the decoder as `halt` says (None: never early).
 
-        Models and text are shared. Raises ConfigError where the models or the search do not fit.
+        `exit` is the choice that `halt` was made of. Models and text are shared. Raises ConfigError
+        where the models or the search do not fit.
         """
         other = copy.copy(self)
-        other.halt = halt
+        other.halt, other.exit = halt, exit
         engine.check(self.models, self.plan, self.options.replace_unknown, halt=halt)
         check_precision(self.precision, self.device, halt, self.warn)
         return other

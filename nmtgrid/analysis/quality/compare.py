@@ -15,7 +15,15 @@ import numpy
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
 from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, digits_of, title_of
 from nmtgrid.analysis.quality.words import differing, examples, word_accuracy
-from nmtgrid.analysis.section import Cell, Picture, Section, Table, format_interval, percent
+from nmtgrid.analysis.section import (
+    Cell,
+    Picture,
+    Section,
+    Table,
+    format_interval,
+    format_signed,
+    percent,
+)
 from nmtgrid.metrics import bootstrap
 from nmtgrid.metrics.bootstrap import ROUNDING
 from nmtgrid.metrics.quality import SEED, MetricName, TestName, mean_of_samples
@@ -253,7 +261,7 @@ def _verdict(
     for row, other in zip(tests[0]["metrics"][1:], others, strict=True):
         change = other["difference"] if own >= first else -other["difference"]
         chance = "identical" if other["p_value"] is None else f"p = {other['p_value']:.4f}"
-        by = f"{change:+.{digits_of(row['metric'])}f}".replace("-", "−")
+        by = format_signed(change, digits_of(row["metric"]))
         facts.append(f"{title_of(row['metric'])} {by}, {chance}")
     if tested["p_value"] < _SIGNIFICANT:
         difference = f"{better} is better than {worse} by {high - low:.2f} BLEU"
@@ -316,9 +324,7 @@ def _test_table(
             p_value = None if tested["p_value"] is None else f"{tested['p_value']:.4f}"
             p_value = "identical" if tested["identical"] else p_value
             change = tested["difference"]
-            cells: list[Cell] = [
-                None if change is None else f"{change:+.{digits}f}".replace("-", "−")
-            ]
+            cells: list[Cell] = [None if change is None else format_signed(change, digits)]
             if has_intervals:
                 interval = format_interval(tested["difference_interval_95"], digits, "+")
                 cells = [tested["bootstrap_mean"], tested["interval_95"], *cells, interval]

@@ -157,21 +157,20 @@ def open_text(path: str | Path, meter: Meter | None = None) -> Iterator[IO[bytes
 
     `meter` counts what is read. Raises InputError when it is missing or cannot be read.
     """
+    source: str | Path | int = path
     if str(path) == STANDARD:
         if sys.stdin is None:
             raise InputError("standard input is closed.", "Name a file.", path=path)
         stdin = sys.stdin.buffer
-        is_file = isinstance(stdin, io.BufferedReader) and isinstance(stdin.raw, io.FileIO)
-        if meter is None or not is_file:
-            yield unpack(stdin, path) if isinstance(stdin, io.BufferedReader) else stdin
+        if not isinstance(stdin, io.BufferedReader):
+            yield stdin
             return
+        if meter is None or not isinstance(stdin.raw, io.FileIO):
+            yield unpack(stdin, path)
+            return
+        source = stdin.fileno()
     try:
-        if meter is None:
-            raw = io.FileIO(path)
-        elif str(path) == STANDARD:
-            raw = _MeteredFile(sys.stdin.fileno(), closefd=False)
-        else:
-            raw = _MeteredFile(path)
+        raw = io.FileIO(source) if meter is None else _MeteredFile(source, closefd=source is path)
     except FileNotFoundError as fault:
         raise InputError("there is no such file.", "Check the name.", path=path) from fault
     except IsADirectoryError as fault:

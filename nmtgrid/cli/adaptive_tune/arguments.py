@@ -229,8 +229,8 @@ def _name_fault(name: str | None) -> ConfigError | None:
     return None
 
 
-def check_decoder(arguments: AdaptiveTuneArguments, mechanism: str, exits: int) -> None:
-    """Raise ConfigError for what has no effect with an exit mechanism or a number of exits."""
+def check_decoder(arguments: AdaptiveTuneArguments, exits: int, *, has_thresholds: bool) -> None:
+    """Raise ConfigError for what has no effect with a number of exits, or without thresholds."""
     faults = []
     if arguments.budget > exits - 1:
         faults.append(
@@ -238,5 +238,4 @@ def check_decoder(arguments: AdaptiveTuneArguments, mechanism: str, exits: int) 
             f"{arguments.budget:g}: the decoder has {exits} blocks, so that average exits are from "
             f"1 to {exits}."
         )
-    has_thresholds = mechanism not in ("multinomial", "sequence")
     check_rules(arguments, () if has_thresholds else _PREDICTED_RULES, faults)

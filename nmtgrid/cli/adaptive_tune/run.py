@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from nmtgrid.adaptive.exit_presets import EXIT_FILE, ExitPreset, save_exits
-from nmtgrid.adaptive.halting import FixedExit, RandomExit, check_halt, halt_by
+from nmtgrid.adaptive.halting import FixedExit, RandomExit, Thresholds, check_halt, halt_by
 from nmtgrid.adaptive.measure import (
     Decoded,
     DecodeSetup,
@@ -74,8 +74,9 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         model = with_exits(full.model)
         own, count = model.traits.halting, model.traits.num_exits
         mechanism = arguments.mechanism or ("confidence" if own == "none" else own)
-        check_halt(halt_by(mechanism, (0.5,) * (count - 1)), model)
-        check_decoder(arguments, mechanism, count)
+        halt = halt_by(mechanism, (0.5,) * (count - 1))
+        check_halt(halt, model)
+        check_decoder(arguments, count, has_thresholds=isinstance(halt, Thresholds))
         budgets = Budgets(arguments.budget, count)
         report = Report(arguments, arguments.name or mechanism, mechanism, budgets)
         samples = [
