@@ -1,8 +1,9 @@
 """Which threshold of a trained policy and which k of wait-k lag alike, for figure 4.16.
 
-python -m recipes.nearest_points AGENT WAIT-K
-    Prints the threshold, the k and a sentence on both; AGENT and WAIT-K are the `results.json` that
-    `nmtgrid online-eval --out` wrote.
+python -m recipes.nearest_points AGENT WAIT-7 OFFLINE
+    Prints the threshold and k of the agent and of the model for wait-7 that lag alike, the k with
+    which the offline model lags most like that agent, and a sentence on all three. AGENT, WAIT-7
+    and OFFLINE are the `results.json` that `nmtgrid online-eval --out` wrote.
 """
 
 from __future__ import annotations
@@ -33,13 +34,15 @@ def _describe(row: Row) -> str:
 
 
 def main(files: Sequence[str]) -> None:
-    """Print the settings of two result files."""
-    agent, waits = (read_json(Path(file))["settings"] for file in files)
+    """Print the settings of three result files."""
+    agent, waits, offline = (read_json(Path(file))["settings"] for file in files)
     ours, theirs = nearest(agent, waits)
-    threshold, k = f"{ours['threshold']:g}", f"{theirs['k']:g}"
+    _, untrained = nearest([ours], offline)
+    threshold, k, offline_k = f"{ours['threshold']:g}", f"{theirs['k']:g}", f"{untrained['k']:g}"
     print(
-        f"{threshold} {k} The agent at {threshold}: {_describe(ours)}. "
-        f"Wait-7 at k = {k}: {_describe(theirs)}."
+        f"{threshold} {k} {offline_k} The agent at {threshold}: {_describe(ours)}. "
+        f"Wait-7 at k = {k}: {_describe(theirs)}. "
+        f"The offline model at k = {offline_k}: {_describe(untrained)}."
     )
 
 

@@ -39,8 +39,8 @@
 # corpus, 40 updates, fewer of each list. Existing results are kept.
 # Table 4.2 has the p-value of each seed (paired bootstrap, 1,000 samples). Figures 4.9 to 4.13 compare each model with
 # the wait-k curve of the first: mean difference in BLEU at equal latency, with a paired bootstrap
-# (`nmtgrid online-eval --baseline`). Figure 4.14 compares each agent so with wait-k of the same weights,
-# and without a bootstrap with the model that it began from.
+# (`nmtgrid online-eval --baseline`). Figure 4.14 compares each agent so with wait-k of the same weights
+# and with that of the model that it began from.
 # CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -359,23 +359,24 @@ agent_and_wait_7() {
     evaluate tf-k7 --k "$K,inf"
 }
 
-# Set THRESHOLD of the agent and WAIT, the k of wait-7, to the two whose lagging is nearest; NOTE tells them.
+# Set THRESHOLD of the agent and WAIT, the k of wait-7, to the two whose lagging is nearest, and OFFLINE_WAIT to the k
+# with which the offline model lags most like that agent; NOTE tells them.
 operating_points() {
-    THRESHOLD=0.2 WAIT=5 NOTE=""
+    THRESHOLD=0.2 WAIT=5 OFFLINE_WAIT=5 NOTE=""
     if [ "$DRY_RUN" != 0 ]; then return; fi
-    read -r THRESHOLD WAIT NOTE < <(
+    read -r THRESHOLD WAIT OFFLINE_WAIT NOTE < <(
         python "$PROJECT/recipes/nearest_points.py" \
-            "$HERE/eval/"{"$NAME","tf-k7"}"-seed$SEED/results.json"
+            "$HERE/eval/"{"$NAME","tf-k7","pa-uni-inf"}"-seed$SEED/results.json"
     )
 }
 
 figure_4_16() {
-    local THRESHOLD WAIT NOTE
+    local THRESHOLD WAIT OFFLINE_WAIT NOTE
     agent_and_wait_7
     operating_points
     by_difficulty 4.16 "offline=$HERE/eval/pa-uni-inf-seed$SEED/k-inf.txt" \
         "agent=$HERE/eval/$NAME-seed$SEED/threshold-$THRESHOLD.txt" \
-        "offline-wait-k=$HERE/eval/pa-uni-inf-seed$SEED/k-$WAIT.txt" \
+        "offline-wait-k=$HERE/eval/pa-uni-inf-seed$SEED/k-$OFFLINE_WAIT.txt" \
         "wait-7=$HERE/eval/tf-k7-seed$SEED/k-$WAIT.txt"
 }
 

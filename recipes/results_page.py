@@ -248,11 +248,16 @@ def _published(figures: Mapping[str, Any]) -> str:
 
 
 def curves() -> dict[str, Row]:
-    """Return the published curves of figures 4.12 to 4.14, a row for each point."""
-    rows: dict[str, list[list[Any]]] = {"figure-4.12": [], "figure-4.13": [], "figure-4.14": []}
+    """Return the published curves of figures 4.11 to 4.14, a row for each point."""
+    wait_k = {
+        "iwslt14-de-en": "figure-4.12", "iwslt15-en-vi": "figure-4.12",
+        "iwslt14-en-de": "figure-4.11", "iwslt15-vi-en": "figure-4.11",
+        "wmt15-de-en": "figure-4.13",
+    }  # fmt: skip
+    rows: dict[str, list[list[Any]]] = {name: [] for name in (*wait_k.values(), "figure-4.14")}
     for curve in CURVES:
-        wait_k = "figure-4.13" if curve.data.startswith("wmt15") else "figure-4.12"
-        rows[wait_k if curve.policy == "wait-k" else "figure-4.14"] += [
+        figure = wait_k[curve.data] if curve.policy == "wait-k" else "figure-4.14"
+        rows[figure] += [
             [curve.data, curve.label, curve.source, *figures]
             for figures in ((point.setting, point.bleu, point.al) for point in curve.points)
         ]
