@@ -394,6 +394,8 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
 
 
 ALL = "all"
+USUAL_K = 3
+"""The k of wait-k where it is named without one; its class has no default."""
 _MAY_BE_INFINITE = ("k", "n", "mask")
 """Names of settings that may be infinite where they are swept."""
 _COUNTING = ("wait-k", "local-agreement", "hold-n", "re-translation")
@@ -440,7 +442,7 @@ def policy_settings(name: str) -> list[PolicySetting]:
     kinds = {bool: "switch", int: "whole", float: "number"}
     settings = []
     for key, hint in sorted(_settings_of(policy).items(), key=lambda field: field[0] != sweep):
-        default = _default(policy, key) if (key, name) != ("k", "wait-k") else 3
+        default = USUAL_K if (name, key) == ("wait-k", "k") else _default(policy, key)
         if default == math.inf:  # which JSON does not have
             default = "inf"
         infinite = key == sweep and key in _MAY_BE_INFINITE
