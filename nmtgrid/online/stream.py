@@ -25,20 +25,12 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import shortened
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import token_delays, word_delays
-from nmtgrid.models.api import Step, TranslationModel, check_step, with_exits
+from nmtgrid.models.api import Halt, Step, TranslationModel, Verified, check_step, with_exits
 from nmtgrid.online.policies import Bounded
 from nmtgrid.online.policy_presets import Conditions, choose_policy
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream, WrittenTokens
 from nmtgrid.search import engine
-from nmtgrid.search.api import (
-    Agent,
-    Halt,
-    Hypothesis,
-    Proposal,
-    SearchPlan,
-    Translation,
-    Verified,
-)
+from nmtgrid.search.api import Agent, Hypothesis, Proposal, SearchPlan, Translation
 from nmtgrid.search.constraints import ForbidEnd, Rules
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.search.precision import check_stream_precision

@@ -25,8 +25,8 @@ from nmtgrid.base.devices import without_gradients
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.base.rows import is_token, repeat, take
-from nmtgrid.models.api import TranslationModel, check_step, with_exits
-from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
+from nmtgrid.models.api import Halt, TranslationModel, Verified, check_step, with_exits
+from nmtgrid.search.api import Agent, Hypothesis, Proposal, SearchPlan
 from nmtgrid.search.beams import (
     FinishedHypotheses,
     Groups,

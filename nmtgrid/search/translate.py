@@ -33,10 +33,10 @@ from nmtgrid.base.spans import plural, shortened
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.data.batches import collate, cut_by_length, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Halt, TranslationModel, Verified
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
-from nmtgrid.search.api import Halt, Hypothesis, SearchPlan, Translation, Verified
+from nmtgrid.search.api import Hypothesis, SearchPlan, Translation
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.forced import forced_log_probabilities

@@ -38,11 +38,11 @@ from nmtgrid.cli.options import (
 from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit, Split
 from nmtgrid.metrics.quality import bleu, caption_scores, chrf, ter, tokenizer
-from nmtgrid.models.api import with_exits
+from nmtgrid.models.api import Halt, Verified, with_exits
 from nmtgrid.models.card import CARD, ScoreRecord, update_card
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
-from nmtgrid.search.api import BlockCount, Halt, SearchPlan, Translation, Verified
+from nmtgrid.search.api import BlockCount, SearchPlan, Translation
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import (
