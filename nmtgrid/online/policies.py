@@ -118,8 +118,9 @@ class Policy(Agent, CheckedSettings):
         if _is_built_in(self):
             return self.decide(proposal)
         return _checked(
-            self, "decide", "bools", proposal.step, proposal.reads, lambda: self.decide(proposal)
-        ).bool()
+            self, "decide", proposal.step, proposal.reads, lambda: self.decide(proposal),
+            are_bools=True,
+        ).bool()  # fmt: skip
 
 
 def _is_built_in(policy: Agent) -> bool:
@@ -128,12 +129,19 @@ def _is_built_in(policy: Agent) -> bool:
 
 
 def _checked(
-    policy: Agent, method: str, what: str, step: int, rows: Tensor, call: Callable[[], Tensor]
+    policy: Agent,
+    method: str,
+    step: int,
+    rows: Tensor,
+    call: Callable[[], Tensor],
+    *,
+    are_bools: bool = False,
 ) -> Tensor:
     """Return what a method of a user-defined policy returns: a tensor [R] like `rows`.
 
-    `what` are its values, "bools" or "whole numbers". Raises ConfigError that names the policy and
-    the token if the method fails or returns something else.
+    Its values are whole numbers, or with `are_bools` bools, for which whole numbers may stand.
+    Raises ConfigError that names the policy and the token if the method fails or returns something
+    else.
     """
     name = type(policy).__name__
     try:
@@ -150,13 +158,14 @@ def _checked(
         not is_tensor
         or result.shape != rows.shape
         or result.is_floating_point()
-        or (what != "bools" and result.dtype == torch.bool)
+        or (not are_bools and result.dtype == torch.bool)
     ):
+        values = "bools" if are_bools else "whole numbers"
         returned = type(result).__name__
         if is_tensor:
             returned = f"{list(result.shape)} of {str(result.dtype).removeprefix('torch.')}"
         raise ConfigError(
-            f"`{method}` of the reading policy `{name}` must return a tensor of {what} "
+            f"`{method}` of the reading policy `{name}` must return a tensor of {values} "
             f"{list(rows.shape)}, one for each row, but returned {returned}."
         )
     return result
@@ -376,7 +385,7 @@ class Bounded(Agent):
         if _is_built_in(agent):
             return torch.maximum(agent.next_reads(step, sentence, reads, lengths, rho), least)
         policy_reads = _checked(
-            agent, "next_reads", "whole numbers", step, reads,
+            agent, "next_reads", step, reads,
             lambda: agent.next_reads(step, sentence, reads, lengths, rho),
         )  # fmt: skip
         # Reads never shrink, and after the source's end there is nothing to read.

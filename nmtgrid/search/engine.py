@@ -33,7 +33,7 @@ from nmtgrid.search.beams import (
     PrefixTree,
     Rows,
     StepResult,
-    advance,
+    write_tokens,
 )
 from nmtgrid.search.constraints import Constraint, ForbidEnd, Rules
 from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch
@@ -363,7 +363,7 @@ class SearchRun:
         if self.rows.reads is not None:
             self.tree.reads.append(self.rows.reads)
         log_probabilities = self._constrain(predicted.log_probabilities, step, sentence)
-        return advance(
+        return write_tokens(
             self.plan, self.select, log_probabilities, predicted.alignment, self.rows,
             self.groups, step,
         )  # fmt: skip
