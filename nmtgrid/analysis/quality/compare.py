@@ -127,9 +127,7 @@ def comparison_section(
     `frequencies` of words in training text, by number (`words.frequencies_in`), put words into
     buckets in place of those in the references.
     """
-    # TER is slow, and computed where it is asked for.
-    has_score = [name for name, kind in MEASURE_KINDS.items() if kind.scorer is not None]
-    metrics = [name for name in has_score if options.ter or name != "ter"]
+    metrics = _metrics(options)
     scores = corpus_scores(evaluation, metrics)
     others = corpus_scores(evaluation, list(evaluation.segment_scores))
     tested = [*metrics, *others]
@@ -179,6 +177,12 @@ def comparison_section(
         evaluation.corpus,
         _finding(evaluation, scores["bleu"], tests, options),
     )
+
+
+def _metrics(options: ComparisonOptions) -> list[str]:
+    """Return the measures that have corpus scores; TER is slow, and only where it is asked for."""
+    metrics = [name for name, kind in MEASURE_KINDS.items() if kind.scorer is not None]
+    return [name for name in metrics if options.ter or name != "ter"]
 
 
 def _scores(
