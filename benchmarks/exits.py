@@ -26,8 +26,8 @@ from benchmarks.timing import Clock, Row, Workload, facts
 from nmtgrid.adaptive.halting import GivenExits
 from nmtgrid.base.io.atomic import write_json
 from nmtgrid.models import zoo
-from nmtgrid.models.api import TranslationModel
-from nmtgrid.search.api import Halt, SearchPlan
+from nmtgrid.models.api import Halt, TranslationModel
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import END
 

@@ -45,9 +45,9 @@ from nmtgrid.base.devices import keep_memory
 from nmtgrid.base.io.atomic import folder_name, split_label
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Dataset
-from nmtgrid.models.api import ExitModel, with_exits
+from nmtgrid.models.api import ExitModel, Verified, with_exits
 from nmtgrid.models.directory import load_model
-from nmtgrid.search.api import SearchPlan, Verified
+from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.forced import forced_log_probabilities
 from nmtgrid.search.precision import prepare
 

@@ -24,9 +24,9 @@ from nmtgrid.base.io.workers import chunks
 from nmtgrid.data.batches import collate
 from nmtgrid.data.dataset import Split
 from nmtgrid.metrics.quality import bleu
-from nmtgrid.models.api import Needs, TranslationModel
+from nmtgrid.models.api import Needs, TranslationModel, Verified
 from nmtgrid.search import engine
-from nmtgrid.search.api import Hypothesis, SearchPlan, Verified, VerifiedPass
+from nmtgrid.search.api import Hypothesis, SearchPlan, VerifiedPass
 from nmtgrid.text.pipeline import Pipeline
 from nmtgrid.text.scripts import bleu_tokenizer
 

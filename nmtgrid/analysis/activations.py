@@ -31,8 +31,8 @@ from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.data.batches import Pairs
-from nmtgrid.layers.probes import hooked
-from nmtgrid.models.api import PredictionSites, ProbePoint, TranslationModel
+from nmtgrid.layers.probes import ProbePoint, hooked
+from nmtgrid.models.api import PredictionSites, TranslationModel
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import dataclasses
 import statistics
 import types
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy
 from numpy.typing import NDArray
@@ -20,10 +20,12 @@ from sacrebleu.metrics.chrf import CHRF
 from sacrebleu.metrics.ter import TER
 from sacrebleu.significance import estimate_ci
 
-from nmtgrid.base.errors import InputError
+from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.metrics.cider import Cider
 
 MetricName = Literal["bleu", "chrf", "ter"]
+ScorerName = Literal[MetricName, "mean"]
+"""A metric, or the mean of what another program gave each sentence."""
 TestName = Literal["bootstrap", "randomisation"]
 SEED = 12345
 """SacreBLEU's own."""
@@ -117,6 +119,10 @@ def caption_scores(captions: Sequence[str], references: Sequence[Sequence[str]])
 
 
 def _metric(name: MetricName, tokenize: str, lowercase: bool) -> Any:
+    if name not in get_args(MetricName):
+        raise ConfigError(
+            f"There is no metric `{name}`.", f"There are {', '.join(get_args(MetricName))}."
+        )
     if name == "bleu":
         # `force`: that tokenised text looks tokenised is intended here, not worth a warning.
         return BLEU(tokenize=tokenize, lowercase=lowercase, force=True)
@@ -171,14 +177,13 @@ def ter_counts(
 class Scorer:
     """Turns sums of a metric's counts (of `ngrams`, `ter_counts`) into scores in percent.
 
-    Under another name than a metric's it makes means of them: sums are of what another program gave
-    each sentence, and of sentences.
+    As `mean` it makes means of them: sums are of what another program gave each sentence, and of
+    sentences.
     """
 
-    def __init__(self, name: str, tokenize: str = "13a", lowercase: bool = False) -> None:
-        self._metric: Any = _Mean()
-        if name in get_args(MetricName):
-            self._metric = _metric(cast(MetricName, name), tokenize, lowercase)
+    def __init__(self, name: ScorerName, tokenize: str = "13a", lowercase: bool = False) -> None:
+        """Raise ConfigError for an unknown name."""
+        self._metric: Any = _Mean() if name == "mean" else _metric(name, tokenize, lowercase)
         self._metric.num_refs = 1
         self.signature = str(self._metric.get_signature())
 

@@ -25,7 +25,7 @@ from nmtgrid.base.rows import host_values, ragged_positions
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.kernels.linear import linear
-from nmtgrid.layers.probes import ProbePoint as ProbePoint
+from nmtgrid.layers.probes import ProbePoint
 
 AlignmentKind = Literal["weights", "energies"]
 """What soft alignments hold: shares of the source tokens, or what each adds to a score."""

@@ -141,13 +141,13 @@ def calibrate(
     guarantee: Guarantee,
     latency: Callable[[Sequence[Sentence], Decoded], float],
     seed: int = 1,
-    advance: Callable[[str, Setting, int], None] = lambda stage, setting, lines: None,
+    on_progress: Callable[[str, Setting, int], None] = lambda stage, setting, lines: None,
     language: str = "",
 ) -> Calibrated:
     """Return the results of the settings; offline ones are not candidates.
 
-    `latency` gives the mean latency of a decoding, `seed` the random halves, and `advance` receives
-    the stage ("ordering" or "testing") with each batch's setting and number of sentences;
+    `latency` gives the mean latency of a decoding, `seed` the random halves, and `on_progress`
+    receives the stage ("ordering" or "testing") with each batch's setting and number of sentences;
     `language` is the target. Raises ConfigError if there are too few sentences for any candidate to
     pass.
     """
@@ -157,7 +157,7 @@ def calibrate(
 
     def decode(stage: str, setting: Setting, half: Sequence[Sentence]) -> Decoded:
         def count(setting: Setting, lines: int, tokens: int) -> None:
-            advance(stage, setting, lines)
+            on_progress(stage, setting, lines)
 
         (decoded,) = decoder.run(half, [setting], count)
         return decoded

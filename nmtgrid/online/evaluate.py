@@ -329,11 +329,11 @@ class OnlineDecoder:
         self,
         sentences: Sequence[Sentence],
         settings: Sequence[Setting],
-        advance: Callable[[Setting, int, int], None] = lambda setting, lines, tokens: None,
+        on_progress: Callable[[Setting, int, int], None] = lambda setting, lines, tokens: None,
     ) -> Iterator[Decoded]:
         """Yield the translations with each setting, in the order of the settings.
 
-        `advance` receives the sentences and target tokens of each batch. The oracle's costs are
+        `on_progress` receives the sentences and target tokens of each batch. The oracle's costs are
         computed once for all its settings.
         """
         weights = [setting.value for setting in settings if setting.policy == "oracle"]
@@ -345,7 +345,7 @@ class OnlineDecoder:
                 paths_of = paths_of or self.oracle(sentences, weights)
                 paths = paths_of[setting.value]
             started = time.perf_counter()
-            outcomes = self._decode(sentences, setting, paths, advance)
+            outcomes = self._decode(sentences, setting, paths, on_progress)
             yield Decoded(setting, outcomes, time.perf_counter() - started, self.is_timed)
 
     @torch.no_grad()
@@ -375,7 +375,7 @@ class OnlineDecoder:
         sentences: Sequence[Sentence],
         setting: Setting,
         paths: dict[int, list[int]],
-        advance: Callable[[Setting, int, int], None],
+        on_progress: Callable[[Setting, int, int], None],
     ) -> list[Outcome]:
         pieces_of = [sentence.pieces() for sentence in sentences]
         pieces = [piece for parts in pieces_of for piece in parts]
@@ -383,7 +383,7 @@ class OnlineDecoder:
         if setting.policy != "oracle" and not setting.is_offline:
             policy = setting.make(self.finish_reading)
         if isinstance(policy, PrefixPolicy):
-            translations = self._retranslate(pieces, policy, setting, advance)
+            translations = self._retranslate(pieces, policy, setting, on_progress)
         else:
             paths_of = {
                 (piece.line, piece.piece): path
@@ -391,9 +391,9 @@ class OnlineDecoder:
                 if paths and any(piece.source for piece in parts)
                 for piece, path in zip(parts, cut_path(paths[parts[0].line], parts), strict=True)
             }
-            translations = self._search(pieces, policy, paths_of, setting, advance)
+            translations = self._search(pieces, policy, paths_of, setting, on_progress)
         # Empty sources are not decoded, but count as done.
-        advance(setting, sum(not sentence.source for sentence in sentences), 0)
+        on_progress(setting, sum(not sentence.source for sentence in sentences), 0)
         return [self._outcome(parts, translations) for parts in pieces_of]
 
     def _search(
@@ -402,7 +402,7 @@ class OnlineDecoder:
         policy: Agent | None,
         paths_of: Mapping[tuple[int, int], list[int]],
         setting: Setting,
-        advance: Callable[[Setting, int, int], None],
+        on_progress: Callable[[Setting, int, int], None],
     ) -> dict[tuple[int, int], PrefixTranslation]:
         translations: dict[tuple[int, int], PrefixTranslation] = {}
         translator = self.translator
@@ -430,7 +430,7 @@ class OnlineDecoder:
                 hypothesis = dataclasses.replace(best, reads=reads)
                 translations[piece.line, piece.piece] = PrefixTranslation(hypothesis)
             tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
-            advance(setting, sum(not piece.piece for piece in group), tokens)
+            on_progress(setting, sum(not piece.piece for piece in group), tokens)
         return translations
 
     def _retranslate(
@@ -438,7 +438,7 @@ class OnlineDecoder:
         pieces: Sequence[Sentence],
         policy: PrefixPolicy,
         setting: Setting,
-        advance: Callable[[Setting, int, int], None],
+        on_progress: Callable[[Setting, int, int], None],
     ) -> dict[tuple[int, int], PrefixTranslation]:
         """Return what a policy that translates prefixes writes, piece by piece."""
         decoder = self._prefix_decoder(policy, self.translator.models)
@@ -448,7 +448,7 @@ class OnlineDecoder:
             for piece, translation in zip(group, decoded, strict=True):
                 translations[piece.line, piece.piece] = translation
             tokens = sum(len(each.hypothesis.tokens) + 1 for each in decoded)
-            advance(setting, sum(not piece.piece for piece in group), tokens)
+            on_progress(setting, sum(not piece.piece for piece in group), tokens)
         return translations
 
     def _outcome(
@@ -492,7 +492,7 @@ class ClockedDecoder(OnlineDecoder):
         self,
         sentences: Sequence[Sentence],
         settings: Sequence[Setting],
-        advance: Callable[[Setting, int, int], None] = lambda setting, lines, tokens: None,
+        on_progress: Callable[[Setting, int, int], None] = lambda setting, lines, tokens: None,
     ) -> Iterator[Decoded]:
         """Yield the translations as `OnlineDecoder` does.
 
@@ -501,7 +501,7 @@ class ClockedDecoder(OnlineDecoder):
         first = next((sentence for sentence in sentences if sentence.source), None)
         if first is not None and settings:
             self._stream(self._streams(settings[0], self.translator.models), first)
-        yield from super().run(sentences, settings, advance)
+        yield from super().run(sentences, settings, on_progress)
 
     def _check(self, model: TranslationModel, setting: Setting) -> None:
         if setting.policy == "oracle":
@@ -518,13 +518,13 @@ class ClockedDecoder(OnlineDecoder):
         sentences: Sequence[Sentence],
         setting: Setting,
         paths: dict[int, list[int]],
-        advance: Callable[[Setting, int, int], None],
+        on_progress: Callable[[Setting, int, int], None],
     ) -> list[Outcome]:
         streams = self._streams(setting, self.translator.models)
         outcomes = []
         for sentence in sentences:
             outcomes.append(self._stream(streams, sentence))
-            advance(setting, 1, len(outcomes[-1].reads))
+            on_progress(setting, 1, len(outcomes[-1].reads))
         return outcomes
 
     def _streams(self, setting: Setting, models: Sequence[TranslationModel]) -> StreamTranslator:

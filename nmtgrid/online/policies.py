@@ -3,8 +3,7 @@
 A policy implements `search.api.Agent`. Wait-k and fixed paths (chapter 4) know before a prediction
 how much to read; `Threshold` uses the model's reader (section 4.4); `Confidence`, `Entropy`,
 `AlignAtt` and `EDAtt` inspect the prediction. A user-defined policy is a subclass of `Policy` with
-a method `decide`. This module also has the functions of reading probabilities rho that train the
-reader (`agent_loss`) and evaluate it on a batch of grids (`threshold_paths`).
+a method `decide`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Annotated, Literal
+from typing import Annotated
 
 import torch
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.config import (
     ABOVE_0,
@@ -31,58 +29,11 @@ from nmtgrid.base.config import (
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.search.api import Agent, Proposal, SearchPlan
 from nmtgrid.search.constraints import length_bounds
-from nmtgrid.search.paths import continue_paths, is_cell, wait_k
+from nmtgrid.search.paths import continue_paths, wait_k
 from nmtgrid.text.vocabulary import END
 
-Area = Literal["grid", "path"]
-"""Where an agent is trained: on the whole grid or on the states that the path visits."""
 
-
-def agent_loss(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
-    """Return the reader's loss for the oracle's paths, a sum over the cells of all sentences.
-
-    `counts` are the `agent_cells` of an area. "grid": at every cell, with READ left of the path and
-    WRITE on it and right of it (Eq. 4.26, 4.44, 4.46); "path": only at the cells that the path
-    visits (Eq. 4.43), which makes it -log p of the path (Eq. 4.12).
-
-    Departs: As printed, the reads before the first write do not count, there is a READ in the last
-    column, and the path of token t is used in the row that decides about token t + 1. Here a path
-    starts with one token read, its first write counts, the last column always writes, so that the
-    probabilities of all paths sum to 1, and that row uses the path of token t + 1.
-    """
-    # Cells that do not count may hold anything; filled first, they give no gradient either.
-    decided_logits = logits.float().masked_fill(~counts, 0.0)
-    reads = torch.arange(1, logits.shape[2] + 1, device=logits.device)
-    # log(1 - sigmoid(x)) is logsigmoid(-x), exact where sigmoid(x) rounds to 1.
-    action_logits = torch.where(reads < paths[..., None], decided_logits, -decided_logits)
-    return -logsigmoid(action_logits).masked_fill(~counts, 0.0).sum()
-
-
-def agent_cells(
-    paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, columns: int, area: Area
-) -> Tensor:
-    """Return [B, T, columns], True where the agent decides: in no last column, nor on padding.
-
-    "path" leaves the states that paths [B, T] visit.
-    """
-    reads = torch.arange(1, columns + 1, device=paths.device)
-    # In the last column there is nothing left to decide: the agent writes.
-    counts = is_cell(source_lengths - 1, target_lengths, paths.shape[1], columns)
-    if area == "path":
-        # Row t is entered with the reads of the write before it, the first one with one token read.
-        start = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
-        counts = counts & (reads >= start[..., None]) & (reads <= paths[..., None])
-    return counts
-
-
-def agent_hits(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
-    """Return [B, T, S], True at `agent_cells` that are decided right at a threshold of one half."""
-    reads = torch.arange(1, logits.shape[2] + 1, device=logits.device)
-    # rho > 1/2 is a positive logit; left of the path reading is right.
-    return ((logits > 0) == (reads < paths[..., None])) & counts
-
-
-def next_reads(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Tensor) -> Tensor:
+def first_write(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Tensor) -> Tensor:
     """Return [R]: the reads with which each row writes next, given its reads so far, `reads` [R].
 
     rho [R, S] is one row of the grid; column j has j + 1 tokens read. A row writes in the first
@@ -93,16 +44,6 @@ def next_reads(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Ten
     writes = (rho < threshold) & (columns >= reads[:, None])
     first = torch.where(writes, columns, source_lengths[:, None]).amin(1)
     return torch.minimum(first, source_lengths)
-
-
-def threshold_paths(rho: Tensor, threshold: float, source_lengths: Tensor) -> Tensor:
-    """Return the paths [B, T] that an agent with rho [B, T, S] takes at this threshold."""
-    reads = torch.ones_like(source_lengths)
-    path = []
-    for row in rho.unbind(1):
-        reads = next_reads(row, reads, threshold, source_lengths)
-        path.append(reads)
-    return torch.stack(path, 1)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,8 +118,9 @@ class Policy(Agent, CheckedSettings):
         if _is_built_in(self):
             return self.decide(proposal)
         return _checked(
-            self, "decide", "bools", proposal.step, proposal.reads, lambda: self.decide(proposal)
-        ).bool()
+            self, "decide", proposal.step, proposal.reads, lambda: self.decide(proposal),
+            are_bools=True,
+        ).bool()  # fmt: skip
 
 
 def _is_built_in(policy: Agent) -> bool:
@@ -187,12 +129,19 @@ def _is_built_in(policy: Agent) -> bool:
 
 
 def _checked(
-    policy: Agent, method: str, what: str, step: int, rows: Tensor, call: Callable[[], Tensor]
+    policy: Agent,
+    method: str,
+    step: int,
+    rows: Tensor,
+    call: Callable[[], Tensor],
+    *,
+    are_bools: bool = False,
 ) -> Tensor:
     """Return what a method of a user-defined policy returns: a tensor [R] like `rows`.
 
-    `what` are its values, "bools" or "whole numbers". Raises ConfigError that names the policy and
-    the token if the method fails or returns something else.
+    Its values are whole numbers, or with `are_bools` bools, for which whole numbers may stand.
+    Raises ConfigError that names the policy and the token if the method fails or returns something
+    else.
     """
     name = type(policy).__name__
     try:
@@ -209,13 +158,14 @@ def _checked(
         not is_tensor
         or result.shape != rows.shape
         or result.is_floating_point()
-        or (what != "bools" and result.dtype == torch.bool)
+        or (not are_bools and result.dtype == torch.bool)
     ):
+        values = "bools" if are_bools else "whole numbers"
         returned = type(result).__name__
         if is_tensor:
             returned = f"{list(result.shape)} of {str(result.dtype).removeprefix('torch.')}"
         raise ConfigError(
-            f"`{method}` of the reading policy `{name}` must return a tensor of {what} "
+            f"`{method}` of the reading policy `{name}` must return a tensor of {values} "
             f"{list(rows.shape)}, one for each row, but returned {returned}."
         )
     return result
@@ -236,7 +186,7 @@ class Threshold(Policy):
     ) -> Tensor:
         assert rho is not None
         least = super().next_reads(step, sentence, reads, lengths, rho)
-        chosen = next_reads(rho, least, self.threshold, lengths)
+        chosen = first_write(rho, least, self.threshold, lengths)
         return chosen.clamp(max=self.cap + step).maximum(least) if self.cap else chosen
 
 
@@ -435,7 +385,7 @@ class Bounded(Agent):
         if _is_built_in(agent):
             return torch.maximum(agent.next_reads(step, sentence, reads, lengths, rho), least)
         policy_reads = _checked(
-            agent, "next_reads", "whole numbers", step, reads,
+            agent, "next_reads", step, reads,
             lambda: agent.next_reads(step, sentence, reads, lengths, rho),
         )  # fmt: skip
         # Reads never shrink, and after the source's end there is nothing to read.

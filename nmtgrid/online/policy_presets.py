@@ -21,9 +21,11 @@ from nmtgrid.base.own_code import check_unique, imported_name
 from nmtgrid.metrics.risk_control import Risk
 from nmtgrid.models.directory import POLICIES, LoadedModel
 from nmtgrid.models.named_settings import SettingsFile, check_name
+from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.settings import (
     ALL,
     KINDS,
+    Setting,
     SourceText,
     own_policies,
     read_setting,
@@ -96,6 +98,21 @@ class PolicyPreset:
             )
 
 
+@dataclasses.dataclass(frozen=True)
+class ChosenPolicy:
+    """The setting of the policy that decides when to read, and what it is stored as, if it is."""
+
+    setting: Setting
+    preset: PolicyPreset | None = None
+
+    def check(
+        self, loaded: LoadedModel, conditions: Conditions, warn: Callable[[str], None]
+    ) -> None:
+        """Warn if the guarantee of a stored policy does not hold, as `PolicyPreset.check` does."""
+        if self.preset is not None:
+            self.preset.check(loaded, conditions, warn)
+
+
 POLICY_FILE = SettingsFile(
     POLICIES,
     PolicyPreset,
@@ -136,6 +153,23 @@ def expand(texts: Iterable[str], folders: Sequence[Path]) -> tuple[list[str], li
     if errors:
         raise merged(errors)
     return expanded, used
+
+
+def choose_policy(text: str | None, folder: Path) -> ChosenPolicy:
+    """Return the policy of a text as `--policy` takes it, for the model in `folder`.
+
+    None is the k that the model was trained with. Raises ConfigError where there is no such k and
+    for a text that gives several settings, and what `expand` does.
+    """
+    if text is None:
+        k = trained_k(folder)
+        if k is None:
+            raise ConfigError(
+                "The model was not trained with one k: name a policy, such as 'wait-k k=3'."
+            )
+        return ChosenPolicy(Setting("wait-k", k))
+    (text,), presets = expand([text], [folder])
+    return ChosenPolicy(read_setting(text), *presets)
 
 
 def _stored_policy(name: str, changes: Sequence[str], folders: Sequence[Path]) -> PolicyPreset:

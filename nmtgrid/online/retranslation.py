@@ -36,9 +36,9 @@ from nmtgrid.base.devices import HeapTrimmer, autocast
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import cut_by_length, pad
 from nmtgrid.metrics.erasure import common_prefix, erased_tokens, final_delays
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Halt, TranslationModel, Verified
 from nmtgrid.search import engine
-from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan, Verified, VerifiedPass
+from nmtgrid.search.api import Agent, Hypothesis, SearchPlan, VerifiedPass
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.translate import check_text
 from nmtgrid.text.vocabulary import END

@@ -2,8 +2,8 @@
 
 `KINDS` has every named policy; the classes are those of online/policies.py and
 online/retranslation.py, imported only when a policy is created. A user-defined policy has the name
-of its class (`own_policies`). A `Setting` is one point of a sweep: a policy with a value for each
-of its settings.
+of its class (`own_policies`). A `Setting` is one operating point of a sweep: a policy with a value
+for each of its fields.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ class PolicyKind:
     """A named policy: its summary, the setting that is swept, and the default sweep.
 
     `make` is the name of its class, empty for the oracle, which is no policy. `letter` stands for
-    the swept setting in titles, `shown` for the policy beside a curve.
+    the swept setting in titles, `shown` for the policy beside a curve. `is_whole`: the swept
+    setting is a whole number, or infinite.
     """
 
     name: str
@@ -57,6 +58,7 @@ class PolicyKind:
     letter: str
     shown: str = ""
     translates_prefixes: bool = False
+    is_whole: bool = False
 
     @property
     def label(self) -> str:
@@ -69,7 +71,7 @@ KINDS: dict[str, PolicyKind] = {
     for kind in (
         PolicyKind(
             "wait-k", "reads k source tokens first, then one after each write",
-            "k", "1,3,5,7,9", "WaitK", "k",
+            "k", "1,3,5,7,9", "WaitK", "k", is_whole=True,
         ),
         PolicyKind(
             "threshold", "reads while the reader trained with the model makes a READ likely",
@@ -109,15 +111,15 @@ KINDS: dict[str, PolicyKind] = {
         ),
         PolicyKind(
             "local-agreement", "writes what the translations of n successive prefixes agree on",
-            "n", "1,2,3", "LocalAgreement", "n", translates_prefixes=True,
+            "n", "1,2,3", "LocalAgreement", "n", translates_prefixes=True, is_whole=True,
         ),
         PolicyKind(
             "hold-n", "writes all but the last n tokens of each prefix's translation",
-            "n", "1,2,3,5,8", "HoldN", "n", translates_prefixes=True,
+            "n", "1,2,3,5,8", "HoldN", "n", translates_prefixes=True, is_whole=True,
         ),
         PolicyKind(
             "re-translation", "shows the translation of each prefix, and revises it",
-            "mask", "0,2,4", "Retranslation", "mask", translates_prefixes=True,
+            "mask", "0,2,4", "Retranslation", "mask", translates_prefixes=True, is_whole=True,
         ),
     )
 }  # fmt: skip
@@ -394,10 +396,10 @@ def read_policy(text: str, *, sweeps: bool = True) -> list[Setting]:
 
 
 ALL = "all"
+USUAL_K = 3
+"""The k of wait-k where it is named without one; its class has no default."""
 _MAY_BE_INFINITE = ("k", "n", "mask")
-"""Names of settings that may be infinite where they are swept."""
-_COUNTING = ("wait-k", "local-agreement", "hold-n", "re-translation")
-"""Policies whose swept setting is a whole number, or infinite."""
+"""Names of settings that may be infinite where they are swept, also by a user-defined policy."""
 _COMMON = ("floor", "cap")
 """Settings that all policies have."""
 
@@ -440,11 +442,11 @@ def policy_settings(name: str) -> list[PolicySetting]:
     kinds = {bool: "switch", int: "whole", float: "number"}
     settings = []
     for key, hint in sorted(_settings_of(policy).items(), key=lambda field: field[0] != sweep):
-        default = _default(policy, key) if (key, name) != ("k", "wait-k") else 3
+        default = USUAL_K if (name, key) == ("wait-k", "k") else _default(policy, key)
         if default == math.inf:  # which JSON does not have
             default = "inf"
         infinite = key == sweep and key in _MAY_BE_INFINITE
-        is_whole = infinite and name in _COUNTING
+        is_whole = infinite and _sweeps_whole_numbers(name)
         shown: Any = "whole" if is_whole else kinds.get(hint, "text")
         text = texts.get(key, "")
         settings.append(PolicySetting(key, shown, default, text, infinite))
@@ -472,6 +474,11 @@ def _swept(name: str, policy: Any) -> str:
     return next(numbers, "")
 
 
+def _sweeps_whole_numbers(name: str) -> bool:
+    kind = KINDS.get(name)
+    return kind is not None and kind.is_whole
+
+
 def _default(policy: Any, name: str) -> Any:
     """Return the default of a setting, None if there is none."""
     default = {field.name: field.default for field in dataclasses.fields(policy)}[name]
@@ -484,7 +491,7 @@ def _values(text: str, policy: str, key: str, hint: type, is_swept: bool) -> lis
     option, is_count = f"{policy} {key}", key in _MAY_BE_INFINITE
     infinite = is_count and is_swept
     # A span such as 1..9 needs no step if its ends are whole.
-    is_whole = policy in _COUNTING or "." not in text.replace("..", "")
+    is_whole = _sweeps_whole_numbers(policy) or "." not in text.replace("..", "")
     if hint is int or (is_count and is_whole):
         return list(whole_numbers(text, option, infinite=infinite))
     if hint is float:

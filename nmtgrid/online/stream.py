@@ -25,22 +25,12 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.spans import shortened
 from nmtgrid.base.subword_marks import JOINER, SPACE, begins_word
 from nmtgrid.metrics.latency import token_delays, word_delays
-from nmtgrid.models.api import Step, TranslationModel, check_step, with_exits
-from nmtgrid.online.objectives.wait_k import trained_k
+from nmtgrid.models.api import Halt, Step, TranslationModel, Verified, check_step, with_exits
 from nmtgrid.online.policies import Bounded
-from nmtgrid.online.policy_presets import Conditions, PolicyPreset, expand
+from nmtgrid.online.policy_presets import Conditions, choose_policy
 from nmtgrid.online.retranslation import PrefixDecoder, PrefixPolicy, PrefixStream, WrittenTokens
-from nmtgrid.online.settings import Setting, read_setting
 from nmtgrid.search import engine
-from nmtgrid.search.api import (
-    Agent,
-    Halt,
-    Hypothesis,
-    Proposal,
-    SearchPlan,
-    Translation,
-    Verified,
-)
+from nmtgrid.search.api import Agent, Hypothesis, Proposal, SearchPlan, Translation
 from nmtgrid.search.constraints import ForbidEnd, Rules
 from nmtgrid.search.long_sources import OnlineSplitter, SourceLimits, join
 from nmtgrid.search.precision import check_stream_precision
@@ -633,24 +623,15 @@ def simultaneous(
             "`finish_reading` has no effect on a policy that is an object.",
             f"Make it with the setting: `{type(policy).__name__}(..., finish_reading=True)`.",
         )
-    presets: list[PolicyPreset] = []
     agent: Agent | PrefixPolicy
-    if policy is None:
-        k = trained_k(model.loaded.folder)
-        if k is None:
-            raise ConfigError(
-                "The model was not trained with one k: name a policy, such as 'wait-k k=3'."
-            )
-        agent = Setting("wait-k", k).make(finish_reading)
-    elif isinstance(policy, str):
-        (text,), presets = expand([policy], [model.loaded.folder])
-        agent = read_setting(text).make(finish_reading)
+    if policy is None or isinstance(policy, str):
+        chosen = choose_policy(policy, model.loaded.folder)
+        agent = chosen.setting.make(finish_reading)
+        ensemble = len(model.models) > 1
+        conditions = Conditions(finish_reading=finish_reading, exit=model.exit, ensemble=ensemble)
+        chosen.check(model.loaded, conditions, model.warn)
     else:
         agent = policy
-    ensemble = len(model.models) > 1
-    conditions = Conditions(finish_reading=finish_reading, exit=model.exit, ensemble=ensemble)
-    for preset in presets:
-        preset.check(model.loaded, conditions, model.warn)
     check_stream_precision(model.precision)
     translator = StreamTranslator.of(model, agent)
     translator.begin()  # what the model cannot do is an error now, not at the first line

@@ -15,9 +15,7 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.config import FROM_0, SEED, CheckedSettings, Range, between
-from nmtgrid.models.api import Halt as Halt
 from nmtgrid.models.api import Readiness
-from nmtgrid.models.api import Verified as Verified
 
 _OPTIONS = (
     "beam", "length_penalty", "coverage_penalty", "nbest", "sample", "temperature", "top_k",

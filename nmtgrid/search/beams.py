@@ -1,7 +1,7 @@
 """Bookkeeping of a search: its live rows, the tree of their prefixes, and what has ended.
 
-`advance` is one step of it, between tensors of fixed shapes and without asking a device anything,
-so that search/cuda_graphs.py can record it after the models' step. Called by engine.py.
+`write_tokens` is one step of it, between tensors of fixed shapes and without asking a device
+anything, so that search/cuda_graphs.py can record it after the models' step. Called by engine.py.
 """
 
 from __future__ import annotations
@@ -132,7 +132,7 @@ class StepResult(NamedTuple):
     alignment: Tensor | None
 
 
-def advance(
+def write_tokens(
     plan: SearchPlan,
     select: Select,
     log_probabilities: Tensor,

@@ -25,15 +25,15 @@ from nmtgrid.base.devices import without_gradients
 from nmtgrid.base.errors import ConfigError, ModelError
 from nmtgrid.base.io.workers import chunks
 from nmtgrid.base.rows import is_token, repeat, take
-from nmtgrid.models.api import TranslationModel, check_step, with_exits
-from nmtgrid.search.api import Agent, Halt, Hypothesis, Proposal, SearchPlan, Verified
+from nmtgrid.models.api import Halt, TranslationModel, Verified, check_step, with_exits
+from nmtgrid.search.api import Agent, Hypothesis, Proposal, SearchPlan
 from nmtgrid.search.beams import (
     FinishedHypotheses,
     Groups,
     PrefixTree,
     Rows,
     StepResult,
-    advance,
+    write_tokens,
 )
 from nmtgrid.search.constraints import Constraint, ForbidEnd, Rules
 from nmtgrid.search.cuda_graphs import Graphs, RecordedSearch
@@ -363,7 +363,7 @@ class SearchRun:
         if self.rows.reads is not None:
             self.tree.reads.append(self.rows.reads)
         log_probabilities = self._constrain(predicted.log_probabilities, step, sentence)
-        return advance(
+        return write_tokens(
             self.plan, self.select, log_probabilities, predicted.alignment, self.rows,
             self.groups, step,
         )  # fmt: skip

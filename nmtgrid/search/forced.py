@@ -64,12 +64,12 @@ def forced_traces(
     device: torch.device | str = "cpu",
     bf16: bool = False,
     batch_tokens: int = 4000,
-    advance: Callable[[int, int], None] = lambda lines, tokens: None,
+    on_progress: Callable[[int, int], None] = lambda lines, tokens: None,
 ) -> Iterator[Trace]:
     """Yield a trace of each pair's reference, in order: log-probabilities, and the alignment.
 
     `kind` is what the alignment holds: attention weights or shares of max-pooled channels, Eq.
-    (3.22)-(3.23), or the energies of CoNLL Eq. (5)-(7). `advance` gets the sentences and target
+    (3.22)-(3.23), or the energies of CoNLL Eq. (5)-(7). `on_progress` gets the sentences and target
     tokens of each batch. Raises ConfigError if `align` and the model does not.
     """
     if align and not model.traits.aligns:
@@ -92,7 +92,7 @@ def forced_traces(
                 if align:
                     alignments = model.alignments(batch, kind).float().cpu().numpy()
             traces += _traces(pipeline, batch, scores, alignments, kind if align else "weights")
-            advance(len(batch), batch.token_count)
+            on_progress(len(batch), batch.token_count)
         # In the order of the split, whatever the batches were.
         yield from sorted(traces, key=lambda trace: trace.line)
 

@@ -266,7 +266,7 @@ def long_line_warning(
     lengths: Mapping[int, int], limits: SourceLimits, treatment: LongLines
 ) -> str:
     """Return the warning on lines, by their numbers, that have too many units."""
-    longest, done = limits.whole, "translated in pieces"
+    longest, done = limits.whole, "translated in segments"
     if treatment == "cut":
         longest, done = limits.piece, "cut"
     lines = _numbered(lengths)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nmtgrid.models.api import Step, TranslationModel
 from nmtgrid.search.api import SearchPlan
-from nmtgrid.search.beams import Groups, Rows, StepResult, advance
+from nmtgrid.search.beams import Groups, Rows, StepResult, write_tokens
 from nmtgrid.search.constraints import Rules
 from nmtgrid.search.select import Beam, Greedy, Sample, Select
 
@@ -82,4 +82,4 @@ class SearchStep:
         )
         group = torch.arange(len(rows.tokens), device=step.device) // self.select.width
         values = rules.apply(predicted.log_probabilities, step, group, at_limit=True)
-        return advance(self.plan, self.select, values, predicted.alignment, rows, groups, step)
+        return write_tokens(self.plan, self.select, values, predicted.alignment, rows, groups, step)

@@ -33,10 +33,10 @@ from nmtgrid.base.spans import plural, shortened
 from nmtgrid.base.subword_marks import JOINER, joined_words, word_numbers
 from nmtgrid.data.batches import collate, cut_by_length, pad
 from nmtgrid.data.captioning.dataset import check_size, collate_pictures, region_names
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Halt, TranslationModel, Verified
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.search import engine
-from nmtgrid.search.api import Halt, Hypothesis, SearchPlan, Translation, Verified
+from nmtgrid.search.api import Hypothesis, SearchPlan, Translation
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.forced import forced_log_probabilities
@@ -125,11 +125,11 @@ def _with_prefixes(lines: Iterable[str], prefixes: Iterable[str]) -> Iterator[tu
         yield line, prefix
 
 
-def _checked(lines: Iterable[Item], what: str) -> Iterator[Item]:
-    """Return an iterator over `lines`, which must be strings where `what` says so.
+def _checked(lines: Iterable[Item], what: str, *, are_strings: bool = False) -> Iterator[Item]:
+    """Return an iterator over `lines`, which the message calls `what`.
 
     Raises TypeError at once for what is not iterable and for one string, whose letters would be
-    taken for lines; on the way for an item that is no string.
+    taken for lines; with `are_strings` on the way for an item that is no string.
     """
     if isinstance(lines, (str, bytes)):
         raise TypeError(
@@ -138,7 +138,7 @@ def _checked(lines: Iterable[Item], what: str) -> Iterator[Item]:
         )
     if not isinstance(lines, Iterable):
         raise TypeError(f"{what} must be a list or another iterable, but is {_short(lines)}.")
-    return iter(lines) if what in ("pairs", "pictures") else _strings(lines, what)
+    return _strings(lines, what) if are_strings else iter(lines)
 
 
 def _strings(lines: Iterable[Item], what: str) -> Iterator[Item]:
@@ -329,35 +329,36 @@ class Translator:
         *,
         prefixes: Iterable[str] | None = None,
         align: bool = False,
-        advance: Callable[[float, int], None] = lambda lines, tokens: None,
+        on_progress: Callable[[float, int], None] = lambda lines, tokens: None,
         is_waiting: Callable[[], bool] = lambda: False,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order, with one window of lines in memory.
 
-        `align` asks for the alignments of the hypotheses. `advance` is called after each batch with
-        the lines, parts of lines in pieces among them, and the target tokens that it has finished.
-        `is_waiting` is asked after each line: where the next one has yet to arrive, the lines so
-        far are translated first.
+        `align` asks for the alignments of the hypotheses. `on_progress` is called after each batch
+        with the lines, parts of lines in segments among them, and the target tokens that it has
+        finished. `is_waiting` is asked after each line: where the next one has yet to arrive, the
+        lines so far are translated first.
         `prefixes` are raw text that the translation of each line must begin with, in whole words,
-        perhaps none; of a line in pieces the first one does. Raises ConfigError at once when
+        perhaps none; of a line in segments the first one does. Raises ConfigError at once when
         `align` is set and the model does not align, TypeError for what are not strings;
         InputError on the way unless there are as many prefixes as lines, of at most 1,024 units.
         """
-        lines = _checked(lines, "lines")
+        lines = _checked(lines, "lines", are_strings=True)
         engine.check(self.models, self.plan, align)
         check_text(self.models[0])
         pairs: Iterator[tuple[str, str]] = zip(lines, itertools.repeat(""), strict=False)
         if prefixes is not None:
-            pairs = _with_prefixes(lines, _checked(prefixes, "prefixes"))
+            prefixes = _checked(prefixes, "prefixes", are_strings=True)
+            pairs = _with_prefixes(lines, prefixes)
         # A generator of its own: what is checked above is raised here, not at the first line.
-        return self._translations(pairs, align, advance, is_waiting)
+        return self._windows(pairs, align, on_progress, is_waiting)
 
     def caption(
         self,
         pictures: Iterable[NDArray[numpy.float32]],
         *,
         align: bool = False,
-        advance: Callable[[float, int], None] = lambda pictures, tokens: None,
+        on_progress: Callable[[float, int], None] = lambda pictures, tokens: None,
     ) -> Iterator[Translation]:
         """Yield the caption of each picture, given as features [regions, F], in order.
 
@@ -366,13 +367,13 @@ class Translator:
         pictures = _checked(pictures, "pictures")
         engine.check(self.models, self.plan, align)
         check_pictures(self.models[0])
-        return self._captions(pictures, align, advance)
+        return self._captions(pictures, align, on_progress)
 
     def _captions(
         self,
         pictures: Iterable[NDArray[numpy.float32]],
         align: bool,
-        advance: Callable[[float, int], None],
+        on_progress: Callable[[float, int], None],
     ) -> Iterator[Translation]:
         numbered = enumerate(
             (check_size(features, self.features) for features in pictures), start=1
@@ -385,7 +386,7 @@ class Translator:
                 nbest_lists = self._search(source, lengths, keys, align)
                 captions.update(zip(indices, nbest_lists, strict=True))
                 tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
-                advance(len(indices), tokens)
+                on_progress(len(indices), tokens)
             for index, (number, features) in enumerate(window):
                 names = region_names(len(features))
                 caption = restore(
@@ -404,11 +405,11 @@ class Translator:
             )
         return units
 
-    def _translations(
+    def _windows(
         self,
         pairs: Iterable[tuple[str, str]],
         align: bool,
-        advance: Callable[[float, int], None],
+        on_progress: Callable[[float, int], None],
         is_waiting: Callable[[], bool],
     ) -> Iterator[Translation]:
         """Yield the translation of each (line, prefix), window by window."""
@@ -435,9 +436,9 @@ class Translator:
             if too_long:
                 self.warn(long_line_warning(too_long, self.limits, options.long_lines))
             if untrained:
-                advice = "Leave out `--max-source`, and they are translated in pieces."
+                advice = "Leave out `--max-source`, and they are translated in segments."
                 self.warn(untrained_length_warning(untrained, self.limits, advice))
-            results = self._translate(lines, align, advance)
+            results = self._search_window(lines, align, on_progress)
             for line in lines:
                 # Taken out: what has been written leaves the memory.
                 pieces = [results.pop((line.number, n)) for n in range(len(line.ends))]
@@ -458,8 +459,8 @@ class Translator:
             return units, cut(units, self.limits.piece, side.mark)[:1]
         return units, split(units, self.limits, side.moses, side.mark)
 
-    def _translate(
-        self, lines: list[_Line], align: bool, advance: Callable[[float, int], None]
+    def _search_window(
+        self, lines: list[_Line], align: bool, on_progress: Callable[[float, int], None]
     ) -> dict[tuple[int, int], list[Hypothesis]]:
         """Return the hypotheses of each (line number, piece of the line) of a window."""
         vocabulary = self.pipeline.target_vocabulary
@@ -483,9 +484,9 @@ class Translator:
             nbest_lists = self._search(source, lengths, keys, align, prefixes, len(batches))
             results.update(zip(names, nbest_lists, strict=True))
             tokens = sum(len(best.tokens) + 1 for best, *_ in nbest_lists)
-            advance(sum(share_of_piece[number] for number, _ in names), tokens)
+            on_progress(sum(share_of_piece[number] for number, _ in names), tokens)
         # Empty lines are in no batch, but they are done too.
-        advance(sum(not line.ends for line in lines), 0)
+        on_progress(sum(not line.ends for line in lines), 0)
         return results
 
     def _search(

@@ -19,12 +19,12 @@ from nmtgrid.base.errors import ConfigError, NmtgridError, nearest
 from nmtgrid.base.own_code import check_unique, imported_name
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
-from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset, expand
-from nmtgrid.online.settings import KINDS, Setting, own_policies, policy_settings, read_setting
+from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, choose_policy
+from nmtgrid.online.settings import KINDS, USUAL_K, Setting, own_policies, policy_settings
 from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search.translate import TranslationOptions, Translator, check_text, default_plan
 
-_ORDER = ("wait-k k=3", "local-agreement n=2")
+_ORDER = (f"wait-k k={USUAL_K}", "local-agreement n=2")
 """What a model reads by unless it or the operator says otherwise: the first that it can follow."""
 
 
@@ -154,16 +154,18 @@ class Models:
 
         Raises ConfigError, also for a stored policy that belongs to other weights.
         """
-        setting, presets = _one_setting(policy, loaded.folder)
+        # A name alone is a sweep for `online-eval`; here it is the policy with its usual values.
+        # Of wait-k alone the class has none.
+        text = f"wait-k k={USUAL_K}" if policy.split() == ["wait-k"] else policy
+        chosen = choose_policy(text, loaded.folder)
         lines, aligns = self._lines(loaded)
         translator = dataclasses.replace(
-            StreamTranslator.of(lines, setting.make(request.finish_reading), align=aligns),
+            StreamTranslator.of(lines, chosen.setting.make(request.finish_reading), align=aligns),
             halt=halt_of(request.exit, loaded, warn) if request.exit else None,
         )
         conditions = Conditions(finish_reading=request.finish_reading, exit=request.exit or None)
-        for preset in presets:
-            preset.check(loaded, conditions, warn)
-        return setting, translator
+        chosen.check(loaded, conditions, warn)
+        return chosen.setting, translator
 
     def _can_follow(self, text: str, loaded: LoadedModel) -> bool:
         try:
@@ -206,17 +208,3 @@ class Models:
             "policies": policies,
             "policy": self.usual_policy(name),
         }
-
-
-def _one_setting(text: str, folder: Path) -> tuple[Setting, list[PolicyPreset]]:
-    """Return a policy with one value for each setting, and what it is stored as, if it is.
-
-    Raises ConfigError.
-    """
-    name = (text.split() or [""])[0]
-    if name in KINDS and KINDS[name].make and text.split() == [name]:
-        # A name alone is a sweep for `online-eval`; here it is the policy with its usual values.
-        usual = policy_settings(name)[0]
-        text = f"{name} {usual.name}={usual.default}"
-    (text,), presets = expand([text], [folder])
-    return read_setting(text), presets

@@ -21,7 +21,7 @@ from subword_nmt.apply_bpe import BPE, check_vocab_and_split
 from nmtgrid.base.errors import InputError
 from nmtgrid.base.io.atomic import write_text
 from nmtgrid.base.io.text import read_lines
-from nmtgrid.base.subword_marks import JOINER as JOINER
+from nmtgrid.base.subword_marks import JOINER
 
 _HEADER = "#version: 0.2"
 WORD_END = "</w>"

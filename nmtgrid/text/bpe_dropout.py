@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy
 from numpy.typing import NDArray
 
-from nmtgrid.text.bpe import JOINER, LONGEST_WORD, WORD_END, Codes
+from nmtgrid.base.subword_marks import JOINER
+from nmtgrid.text.bpe import LONGEST_WORD, WORD_END, Codes
 from nmtgrid.text.vocabulary import UNKNOWN, Vocabulary
 
 _GOLDEN = 0x9E3779B97F4A7C15

@@ -11,7 +11,7 @@ import torch
 
 from nmtgrid.adaptive.halting import RandomExit
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Halt, TranslationModel
 from nmtgrid.online.policies import WaitK
 from nmtgrid.online.retranslation import (
     CommitPolicy,
@@ -21,7 +21,7 @@ from nmtgrid.online.retranslation import (
     PrefixStream,
     Retranslation,
 )
-from nmtgrid.search.api import Halt, Hypothesis, SearchPlan
+from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.search.engine import search
 from nmtgrid.text.vocabulary import END

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from nmtgrid.adaptive.halting import RandomExit
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.data.batches import Batch
-from nmtgrid.models.api import TranslationModel
+from nmtgrid.models.api import Halt, TranslationModel
 from nmtgrid.online.policies import AlignAtt, Bounded, EDAtt, Entropy, Threshold, WaitK
 from nmtgrid.online.stream import TokenStream
-from nmtgrid.search.api import Agent, Halt, Hypothesis, SearchPlan
+from nmtgrid.search.api import Agent, Hypothesis, SearchPlan
 from nmtgrid.search.engine import search
 from tests.invariants.exit_helpers import build, halts
 from tests.invariants.helpers import (

@@ -11,10 +11,10 @@ from nmtgrid.adaptive.measure import DecoderSizes, verified_flops
 from nmtgrid.adaptive.objectives import Aligned, AlignedSettings
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.transformer.blocks import DecoderBlock
-from nmtgrid.models.api import ExitModel
+from nmtgrid.models.api import ExitModel, Verified
 from nmtgrid.models.transformer.exits import TransformerDrafts
 from nmtgrid.search import verified as verified_search
-from nmtgrid.search.api import Hypothesis, SearchPlan, Verified
+from nmtgrid.search.api import Hypothesis, SearchPlan
 from nmtgrid.search.constraints import ForcedPrefix
 from nmtgrid.text.vocabulary import END
 from tests.invariants.exit_helpers import build, exits_and_batch

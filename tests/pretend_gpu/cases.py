@@ -19,10 +19,10 @@ from nmtgrid.cli.objectives import objectives
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.soft_targets import VectorDistribution
 from nmtgrid.models import zoo
-from nmtgrid.models.api import TranslationModel, Verified
+from nmtgrid.models.api import Halt, TranslationModel, Verified
 from nmtgrid.online import policies
 from nmtgrid.online.retranslation import HoldN, LocalAgreement, PrefixDecoder, Retranslation
-from nmtgrid.search.api import Agent, Halt, SearchPlan
+from nmtgrid.search.api import Agent, SearchPlan
 from nmtgrid.search.cuda_graphs import Graphs, Recorder
 from nmtgrid.search.engine import search
 from nmtgrid.smoothing.objectives import Smoothed

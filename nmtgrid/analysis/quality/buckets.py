@@ -14,7 +14,7 @@ import numpy
 from numpy.typing import NDArray
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, digits_of, title_of
+from nmtgrid.analysis.quality.evaluation import MEASURE_KINDS, Evaluation, digits_of, title_of
 from nmtgrid.analysis.quality.names import MEASURES, Measure, Property
 from nmtgrid.analysis.section import Cell, Interval, Picture, Section, Table, format_interval
 from nmtgrid.analysis.systems import check_lengths, read_text
@@ -300,7 +300,7 @@ def _describe_intervals(samples: int) -> str:
 
 def _shown(names: Sequence[str], scored: BucketScores, measure: str) -> tuple[Table, Picture]:
     """Return one measure in all buckets as a table and as a picture."""
-    heading, unit = title_of(measure), "percent" if measure in TITLES else "mean"
+    heading, unit = title_of(measure), "percent" if measure in MEASURE_KINDS else "mean"
     buckets, columns = scored.buckets, scored.scores[measure]
     intervals = scored.intervals[measure]
     title = f"{heading} by {NAMES[buckets.by]}"

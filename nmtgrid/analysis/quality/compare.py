@@ -13,7 +13,7 @@ from typing import Any
 import numpy
 
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation, digits_of, title_of
+from nmtgrid.analysis.quality.evaluation import MEASURE_KINDS, Evaluation, digits_of, title_of
 from nmtgrid.analysis.quality.words import differing, examples, word_accuracy
 from nmtgrid.analysis.section import (
     Cell,
@@ -26,7 +26,7 @@ from nmtgrid.analysis.section import (
 )
 from nmtgrid.metrics import bootstrap
 from nmtgrid.metrics.bootstrap import ROUNDING
-from nmtgrid.metrics.quality import SEED, MetricName, TestName, mean_of_samples
+from nmtgrid.metrics.quality import SEED, TestName, mean_of_samples
 
 _TESTS: Mapping[TestName, str] = {
     "bootstrap": "paired bootstrap",
@@ -127,7 +127,7 @@ def comparison_section(
     `frequencies` of words in training text, by number (`words.frequencies_in`), put words into
     buckets in place of those in the references.
     """
-    metrics: tuple[MetricName, ...] = ("bleu", "chrf", *(("ter",) if options.ter else ()))
+    metrics = _metrics(options)
     scores = corpus_scores(evaluation, metrics)
     others = corpus_scores(evaluation, list(evaluation.segment_scores))
     tested = [*metrics, *others]
@@ -177,6 +177,12 @@ def comparison_section(
         evaluation.corpus,
         _finding(evaluation, scores["bleu"], tests, options),
     )
+
+
+def _metrics(options: ComparisonOptions) -> list[str]:
+    """Return the measures that have corpus scores; TER is slow, and only where it is asked for."""
+    metrics = [name for name, kind in MEASURE_KINDS.items() if kind.scorer is not None]
+    return [name for name in metrics if options.ter or name != "ter"]
 
 
 def _scores(
@@ -272,11 +278,11 @@ def _verdict(
 
 def _text(
     evaluation: Evaluation,
-    signatures: Mapping[MetricName, str],
+    signatures: Mapping[str, str],
     tests: Sequence[dict[str, Any]],
     where: str,
 ) -> str:
-    signed = "; ".join(f"{TITLES[name]} {text}" for name, text in signatures.items())
+    signed = "; ".join(f"{title_of(name)} {text}" for name, text in signatures.items())
     sentences = [
         f"Corpus scores are sacreBLEU's, in percent: {signed}"
         + ("; of TER, less is better." if "ter" in signatures else "."),
@@ -306,8 +312,8 @@ def _text(
 
 def _test_tables(test: Mapping[str, Any]) -> list[Table]:
     """Return the tables of a test: of metrics in percent, and of scores by other programs."""
-    metrics = [row for row in test["metrics"] if row["metric"] in TITLES]
-    others = [row for row in test["metrics"] if row["metric"] not in TITLES]
+    metrics = [row for row in test["metrics"] if row["metric"] in MEASURE_KINDS]
+    others = [row for row in test["metrics"] if row["metric"] not in MEASURE_KINDS]
     tables = [_test_table(test, metrics, "percent", 2)]
     return [*tables, _test_table(test, others, "score", 4)] if others else tables
 
@@ -390,7 +396,7 @@ def _scores_picture(
             ]
         series.append(Series(system, [own[index] for own in scores.values()], *ends))
     x_label = "metric" + (" (of TER, less is better)" if "ter" in scores else "")
-    groups = [Group(TITLES[metric]) for metric in scores]
+    groups = [Group(title_of(metric)) for metric in scores]
     return Picture(
         "scores",
         caption,

@@ -11,7 +11,7 @@ import functools
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,9 +28,10 @@ from nmtgrid.analysis.systems import (
     source_mismatches,
     stem,
 )
-from nmtgrid.base.errors import ConfigError
+from nmtgrid.base.errors import ConfigError, nearest
 from nmtgrid.base.io.atomic import is_stream
 from nmtgrid.metrics import bootstrap, ngrams
+from nmtgrid.metrics.latency import Numbers
 from nmtgrid.metrics.ngrams import (
     Counts,
     Ragged,
@@ -41,25 +42,28 @@ from nmtgrid.metrics.ngrams import (
     corpus_chrfs,
     sentence_bleus,
 )
-from nmtgrid.metrics.quality import SEED, Scorer, ter_counts, tokenizer
+from nmtgrid.metrics.quality import SEED, Scorer, ScorerName, ter_counts, tokenizer
 from nmtgrid.text.scripts import bleu_tokenizer
 
 if TYPE_CHECKING:
     from nmtgrid.data.dataset import Dataset
 
-TITLES: dict[str, str] = {
-    "bleu": "BLEU", "sentence-bleu": "sentence BLEU", "chrf": "chrF", "ter": "TER",
-}  # fmt: skip
 
+@dataclasses.dataclass(frozen=True)
+class MeasureKind:
+    """A measure of quality: what it is called, its decimals, and what computes it.
 
-def title_of(metric: str) -> str:
-    """Return what a metric is called; scores of other programs have the user's names."""
-    return TITLES.get(metric, metric)
+    `counts` are those of each sentence [sentences, columns] of each system, [sentences] where
+    `scorer` is None. `rescored` takes sums over so many sentences [samples, columns] or [samples]
+    and returns scores [samples]. `scorer` is the name of what scores a single sum as sacreBLEU
+    does; None where the score is the mean of the sentences'.
+    """
 
-
-def digits_of(metric: str) -> int:
-    """Return the decimals of a score: two of percent, four of other programs' scores."""
-    return 2 if metric in TITLES else 4
+    title: str
+    digits: int
+    counts: Callable[[Evaluation], Sequence[NDArray[Any]]]
+    rescored: Callable[[NDArray[Any], int], NDArray[Any]]
+    scorer: ScorerName | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,16 +173,37 @@ class Evaluation:
             for system in self.systems
         ]
 
-    def counts(self, name: str) -> Sequence[NDArray[Any]]:
-        """Return [sentences, columns] of each system, whose sums a metric is computed from."""
+    def kind(self, name: str) -> MeasureKind:
+        """Return a measure by its name, or by that of scores of another program.
+
+        Raises ConfigError for an unknown name.
+        """
         if name in self.segment_scores:
-            return self.segment_scores[name]
-        counts: Sequence[NDArray[Any]] = getattr(self, name.replace("-", "_"))
-        return counts
+            return _segment_kind(name)
+        if name not in MEASURE_KINDS:
+            known = nearest(name, [*MEASURE_KINDS, *self.segment_scores])
+            raise ConfigError(f"There is no measure `{name}`.", known)
+        return MEASURE_KINDS[name]
+
+    def counts(self, name: str) -> Sequence[NDArray[Any]]:
+        """Return [sentences, columns] of each system, whose sums a metric is computed from.
+
+        Of sentence BLEU it is [sentences]. Raises ConfigError for an unknown name.
+        """
+        return self.kind(name).counts(self)
 
     def scorer(self, name: str) -> Scorer:
-        """Return what makes scores of sums of counts."""
-        return Scorer(name, self.tokenize, self.lowercase)
+        """Return what makes scores of sums of counts.
+
+        Raises ConfigError for an unknown name, and for sentence BLEU, whose sums have no score.
+        """
+        scorer = self.kind(name).scorer
+        if scorer is None:
+            raise ConfigError(
+                f"`{name}` is the mean of the sentences' scores and has no corpus score.",
+                "Take `bleu`.",
+            )
+        return Scorer(scorer, self.tokenize, self.lowercase)
 
     def scores(
         self, measure: str, buckets: Sequence[NDArray[numpy.int64]]
@@ -186,12 +211,13 @@ class Evaluation:
         """Return the score of each system in each bucket, given as line numbers from 0.
 
         BLEU and chrF are corpus scores of the bucket, in percent, sentence BLEU (percent) and the
-        scores of other programs the mean; None for a bucket without lines.
+        scores of other programs the mean; None for a bucket without lines. Raises ConfigError for
+        an unknown measure.
         """
-        if measure == "sentence-bleu":
+        if self.kind(measure).scorer is None:
             return [
                 [float(scores[lines].mean()) if len(lines) else None for lines in buckets]
-                for scores in self.sentence_bleu
+                for scores in self.counts(measure)
             ]
         scorer = self.scorer(measure)
         # Counts of sentences are summed, and scored once: a corpus score is no mean of sentences'.
@@ -211,18 +237,15 @@ class Evaluation:
         """Return by measure the scores [systems, samples] of resampled `lines`.
 
         Lines (None: all) are sampled with replacement, the same ones for all systems and
-        measures.
+        measures. Raises ConfigError for an unknown measure.
         """
         count = len(self.reference_lines) if lines is None else len(lines)
         selected = slice(None) if lines is None else lines
-        drawn: dict[str, list[list[NDArray[numpy.float64]]]] = {name: [] for name in measures}
-        for block in bootstrap.weights(count, samples, seed):
-            for name, blocks in drawn.items():
-                rescored: Callable[..., Any] = _RESCORED.get(name, _mean)
-                blocks.append(
-                    [rescored(block @ rows[selected], count) for rows in self.counts(name)]
-                )
-        return {name: numpy.concatenate(blocks, axis=1) for name, blocks in drawn.items()}
+
+        def scored(kind: MeasureKind, block: Numbers) -> list[Numbers]:
+            return [kind.rescored(block @ rows[selected], count) for rows in kind.counts(self)]
+
+        return self._drawn(measures, bootstrap.weights(count, samples, seed), scored)
 
     def swapped(
         self, measures: Sequence[str], samples: int, seed: int = SEED
@@ -230,21 +253,35 @@ class Evaluation:
         """Return by measure the differences [systems, samples] to the first after random swaps.
 
         Lines are swapped between a system and the first, the same ones for all systems and
-        measures.
+        measures. Raises ConfigError for an unknown measure.
         """
         count = len(self.reference_lines)
-        drawn: dict[str, list[list[NDArray[numpy.float64]]]] = {name: [] for name in measures}
-        for block in bootstrap.swaps(count, samples, seed):
-            for name, blocks in drawn.items():
-                rescored: Callable[..., Any] = _RESCORED.get(name, _mean)
-                first, *_ = counts = self.counts(name)
-                moved = [block @ (first - own) for own in counts]
-                blocks.append([
-                    rescored(own.sum(axis=0) + change, count)
-                    - rescored(first.sum(axis=0) - change, count)
-                    for own, change in zip(counts, moved, strict=True)
-                ])  # fmt: skip
-        return {name: numpy.concatenate(blocks, axis=1) for name, blocks in drawn.items()}
+
+        def scored(kind: MeasureKind, block: Numbers) -> list[Numbers]:
+            first, *_ = counts = kind.counts(self)
+            moved = [block @ (first - own) for own in counts]
+            return [
+                kind.rescored(own.sum(axis=0) + change, count)
+                - kind.rescored(first.sum(axis=0) - change, count)
+                for own, change in zip(counts, moved, strict=True)
+            ]
+
+        return self._drawn(measures, bootstrap.swaps(count, samples, seed), scored)
+
+    def _drawn(
+        self,
+        measures: Sequence[str],
+        blocks: Iterable[Numbers],
+        scored: Callable[[MeasureKind, Numbers], list[Numbers]],
+    ) -> dict[str, Numbers]:
+        """Return by measure what `scored` makes of each block of samples [systems, samples]."""
+        kinds = {name: self.kind(name) for name in measures}
+        drawn: dict[str, list[list[Numbers]]] = {name: [] for name in measures}
+        # Blocks are drawn once: all measures are of the same samples.
+        for block in blocks:
+            for name, kind in kinds.items():
+                drawn[name].append(scored(kind, block))
+        return {name: numpy.concatenate(own, axis=1) for name, own in drawn.items()}
 
     def case_mismatches(self) -> list[str]:
         """Return a warning for each system if only it or only the reference has capitals.
@@ -298,23 +335,46 @@ class Evaluation:
         return how + (", in lower case." if self.lowercase else ".")
 
 
-def _mean(sums: NDArray[Any], _: int) -> NDArray[Any]:
-    means: NDArray[Any] = sums[:, 0] / sums[:, 1]
-    return means
-
-
-_RESCORED: Mapping[str, Callable[[NDArray[numpy.float64], int], NDArray[numpy.float64]]] = {
-    "bleu": lambda sums, _: corpus_bleus(sums),
-    "chrf": lambda sums, _: corpus_chrfs(sums),
+def _ter(sums: NDArray[Any], _: int) -> NDArray[Any]:
     # As sacreBLEU: against references without words any edit is a hundred percent.
-    "ter": lambda sums, _: numpy.where(
+    return numpy.where(
         sums[:, 1] > 0,
         100.0 * sums[:, 0] / numpy.maximum(sums[:, 1], 1.0),
         100.0 * (sums[:, 0] > 0),
+    )
+
+
+MEASURE_KINDS: Mapping[str, MeasureKind] = {
+    "bleu": MeasureKind(
+        "BLEU", 2, lambda own: own.bleu, lambda sums, _: corpus_bleus(sums), "bleu"
     ),
-    "sentence-bleu": lambda sums, count: sums / count,
+    "sentence-bleu": MeasureKind(
+        "sentence BLEU", 2, lambda own: own.sentence_bleu, lambda sums, count: sums / count, None
+    ),
+    "chrf": MeasureKind(
+        "chrF", 2, lambda own: own.chrf, lambda sums, _: corpus_chrfs(sums), "chrf"
+    ),
+    "ter": MeasureKind("TER", 2, lambda own: own.ter, _ter, "ter"),
 }
-"""Scores in percent of sums over so many sentences [samples, columns]; sentence BLEU is a mean."""
+"""The measures in percent by name, in the order of tables."""
+
+
+def _segment_kind(name: str) -> MeasureKind:
+    """Return the mean of what another program gave each sentence under this name."""
+    return MeasureKind(
+        name, 4, lambda own: own.segment_scores[name], lambda sums, _: sums[:, 0] / sums[:, 1],
+        "mean",
+    )  # fmt: skip
+
+
+def title_of(measure: str) -> str:
+    """Return what a measure is called; scores of other programs have the user's names."""
+    return (MEASURE_KINDS.get(measure) or _segment_kind(measure)).title
+
+
+def digits_of(measure: str) -> int:
+    """Return the decimals of a score: two of percent, four of other programs' scores."""
+    return (MEASURE_KINDS.get(measure) or _segment_kind(measure)).digits
 
 
 class _Unlike(NamedTuple):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy
 
-from nmtgrid.analysis.quality.evaluation import TITLES, Evaluation
+from nmtgrid.analysis.quality.evaluation import MEASURE_KINDS, Evaluation
 from nmtgrid.analysis.systems import check_lengths, read_text, stem
 from nmtgrid.base.errors import ConfigError, InputError
 from nmtgrid.base.io.atomic import split_label
@@ -38,7 +38,7 @@ def with_segment_scores(evaluation: Evaluation, texts: Sequence[str]) -> Evaluat
     """
     scores: dict[str, list[Counts]] = {}
     # Tables have a column of this name.
-    taken = {"system", *TITLES, *(title.lower() for title in TITLES.values())}
+    taken = {"system", *MEASURE_KINDS, *(kind.title.lower() for kind in MEASURE_KINDS.values())}
     for text in texts:
         label, path = split_label(text)
         is_json = path.suffix == ".json"

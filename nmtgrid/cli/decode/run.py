@@ -38,11 +38,11 @@ from nmtgrid.cli.options import (
 from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit, Split
 from nmtgrid.metrics.quality import bleu, caption_scores, chrf, ter, tokenizer
-from nmtgrid.models.api import with_exits
+from nmtgrid.models.api import Halt, Verified, with_exits
 from nmtgrid.models.card import CARD, ScoreRecord, update_card
 from nmtgrid.models.directory import LoadedModel, load_model
 from nmtgrid.online.objectives.wait_k import trained_k
-from nmtgrid.search.api import BlockCount, Halt, SearchPlan, Translation, Verified
+from nmtgrid.search.api import BlockCount, SearchPlan, Translation
 from nmtgrid.search.forced import forced_traces
 from nmtgrid.search.traces import Trace
 from nmtgrid.search.translate import (
@@ -385,7 +385,7 @@ def force_split(translator: Translator, arguments: DecodeArguments) -> dict[str,
             device=translator.device,
             bf16=translator.bf16,
             batch_tokens=translator.options.batch_tokens,
-            advance=_Meter(bar).advance,
+            on_progress=_Meter(bar).advance,
         ):
             _write_trace(trace, traces, alignments)
             # As in validation: training has no pairs with an empty side.
@@ -446,7 +446,7 @@ def _write_translations(
 ) -> tuple[dict[str, Any], list[Translation]]:
     """Translate and write; return counts and times, and the translations of a split.
 
-    `begin(align=.., advance=..)` is the translator's `translations` or `caption` of the input.
+    `begin(align=.., on_progress=..)` is the translator's `translations` or `caption` of the input.
     """
     # Only the scores of a split need all translations at once; a pipe may never end.
     is_split = arguments.data is not None
@@ -465,7 +465,7 @@ def _write_translations(
     with progress as bar, contextlib.ExitStack() as stack:
         meter = _Meter(bar)
         # Begun before any file is opened: what the model cannot do leaves no empty files behind.
-        stream = begin(align=align, advance=meter.advance)
+        stream = begin(align=align, on_progress=meter.advance)
         paths = (text_path, arguments.traces, arguments.alignments)
         text, traces, alignments = (_open_output(path, stack) for path in paths)
         for translation in stream:

@@ -23,7 +23,6 @@ from nmtgrid.cli.decode.arguments import DecodeArguments
 from nmtgrid.cli.decode.run import choose_halt, load_models
 from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
 from nmtgrid.metrics.latency import Metric, Unit, latency, read_metrics, seconds_per_token
-from nmtgrid.models.directory import LoadedModel
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.path_warnings import (
     ends_at_limit,
@@ -32,8 +31,8 @@ from nmtgrid.online.path_warnings import (
     whole_source_counts,
     whole_source_warning,
 )
-from nmtgrid.online.policy_presets import Conditions, expand
-from nmtgrid.online.settings import Setting, read_setting, read_settings
+from nmtgrid.online.policy_presets import ChosenPolicy, Conditions, choose_policy
+from nmtgrid.online.settings import Setting, read_settings
 from nmtgrid.online.stream import LineText, StreamTranslator, stream_plan
 from nmtgrid.search.api import BlockCount, SearchPlan
 from nmtgrid.search.engine import hides_source_end
@@ -61,7 +60,7 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
         faults += fault.faults
     try:
         if _names_policy(arguments):
-            _setting(arguments)
+            _named_policy(arguments)
         # A policy in a file of `--config` with a wrong value is reported already.
         elif (
             config_file(arguments).faulty_fields.isdisjoint({"k", "threshold", "policy"})
@@ -78,29 +77,31 @@ def faults_of_stream(arguments: DecodeArguments) -> list[str]:
     return faults
 
 
-def _setting(arguments: DecodeArguments) -> Setting:
-    """Return the policy that decides when to read. Raises ConfigError for faulty values."""
-    settings, faults = [], []
+def _named_policy(arguments: DecodeArguments) -> ChosenPolicy:
+    """Return the policy that an option selects. Raises ConfigError for faulty values."""
+    policies: list[ChosenPolicy] = []
+    faults: list[str] = []
     # Each for itself: of several, which exclude each other, all may be faulty.
     if arguments.k is not None:
         try:
-            settings += read_settings(arguments.k, None, None)
+            policies += map(ChosenPolicy, read_settings(arguments.k, None, None))
         except ConfigError as error:
             # Without its advice, which is to write several numbers.
             faults += error.faults
-        if len(settings) > 1:
+        if len(policies) > 1:
             faults.append(f"`--k` must be one number with `--stream`, but is `{arguments.k}`.")
     if arguments.policy is not None:
         try:
-            settings.append(read_setting(expand([arguments.policy], [arguments.model])[0][0]))
+            policies.append(choose_policy(arguments.policy, arguments.model))
         except ConfigError as error:
             faults.append(str(error))
     if arguments.threshold is not None:
-        settings.append(Setting("threshold", arguments.threshold))
-        faults += settings[-1].faults("--threshold")
+        setting = Setting("threshold", arguments.threshold)
+        policies.append(ChosenPolicy(setting))
+        faults += setting.faults("--threshold")
     if faults:
         raise ConfigError(faults)
-    return settings[0]
+    return policies[0]
 
 
 def _names_policy(arguments: DecodeArguments) -> bool:
@@ -108,25 +109,12 @@ def _names_policy(arguments: DecodeArguments) -> bool:
     return (arguments.k, arguments.threshold, arguments.policy) != (None, None, None)
 
 
-def _setting_of_training(arguments: DecodeArguments) -> Setting:
+def _policy_of_training(arguments: DecodeArguments) -> ChosenPolicy:
     """Return the k that the model was trained with, and print it."""
-    k = trained_k(arguments.model)
-    assert k is not None  # by `faults_of_stream`
+    chosen = choose_policy(None, arguments.model)  # there is one, by `faults_of_stream`
+    k = chosen.setting.number
     console.say(f"note: this model was trained with wait-{k}, so `--k {k}` is used.")
-    return Setting("wait-k", k)
-
-
-def _check_preset(arguments: DecodeArguments, loaded: LoadedModel) -> None:
-    """Warn if the guarantee of a stored policy does not hold for the stream."""
-    if arguments.policy is None:
-        return
-    conditions = Conditions(
-        finish_reading=arguments.finish_reading,
-        exit=arguments.exit,
-        ensemble=bool(arguments.ensemble),
-    )
-    for preset in expand([arguments.policy], [arguments.model])[1]:
-        preset.check(loaded, conditions, console.warn)
+    return chosen
 
 
 def translate_stream(arguments: DecodeArguments) -> None:
@@ -136,8 +124,9 @@ def translate_stream(arguments: DecodeArguments) -> None:
     report of the lines that have ended. Raises ConfigError, before anything is read, where the
     model cannot do what is asked.
     """
-    setting = _setting(arguments) if _names_policy(arguments) else _setting_of_training(arguments)
-    run = _Run(_translator(arguments, setting))
+    choose = _named_policy if _names_policy(arguments) else _policy_of_training
+    chosen = choose(arguments)
+    run = _Run(_translator(arguments, chosen))
     words = stream_words(arguments.source or Path(STANDARD), console.warn)
     ending: KeyboardInterrupt | NmtgridError | None = None
     with contextlib.ExitStack() as stack:
@@ -164,19 +153,24 @@ def translate_stream(arguments: DecodeArguments) -> None:
     except ConfigError as caught:  # a metric has failed
         report, ending = run.report({}), ending or caught
     if ending is None:
-        run.warn(setting)
-    values = {**setting.values(), "finish_reading": arguments.finish_reading, **report}
+        run.warn(chosen.setting)
+    values = {**chosen.setting.values(), "finish_reading": arguments.finish_reading, **report}
     write_report(arguments.json, {**values, "complete": ending is None})
     if ending is not None:
         raise ending
 
 
-def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslator:
+def _translator(arguments: DecodeArguments, chosen: ChosenPolicy) -> StreamTranslator:
     """Load the models. Raises ConfigError if they cannot do what is asked."""
     device = find_device(arguments.device)
     loaded = load_models(arguments, device)
     check_ensemble(loaded)
-    _check_preset(arguments, loaded[0])
+    conditions = Conditions(
+        finish_reading=arguments.finish_reading,
+        exit=arguments.exit,
+        ensemble=bool(arguments.ensemble),
+    )
+    chosen.check(loaded[0], conditions, console.warn)
     plan = _plan(arguments, stream_plan(default_plan(loaded[0])))
     lines = Translator(
         loaded,
@@ -188,7 +182,8 @@ def _translator(arguments: DecodeArguments, setting: Setting) -> StreamTranslato
     )
     # Traces take an alignment where the models have one.
     align = arguments.traces is not None and all(m.traits.aligns for m in lines.models)
-    translator = StreamTranslator.of(lines, setting.make(arguments.finish_reading), align=align)
+    agent = chosen.setting.make(arguments.finish_reading)
+    translator = StreamTranslator.of(lines, agent, align=align)
     # A first stream, thrown away: what the model cannot do is known before a word is waited for.
     translator.begin()
     return translator

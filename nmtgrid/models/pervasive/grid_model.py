@@ -24,15 +24,9 @@ from nmtgrid.layers.grid.prefix_pooling import Partial, prefix_pooling
 from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.dropout import dropout
 from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.probes import ProbePoint
 from nmtgrid.layers.static_cache import Position
-from nmtgrid.models.api import (
-    AlignmentKind,
-    PredictionSites,
-    ProbePoint,
-    Step,
-    TranslationModel,
-    check_reads,
-)
+from nmtgrid.models.api import AlignmentKind, PredictionSites, Step, TranslationModel, check_reads
 
 
 class GridModel(TranslationModel):

@@ -21,8 +21,9 @@ from nmtgrid.layers.grid.networks import NETWORKS, GridNetwork, NetworkPlan
 from nmtgrid.layers.grid.prefix_pooling import prefix_pooling
 from nmtgrid.layers.grid.state import GridState, run_grid
 from nmtgrid.layers.kernels.layout import GridLayout
+from nmtgrid.layers.probes import ProbePoint
 from nmtgrid.layers.static_cache import Position
-from nmtgrid.models.api import PredictionSites, ProbePoint, Report, Traits, numbered
+from nmtgrid.models.api import PredictionSites, Report, Traits, numbered
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.pervasive.config import PervasiveConfig, cell_flops

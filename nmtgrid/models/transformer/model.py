@@ -19,6 +19,7 @@ from nmtgrid.base.rows import take
 from nmtgrid.data.batches import Batch
 from nmtgrid.layers.embedding import Embedding
 from nmtgrid.layers.normalisation import PositionNorm
+from nmtgrid.layers.probes import ProbePoint
 from nmtgrid.layers.source_cache import SourceCache, without_lead
 from nmtgrid.layers.transformer.attention import SourceProjection
 from nmtgrid.layers.transformer.blocks import (
@@ -31,7 +32,7 @@ from nmtgrid.layers.transformer.blocks import (
 from nmtgrid.layers.transformer.information import Information, InformationCache
 from nmtgrid.layers.transformer.monotonic import MonotonicCache, MonotonicHeads
 from nmtgrid.layers.transformer.transport import Transport, TransportCache, reading_path
-from nmtgrid.models.api import Halt, PredictionSites, ProbePoint, Report, Step, Traits, numbered
+from nmtgrid.models.api import Halt, PredictionSites, Report, Step, Traits, numbered
 from nmtgrid.models.config_checks import first_alias
 from nmtgrid.models.cost_report import table_report
 from nmtgrid.models.transformer.config import TransformerConfig

@@ -24,11 +24,11 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.kernels.linear_loss import Measure, linear_divergence
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import (
-    agent_paths,
     along,
     cell_loss,
     check_grid,
     read_share,
+    reader_paths,
 )
 from nmtgrid.online.oracle import cell_costs, grid_shape
 from nmtgrid.online.policies import Threshold
@@ -107,7 +107,7 @@ class Divergence(BaseObjective[DivergenceSettings]):
         decided, labels = logits.float()[cells], labels[cells]
         read_loss = binary_cross_entropy_with_logits(decided, labels, reduction="sum")
         total = settings.alpha * write_loss + read_loss
-        paths = agent_paths(logits, batch, settings.validate_threshold)
+        paths = reader_paths(logits, batch.source_lengths, settings.validate_threshold)
         extra |= {
             "agent_loss": read_loss.detach(),
             "agent_error": (decided.detach().sigmoid() - labels).abs().sum(),

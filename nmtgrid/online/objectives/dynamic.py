@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
+from torch.nn.functional import logsigmoid
 
 from nmtgrid.base.config import ABOVE_0, FROM_0, FROM_1, INSIDE_0_1
 from nmtgrid.base.errors import ConfigError
@@ -27,18 +28,14 @@ from nmtgrid.online.oracle import (
     oracle_paths,
     path_costs,
 )
-from nmtgrid.online.policies import (
-    Area,
-    Threshold,
-    agent_cells,
-    agent_hits,
-    agent_loss,
-    threshold_paths,
-)
-from nmtgrid.search.paths import is_right_of
+from nmtgrid.online.policies import Threshold, first_write
+from nmtgrid.search.paths import is_cell, is_right_of
 from nmtgrid.training.api import BaseObjective, LossParts, ObjectiveKind
 from nmtgrid.training.likelihood import SiteTargets
 from nmtgrid.training.settings import SmoothedSettings
+
+Area = Literal["grid", "path"]
+"""Where a reader is trained: on the whole grid or on the states that the path visits."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -145,15 +142,15 @@ class Dynamic(BaseObjective[DynamicSettings]):
             total = total + settings.alpha * write_loss
             extra["write_cells"] = is_written.sum()
         if logits is not None:
-            decided = agent_cells(paths, *lengths, columns, settings.agent_area)
-            read_loss = agent_loss(logits, paths, decided)
+            decided = reader_cells(paths, *lengths, columns, settings.agent_area)
+            read_loss = reader_loss(logits, paths, decided)
             total = total + settings.beta * read_loss
             extra["agent_loss"] = read_loss.detach()
-            extra["agent_hits"] = agent_hits(logits, paths, decided).sum()
+            extra["agent_hits"] = reader_hits(logits, paths, decided).sum()
             extra["agent_cells"] = decided.sum()
             extra["oracle_nll"] = along(costs, paths, batch)
             # From here on `paths` are the agent's: `nll` judges model and agent together.
-            paths = agent_paths(logits, batch, settings.validate_threshold)
+            paths = reader_paths(logits, batch.source_lengths, settings.validate_threshold)
             extra["agent_reads"] = read_share(paths, batch)
         nll = along(costs, paths, batch)
         # Without a price on delay, likelihood itself is what validation minimises.
@@ -210,9 +207,58 @@ def cell_loss(
     return loss
 
 
-def agent_paths(logits: Tensor, batch: Batch, threshold: float) -> Tensor:
+def reader_loss(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
+    """Return the reader's loss for the oracle's paths, a sum over the cells of all sentences.
+
+    `counts` are the `reader_cells` of an area. "grid": at every cell, with READ left of the path
+    and WRITE on it and right of it (Eq. 4.26, 4.44, 4.46); "path": only at the cells that the path
+    visits (Eq. 4.43), which makes it -log p of the path (Eq. 4.12).
+
+    Departs: As printed, the reads before the first write do not count, there is a READ in the last
+    column, and the path of token t is used in the row that decides about token t + 1. Here a path
+    starts with one token read, its first write counts, the last column always writes, so that the
+    probabilities of all paths sum to 1, and that row uses the path of token t + 1.
+    """
+    # Cells that do not count may hold anything; filled first, they give no gradient either.
+    decided_logits = logits.float().masked_fill(~counts, 0.0)
+    reads = torch.arange(1, logits.shape[2] + 1, device=logits.device)
+    # log(1 - sigmoid(x)) is logsigmoid(-x), exact where sigmoid(x) rounds to 1.
+    action_logits = torch.where(reads < paths[..., None], decided_logits, -decided_logits)
+    return -logsigmoid(action_logits).masked_fill(~counts, 0.0).sum()
+
+
+def reader_cells(
+    paths: Tensor, source_lengths: Tensor, target_lengths: Tensor, columns: int, area: Area
+) -> Tensor:
+    """Return [B, T, columns], True where the agent decides: in no last column, nor on padding.
+
+    "path" leaves the states that paths [B, T] visit.
+    """
+    reads = torch.arange(1, columns + 1, device=paths.device)
+    # In the last column there is nothing left to decide: the agent writes.
+    counts = is_cell(source_lengths - 1, target_lengths, paths.shape[1], columns)
+    if area == "path":
+        # Row t is entered with the reads of the write before it, the first one with one token read.
+        start = torch.cat([torch.ones_like(paths[:, :1]), paths[:, :-1]], 1)
+        counts = counts & (reads >= start[..., None]) & (reads <= paths[..., None])
+    return counts
+
+
+def reader_hits(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
+    """Return [B, T, S], True at `reader_cells` decided right at a threshold of one half."""
+    reads = torch.arange(1, logits.shape[2] + 1, device=logits.device)
+    # rho > 1/2 is a positive logit; left of the path reading is right.
+    return ((logits > 0) == (reads < paths[..., None])) & counts
+
+
+def reader_paths(logits: Tensor, source_lengths: Tensor, threshold: float) -> Tensor:
     """Return the paths [B, T] of a `Threshold` agent for logits [B, T, S], without gradient."""
-    return threshold_paths(logits.detach().float().sigmoid(), threshold, batch.source_lengths)
+    reads = torch.ones_like(source_lengths)
+    path = []
+    for row in logits.detach().float().sigmoid().unbind(1):
+        reads = first_write(row, reads, threshold, source_lengths)
+        path.append(reads)
+    return torch.stack(path, 1)
 
 
 def read_share(paths: Tensor, batch: Batch) -> Tensor:

@@ -22,11 +22,11 @@ from nmtgrid.base.rows import is_token
 from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.online.objectives.dynamic import (
-    agent_paths,
     along,
     cell_loss,
     check_grid,
     read_share,
+    reader_paths,
 )
 from nmtgrid.online.oracle import cell_costs, delay_penalty, path_costs
 from nmtgrid.online.policies import Threshold
@@ -41,7 +41,7 @@ def log_marginal(
     """Return log sum_z p(z) prod_t exp(emission_{t, z_t}), a sum over all monotone paths z [B].
 
     emission [B, T, S] is the log-weight of writing at a cell: log p(y_t) minus the cost of delay.
-    logits [B, T, S] are those of READ. p(z) is exp(-`policies.agent_loss`) on the path: paths
+    logits [B, T, S] are those of READ. p(z) is exp(-`dynamic.reader_loss`) on the path: paths
     start with one token read and decide nothing in the last column. In float64, with gradient; O(T
     S) operations, in T steps of cumulative sums along the source. Padding is ignored.
     """
@@ -175,7 +175,7 @@ class Marginal(BaseObjective[MarginalSettings]):
                 write_loss, expected = settings.alpha * write_loss, settings.alpha * expected
             total = write_loss + (marginal - expected).to(write_loss.dtype)
             extra["write_cells"] = counts.sum()
-        paths = agent_paths(logits, batch, settings.validate_threshold)
+        paths = reader_paths(logits, batch.source_lengths, settings.validate_threshold)
         reads = torch.arange(1, columns + 1, device=costs.device) / lengths[0][:, None, None]
         extra["expected_reads"] = (posteriors * reads).sum()
         extra["agent_reads"] = read_share(paths, batch)

@@ -17,8 +17,9 @@ from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.adaptive_tune.run import _best, _Tuning
 from nmtgrid.cli.adaptive_tune.show import Report, Row, find_better, print_verdict
 from nmtgrid.cli.app import main
+from nmtgrid.models.api import Verified
 from nmtgrid.search import engine
-from nmtgrid.search.api import Hypothesis, Verified
+from nmtgrid.search.api import Hypothesis
 from nmtgrid.search.traces import read_traces
 from nmtgrid.search.verified import DraftLength, VerifiedSearch
 from tests.unit.helpers.tiny_online import toy_home

@@ -6,9 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy
 import pytest
 
+from nmtgrid.analysis.quality.evaluation import MEASURE_KINDS, read_evaluation
+from nmtgrid.analysis.quality.names import MEASURES
+from nmtgrid.analysis.quality.segment_scores import with_segment_scores
+from nmtgrid.base.errors import ConfigError
 from nmtgrid.cli.app import main
+from nmtgrid.metrics.quality import Scorer
 
 OURS = ["a cat sat", "a dog ran off", "it rained all day long", "yes"]
 THEIRS = ["a cat sits", "the dog ran off", "it rained the whole day", "no"]
@@ -150,3 +156,26 @@ def test_scores_of_no_translation_are_refused(folder: Path, refused: Callable[..
     scores = ("--segment-scores", str(folder / "quality.txt"))
     message = refused("analyze", "difficulty", *texts, *scores)
     assert "`--segment-scores` is for scores of translations: give them" in message
+
+
+def test_an_unknown_name_is_no_mean(folder: Path) -> None:
+    systems = [f"{name}={folder / name}.txt" for name in ("ours", "theirs")]
+    evaluation = read_evaluation(systems, folder / "ref.txt")
+    evaluation = with_segment_scores(evaluation, [str(folder / "quality.txt")])
+    # The known ones: the measures of buckets, and what the file gave.
+    assert {*MEASURES} < {*MEASURE_KINDS}
+    assert evaluation.resampled(["quality"], None, 5)["quality"].shape == (2, 5)
+    lines = [numpy.arange(4)]
+    for call in (
+        lambda: evaluation.counts("qualty"),
+        lambda: evaluation.scorer("qualty"),
+        lambda: evaluation.scores("qualty", lines),
+        lambda: evaluation.resampled(["bleu", "qualty"], None, 5),
+        lambda: evaluation.swapped(["bleu", "qualty"], 5),
+    ):
+        with pytest.raises(ConfigError, match=r"no measure `qualty`\. Did you mean `quality`\?"):
+            call()
+    with pytest.raises(ConfigError, match=r"no metric `blue`\. There are bleu, chrf, ter"):
+        Scorer("blue")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"`sentence-bleu` .* has no corpus score"):
+        evaluation.scorer("sentence-bleu")

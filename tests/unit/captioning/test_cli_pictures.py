@@ -137,7 +137,7 @@ def test_from_python(home: Path) -> None:
     split = split_of(Dataset.open(home / "pictures"), "test")
     pictures = [split.pictures.features(index) for index in range(3)]
     progress: list[tuple[int, int]] = []
-    captions = list(model.caption(pictures, advance=lambda *counts: progress.append(counts)))
+    captions = list(model.caption(pictures, on_progress=lambda *counts: progress.append(counts)))
     assert [caption.line for caption in captions] == [1, 2, 3]
     assert sum(count for count, _ in progress) == 3
     with pytest.raises(DataError, match="expects 64 features"):

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import NmtgridError
 from nmtgrid.base.rows import is_token
-from nmtgrid.online.policies import Area, agent_cells, agent_loss
+from nmtgrid.online.objectives import dynamic
 
 SIZES = [(2, 1), (1, 4), (3, 3), (4, 2), (2, 5), (5, 5), (4, 6)]
 """Small grids: (source length, target length)."""
@@ -93,10 +93,11 @@ def path_log_probabilities(
 
 
 def reader_loss(
-    logits: Tensor, paths: Tensor, sources: Tensor, targets: Tensor, area: Area = "grid"
+    logits: Tensor, paths: Tensor, sources: Tensor, targets: Tensor, area: dynamic.Area = "grid"
 ) -> Tensor:
-    """Return `agent_loss` in an area of grids of these lengths."""
-    return agent_loss(logits, paths, agent_cells(paths, sources, targets, logits.shape[2], area))
+    """Return `dynamic.reader_loss` in an area of grids of these lengths."""
+    counts = dynamic.reader_cells(paths, sources, targets, logits.shape[2], area)
+    return dynamic.reader_loss(logits, paths, counts)
 
 
 def count_paths(target_length: int, source_length: int, k: int = 1) -> int:

@@ -7,12 +7,8 @@ import torch
 from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.online.policies import (
-    Area,
-    Threshold,
-    next_reads,
-    threshold_paths,
-)
+from nmtgrid.online.objectives.dynamic import Area, reader_paths
+from nmtgrid.online.policies import Threshold, first_write
 from nmtgrid.search.paths import wait_k
 from tests.unit.policies.all_paths import (
     SIZES,
@@ -125,7 +121,7 @@ def test_extreme_logits_have_a_finite_loss() -> None:
     assert logits.grad is not None and logits.grad.tolist() == [[[1, 0, 0]]]
 
 
-def test_next_reads() -> None:
+def test_the_first_write() -> None:
     rho = torch.tensor([
         [0.9, 0.4, 0.1, 0.0],
         [0.9, 0.4, 0.9, 0.1],
@@ -134,18 +130,18 @@ def test_next_reads() -> None:
         [0.5, 0.2, 0.2, 0.2],
     ])  # fmt: skip
     reads, ends = torch.tensor([1, 3, 2, 1, 1]), torch.tensor([4, 4, 4, 3, 4])
-    assert next_reads(rho, reads, 0.5, ends).tolist() == [2, 4, 4, 3, 2]
-    assert next_reads(rho, reads, 0.95, ends).tolist() == reads.tolist()
+    assert first_write(rho, reads, 0.5, ends).tolist() == [2, 4, 4, 3, 2]
+    assert first_write(rho, reads, 0.95, ends).tolist() == reads.tolist()
     rho = torch.tensor([[0.9, 0.7], [0.9, 0.2], [0.1, 0.9]])
     reads, more = torch.tensor([1, 1, 2]), torch.tensor([3, 3, 3])
-    assert next_reads(rho, reads, 0.5, more).tolist() == [3, 2, 3]
-    assert next_reads(rho, reads, 0.5, more - 1).tolist() == [2, 2, 2]
+    assert first_write(rho, reads, 0.5, more).tolist() == [3, 2, 3]
+    assert first_write(rho, reads, 0.5, more - 1).tolist() == [2, 2, 2]
 
 
 @pytest.mark.parametrize("threshold", [0.1, 0.5, 0.8])
 def test_paths_by_a_threshold_step_by_step(threshold: float) -> None:
-    rho, (sources, _) = _drawn_logits(5).sigmoid(), lengths(SIZES)
-    result = threshold_paths(rho, threshold, sources)
+    logits, (sources, _) = _drawn_logits(5), lengths(SIZES)
+    rho, result = logits.sigmoid(), reader_paths(logits, sources, threshold)
     for row, (source, _) in enumerate(SIZES):
         reads = 1
         for t in range(7):

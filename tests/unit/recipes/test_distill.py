@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from nmtgrid.base.io.text import read_lines
+from nmtgrid.base.subword_marks import JOINER
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.search.traces import Trace
-from nmtgrid.text.bpe import JOINER
 from recipes import distill_table
 from tests.unit.helpers.train_command import toy_data
 

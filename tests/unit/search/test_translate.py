@@ -124,7 +124,9 @@ def test_long_lines() -> None:
     translations = list(system.translations(["a", line, "b"], align=True))
     assert [translation.text for translation in translations] == ["a", line, "b"]
     assert len(warnings) == 1
-    assert warnings[0].startswith("long-line: longer than 4 source units and translated in pieces")
+    assert warnings[0].startswith(
+        "long-line: longer than 4 source units and translated in segments"
+    )
     assert "2 (11)" in warnings[0]
     one_unit = long_line_warning({2: 3}, SourceLimits(1, 1), "cut")
     assert one_unit == "long-line: longer than 1 source unit and cut: line (units) 2 (3)."
@@ -277,7 +279,9 @@ def test_progress_is_shown_while_a_long_line_is_translated() -> None:
     done: list[float] = []
     system = translator(copier("x@@ x", bpe=True), max_source=10, batch_tokens=500)
     raw = "x" * 3000
-    stream = system.translations(["x", raw, ""], advance=lambda lines, tokens: done.append(lines))
+    stream = system.translations(
+        ["x", raw, ""], on_progress=lambda lines, tokens: done.append(lines)
+    )
     _, text, _ = (translation.text for translation in stream)
     assert len(done) > 5 and max(done) < 1.5 and sum(done) == pytest.approx(3)
     assert text.replace(" ", "") == raw, "nothing is lost"
