@@ -31,8 +31,8 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.update import Updater
-from nmtgrid.training.weights import Weights
 
 
 def make_updater(model: TranslationModel, settings: RunSettings, conditions: Conditions) -> Updater:
@@ -40,8 +40,8 @@ def make_updater(model: TranslationModel, settings: RunSettings, conditions: Con
     objective = objectives.get(settings.objective_name).make(settings.objective)
     optimiser = make_optimiser(model, settings.training)
     device = torch.device(conditions.device)
-    clip_norm, weights = settings.training.clip_norm, Weights(model, objective)
-    return Updater(weights, optimiser, device, bf16=conditions.bf16, clip_norm=clip_norm)
+    clip_norm, trained = settings.training.clip_norm, TrainedModel(model, objective)
+    return Updater(trained, optimiser, device, bf16=conditions.bf16, clip_norm=clip_norm)
 
 
 def updating(updater: Updater, batches: Sequence[Batch]) -> Workload:

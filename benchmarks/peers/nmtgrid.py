@@ -21,8 +21,8 @@ from nmtgrid.search.precision import prepare
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.update import Updater
-from nmtgrid.training.weights import Weights
 
 
 def model_settings(task: Task) -> dict[str, object]:
@@ -57,7 +57,7 @@ class System:
         settings = TrainingSettings(optimiser="adam", weight_decay=0.0)
         objective = Likelihood(LikelihoodSettings(label_smoothing=task["label_smoothing"]))
         self.updater = Updater(
-            Weights(model, objective), make_optimiser(model, settings), torch.device("cpu"),
+            TrainedModel(model, objective), make_optimiser(model, settings), torch.device("cpu"),
             bf16=self.bf16, clip_norm=task["clip_norm"],
         )  # fmt: skip
         plan = BatchPlan(

@@ -1,6 +1,6 @@
 """Training curves read from logs: a table, and a figure for each kind of curve.
 
-A log is the `metrics.jsonl` of a model directory, a JSON object a line (`training.events`). A
+A log is the `metrics.jsonl` of a model directory, a JSON object a line (`training.metrics_log`). A
 damaged line is left out and noted: a log of days should still be of use. `nmtgrid analyze curves`
 and the report show the section.
 """

@@ -66,7 +66,10 @@ class Smoothed:
     notes: Sequence[str] = ()
 
     def save(self, folder: Path) -> None:
-        """See `Prepared`: a resumed run takes the vectors as they were, wherever they came from."""
+        """See `StatefulObjective`.
+
+        A resumed run takes the vectors as they were, wherever they came from.
+        """
         if self.vectors is not None and not (folder / OBJECTIVE_FILE).exists():
             save_tensors(folder / OBJECTIVE_FILE, {"vectors": self.vectors})
 

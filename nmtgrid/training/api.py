@@ -102,7 +102,7 @@ class BaseObjective(Generic[Settings]):
 
 
 @runtime_checkable
-class Prepared(Protocol):
+class StatefulObjective(Protocol):
     """An objective that depends on more than settings, and must be restored when resuming."""
 
     notes: Sequence[str]
@@ -130,9 +130,10 @@ class ObjectiveKind:
 Wrapper = Callable[[Objective, RunSettings, Dataset, torch.device, Path | None], Objective]
 """Makes another objective of one, as a run's settings say; or returns the same.
 
-The path is the folder of the run that is resumed, if any, for what `Prepared` wrote there."""
+The path is the folder of the run that is resumed, if any, for what a `StatefulObjective` wrote
+there."""
 OBJECTIVE_FILE = "objective.safetensors"
-"""The file in a run's folder that `Prepared` writes."""
+"""The file in a run's folder that a `StatefulObjective` writes."""
 
 
 class Objectives(Registry[ObjectiveKind]):

@@ -1,7 +1,7 @@
 """Checkpoints of a run: numbered folders that are written completely or not at all.
 
 `checkpoints/000012/` holds `last.safetensors` (the weights), `model.safetensors` (the best ones so
-far), `training.safetensors` (moments, running average, random states) and `training.json`
+far), `training.safetensors` (moments, moving average, random states) and `training.json`
 (counters, position in the data). The folder is written under another name and then renamed, so a
 run that is killed at any moment resumes from a consistent state. `model.safetensors` and
 `last.safetensors` of the model directory are links to files of the newest folder.
@@ -38,13 +38,15 @@ from nmtgrid.base.io.atomic import (
     write_json,
 )
 from nmtgrid.base.io.records import Count, Positive, Record, Small, convert, read_json, read_record
-from nmtgrid.training.events import Progress, UpdateSums
+from nmtgrid.models.directory import WEIGHTS
+from nmtgrid.training.metrics_log import UpdateSums
 from nmtgrid.training.optimiser import RateState
+from nmtgrid.training.progress import Progress
 from nmtgrid.training.validate import Best
 
 FORMAT = 1
 FOLDER = "checkpoints"
-BEST, LAST, AVERAGE = "model.safetensors", "last.safetensors", "average.safetensors"
+BEST, LAST, AVERAGE = WEIGHTS["best"], WEIGHTS["last"], WEIGHTS["average"]
 _TENSORS, _FACTS = "training.safetensors", "training.json"
 _AGAIN = "begin again: with `--overwrite`, or `--resume` for one of several `--seeds`."
 

@@ -49,10 +49,9 @@ from nmtgrid.models.directory import (
     weights_file,
 )
 from nmtgrid.text.pipeline import FILE_PATTERNS, Pipeline
-from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, Prepared
+from nmtgrid.training.api import OBJECTIVE_FILE, Objective, Objectives, StatefulObjective
 from nmtgrid.training.checkpoint import AVERAGE, BEST, FOLDER, LAST, Checkpoints
 from nmtgrid.training.distributed import ALONE, Processes
-from nmtgrid.training.events import StopRequest
 from nmtgrid.training.settings import RunSettings, TrainingSettings, settings_type
 from nmtgrid.training.trainer import Trainer, seed_process
 from nmtgrid.training.update import has_fast_bf16, no_stages
@@ -373,7 +372,6 @@ def prepare(
     resume: bool = False,
     overwrite: bool = False,
     init: Path | None = None,
-    stop: StopRequest | None = None,
     processes: Processes = ALONE,
 ) -> Trainer:
     """Return a trainer, its model built (or resumed) and its folder begun.
@@ -414,7 +412,7 @@ def prepare(
                 part.compile(dynamic=True)
         trainer = Trainer(
             model, objective, train, settings, folder, device,
-            bf16=bf16, validator=validator, valid=valid, stop=stop, processes=processes,
+            bf16=bf16, validator=validator, valid=valid, processes=processes,
             resegmented=resegmented,
         )  # fmt: skip
         _begin(trainer, dataset, resume=resume, overwrite=overwrite, init=init)
@@ -509,8 +507,8 @@ def _write_description(
             init=init,
             pairs={name: split["pairs_kept"] for name, split in splits},
         )
-        objective = trainer.weights.objective
-        if isinstance(objective, Prepared):
+        objective = trainer.trained.objective
+        if isinstance(objective, StatefulObjective):
             objective.save(folder)
     except BaseException as fault:
         # Also at a signal: a folder with half a description would be in the way of the next run.

@@ -32,22 +32,23 @@ from nmtgrid.training import events
 from nmtgrid.training.api import Objective
 from nmtgrid.training.checkpoint import Checkpoints, RunState, Snapshot
 from nmtgrid.training.distributed import ALONE, Processes, pack_states, unpack_states
-from nmtgrid.training.events import (
-    Progress,
-    StopRequest,
-    Stopwatch,
-    UpdateSums,
-    end_reason,
-    fraction_done,
-    is_due,
-)
+from nmtgrid.training.metrics_log import UpdateSums
 from nmtgrid.training.optimiser import (
     LearningRate,
     make_optimiser,
     optimiser_tensors,
     restore_optimiser,
 )
+from nmtgrid.training.progress import (
+    Progress,
+    StopRequest,
+    Stopwatch,
+    end_reason,
+    fraction_done,
+    validation_is_due,
+)
 from nmtgrid.training.settings import RunSettings, TrainingSettings
+from nmtgrid.training.trained_model import ShardedModel, TrainedModel
 from nmtgrid.training.update import (
     GradientWatch,
     NotFiniteError,
@@ -57,9 +58,9 @@ from nmtgrid.training.update import (
     has_fast_bf16,
 )
 from nmtgrid.training.validate import Outcome, Selection, Validator
-from nmtgrid.training.weights import RunningAverage, ShardedWeights, Weights
+from nmtgrid.training.weights import ExponentialMovingAverage
 
-_OPTIMISER, _RANDOM, _AVERAGE = "optimiser|", "state|", "ema|"
+_OPTIMISER, _RANDOM, _EMA = "optimiser|", "state|", "ema|"
 _HASHED_AT_ONCE = 1 << 20
 _TRIM_EVERY = 20
 """Updates after which a CPU's memory is looked at: batches of ever-changing shapes leave holes in
@@ -158,20 +159,21 @@ class Trainer:
         training, batches = settings.training, settings.batches
         self.plan = plan_batches(train, settings, resegmented)
         # One process alone has the weights whole, whatever `shard` says.
-        self.weights = Weights(model, objective)
+        self.trained = TrainedModel(model, objective)
         if training.shard and self.processes.count > 1:
-            self.weights = ShardedWeights(model, objective, self.processes, device)
+            self.trained = ShardedModel(model, objective, self.processes, device)
         self.optimiser = make_optimiser(model, training)
         self.updater = Updater(
-            self.weights, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
+            self.trained, self.optimiser, device, bf16=bf16, clip_norm=training.clip_norm,
             processes=self.processes,
         )  # fmt: skip
         every = training.watch_gradients
         self.watch = GradientWatch(model, every) if every else None
         self.rate = LearningRate(training)
-        self.average = RunningAverage(model, training.ema_decay) if training.ema_decay else None
+        decay = training.ema_decay
+        self.ema = ExponentialMovingAverage(model, decay) if decay else None
         self.checkpoints = Checkpoints(folder, training.average)
-        self.selection = Selection(self.weights, validator, self.average, training.best_by)
+        self.selection = Selection(self.trained, validator, self.ema, training.best_by)
         self.progress = Progress()
         self.meter = UpdateSums.empty()
         self._heap = HeapTrimmer()
@@ -185,7 +187,8 @@ class Trainer:
         self._world_size_changed = False
         self.notes = [*self._notes_on_validation(valid), *_notes_on_precision(bf16, device)]
         """What is worth a warning before the run."""
-        self.stopwatch = Stopwatch(training.clock, stop or StopRequest(), self.processes)
+        self.stop_request = stop or StopRequest()
+        self.stopwatch = Stopwatch(training.clock, self.stop_request, self.processes)
 
     def _notes_on_validation(self, valid: Pairs | None) -> list[str]:
         training, notes = self.settings.training, [] if valid is None else _notes_on_blank(valid)
@@ -193,7 +196,7 @@ class Trainer:
             longest = int(self.plan.lengths()[0].max())
             translated = valid.source_lengths[: training.validate_sentences or None]
             notes += _notes_on_length(translated, longest)
-        if self.validator is None and self.average is not None:
+        if self.validator is None and self.ema is not None:
             notes.append(
                 "There are no validation pairs, by which the average of `training.ema_decay` would "
                 "be compared with the last weights: the model will have the last ones."
@@ -227,7 +230,7 @@ class Trainer:
             # The best loss so far is that of the pairs of before.
             raise DataError("The run was started on other validation pairs.", advice)
         try:
-            self.weights.load(snapshot.weights)
+            self.trained.load(snapshot.weights)
         except RuntimeError as fault:
             raise ModelError(
                 f"The saved weights do not match the model of {self.checkpoints.model_folder}: its "
@@ -237,7 +240,7 @@ class Trainer:
         # As many batches an update as before, redistributed over however many processes there are.
         self._batches = state.batches or self.settings.batches.accumulation
         self._world_size_changed = state.processes != self.processes.count
-        self.processes.check(self._batches, even=self.weights.is_sharded)
+        self.processes.check(self._batches, even=self.trained.is_sharded)
         try:
             self._restore(state, progress, snapshot.tensors)
         except ValueError as fault:
@@ -295,11 +298,11 @@ class Trainer:
         ):
             raise ValueError(f"there is no batch of the data at {progress.cursor}")
         restore_optimiser(
-            self.optimiser, self.model, _below(tensors, _OPTIMISER), self.weights.like
+            self.optimiser, self.model, _below(tensors, _OPTIMISER), self.trained.like
         )
-        if self.average is not None:
-            weights = _below(tensors, _AVERAGE)
-            self.average.restore(weights, state.ema_steps, self.weights.put)
+        if self.ema is not None:
+            weights = _below(tensors, _EMA)
+            self.ema.restore(weights, state.ema_steps, self.trained.put)
         # The seed counts where another number of processes goes on: it has no saved draws.
         seed = self.settings.training.seed + progress.update
         restore_random(tensors, self.processes, self.device, seed)
@@ -307,7 +310,7 @@ class Trainer:
         self.meter, self.progress, self.selection.best = state.meter, progress, state.best
 
     def run(self) -> Iterator[events.Event]:
-        """Train until a limit is reached, or `stop` is set.
+        """Train until a limit is reached, or a stop is requested.
 
         Raises TrainingError if the loss is not finite or another process has gone, DeviceError if a
         pair does not fit into memory, StorageError if a checkpoint cannot be written; saved
@@ -358,7 +361,7 @@ class Trainer:
             ahead=self.device.type == "cuda",
         )  # fmt: skip
         # A run that was stopped just before a validation catches up on it.
-        if progress.update and is_due(training, progress, stopwatch.minutes):
+        if progress.update and validation_is_due(training, progress, stopwatch.minutes):
             yield from self._validate(due=True)
         reason = stopwatch.stopped or end_reason(training, progress, stopwatch.minutes)
         while not reason:
@@ -367,7 +370,7 @@ class Trainer:
             if stopwatch.stopped:
                 break
             wait = training.save_minutes
-            if is_due(training, progress, stopwatch.minutes):
+            if validation_is_due(training, progress, stopwatch.minutes):
                 yield from self._validate(due=True)
             elif wait > 0 and stopwatch.minutes - progress.saved_minutes >= wait:
                 yield self._save(None)
@@ -422,8 +425,8 @@ class Trainer:
         # Only now: an update that fails is not counted, and its batches are read again.
         progress.update += 1
         progress.cursor = cursor
-        if self.average is not None and progress.update % training.ema_updates == 0:
-            self.average.step()
+        if self.ema is not None and progress.update % training.ema_updates == 0:
+            self.ema.step()
         is_logged = progress.update % training.log_updates == 0
         if is_logged:
             results += self.updater.finish()
@@ -459,8 +462,8 @@ class Trainer:
         """Score the weights, keep them if they are the best, and save."""
         self._read_results()
         # Running statistics, of batch normalisation, are each process' own, and so are their means.
-        averaged = [] if self.average is None else self.average.buffers()
-        self.processes.broadcast([*self.model.buffers(), *averaged])
+        ema_buffers = [] if self.ema is None else self.ema.buffers()
+        self.processes.broadcast([*self.model.buffers(), *ema_buffers])
         outcome, start = None, self.stopwatch.now()
         if self.validator is not None:
             outcome = self.selection.evaluate(self.progress.update)
@@ -493,14 +496,14 @@ class Trainer:
         if most < 2:
             return
         # All processes read the states: the mean is scored by all of them.
-        averaged = self.checkpoints.average()
+        average = self.checkpoints.average()
         if self.processes.is_first:
-            self.checkpoints.write_average(averaged)
+            self.checkpoints.write_average(average)
         yield events.Averaged(self.progress.update, self.checkpoints.averaged, most)
         if self.validator is None:
             return
         start = self.stopwatch.now()
-        outcome = self.selection.evaluate(self.progress.update, averaged)
+        outcome = self.selection.evaluate(self.progress.update, average)
         yield self._validated(outcome, start)
         if outcome.best is not None:
             yield self._save(outcome.best)
@@ -533,11 +536,11 @@ class Trainer:
         progress = self.progress
         progress.minutes = progress.saved_minutes = self.stopwatch.minutes
         progress.saved_update = progress.update
-        moments = self.weights.unsharded(optimiser_tensors(self.optimiser, self.model))
+        moments = self.trained.unsharded(optimiser_tensors(self.optimiser, self.model))
         tensors = {f"{_OPTIMISER}{name}": value for name, value in moments.items()}
-        if self.average is not None:
-            averaged = self.weights.unsharded(self.average.weights)
-            tensors |= {f"{_AVERAGE}{name}": value for name, value in averaged.items()}
+        if self.ema is not None:
+            ema_weights = self.trained.unsharded(self.ema.weights)
+            tensors |= {f"{_EMA}{name}": value for name, value in ema_weights.items()}
         states = random_states(self.device)
         if self.processes.count == 1:
             tensors |= {f"{_RANDOM}{name}": value for name, value in states.items()}
@@ -551,11 +554,11 @@ class Trainer:
             "rate": dataclasses.asdict(self.rate.state()),
             "meter": dataclasses.asdict(self.meter),
             "best": dataclasses.asdict(self.selection.best),
-            "ema_steps": self.average.steps if self.average is not None else 0,
+            "ema_steps": self.ema.steps if self.ema is not None else 0,
             "batches": self._batches,
             "processes": self.processes.count,
         }
-        weights = self.weights.unsharded(self.model.state_dict())
+        weights = self.trained.unsharded(self.model.state_dict())
         if best is None and self.selection.best.nll is None:
             # Nothing has been validated yet: the newest weights are the best ones.
             best = weights

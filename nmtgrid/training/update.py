@@ -30,7 +30,8 @@ from nmtgrid.data.batches import Batch
 from nmtgrid.layers.probes import ProbePoint, hooked
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training.distributed import ALONE, Processes
-from nmtgrid.training.weights import LowPrecisionCopies, Weights, local_shard
+from nmtgrid.training.trained_model import TrainedModel, local_shard
+from nmtgrid.training.weights import LowPrecisionCopies
 
 
 def clip_and_scale(
@@ -183,7 +184,7 @@ class Updater:
 
     def __init__(
         self,
-        weights: Weights,
+        trained: TrainedModel,
         optimiser: torch.optim.Optimizer,
         device: torch.device,
         *,
@@ -191,7 +192,7 @@ class Updater:
         clip_norm: float,
         processes: Processes = ALONE,
     ) -> None:
-        self.weights, self.model, self.optimiser = weights, weights.model, optimiser
+        self.trained, self.model, self.optimiser = trained, trained.model, optimiser
         self.processes = processes
         self.device, self.bf16, self.clip_norm = device, bf16, clip_norm
         if device.type == "cpu":
@@ -203,7 +204,7 @@ class Updater:
         self.is_late = device.type == "cuda"
         """Whether results are read with the next update."""
         # Shards are cast by autocast, once they are brought together.
-        has_copies = bf16 and device.type == "cuda" and not weights.is_sharded
+        has_copies = bf16 and device.type == "cuda" and not trained.is_sharded
         self._copies = LowPrecisionCopies(self.model) if has_copies else None
 
     def apply(
@@ -310,7 +311,7 @@ class Updater:
 
     def _reduce_gradients(self, tokens: int) -> Tensor:
         """Bring the processes' gradients together, divide and clip them; return their norm."""
-        if self.weights.is_sharded:
+        if self.trained.is_sharded:
             # Each process has its shards of what are means over the processes already.
             shards = [local_shard(p.grad) for p in self._parameters if p.grad is not None]
             tokens_each = tokens / self.processes.count
@@ -334,14 +335,14 @@ class Updater:
             try:
                 with copies.used() if copies else contextlib.nullcontext():
                     with autocast(self.device, self.bf16), hooks:
-                        parts = self.weights.loss(microbatch.to(self.device))
+                        parts = self.trained.loss(microbatch.to(self.device))
                     parts.total.backward()
             except (RuntimeError, MemoryError) as fault:
                 if not is_out_of_memory(fault):
                     raise
                 # All processes must do as many passes: with shards none may halve its batch.
-                if len(microbatch) == 1 or self.weights.is_sharded:
-                    raise _too_large(self.weights.model, microbatch, fault) from fault
+                if len(microbatch) == 1 or self.trained.is_sharded:
+                    raise _too_large(self.trained.model, microbatch, fault) from fault
                 advice = fragmentation_advice(fault)
                 if advice and math.isinf(self.too_many_cells):  # the first time
                     console.warn(f"gpu-memory: {advice}")

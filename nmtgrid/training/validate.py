@@ -1,4 +1,4 @@
-"""Validation, and the choice of the best weights: the last ones, their average or a mean.
+"""Validation, and the choice of the best weights: the last ones, their EMA or average.
 
 All candidates are scored on the validation split; the lowest loss wins, the objective's own
 criterion, or the best translations (`training.best_by`). Called by trainer.py.
@@ -30,7 +30,8 @@ from nmtgrid.text.scripts import bleu_tokenizer
 from nmtgrid.training.api import LossParts, Objective, checked
 from nmtgrid.training.distributed import ALONE, Processes
 from nmtgrid.training.settings import BatchSettings, BestBy
-from nmtgrid.training.weights import RunningAverage, Weights, swapped_weights
+from nmtgrid.training.trained_model import TrainedModel
+from nmtgrid.training.weights import ExponentialMovingAverage, swapped_weights
 
 Result = TypeVar("Result")
 
@@ -265,30 +266,30 @@ class Selection:
 
     def __init__(
         self,
-        weights: Weights,
+        trained: TrainedModel,
         validator: Validator | None,
-        average: RunningAverage | None,
+        ema: ExponentialMovingAverage | None,
         by: BestBy = "loss",
     ) -> None:
-        self.weights, self.validator, self.average = weights, validator, average
+        self.trained, self.validator, self.ema = trained, validator, ema
         self.by: BestBy = by
         self.best = Best(None, 0, "last")
 
-    def evaluate(self, update: int, averaged: Mapping[str, Tensor] | None = None) -> Outcome:
-        """Score the last weights and, where there is one, their running average.
+    def evaluate(self, update: int, average: Mapping[str, Tensor] | None = None) -> Outcome:
+        """Score the last weights and, where there is one, their exponential moving average.
 
-        Or, where it is given, the mean of the last states: `averaged`, by name.
+        Or, where it is given, the mean of the last states: `average`, by name.
         """
         assert self.validator is not None
         candidates: dict[Candidate, Mapping[str, Tensor] | None] = {"last": None}
-        if averaged is not None:
-            candidates = {"average": averaged}
-        elif self.average is not None and self.average.steps:
-            candidates["ema"] = self.weights.unsharded(self.average.weights)
-        model = self.weights.model
+        if average is not None:
+            candidates = {"average": average}
+        elif self.ema is not None and self.ema.steps:
+            candidates["ema"] = self.trained.unsharded(self.ema.weights)
+        model = self.trained.model
         scores: dict[Candidate, Score] = {}
         qualities: dict[Candidate, Quality] = {}
-        with self.weights.gathered():
+        with self.trained.gathered():
             for name, weights in candidates.items():
                 with swapped_weights(model, weights):
                     scores[name] = self.validator.score(model)
@@ -305,7 +306,7 @@ class Selection:
         # Compared with the best of all candidates so far, whichever weights they were.
         has_criterion = score.criterion is not None
         if values[name] < self.best.value(self.by, has_criterion=has_criterion):
-            best = self.weights.copy(weights)
+            best = self.trained.copy(weights)
             self.best = Best(
                 nll=score.nll,
                 update=update,

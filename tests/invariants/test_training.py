@@ -14,13 +14,13 @@ from nmtgrid.data.dropout import drop_words
 from nmtgrid.models.api import ExitModel, PredictionSites, TranslationModel, with_exits
 from nmtgrid.text.vocabulary import UNKNOWN
 from nmtgrid.training import events
-from nmtgrid.training.events import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import MuonAdamW, make_optimiser
+from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.settings import BatchSettings, Optimiser, RunSettings, TrainingSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.update import Updater
-from nmtgrid.training.weights import Weights
 from tests.invariants.helpers import (
     SOURCE_TYPES,
     TARGET_TYPES,
@@ -160,7 +160,7 @@ def _largest_deviation(model: TranslationModel) -> float:
         pieces = [batch.select(torch.tensor(rows)) for rows in parts]
         optimiser = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
         updater = Updater(
-            Weights(model, Likelihood(LikelihoodSettings())), optimiser, torch.device("cpu"),
+            TrainedModel(model, Likelihood(LikelihoodSettings())), optimiser, torch.device("cpu"),
             bf16=False, clip_norm=0.0,
         )  # fmt: skip
         updater.apply(pieces, 0.0)

@@ -19,8 +19,8 @@ from nmtgrid.training.distributed import Processes, process_group, processes_fro
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.trained_model import ShardedModel, TrainedModel
 from nmtgrid.training.update import Updater, UpdateResult
-from nmtgrid.training.weights import ShardedWeights, Weights
 from tests.invariants.helpers import Case, basic_cases, batch_for, frozen_statistics
 
 UPDATES = 2
@@ -41,11 +41,11 @@ def train(
     torch.manual_seed(3)
     model, device = case.build(), torch.device("cpu")
     objective = Likelihood(LikelihoodSettings(label_smoothing=0.1))
-    weights = Weights(model, objective)
+    trained = TrainedModel(model, objective)
     if kind == "shards" and processes.count > 1:
-        weights = ShardedWeights(model, objective, processes, device)
+        trained = ShardedModel(model, objective, processes, device)
     optimiser = make_optimiser(model, SETTINGS[kind])
-    updater = Updater(weights, optimiser, device, bf16=False, clip_norm=1.0, processes=processes)
+    updater = Updater(trained, optimiser, device, bf16=False, clip_norm=1.0, processes=processes)
     # Statistics of a batch would be those of each process' share.
     freeze = frozen_statistics(model) if model.traits.batch_statistics else contextlib.nullcontext()
     with freeze:
@@ -57,7 +57,7 @@ def train(
             ]
             share = processes.share([batch.source.numel() for batch in batches])
             result = updater.apply([batches[index] for index in share], RATES[kind])
-    return weights.copy(), result
+    return trained.copy(), result
 
 
 def main() -> None:

@@ -31,8 +31,8 @@ from nmtgrid.training.api import Objective
 from nmtgrid.training.optimiser import make_optimiser, optimiser_tensors
 from nmtgrid.training.prepare import Request, resolve
 from nmtgrid.training.settings import RunSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.update import GradientWatch, NotFiniteError, Updater
-from nmtgrid.training.weights import Weights
 from tests.pretend_gpu.device import CUDA, Counts, Device, PretendGPU
 
 TORCH = torch.__version__
@@ -239,7 +239,7 @@ def train(model: TranslationModel, objective: Objective, settings: RunSettings) 
     """Do two updates; return the figures of the second one."""
     optimiser = make_optimiser(model, settings.training)
     objective = smoothed(objective, settings)
-    updater = Updater(Weights(model, objective), optimiser, CUDA, bf16=True, clip_norm=5.0)
+    updater = Updater(TrainedModel(model, objective), optimiser, CUDA, bf16=True, clip_norm=5.0)
     alpha = settings.training.r_drop or None
     batch = dataclasses.replace(draw_batch(), update=1, r_drop=alpha)
     batches = [batch] * settings.batches.accumulation
@@ -335,7 +335,7 @@ def try_broken_loss(optimiser: str) -> str:
     with PretendGPU():
         model = model.to(CUDA)
         steps = make_optimiser(model, settings.training)
-        updater = Updater(Weights(model, objective), steps, CUDA, bf16=True, clip_norm=5.0)
+        updater = Updater(TrainedModel(model, objective), steps, CUDA, bf16=True, clip_norm=5.0)
 
         def state() -> list[torch.Tensor]:
             kept = [*model.parameters(), *optimiser_tensors(steps, model).values()]

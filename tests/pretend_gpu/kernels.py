@@ -11,7 +11,6 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 import nmtgrid.layers.attention
-from nmtgrid.layers.grid import networks
 from nmtgrid.layers.kernels import (
     dropout,
     dropout_triton,
@@ -19,6 +18,7 @@ from nmtgrid.layers.kernels import (
     grid_conv_triton,
     linear,
     relu_triton,
+    scaled_sum,
     scaled_sum_triton,
 )
 from nmtgrid.layers.kernels.grid_conv import CpuGridConvolution
@@ -30,7 +30,7 @@ from tests.pretend_gpu.device import Device, PretendTensor, in_fp32, on_gpu, run
 def install() -> None:
     """Put the stand-ins in the place of what they stand for; there is no way back."""
     nmtgrid.layers.attention.scaled_dot_product_attention = _attention  # type: ignore[attr-defined, assignment]
-    for module in (dropout, grid_conv, linear, networks):
+    for module in (dropout, grid_conv, linear, scaled_sum):
         module.has_triton = lambda: True  # type: ignore[attr-defined]
     grid_conv_triton.convolve_cells = _convolve_cells
     grid_conv_triton.weight_gradient = _weight_gradient

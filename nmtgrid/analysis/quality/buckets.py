@@ -123,7 +123,7 @@ def labels(edges: Sequence[float], is_whole: bool) -> list[str]:
     return [f"< {edges[0]:,.{digits}f}", *names, f"≥ {edges[-1]:,.{digits}f}"]
 
 
-def split(values: NDArray[Any], edges: Sequence[float], by: Property) -> Buckets:
+def into_buckets(values: NDArray[Any], edges: Sequence[float], by: Property) -> Buckets:
     """Return the sentences by their values; NaN is in no bucket.
 
     An edge belongs to the bucket that it begins. Values count as they are written, with four digits
@@ -161,7 +161,7 @@ def values(
 
 
 def write_numbers(path: Path, numbers: NDArray[numpy.float64]) -> None:
-    """Write one number per line, as `split` reads it, `nan` for a missing one."""
+    """Write one number per line, as `into_buckets` reads it, `nan` for a missing one."""
     with open_writer(path) as file:
         for value in numpy.round(numbers, _DIGITS).tolist():
             file.write(f"{value:.{_DIGITS}f}\n".encode())
@@ -215,7 +215,7 @@ def score_buckets(
     Without `edges`, those of the thesis.
     """
     properties = values(evaluation, by, difficulty)
-    buckets = split(properties, edges or EDGES[by], by).filled()
+    buckets = into_buckets(properties, edges or EDGES[by], by).filled()
     measures = (*MEASURES, *evaluation.segment_scores)
     scores = {measure: evaluation.scores(measure, buckets.sentences) for measure in measures}
     return BucketScores(buckets, scores, _intervals(evaluation, buckets, measures, samples))
@@ -416,7 +416,7 @@ def _by_sentence_bleu(
     """Return how many sentences of each system have how good a sentence BLEU."""
     names = evaluation.names
     systems = [
-        split(scores, edges or EDGES["sentence-bleu"], "sentence-bleu")
+        into_buckets(scores, edges or EDGES["sentence-bleu"], "sentence-bleu")
         for scores in evaluation.sentence_bleu
     ]
     # Without those that are empty for all systems.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.alignment.aligner import AlignedPairs
 from nmtgrid.analysis.alignment.pharaoh import Links
 from nmtgrid.analysis.plotting.bars import Group, Series, draw_bars
-from nmtgrid.analysis.quality.buckets import AXES, buckets_section, split
+from nmtgrid.analysis.quality.buckets import AXES, buckets_section, into_buckets
 from nmtgrid.analysis.quality.evaluation import Evaluation
 from nmtgrid.analysis.section import Picture, Section, Table
 from nmtgrid.metrics.bootstrap import RESAMPLES
@@ -62,7 +62,7 @@ def difficulty_section(
     samples: int = RESAMPLES,
 ) -> Section:
     """Return the distribution and, of the systems of `evaluation`, sentence BLEU by difficulty."""
-    by_difficulty = split(lagging, edges or EDGES, "difficulty").filled()
+    by_difficulty = into_buckets(lagging, edges or EDGES, "difficulty").filled()
     known = lagging[~numpy.isnan(lagging)]
     numbers = _numbers(pairs, known)
     # Of the pairs that have a difficulty: both sides must have words.

@@ -24,7 +24,7 @@ def command(arguments: AdaptiveTuneArguments) -> None:
     """
     if arguments.results:
         check_rules(arguments, RESULTS_RULES)
-        from nmtgrid.cli.adaptive_tune.show import draw_results
+        from nmtgrid.cli.adaptive_tune.output import draw_results
 
         draw_results(arguments.results, arguments.out, arguments.json)
         return

@@ -43,7 +43,7 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments, check_decoder
-from nmtgrid.cli.adaptive_tune.show import Report, Row, untuned_exit, write
+from nmtgrid.cli.adaptive_tune.output import Report, Row, untuned_exit, write
 from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
 from nmtgrid.data.dataset import Dataset

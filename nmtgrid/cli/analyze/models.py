@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from nmtgrid.base import console
 from nmtgrid.base.io.atomic import split_label
-from nmtgrid.cli.analyze.show import ShownArguments, is_file
+from nmtgrid.cli.analyze.arguments import ShownArguments, is_file
 from nmtgrid.cli.options import (
     GENERAL,
     INPUT_OUTPUT,

@@ -11,7 +11,12 @@ from nmtgrid.base.config import from_attributes
 from nmtgrid.base.errors import ConfigError, DataError, nearest
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
-from nmtgrid.cli.analyze.show import QualityArguments, ScoredQualityArguments, Systems, read_edges
+from nmtgrid.cli.analyze.arguments import (
+    QualityArguments,
+    ScoredQualityArguments,
+    Systems,
+    read_edges,
+)
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     Excludes,
@@ -235,7 +240,8 @@ def difficulty(arguments: DifficultyArguments) -> None:
 
     from nmtgrid.analysis.alignment.aligner import AlignerSettings, link_pairs
     from nmtgrid.analysis.alignment.pharaoh import write_links
-    from nmtgrid.analysis.quality import buckets, difficulty
+    from nmtgrid.analysis.quality.buckets import write_numbers
+    from nmtgrid.analysis.quality.difficulty import difficulty_section, measure_difficulty
 
     evaluation = arguments.evaluate(arguments.systems or [])
     settings = AlignerSettings(heuristic=arguments.heuristic)
@@ -243,16 +249,16 @@ def difficulty(arguments: DifficultyArguments) -> None:
         pairs = link_pairs(evaluation.word_pairs, links, train, settings, advance)
     if links is None and train is None:
         warn_of_little(len(pairs.links), arguments.data)
-    lagging = difficulty.measure_difficulty(pairs)
+    lagging = measure_difficulty(pairs)
     if numpy.isnan(lagging).all():
         raise DataError("No pair has words on both sides, so none has a difficulty.")
     if arguments.difficulty_out is not None:
-        buckets.write_numbers(arguments.difficulty_out, lagging)
+        write_numbers(arguments.difficulty_out, lagging)
         console.say(f"Written: {arguments.difficulty_out}")
     if arguments.alignments_out is not None:
         write_links(arguments.alignments_out, pairs.links)
         console.say(f"Written: {arguments.alignments_out}")
-    section = difficulty.difficulty_section(pairs, lagging, evaluation, bounds, arguments.bootstrap)
+    section = difficulty_section(pairs, lagging, evaluation, bounds, arguments.bootstrap)
     arguments.show(section)
 
 

@@ -11,7 +11,7 @@ from nmtgrid.base.config import from_attributes
 from nmtgrid.base.io.atomic import split_label, write_text
 from nmtgrid.base.io.text import check_file
 from nmtgrid.cli.analyze.align import Train, aligning, trained, warn_of_little
-from nmtgrid.cli.analyze.show import ScoredArguments, line_faults
+from nmtgrid.cli.analyze.arguments import ScoredArguments, line_faults
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     REQUIRED,

@@ -14,7 +14,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.base.io.atomic import split_label
 from nmtgrid.cli.analyze.align import Heuristic, Train, aligning, trained, warn_of_little
-from nmtgrid.cli.analyze.show import ShownArguments, line_faults
+from nmtgrid.cli.analyze.arguments import ShownArguments, line_faults
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     Excludes,

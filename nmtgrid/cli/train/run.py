@@ -29,9 +29,9 @@ from nmtgrid.data.dataset import Dataset
 from nmtgrid.metrics.quality import shown, spread
 from nmtgrid.models.card import initial_weights, update_card
 from nmtgrid.training import events
-from nmtgrid.training.api import Prepared
+from nmtgrid.training.api import StatefulObjective
 from nmtgrid.training.distributed import Processes, check_shared_folder
-from nmtgrid.training.events import MetricsLog, StopRequest, perplexity
+from nmtgrid.training.metrics_log import MetricsLog, perplexity
 from nmtgrid.training.prepare import (
     METRICS,
     TENSORBOARD,
@@ -217,7 +217,6 @@ def _train(
         for note in [*request.without_effect(settings), *_other_init(arguments, resume)]:
             console.warn(note)
     check_parts(settings, device)
-    stop = StopRequest()
     trainer = prepare(
         arguments.data,
         settings,
@@ -227,7 +226,6 @@ def _train(
         resume=resume,
         overwrite=overwrite,
         init=arguments.init,
-        stop=stop,
         processes=processes,
     )
     # What fails outside of the run, such as its log, must not leave the folder locked.
@@ -238,20 +236,16 @@ def _train(
             board = TensorBoard(out / TENSORBOARD, trainer.progress.update)
             stack.enter_context(contextlib.closing(board))
         log = MetricsLog(out / METRICS)
-        return _follow(trainer, log, board, arguments.data, stop, processes)
+        return _follow(trainer, log, board, arguments.data)
 
 
 def _follow(
-    trainer: Trainer,
-    log: MetricsLog,
-    board: TensorBoard | None,
-    data: Path,
-    stop: StopRequest,
-    processes: Processes,
+    trainer: Trainer, log: MetricsLog, board: TensorBoard | None, data: Path
 ) -> tuple[int, dict[str, Any]]:
     """Run a training, print and log its events; return what `_train` does."""
     settings, out = trainer.settings, log.path.parent
-    if processes.is_first:
+    is_first = trainer.processes.is_first
+    if is_first:
         console.say(
             f"{settings.arch}, preset {settings.preset or 'none'}, objective "
             f"{settings.objective_name}, seed {settings.training.seed}: {data} -> {out}"
@@ -264,11 +258,11 @@ def _follow(
     # Gradients are measured now and then: every line in between shows the last ratio.
     finished, gradient_ratio = None, None
     with (
-        _stop_on_signals(stop, processes) as signals,
+        _stop_on_signals(trainer) as signals,
         console.progress("training (percent)", 100) as bar,
     ):
         for event in trainer.run():
-            if processes.is_first:
+            if is_first:
                 log.write(event)
                 if board is not None:
                     board.write(event)
@@ -280,7 +274,7 @@ def _follow(
             if isinstance(event, events.Finished):
                 finished = event
     assert finished is not None
-    if processes.is_first:
+    if is_first:
         if not finished.update:
             console.warn("The run ended before its first update: nothing has been learned.")
         console.say(f"The model is in {out}.")
@@ -329,8 +323,8 @@ def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
 
 def _print_warnings(trainer: Trainer, log: MetricsLog) -> None:
     """Print warnings before training; cut lines from the log that a resumed run repeats."""
-    objective = trainer.weights.objective
-    notes = objective.notes if isinstance(objective, Prepared) else ()
+    objective = trainer.trained.objective
+    notes = objective.notes if isinstance(objective, StatefulObjective) else ()
     for note in [*trainer.settings.notes(), *trainer.notes, *notes]:
         console.warn(note)
     for number in log.keep_until(trainer.progress.update)[:_DAMAGED_SHOWN]:
@@ -470,7 +464,7 @@ def parse_seeds(text: str, request: Request) -> list[int]:
 
 
 @contextlib.contextmanager
-def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[int]]:
+def _stop_on_signals(trainer: Trainer) -> Iterator[list[int]]:
     """Let SIGINT and SIGTERM ask for an end inside; a second one ends at once."""
     caught: list[int] = []
 
@@ -480,8 +474,8 @@ def _stop_on_signals(stop: StopRequest, processes: Processes) -> Iterator[list[i
             # The second one: whoever waits no longer gets the state of the last save.
             raise Leave(128 + caught[0])
         caught.append(number)
-        stop.reason = f"stopped by {signal.Signals(number).name}"
-        if processes.is_first:
+        trainer.stop_request.reason = f"stopped by {signal.Signals(number).name}"
+        if trainer.processes.is_first:
             console.say(
                 "Stopping after this update or validation; the state will be saved. A second "
                 "signal stops at once and loses what was done since the last save."

@@ -15,14 +15,13 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from nmtgrid.layers.grid.aggregation import widened
 from nmtgrid.layers.grid.convolution import Cells, DepthwiseConvolution
 from nmtgrid.layers.kernels.dropout import dropout, residual_branches, residual_dropout
-from nmtgrid.layers.kernels.linear import Projection, apply, feed_forward, is_watched
-from nmtgrid.layers.kernels.triton_support import has_triton
+from nmtgrid.layers.kernels.linear import Projection, feed_forward, is_watched
+from nmtgrid.layers.kernels.scaled_sum import scaled_sum
 from nmtgrid.layers.normalisation import PositionNorm
 from nmtgrid.layers.probes import ProbePoint
 
@@ -116,7 +115,8 @@ class GridNetwork(nn.Module):
         terms = [features]
         for n, state in enumerate(self.states[1:]):
             is_term = (n + 1) % every == 0
-            # The next layer and the next sum read it, and the caller.
+            # The next layer and the next sum read it, and the caller. On a GPU each reader gets its
+            # own output, so that one kernel adds their gradients.
             count = 2 * (n + 1 < len(self.layers)) + is_term
             if is_watched(state):
                 # As one tensor, of which a hook sees the whole gradient.
@@ -219,30 +219,7 @@ class ResidualCumulativeNetwork(GridNetwork):
         # "blocks": after the feed-forward layer alone, which is every second one.
         terms = self.sums(features, cells, 1 if self.plan.accumulate == "layers" else 2)
         power = 0.5 if self.plan.accumulate_scale == "square-root" else 1.0
-        return apply(_ScaledSum, len(terms) ** -power, *terms)
-
-
-class _ScaledSum(torch.autograd.Function):
-    """The sum of tensors of one type, in fp32 at least, times a factor."""
-
-    @staticmethod
-    def forward(ctx: Any, scale: float, *terms: Tensor) -> Tensor:
-        ctx.scale, ctx.count = scale, len(terms)
-        if terms[0].device.type == "cuda" and terms[0].dtype != torch.float64 and has_triton():
-            # Imported here: builds of torch for a CPU alone come without Triton.
-            from nmtgrid.layers.kernels.scaled_sum_triton import scaled_sum
-
-            return scaled_sum(terms, scale)
-        total = terms[0].to(torch.promote_types(terms[0].dtype, torch.float32), copy=True)
-        for term in terms[1:]:
-            total += term
-        return (total * scale).to(terms[0].dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        # One gradient for all terms: autograd would convert it for each of them.
-        return None, *[gradient * ctx.scale] * ctx.count
+        return scaled_sum(terms, len(terms) ** -power)
 
 
 class ResidualGatedNetwork(GridNetwork):

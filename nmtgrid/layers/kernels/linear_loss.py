@@ -113,10 +113,12 @@ def linear_cross_entropy(
         targets, weights = targets.repeat(2), weights.repeat(2) / 2
         soft_targets = None if soft_targets is None else soft_targets.repeat(2)
     dtype, chunk = dtype_and_chunk(features, weight, chunk)
-    learns = torch.is_grad_enabled()
-    run = _Pass(dtype, label_smoothing, chunk, learns, soft_targets, r_drop, teacher)
+    grad_enabled = torch.is_grad_enabled()
+    chunked = _ChunkedLoss(
+        dtype, label_smoothing, chunk, grad_enabled, soft_targets, r_drop, teacher
+    )
     sums: tuple[Tensor, Tensor] = _LinearCrossEntropy.apply(  # type: ignore[no-untyped-call]
-        features, weight, bias, targets, weights, run
+        features, weight, bias, targets, weights, chunked
     )
     return sums
 
@@ -136,10 +138,10 @@ def linear_nll(
     (int64), unless that is None.
     """
     dtype, chunk = dtype_and_chunk(features, weight, chunk)
-    matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+    matrix, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     nll = features.new_empty(len(targets), dtype=torch.promote_types(dtype, torch.float32))
     with torch.autocast(features.device.type, enabled=False):
-        for rows, _, logits in _chunks(features, matrix, shift, _slices(len(nll), chunk)):
+        for rows, _, logits in _chunks(features, matrix, bias, _slices(len(nll), chunk)):
             nll[rows] = F.cross_entropy(logits, targets[rows], reduction="none")
             if predictions is not None:
                 torch.argmax(logits, 1, out=predictions[rows])
@@ -174,14 +176,14 @@ def linear_divergence(
     Raises: ValueError for a chunk below 1.
     """
     dtype, chunk = dtype_and_chunk(features, weight, chunk)
-    matrix, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+    matrix, bias = weight.to(dtype), None if bias is None else bias.to(dtype)
     total = torch.promote_types(dtype, torch.float32)
     values = features.new_empty(len(features), dtype=total)
     row, _ = ragged_positions(widths, len(features))
     last, ends = widths.cumsum(0) - 1, list(itertools.accumulate(host_values(widths)))
 
     def log_probs(rows: Rows) -> Tensor:
-        return product(features[rows].to(dtype), matrix, shift).to(total).log_softmax(1)
+        return product(features[rows].to(dtype), matrix, bias).to(total).log_softmax(1)
 
     with torch.autocast(features.device.type, enabled=False):
         for sites in _slices(len(features), chunk):
@@ -217,12 +219,12 @@ def _pairs(count: int, chunk: int, device: torch.device) -> Iterator[Tensor]:
 
 
 def _chunks(
-    features: Tensor, matrix: Tensor, shift: Tensor | None, chunks: Iterable[Rows]
+    features: Tensor, matrix: Tensor, bias: Tensor | None, chunks: Iterable[Rows]
 ) -> Iterator[tuple[Rows, Tensor, Tensor]]:
     total = torch.promote_types(matrix.dtype, torch.float32)
     for rows in chunks:
         part = features[rows].to(matrix.dtype)
-        yield rows, part, product(part, matrix, shift).to(total)
+        yield rows, part, product(part, matrix, bias).to(total)
 
 
 def dtype_and_chunk(features: Tensor, weight: Tensor, chunk: int | None) -> tuple[torch.dtype, int]:
@@ -236,13 +238,13 @@ def dtype_and_chunk(features: Tensor, weight: Tensor, chunk: int | None) -> tupl
 
 
 @dataclasses.dataclass
-class _Pass:
-    """One pass over the chunks; it adds up gradients of features, weight [V, D] and bias [V]."""
+class _ChunkedLoss:
+    """The loss, chunk by chunk; it adds up gradients of features, weight [V, D] and bias [V]."""
 
     dtype: torch.dtype
     smoothing: float
     chunk: int
-    may_need_gradients: bool
+    grad_enabled: bool
     soft_targets: SoftTargets | None
     r_drop: float | None = None
     teacher: Teacher | None = None
@@ -250,7 +252,7 @@ class _Pass:
     of_weight: Tensor | None = None
     of_bias: Tensor | None = None
 
-    def run(
+    def compute(
         self,
         features: Tensor,
         weight: Tensor,
@@ -260,19 +262,19 @@ class _Pass:
     ) -> tuple[Tensor, Tensor]:
         """Fill the gradients that are not None and return the sums of loss and likelihood."""
         total = torch.promote_types(self.dtype, torch.float32)
-        learns = any(x is not None for x in (self.of_features, self.of_weight, self.of_bias))
+        with_gradient = any(x is not None for x in (self.of_features, self.of_weight, self.of_bias))
         if weights is None:
             weights = features.new_ones(len(targets), dtype=total)
-        weights, matrix = weights.to(total), weight.to(self.dtype)
-        shift = None if bias is None else bias.to(self.dtype)
         mean_row = weight.mean(0, dtype=total)
-        mean_bias = 0.0 if bias is None else bias.mean(dtype=total)
+        mean_bias = 0.0 if bias is None else bias.mean(dtype=total)  # before it is rounded
+        weights, matrix = weights.to(total), weight.to(self.dtype)
+        bias = None if bias is None else bias.to(self.dtype)
         sums = features.new_zeros(5, dtype=total).unbind()
         uniform, likelihood, against, divergence, distilled = sums
         chunks: Iterable[Rows] = _slices(len(features), self.chunk)
         if self.r_drop is not None:
             chunks = _pairs(len(features), self.chunk, features.device)
-        for rows, part, logits in _chunks(features, matrix, shift, chunks):
+        for rows, part, logits in _chunks(features, matrix, bias, chunks):
             share, target = weights[rows], targets[rows, None]
             probs = logits.softmax(1)
             # The largest probability is 1 / sum(exp(z - max z)): the normaliser without a second
@@ -286,14 +288,14 @@ class _Pass:
             slope = None
             if self.r_drop is not None:
                 # Before the probabilities are overwritten.
-                distance, slope = _divergence(logits - normaliser[:, None], probs, learns)
+                distance, slope = _divergence(logits - normaliser[:, None], probs, with_gradient)
                 divergence += distance @ share[: len(distance)]
                 slope = None if slope is None else slope.mul_(0.5 * self.r_drop)
             if self.teacher is not None:
                 distance, q = self.teacher.divergence(rows, logits - normaliser[:, None])
                 distilled += distance @ share
-                slope = self._with_teacher(slope, probs, q) if learns else None
-            errors = probs if learns else None
+                slope = self._with_teacher(slope, probs, q) if with_gradient else None
+            errors = probs if with_gradient else None
             if self.soft_targets is not None:
                 against += self._soft_loss(rows, errors, logits, normaliser) @ share
             elif errors is not None:
@@ -303,7 +305,7 @@ class _Pass:
                 if slope is not None:
                     errors.add_(slope)
                 self._add_gradients(rows, part, share, errors, matrix)
-        if self.smoothing and learns:
+        if self.smoothing and with_gradient:
             self._add_smoothing(features, weights, mean_row)
         plain = likelihood * (1.0 - self.smoothing) if self.soft_targets is None else against
         loss = plain + uniform * self.smoothing
@@ -391,20 +393,20 @@ class _LinearCrossEntropy(torch.autograd.Function):
         bias: Tensor | None,
         targets: Tensor,
         weights: Tensor | None,
-        run: _Pass,
+        chunked: _ChunkedLoss,
     ) -> tuple[Tensor, Tensor]:
-        total = torch.promote_types(run.dtype, torch.float32)
+        total = torch.promote_types(chunked.dtype, torch.float32)
         # Within no_grad, needs_input_grad still speaks of the tensors alone.
-        needs = [needs and run.may_need_gradients for needs in ctx.needs_input_grad]
+        needs = [needs and chunked.grad_enabled for needs in ctx.needs_input_grad]
         if needs[0]:
-            run.of_features = torch.empty_like(features, dtype=run.dtype)
+            chunked.of_features = torch.empty_like(features, dtype=chunked.dtype)
         if needs[1]:
-            run.of_weight = torch.zeros_like(weight, dtype=total)
+            chunked.of_weight = torch.zeros_like(weight, dtype=total)
         if bias is not None and needs[2]:
-            run.of_bias = torch.zeros_like(bias, dtype=total)
+            chunked.of_bias = torch.zeros_like(bias, dtype=total)
         with torch.autocast(features.device.type, enabled=False):
-            sums = run.run(features, weight, bias, targets, weights)
-        ctx.save_for_backward(run.of_features, run.of_weight, run.of_bias)
+            sums = chunked.compute(features, weight, bias, targets, weights)
+        ctx.save_for_backward(chunked.of_features, chunked.of_weight, chunked.of_bias)
         ctx.dtypes = (features.dtype, weight.dtype, None if bias is None else bias.dtype)
         ctx.mark_non_differentiable(sums[1])
         return sums

@@ -2,7 +2,7 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator"
 """The scaled sum of many tensors on a GPU, in Triton: four in one pass.
 
-Imported only where Triton is installed; grid/networks.py sums the states of its layers with it.
+Imported only where Triton is installed, by scaled_sum.py.
 """
 
 from __future__ import annotations

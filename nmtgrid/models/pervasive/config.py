@@ -123,6 +123,16 @@ class PervasiveConfig(ModelConfig):
     checkpoint_activations: bool = False
     """Whether activations are recomputed in the backward pass: less memory, more time."""
 
+    @property
+    def embedded(self) -> int:
+        """Features of an embedding."""
+        return self.embedding_size or self.size
+
+    @property
+    def classified(self) -> int:
+        """Features that the classifier reads."""
+        return self.size if self.tie == "none" else self.embedded
+
     def faults(self) -> list[str]:
         faults = super().faults()
         if self.reader != "none" and not self.source_causal:

@@ -36,7 +36,7 @@ class GridModel(TranslationModel):
     network: nn.Module
     aggregator: Aggregator
     output_map: nn.Module
-    area: Literal["cell", "row", "grid"] = "row"
+    online_features: Literal["cell", "row", "grid"] = "row"
 
     def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
         """Return [M, D]: the pooled features of each site's row, up to what it has read.
@@ -58,14 +58,15 @@ class GridModel(TranslationModel):
         # case, so a later step may show more of it.
         features, state = self._write(tokens, state)
         visible = state.is_source if reads is None else is_token(reads, features.shape[1])
-        if self.area == "grid":
+        if self.online_features == "grid":
             above, width = self._partial(features, state.above), features.shape[1]
             shown = torch.full_like(tokens, width) if visible is None else visible.sum(-1)
             pooled = self._pool_prefixes(above, shown, state)
             state = dataclasses.replace(state, above=above)
         else:
             pooled = self.aggregator(features, visible)
-        # With area "grid" these are the newest row's: the shares of earlier rows are not cached.
+        # With the features "grid" these are the newest row's: the shares of earlier rows are not
+        # cached.
         alignment = self.aggregator.weights(features, visible) if align else None
         return Step(self.classify(self._finish(pooled)), state, alignment)
 
@@ -98,7 +99,7 @@ class GridModel(TranslationModel):
 
     def accept(self, state: GridState) -> GridState:
         assert state.considered is not None, "no row has been fed"
-        above = state.partial if self.area == "grid" else None
+        above = state.partial if self.online_features == "grid" else None
         return dataclasses.replace(state, considered=None, partial=None, above=above)
 
     @torch.no_grad()
@@ -156,7 +157,7 @@ class GridModel(TranslationModel):
 
     def check_prefixes(self) -> None:
         super().check_prefixes()
-        if self.area != "cell":
+        if self.online_features != "cell":
             prefix_pooling(self.aggregator)
 
     def _check_sites(self, batch: Batch, sites: PredictionSites) -> None:
@@ -185,7 +186,7 @@ class GridModel(TranslationModel):
         """Return what the classifier reads [M, D'] at the sites, for features [cells, D]."""
         # Whole rows have an aggregation of their own, cheaper than a scan over all prefixes
         # (benchmarks/training_speed.py measures the first, the online objectives use the second).
-        if sites.reads is not None or self.area == "grid":
+        if sites.reads is not None or self.online_features == "grid":
             return self._finish(self._pool_sites(features, layout, sites))
         pooled = self.aggregator(*self._grid(features, layout))
         rows = sites.sentence * pooled.shape[1] + sites.position
@@ -202,34 +203,34 @@ class GridModel(TranslationModel):
         """Return [M, D'] the features [cells, D] aggregated over the area of each site."""
         lengths = layout.source_lengths[sites.sentence]
         reads = lengths if sites.reads is None else sites.reads
-        if self.area == "cell":
+        if self.online_features == "cell":
             # Valid cells lie sentence after sentence, row after row of |x| cells, without padding.
             start = layout.offsets[sites.sentence] + sites.position * lengths
             return features.index_select(0, start + reads - 1)
         # The aggregates of all prefixes come from one scan along the source (and, for "grid", one
         # along the target); each site then picks its cell. Padding stands after the last read of
         # every site, so the scan needs no mask.
-        running_form = prefix_pooling(self.aggregator)
-        parts, counts = running_form.scan_source(layout.pad(features)), reads
-        if self.area == "grid":
-            parts, counts = running_form.scan_target(parts), reads * (sites.position + 1)
+        prefix_form = prefix_pooling(self.aggregator)
+        parts, counts = prefix_form.scan_source(layout.pad(features)), reads
+        if self.online_features == "grid":
+            parts, counts = prefix_form.scan_target(parts), reads * (sites.position + 1)
         rows = sites.sentence * layout.target_size + sites.position
         cells = rows * layout.source_size + reads - 1
         pooled = tuple(part.flatten(0, 2).index_select(0, cells) for part in parts)
-        return running_form.finalize(pooled, counts)
+        return prefix_form.finalize(pooled, counts)
 
     def _partial(self, features: Tensor, above: Partial | None) -> Partial:
         """Return the aggregates [R, S, .] of each prefix of the newest row [R, S, D].
 
-        With area "grid" of all rows so far: `above` are the aggregates of those before it.
+        With the features "grid" of all rows so far: `above` are the aggregates of those before it.
         """
-        if self.area == "cell":
+        if self.online_features == "cell":
             return (features,)
         # `parts` stay mergeable (sums, maxima, not yet divided by a count), so the cache of the
         # rows above is of the size of one row.
-        running_form = prefix_pooling(self.aggregator)
-        parts = running_form.scan_source(features)
-        return parts if above is None else running_form.combine(above, parts)
+        prefix_form = prefix_pooling(self.aggregator)
+        parts = prefix_form.scan_source(features)
+        return parts if above is None else prefix_form.combine(above, parts)
 
     def _pool_prefixes(
         self, partial: Partial, reads: Tensor, state: GridState, rows: Tensor | None = None
@@ -237,10 +238,10 @@ class GridModel(TranslationModel):
         """Return the aggregates [R', D'] of the first reads [R'] columns of `rows` (None: all)."""
         chosen = torch.arange(len(reads), device=reads.device) if rows is None else rows
         pooled = tuple(part[chosen, reads - 1] for part in partial)
-        if self.area == "cell":
+        if self.online_features == "cell":
             return pooled[0]
         assert isinstance(state.position, int)
-        counts = reads * state.position if self.area == "grid" else reads
+        counts = reads * state.position if self.online_features == "grid" else reads
         return prefix_pooling(self.aggregator).finalize(pooled, counts)
 
     def _finish(self, pooled: Tensor) -> Tensor:

@@ -44,24 +44,21 @@ class PervasiveGrid(nn.Module):
     def make_grid(self, source_vocab_size: int, target_vocab_size: int, depth: int) -> None:
         """Draw the parts that `config` asks for, with `depth` blocks."""
         config = self.config
-        embedded = config.embedding_size or config.size
-        self.source_embedding = self._embedding(source_vocab_size, embedded)
+        self.source_embedding = self._embedding(source_vocab_size)
         self.target_embedding = (
-            self.source_embedding
-            if config.tie == "all"
-            else self._embedding(target_vocab_size, embedded)
+            self.source_embedding if config.tie == "all" else self._embedding(target_vocab_size)
         )
         # One matrix, as Eq. (3.1) has it and as checkpoints name it; `_columns` and `_rows` read
         # its halves.
-        self.grid_map = nn.Parameter(torch.empty(config.size, 2 * embedded))
+        self.grid_map = nn.Parameter(torch.empty(config.size, 2 * config.embedded))
         self.grid_bias = nn.Parameter(torch.zeros(config.size)) if config.grid_bias else None
         nn.init.xavier_uniform_(self.grid_map)
         self.network = NETWORKS[config.skip](from_attributes(NetworkPlan, config, depth=depth))
 
-    def _embedding(self, count: int, size: int) -> Embedding:
+    def _embedding(self, count: int) -> Embedding:
         return Embedding(
             count,
-            size,
+            self.config.embedded,
             positions=self.config.positions,
             scale=self.config.scale_embeddings,
             dropout_rate=self.config.embedding_dropout,
@@ -148,15 +145,14 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         super().__init__()
         self.config = config
         self.make_grid(source_vocab_size, target_vocab_size, config.depth)
-        self.area = config.online_features
+        self.online_features = config.online_features
         self.aggregator = (
             LastCell(config.size)
-            if self.area == "cell"
+            if self.online_features == "cell"
             else aggregator(config.aggregation, config.size, config.attention_activation)
         )
         pooled = self.aggregator.output_size
-        embedded = config.embedding_size or config.size
-        classified = embedded if config.tie != "none" else config.size
+        classified = config.classified
         # The projection starts near zero: the first loss is log V, so large learning rates work.
         self.output_map = (
             output_map(pooled, classified)
@@ -166,7 +162,7 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         own = config.tie == "none"
         self.make_classifier(target_vocab_size, classified, own=own, bias=config.output_bias)
         # Nothing is to the right of a cell that is the last one read.
-        one_side = config.source_causal or self.area == "cell"
+        one_side = config.source_causal or self.online_features == "cell"
         seen = config.source_kernel // 2 if one_side else config.source_kernel - 1
         self.traits = Traits(
             prefix_safe=config.source_causal,
@@ -192,7 +188,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         if source.shape[1] or not self.config.source_causal:
             return state
         # Where a prediction is made of all rows, a new column has to be computed in all of them.
-        return state.streaming(None if self.area == "grid" else self.traits.target_receptive_field)
+        rows = None if self.online_features == "grid" else self.traits.target_receptive_field
+        return state.streaming(rows)
 
     def extend(self, tokens: Tensor, state: GridState) -> GridState:
         """Return the state with one more source column [R]; `<pad>` adds nothing to its row."""
@@ -269,9 +266,8 @@ class PervasiveAttention(PervasiveGrid, GridModel):
 
     def report(self, source_length: float, target_length: float) -> Report:
         config, traits, types = self.config, self.traits, self.classifier().weight.shape[0]
-        embedded = config.embedding_size or config.size
         # Both sides are projected apart, so the first cells cost |x| + |y| products, not |x||y|.
-        sides = 2.0 * config.size * embedded * (source_length + target_length)
+        sides = 2.0 * config.size * config.embedded * (source_length + target_length)
         cells = source_length * target_length * cell_flops(config)
         if isinstance(self.reader, OwnReader):
             # The thesis' agent embeds both sides anew and runs its own blocks, without pooling.
@@ -281,10 +277,9 @@ class PervasiveAttention(PervasiveGrid, GridModel):
             )
             cells += source_length * target_length * cell_flops(agent)
             sides *= 2
-        read = embedded if config.tie != "none" else config.size
         return table_report(
             "Pervasive Attention",
-            3.0 * (sides + cells + 2.0 * types * target_length * read),
+            3.0 * (sides + cells + 2.0 * types * target_length * config.classified),
             f"{traits.source_receptive_field} source and {traits.target_receptive_field} target "
             "tokens",
             (source_length, target_length),
@@ -313,9 +308,9 @@ class PervasiveAttention(PervasiveGrid, GridModel):
         if above is not None:
             # The new column's prefix over all rows is that of the last column merged with the new
             # cells, themselves merged over the rows above.
-            running_form = prefix_pooling(self.aggregator)
-            new = tuple(part[:, -1:] for part in running_form.scan_source(features))
-            merged = running_form.combine(tuple(part[:, -1:] for part in above), new)
+            prefix_form = prefix_pooling(self.aggregator)
+            new = tuple(part[:, -1:] for part in prefix_form.scan_source(features))
+            merged = prefix_form.combine(tuple(part[:, -1:] for part in above), new)
             above = tuple(torch.cat(pair, 1) for pair in zip(above, merged, strict=True))
         return dataclasses.replace(state, considered=considered, above=above, partial=None)
 

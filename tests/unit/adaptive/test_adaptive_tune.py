@@ -15,8 +15,8 @@ import torch
 from nmtgrid.adaptive import tune as exit_tuning
 from nmtgrid.adaptive.tune import record
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
+from nmtgrid.cli.adaptive_tune import output
 from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
-from nmtgrid.cli.adaptive_tune import show
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.kernels.packed_weights import Packing, can_pack
@@ -352,7 +352,7 @@ def test_budgets_that_no_vector_met_when_decoded_are_named(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Vectors may exit earlier than they replayed, too."""
-    monkeypatch.setattr(show, "lost_budgets", lambda *others: [1.5, 2.0])
+    monkeypatch.setattr(output, "lost_budgets", lambda *others: [1.5, 2.0])
     assert tune("exits", "--data", "data", "--only", "points", "--samples", 20, "--no-keep") == 0
     assert (
         "No thresholds for budget 1.5, 2: all vectors that met it in the replay had another "

@@ -14,8 +14,8 @@ from nmtgrid.adaptive.halting import FixedExit, Thresholds
 from nmtgrid.adaptive.measure import System
 from nmtgrid.adaptive.tune import Budgets, Choice, Finalist, Records, beats, cost
 from nmtgrid.base.errors import ConfigError
+from nmtgrid.cli.adaptive_tune.output import Report, Row, find_better, print_verdict
 from nmtgrid.cli.adaptive_tune.run import _best, _Tuning
-from nmtgrid.cli.adaptive_tune.show import Report, Row, find_better, print_verdict
 from nmtgrid.cli.app import main
 from nmtgrid.models.api import Verified
 from nmtgrid.search import engine

@@ -31,9 +31,9 @@ from nmtgrid.analysis.quality import compare as compare_scores
 from nmtgrid.analysis.quality import words as compare_analysis
 from nmtgrid.analysis.quality import words as compare_ngrams
 from nmtgrid.analysis.quality.buckets import (
+    into_buckets,
     labels,
     read_numbers,
-    split,
     values,
 )
 from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section
@@ -125,14 +125,15 @@ def test_scores_of_buckets_are_sacrebleus() -> None:
 
 
 def test_edges_and_what_is_not_known() -> None:
-    parts = split(numpy.array([1, 9, 10, 19, 20, 21]), [10, 20, 21], "source-length")
+    parts = into_buckets(numpy.array([1, 9, 10, 19, 20, 21]), [10, 20, 21], "source-length")
     assert [part.tolist() for part in parts.sentences] == [[0, 1], [2, 3], [4], [5]]
     assert parts.labels == ["< 10", "10–19", "20", "≥ 21"]
     assert parts.bounds == [(None, 10), (10, 20), (20, 21), (21, None)]
-    assert split(numpy.array([15, 15]), [10, 20], "source-length").filled().bounds == [(10, 20)]
-    filled = split(numpy.array([25, 5]), [10, 20], "source-length").filled()
+    filled = into_buckets(numpy.array([15, 15]), [10, 20], "source-length").filled()
+    assert filled.bounds == [(10, 20)]
+    filled = into_buckets(numpy.array([25, 5]), [10, 20], "source-length").filled()
     assert filled.labels == ["< 10", "≥ 20"] and filled.sizes == [1, 1]
-    parts = split(numpy.array([0.5, float("nan"), 7.0]), [1.0], "difficulty")
+    parts = into_buckets(numpy.array([0.5, float("nan"), 7.0]), [1.0], "difficulty")
     assert [part.tolist() for part in parts.sentences] == [[0], [2]]
     assert parts.without == 1
     assert labels([0.5, 1.0, 1.25], False) == ["< 0.50", "0.50–1.00", "1.00–1.25", "≥ 1.25"]
@@ -148,7 +149,7 @@ def test_values_that_print_as_an_edge_are_in_the_bucket_that_it_begins(tmp_path:
     buckets.write_numbers(path, numbers)
     written = numpy.array(read_numbers(path, path, len(numbers)))
     for values_read in (numbers, written):
-        parts = split(values_read, [1.0, 2.0], "difficulty")
+        parts = into_buckets(values_read, [1.0, 2.0], "difficulty")
         assert [part.tolist() for part in parts.sentences] == [[3], [0, 2], [1, 4]]
         assert parts.without == 1
 

@@ -24,7 +24,7 @@ from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 from nmtgrid.models.directory import load_model
 from nmtgrid.training import checkpoint, events, prepare
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
-from nmtgrid.training.events import MetricsLog
+from nmtgrid.training.metrics_log import MetricsLog
 from nmtgrid.training.prepare import Request, check_folder
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from nmtgrid.data.batches import Batch, collate
 from nmtgrid.models.api import Classifier, PredictionSites, Traits, TranslationModel
-from nmtgrid.training.events import StopRequest
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.settings import BatchSettings, RunSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.validate import Quality, Score, Validator

@@ -29,8 +29,8 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, TranslationModel
 from nmtgrid.models.pervasive.grid_model import GridModel
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.update import Updater, split_batch
-from nmtgrid.training.weights import Weights
 from tests.invariants.helpers import frozen_statistics
 from tests.unit.helpers.toy_model import count_parameters
 from tests.unit.kernels.plain_kernels import plain_dense_grid_convolution, plain_dense_projection
@@ -277,7 +277,7 @@ def test_each_micro_batch_moves_the_running_statistics() -> None:
         model = _tiny()
         optimiser = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
         updater = Updater(
-            Weights(model, Likelihood(LikelihoodSettings())), optimiser, torch.device("cpu"),
+            TrainedModel(model, Likelihood(LikelihoodSettings())), optimiser, torch.device("cpu"),
             bf16=False, clip_norm=0.0,
         )  # fmt: skip
         alone = []

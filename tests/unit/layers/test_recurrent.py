@@ -18,7 +18,7 @@ from nmtgrid.layers.recurrent.lstm import (
     run_rnn,
     squash,
 )
-from nmtgrid.training.weights import disable_flattening
+from nmtgrid.training.trained_model import disable_flattening
 
 Array = NDArray[Any]
 LENGTHS = (5, 3, 3, 1)

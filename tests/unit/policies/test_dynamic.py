@@ -29,7 +29,7 @@ from nmtgrid.online.policies import Threshold
 from nmtgrid.training import events
 from nmtgrid.training.api import LossParts
 from nmtgrid.training.distributed import Processes
-from nmtgrid.training.events import MetricsLog
+from nmtgrid.training.metrics_log import MetricsLog
 from nmtgrid.training.settings import BatchSettings
 from nmtgrid.training.validate import Score, SplitValidator
 from tests.unit.adaptive.test_exit_objectives import BATCH as EXIT_BATCH

@@ -37,7 +37,7 @@ from nmtgrid.search.api import Agent, Hypothesis, Proposal, SearchPlan
 from nmtgrid.search.engine import search
 from nmtgrid.search.paths import wait_k
 from nmtgrid.training.api import Objective
-from nmtgrid.training.events import StopRequest
+from nmtgrid.training.progress import StopRequest
 from tests.invariants.cases import Case
 from tests.invariants.helpers import batch_for, random_path
 from tests.unit.helpers.tiny_online import translator
@@ -380,7 +380,7 @@ def test_a_resumed_training_goes_on_with_its_curriculum(reader: str, tmp_path: P
         run = trainer(
             tmp_path / folder, seed=seed, stop=stop, model=build(reader, seed, dropout=0.2)
         )
-        run.weights.objective = OBJECTIVES[reader](**changes)
+        run.trained.objective = OBJECTIVES[reader](**changes)
         return run
 
     whole = begin("whole", 1)

@@ -24,7 +24,7 @@ from nmtgrid.online.stream import StreamTranslator
 from nmtgrid.search import engine, long_sources
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.long_sources import SourceLimits
-from nmtgrid.training.events import Progress
+from nmtgrid.training.progress import Progress
 from nmtgrid.training.settings import TrainingSettings
 from tests.unit.helpers.tiny_online import plain_outcome, sentence, translator
 from tests.unit.helpers.tiny_run import Sentences, trainer

@@ -44,9 +44,10 @@ from nmtgrid.text.vocabulary import Vocabulary
 from nmtgrid.training import checkpoint, events
 from nmtgrid.training.checkpoint import Checkpoints, Snapshot
 from nmtgrid.training.distributed import Processes
-from nmtgrid.training.events import MetricsLog, Progress, StopRequest
+from nmtgrid.training.metrics_log import MetricsLog
+from nmtgrid.training.progress import Progress, StopRequest
 from nmtgrid.training.validate import Score
-from nmtgrid.training.weights import RunningAverage, swapped_weights
+from nmtgrid.training.weights import ExponentialMovingAverage, swapped_weights
 from tests.unit.helpers.tiny_run import Scores, TinyModel, trainer
 
 
@@ -187,7 +188,7 @@ def test_copies_where_there_are_no_links(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_running_average_is_a_mean_at_first_then_forgets() -> None:
     model = TinyModel()
-    average, seen = RunningAverage(model, 0.75), []
+    average, seen = ExponentialMovingAverage(model, 0.75), []
     for number in (2.0, 4.0, 6.0, 8.0, 10.0):
         with torch.no_grad():
             model.bias.fill_(number)
@@ -217,7 +218,7 @@ class _Model(nn.Module):
 
 def test_buffers_are_averaged_with_the_weights_and_counts_are_copied() -> None:
     model = _Model()
-    average = RunningAverage(model, decay=0.75)
+    average = ExponentialMovingAverage(model, decay=0.75)
     assert set(average.weights) == {"weight", "statistic", "count"}
     # The first one keeps nothing of what the model began with, the next ones 1/2 and 2/3.
     for step, expected in ((1, (3.0, 20.0)), (2, (4.0, 25.0)), (3, (6.0, 30.0))):
@@ -226,7 +227,7 @@ def test_buffers_are_averaged_with_the_weights_and_counts_are_copied() -> None:
         assert average.weights["weight"].item() == pytest.approx(expected[0])
         assert average.weights["statistic"].item() == pytest.approx(expected[1])
         assert average.weights["count"].item() == step
-    average = RunningAverage(model, decay=0.9)
+    average = ExponentialMovingAverage(model, decay=0.9)
     model.put(3.0, 20.0, 7)
     average.restore({"weight": torch.tensor([2.0])}, 4, torch.Tensor.copy_)
     values = {name: value.item() for name, value in average.weights.items()}
@@ -235,7 +236,7 @@ def test_buffers_are_averaged_with_the_weights_and_counts_are_copied() -> None:
 
 def test_exchanged_weights_come_with_their_statistics() -> None:
     model = _Model()
-    average = RunningAverage(model, decay=0.9)
+    average = ExponentialMovingAverage(model, decay=0.9)
     model.put(3.0, 20.0, 2)
     with swapped_weights(model, average.weights):
         assert model.weight.item() == 1.0 and model.statistic.item() == 10.0

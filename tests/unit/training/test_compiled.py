@@ -14,8 +14,8 @@ from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.prepare import check_parts
 from nmtgrid.training.settings import RunSettings, TrainingSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.update import Updater
-from nmtgrid.training.weights import Weights
 from tests.invariants.helpers import ragged_batch
 
 CPU = torch.device("cpu")
@@ -47,7 +47,7 @@ def test_losses_are_those_of_the_uncompiled_model(
                 part.compile(dynamic=True)
         steps = make_optimiser(model, TrainingSettings())
         objective = Likelihood(LikelihoodSettings())
-        updater = Updater(Weights(model, objective), steps, CPU, bf16=False, clip_norm=1.0)
+        updater = Updater(TrainedModel(model, objective), steps, CPU, bf16=False, clip_norm=1.0)
         results.append([updater.apply([batch], 0.01) for batch in batches])
     for plain, compiled in zip(*results, strict=True):
         assert compiled.loss == pytest.approx(plain.loss, rel=1e-6)

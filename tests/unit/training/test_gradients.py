@@ -18,12 +18,12 @@ from nmtgrid.models import zoo
 from nmtgrid.models.api import PredictionSites, Traits, TranslationModel
 from nmtgrid.training import events
 from nmtgrid.training.api import LossParts
-from nmtgrid.training.events import MetricsLog
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
+from nmtgrid.training.metrics_log import MetricsLog
 from nmtgrid.training.prepare import check_parts
 from nmtgrid.training.settings import RunSettings, TrainingSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.update import GradientWatch, Updater, gradient_ratio
-from nmtgrid.training.weights import Weights
 from tests.invariants.helpers import Case, basic_cases, batch_for, frozen_statistics
 from tests.unit.helpers.tiny_run import TYPES, Sentences, TinyConfig, TinyModel, trainer
 
@@ -89,7 +89,7 @@ def norms_of(
     """Return the norms of the gradients of one update on these batches."""
     optimiser = torch.optim.SGD(model.parameters(), lr=0.0, fused=True)
     objective = objective or Likelihood(LikelihoodSettings())
-    updater = Updater(Weights(model, objective), optimiser, CPU, bf16=False, clip_norm=0.0)
+    updater = Updater(TrainedModel(model, objective), optimiser, CPU, bf16=False, clip_norm=0.0)
     norms = updater.apply(batches, 0.0, GradientWatch(model)).gradients
     assert norms is not None
     return norms

@@ -12,7 +12,7 @@ from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.base.io.atomic import CHECKSUM, with_checksum, write_json
 from nmtgrid.base.io.records import read_json
 from nmtgrid.training import events
-from nmtgrid.training.events import StopRequest
+from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.trainer import Trainer
 from tests.unit.helpers.tiny_run import Scores, trainer
 

@@ -9,8 +9,9 @@ from torch import nn
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.update import Updater
-from nmtgrid.training.weights import LowPrecisionCopies, Weights
+from nmtgrid.training.weights import LowPrecisionCopies
 from tests.invariants.helpers import Case, basic_cases, batch_for
 
 CPU = torch.device("cpu")
@@ -21,7 +22,7 @@ def updater_of(case: Case, **objective: Any) -> Updater:
     model = case.build()
     optimiser = make_optimiser(model, TrainingSettings(optimiser="nesterov"))
     chosen = Likelihood(LikelihoodSettings(**objective))
-    return Updater(Weights(model, chosen), optimiser, CPU, bf16=True, clip_norm=1.0)
+    return Updater(TrainedModel(model, chosen), optimiser, CPU, bf16=True, clip_norm=1.0)
 
 
 @pytest.mark.parametrize("case", basic_cases(), ids=str)

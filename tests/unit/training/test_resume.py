@@ -15,7 +15,7 @@ from nmtgrid.base.errors import DataError
 from nmtgrid.base.io.arrays import load_tensors
 from nmtgrid.models.api import TranslationModel
 from nmtgrid.training import events
-from nmtgrid.training.events import StopRequest
+from nmtgrid.training.progress import StopRequest
 from nmtgrid.training.trainer import Trainer
 from nmtgrid.training.validate import Score
 from tests.unit.helpers.tiny_run import Scores, Sentences, trainer

@@ -18,8 +18,8 @@ from nmtgrid.base import console
 from nmtgrid.cli.train import run
 from nmtgrid.cli.train.run import print_event
 from nmtgrid.training import events
-from nmtgrid.training.distributed import ALONE
-from nmtgrid.training.events import MetricsLog, Progress, StopRequest, is_due
+from nmtgrid.training.metrics_log import MetricsLog
+from nmtgrid.training.progress import Progress, StopRequest, validation_is_due
 from nmtgrid.training.settings import TrainingSettings
 from tests.unit.helpers.tiny_run import trainer
 from tests.unit.helpers.train_command import TINY_MODEL, toy_data, train
@@ -72,7 +72,7 @@ def test_a_signal_to_another_process_ends_this_one_with_a_code_too(
     monkeypatch.setattr(run, "update_card", lambda *_, **__: None)
     folder, stop = tmp_path / "m", StopRequest("stopped by a signal to another process")
     with contextlib.closing(trainer(folder, stop=stop)) as stopped:
-        code, _ = run._follow(stopped, MetricsLog(folder / "m.jsonl"), None, folder, stop, ALONE)
+        code, _ = run._follow(stopped, MetricsLog(folder / "m.jsonl"), None, folder)
     assert code == 128 + signal.SIGTERM and "signal to another process" in " ".join(messages)
 
 
@@ -109,7 +109,7 @@ def test_runs_within_an_epoch_are_validated(settings: dict[str, Any], expected: 
     limit = training.max_updates or round(training.max_minutes * 10)
     for progress.update in range(1, limit + 1):
         # In whole tenths: sums of 0.1 fall short of the minutes that they stand for.
-        if is_due(training, progress, progress.update / 10):
+        if validation_is_due(training, progress, progress.update / 10):
             due.append(progress.update)
             progress.validated(progress.update / 10, due=True)
     assert due == expected
@@ -120,7 +120,7 @@ def test_later_epochs_are_validated_at_their_ends() -> None:
     training, progress, due = TrainingSettings(max_updates=200), Progress(), []
     for progress.update in range(1, 201):
         progress.cursor = dataclasses.replace(progress.cursor, epoch=progress.update // 50)
-        if is_due(training, progress, 0.0):
+        if validation_is_due(training, progress, 0.0):
             due.append(progress.update)
             progress.validated(0.0, due=True)
     assert due == [40, 50, 100, 150, 200]

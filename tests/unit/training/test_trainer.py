@@ -16,13 +16,14 @@ from nmtgrid.cli.train.run import print_event
 from nmtgrid.data.batches import Batch, DataCursor
 from nmtgrid.models.api import PredictionSites, Traits, TranslationModel
 from nmtgrid.training import events
-from nmtgrid.training.events import (
+from nmtgrid.training.metrics_log import UpdateSums
+from nmtgrid.training.progress import (
     Progress,
     StopRequest,
     end_reason,
     fraction_done,
-    is_due,
     minutes_left,
+    validation_is_due,
 )
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.update import UpdateResult
@@ -264,10 +265,10 @@ def test_running_averages_and_averages_of_states_are_candidates(tmp_path: Path) 
         tmp_path, validator=Preferring(0.0), validate_updates=4, ema_decay=0.9, ema_updates=1
     )
     validations = [event for event in training.run() if isinstance(event, events.Validated)]
-    assert training.average is not None
+    assert training.ema is not None
     assert validations[-1].weights == "ema" and set(validations[-1].losses) == {"last", "ema"}
     best = load_tensors(tmp_path / "model.safetensors")
-    assert torch.equal(best["bias"], training.average.weights["bias"])
+    assert torch.equal(best["bias"], training.ema.weights["bias"])
     last = load_tensors(tmp_path / "last.safetensors")
     assert torch.equal(last["bias"], training.model.state_dict()["bias"])
     assert not torch.equal(last["bias"], best["bias"])
@@ -381,12 +382,12 @@ def test_limits_and_intervals() -> None:
     assert end_reason(settings, progress, 4.9) == ""
     assert end_reason(settings, progress, 5.0) == "time limit of 5 min reached"
     assert end_reason(settings, Progress(update=100), 0) == "limit of 100 updates reached"
-    assert is_due(settings, progress, 0.0)
+    assert validation_is_due(settings, progress, 0.0)
     progress.validated(0.0, due=True)
-    assert not is_due(settings, progress, 9.0)
+    assert not validation_is_due(settings, progress, 9.0)
     progress.update = 11
-    assert not is_due(settings, progress, 2.9)
-    assert is_due(settings, progress, 3.0)
+    assert not validation_is_due(settings, progress, 2.9)
+    assert validation_is_due(settings, progress, 3.0)
     # 89 updates of 0.1 minutes, 4 minutes of the clock, 2 epochs of 30 minutes.
     assert minutes_left(settings, progress, 1.0, 0.0, 0.1, 30.0) == pytest.approx(4.0)
     assert minutes_left(settings, progress, 1.0, 0.0, 0.01, 30.0) == pytest.approx(0.89)
@@ -449,12 +450,12 @@ def test_objectives_see_the_share_of_the_run_that_is_over(tmp_path: Path) -> Non
 
 
 def test_a_log_line_has_the_means_of_what_all_its_updates_report() -> None:
-    meter = events.UpdateSums.empty()
+    meter = UpdateSums.empty()
     reports = [{"a": 2.0}, {"a": 4.0, "b": 8.0}, {"a": 6.0, "b": 8.0, "c": 1.0}]
     for extra in reports:
         meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
     assert meter.extra == {"a": 12.0} and meter.tokens == 12
-    meter = events.UpdateSums.empty()
+    meter = UpdateSums.empty()
     for extra in ({"a": 2.0, "b": 3.0}, {"b": 4.0}):
         meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
     assert meter.extra == {"b": 7.0}

@@ -16,8 +16,8 @@ from nmtgrid.training.api import LossParts
 from nmtgrid.training.likelihood import Likelihood, LikelihoodSettings
 from nmtgrid.training.optimiser import make_optimiser
 from nmtgrid.training.settings import TrainingSettings
+from nmtgrid.training.trained_model import TrainedModel
 from nmtgrid.training.update import Updater, has_fast_bf16
-from nmtgrid.training.weights import Weights
 from tests.unit.helpers.tiny_run import Sentences, TinyConfig, TinyModel
 
 CPU = torch.device("cpu")
@@ -27,8 +27,8 @@ def updater(model: TranslationModel, objective: Any = None, **changes: Any) -> U
     settings = TrainingSettings(**changes)
     chosen = objective or Likelihood(LikelihoodSettings())
     optimiser = make_optimiser(model, settings)
-    weights = Weights(model, chosen)
-    return Updater(weights, optimiser, CPU, bf16=False, clip_norm=settings.clip_norm)
+    trained = TrainedModel(model, chosen)
+    return Updater(trained, optimiser, CPU, bf16=False, clip_norm=settings.clip_norm)
 
 
 def fresh() -> TinyModel:

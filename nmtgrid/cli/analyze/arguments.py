@@ -1,4 +1,4 @@
-"""The common part of `nmtgrid analyze`: shared options, and printing and writing a section."""
+"""Arguments that the commands of `nmtgrid analyze` share, and how they show a section."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from nmtgrid.base import console
 from nmtgrid.base.io.atomic import make_folder, nan_to_none, split_label, with_checksum, write_json
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments
-from nmtgrid.cli.analyze.show import ShownArguments
+from nmtgrid.cli.analyze.arguments import ShownArguments
 from nmtgrid.cli.guarantees import print_certified
 from nmtgrid.cli.options import write_report
 from nmtgrid.models.api import Verified
