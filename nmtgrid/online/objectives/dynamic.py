@@ -94,8 +94,9 @@ class Dynamic(BaseObjective[DynamicSettings]):
     """The joint objective of a translation model and its reader. Eq. (4.45), (4.46).
 
     Both terms are the printed sums over cells, about |x| / 2 cells per target token for the first
-    and |x| for the second. `write_cells` and `agent_cells` log their numbers, `agent_hits` how many
-    of the reader's decisions agree with the oracle. `nll` is that along the reader's path at
+    and |x| for the second, Eq. (4.44); with `agent_area` path these are the cells that z* visits,
+    Eq. (4.43). `write_cells` and `agent_cells` log their numbers, `agent_hits` how many of the
+    reader's decisions agree with the oracle. `nll` is that along the reader's path at
     `validate_threshold`, so that validation judges both models together; `oracle_nll` is that along
     z*, and the only one if the reader is not trained. The best weights are chosen by the oracle's
     cost of the reader's path, including its delay at lambda: by likelihood alone, a reader that
