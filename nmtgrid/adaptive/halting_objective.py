@@ -77,10 +77,10 @@ def token_oracle(
 def smoothed(scores: Tensor, lengths: Tensor, sigma: float, kernel: Kernel = "plain") -> Tensor:
     """Return scores [B, T, N] (float64), smoothed over the tokens of each sentence.
 
-    The score of token t' is added to that of token t with the weight exp(-(t - t')^2 / sigma), Eq.
-    (5.24); with sigma 0 the scores stay as they are. "plain" sums, so with a wide kernel the scores
-    grow with the length of the sentence while lambda does not; "normalised" averages. Padding is
-    excluded.
+    The score of token t' is added to that of token t with the weight exp(-(t - t')^2 / sigma),
+    Eq. (5.24); with sigma 0 the scores stay as they are. "plain" sums, so with a wide kernel the
+    scores grow with the length of the sentence while lambda does not; "normalised" averages.
+    Padding is excluded.
 
     Departs: Eq. (5.27) is printed with the score of t in a sum over t'. This sums the scores of t'.
     """
@@ -122,8 +122,8 @@ Family = Literal["sequence", "multinomial", "geometric"]
 def exit_log_probabilities(logits: Tensor, family: Family) -> Tensor:
     """Return log q(n) [..., N] of each exit, in float32 at least.
 
-    Departs: The product in Eq. (5.21), the probability of not exiting earlier, is printed with a
-    wrong range. This multiplies over all exits before n; exit N gets the remaining probability.
+    The geometric family is Eq. (5.21): q(n) is chi_n times the product of 1 - chi_n' over all exits
+    n' before n, and exit N gets the remaining probability.
     """
     logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
     if family != "geometric":

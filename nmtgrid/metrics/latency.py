@@ -293,24 +293,39 @@ class _Block:
         return self._lagging(self.target)
 
     def laal(self) -> Numbers:
-        """Return length-adaptive average lagging: |y| is the longer of the two lengths."""
+        """Return length-adaptive average lagging.
+
+        Papi et al. (2022), "Over-Generation Cannot Be Rewarded", and Polák et al. (2022): AL with
+        the rate |x| / max(|y_hyp|, |y_ref|), the mean up to tau of z_t - rate (t - 1).
+        """
         return self._lagging(self.longest)
 
     def dal(self) -> Numbers:
         """Return differentiable average lagging. Eq. (4.50).
 
-        z'_t - r (t-1), with r = |x|/|y|, is the greatest z_s - r (s-1) up to t.
+        Cherry and Foster (2019), "Thinking Slow about Latency Evaluation for Simultaneous Machine
+        Translation"; Arivazhagan et al. (2019), "Monotonic Infinite Lookback Attention". The mean
+        over all t of z'_t - r (t-1), with r = |x|/|y| and z'_t = max(z_t, z'_{t-1} + r), which
+        makes z'_t - r (t-1) the greatest z_s - r (s-1) up to t.
         """
         lags = numpy.maximum.accumulate(self._lags(self.y), axis=1)
         return _average(lags, self.written)
 
     def yaal(self) -> Numbers:
-        """Return the lagging of what was written before all was read, at LAAL's rate."""
+        """Return the lagging of what was written before all was read, at LAAL's rate.
+
+        Polák et al. (2025), "Better Late Than Never", as in OmniSTEval: the mean of
+        z_t - rate (t - 1) over the t with z_t < |x|, with rate = |x| / max(|y_hyp|, |y_ref|).
+        """
         unread = self.written & (self.z < self.x[:, None])
         return _average(self._lags(self.longest), unread)
 
     def cw(self) -> Numbers:
         """Return the consecutive wait: source units per run of READs (0 if nothing is read).
+
+        Gu et al. (2017), "Learning to Translate in Real-time with Neural Machine Translation":
+        z_|y| divided by the number of writes that follow a READ, those t with z_t > z_{t-1} and
+        z_0 = 0. READs after the last write do not count.
 
         Departs: The text averages z_t - z_{t-1} over all t, which is z_|y| / |y| for every path.
         Here only writes that follow a read are counted.
@@ -320,7 +335,7 @@ class _Block:
         return numpy.asarray(last / numpy.maximum(runs, 1))
 
     def max_cw(self) -> Numbers:
-        """Return the longest run of reads."""
+        """Return the longest run of reads before a write: the maximum of z_t - z_{t-1}."""
         return numpy.asarray(self._increments().max(1))
 
     def _lags(self, target: Numbers) -> Numbers:

@@ -655,13 +655,10 @@ def sentence_latencies(
         )
     }
     lengths = [len(sentence.words) for sentence in sentences]
-    counts = {
-        "thesis": [len(sentence.reference.split()) for sentence in sentences],
-        "simuleval": [reference_words(sentence.reference) for sentence in sentences],
-    }
+    counts = [reference_words(sentence.reference) for sentence in sentences]
     for unit, convention in COUNTINGS[1:]:
         latencies[unit, convention] = sentence_latency(
-            words, lengths, counts[convention], unit=unit, convention=convention, own=own
+            words, lengths, counts, unit=unit, convention=convention, own=own
         )
     return latencies
 

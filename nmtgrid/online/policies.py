@@ -48,7 +48,11 @@ def first_write(rho: Tensor, reads: Tensor, threshold: float, source_lengths: Te
 
 @dataclasses.dataclass(frozen=True)
 class WaitK(Agent):
-    """Reads k tokens first (infinity: all), then one before each later write. Eq. (4.25)."""
+    """Reads k tokens first (infinity: all), then one before each later write. Eq. (4.25).
+
+    Ma et al. (2019), "STACL: Simultaneous Translation with Implicit Anticipation and Controllable
+    Latency using Prefix-to-Prefix Framework".
+    """
 
     k: float
     """Source tokens read before the first write; infinity reads all."""
@@ -192,7 +196,13 @@ class Threshold(Policy):
 
 @dataclasses.dataclass(frozen=True)
 class Confidence(Policy):
-    """Writes once the most likely token has at least the probability `threshold`."""
+    """Writes once the most likely token has at least the probability `threshold`.
+
+    Zheng et al. (2020), "Simultaneous Translation Policies: From Fixed to Adaptive".
+
+    Departs: The paper has a wait-k model and a threshold for each lag, between a least and a
+    greatest k. Here one model and one threshold serve all lags; `floor` and `cap` bound them.
+    """
 
     threshold: Annotated[float, INSIDE_0_1] = 0.5
     """Minimum probability of the most likely token; higher reads more."""
@@ -222,9 +232,16 @@ class Entropy(Policy):
 class AlignAtt(Policy):
     """Writes unless the next token attends most to one of the latest source tokens.
 
-    Papi et al. (2023), "AlignAtt".
+    Papi et al. (2023), "AlignAtt: Using Attention-based Audio-Translation Alignments as a Guide for
+    Simultaneous Speech Translation".
 
-    Departs: The paper is about speech; its frames are source tokens here.
+    Departs: The paper is about speech; its frames are source tokens here. The authors' code
+    (github.com/hlt-mt/FBK-fairseq) drops the newest encoder position before it looks for the
+    maximum, takes the attention of one decoder layer (`--extract-attn-from-layer`), and writes no
+    end symbol before the source has ended. Here the newest source token counts, the attention is
+    the alignment that the model declares (of a Transformer the last block's or the mean), and the
+    end symbol is a token like others without `finish_reading`. Published values of f do not carry
+    over.
     """
 
     last: Annotated[int, FROM_1] = 1
@@ -245,7 +262,12 @@ class EDAtt(Policy):
 
     Papi et al. (2023), "Attention as a guide for simultaneous speech translation".
 
-    Departs: The paper is about speech; its frames are source tokens here.
+    Departs: The paper is about speech; its frames are source tokens here. The authors' code
+    (github.com/hlt-mt/FBK-fairseq) drops the newest encoder position, divides the rest by its
+    Euclidean norm, and takes the attention of one decoder layer (`--extract-attn-from-layer`). Here
+    the newest source token counts, nothing is renormalised, and the attention is the alignment that
+    the model declares (of a Transformer the last block's or the mean). Published values of alpha do
+    not carry over.
     """
 
     mass: Annotated[float, INSIDE_0_1] = 0.3
@@ -292,12 +314,19 @@ class ITST(Policy):
     """Writes once the source read so far transports at least the information `delta`.
 
     Zhang and Feng (2022), "Information-Transport-based Policy for Simultaneous Translation". The
-    readiness is the least information that a decoder block has received for the next token.
+    readiness is the least information that a decoder block has received for the next token. Paths
+    of at least wait-1, as in training, are the default.
+
+    Departs: The authors' code (github.com/ictnlp/ITST) decodes without a minimum of wait-1, begins
+    with two source tokens read, and leaves the last source token read out of the sum, because its
+    transport may be unstable. The same delta therefore reads less here than in the paper.
     """
 
     delta: Annotated[float, POSITIVE] = 0.5
     """Information that the next token must have received, of about 1 in total; higher reads
     more."""
+    floor: Annotated[int, WHOLE_FROM_0] = dataclasses.field(default=1, kw_only=True)
+    """Always reads at least as much as wait-k with this k (1, as in training; 0: no minimum)."""
 
     wants_readiness = "transport"
 
@@ -311,11 +340,14 @@ class WaitInfo(Policy):
     """Writes once the source read so far has at least `k` more information than the target.
 
     Zhang, Guo and Feng (2022), "Wait-info Policy". The readiness is the information of the source
-    tokens read less that of the target tokens written.
+    tokens read less that of the target tokens written. Paths of at least wait-1, as in training,
+    are the default.
     """
 
     k: Annotated[float, POSITIVE] = 3
     """Information by which the source must be ahead of the target; a token has about 1."""
+    floor: Annotated[int, WHOLE_FROM_0] = dataclasses.field(default=1, kw_only=True)
+    """Always reads at least as much as wait-k with this k (1, as in training; 0: no minimum)."""
 
     wants_readiness = "information"
 

@@ -2,6 +2,8 @@
 
 Test sets with greedy decoding; BLEU on tokenised text (`multi-bleu`), lower-cased where stated; AL
 by the length of the hypothesis, in source tokens: BPE units, or words for corpora without BPE.
+The thesis counts no end symbol. The published evaluations of ITST and HMT count it on both sides,
+which shifts AL by 0.00 to 0.07 for wait-k, and by 1 token for paths that read everything first.
 
 "Thesis" is appendix D of the thesis. Each of its wait-k curves belongs to one model, trained along
 many paths (k sampled in [1..|x|] for the Transformer, all cells to the right of wait-1 for
@@ -169,7 +171,11 @@ def _thesis(
 
 
 def _paper(data: str, label: str, source: str, points: str) -> Curve:
-    """Return a curve of another paper, its points as BLEU@AL; `multi-bleu -lc` in all of them."""
+    """Return a curve of another paper, its points as BLEU@AL.
+
+    All are marked as lower-cased: `multi-bleu -lc` is what the READMEs of ITST, Wait-info, HMT, GMA
+    and Dual Paths say; for BS-SiMT, TIQ and MMA it is assumed.
+    """
     numbers = [map(float, point.split("@")) for point in points.split()]
     policy = "wait-k" if "wait-k" in label else label.partition(" (")[0]
     return Curve(data, label, policy, source, True, tuple(Point(b, a) for b, a in numbers))

@@ -132,7 +132,12 @@ class CommitPolicy(PrefixPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class LocalAgreement(CommitPolicy):
-    """Writes the common prefix of the translations of n successive prefixes (LocalAgreement-n)."""
+    """Writes the common prefix of the translations of n successive prefixes (LocalAgreement-n).
+
+    Liu, Spanakis and Niehues (2020), "Low-Latency Sequence-to-Sequence Speech Recognition and
+    Translation by Partial Hypothesis Selection", n = 2; Polák et al. (2022), "CUNI-KIT System for
+    Simultaneous Speech Translation Task at IWSLT 2022", any n.
+    """
 
     n: Annotated[float, _FROM_1_OR_ALL] = 2
     """Successive prefixes whose translations must agree; 1 writes each translation as a whole,
@@ -150,7 +155,11 @@ class LocalAgreement(CommitPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class HoldN(CommitPolicy):
-    """Writes all but the last n tokens of each translation (hold-n)."""
+    """Writes all but the last n tokens of each translation (hold-n).
+
+    Liu, Spanakis and Niehues (2020), "Low-Latency Sequence-to-Sequence Speech Recognition and
+    Translation by Partial Hypothesis Selection".
+    """
 
     n: Annotated[float, _FROM_0_OR_ALL] = 3
     """Last tokens of a translation that are not written; infinity reads the whole source."""
@@ -161,7 +170,14 @@ class HoldN(CommitPolicy):
 
 @dataclasses.dataclass(frozen=True)
 class Retranslation(PrefixPolicy):
-    """Shows the translation of each prefix, and revises what it has shown."""
+    """Shows the translation of each prefix, and revises what it has shown.
+
+    Arivazhagan et al. (2020), "Re-translation versus Streaming for Simultaneous Translation", with
+    their mask-k.
+
+    Departs: The paper also biases the search of a prefix towards the translation before it. Here
+    every prefix is translated anew.
+    """
 
     mask: Annotated[float, _FROM_0_OR_ALL] = 0
     """Last tokens of a prefix's translation that are not shown; infinity reads the whole source."""

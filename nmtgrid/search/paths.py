@@ -126,12 +126,12 @@ def exact_weights(
     """Return [B, T, columns]: the share of all paths nowhere left of `paths` that write at a cell.
 
     Each row of a sentence sums to 1; padding is 0. For wait-k paths this is Eq. (4.35), computed in
-    logarithms by counting the paths (4.31) to a cell and from it. Lengths count the same symbols as
-    the caller's.
+    logarithms by counting the paths, Eq. (4.31), to a cell and from it. Lengths count the same
+    symbols as the caller's.
 
-    Departs: As printed, (4.31) counts a different set of paths, and (4.35) only the paths to a
-    cell. Here they are multiplied by those from the cell to the end, so that the shares of a row
-    sum to 1.
+    Departs: As printed, Eq. (4.31) counts a different set of paths, and Eq. (4.35) only the paths
+    to a cell. Here they are multiplied by those from the cell to the end, so that the shares of a
+    row sum to 1.
     """
     # Counts of paths overflow any integer for long sentences, so sums are of logarithms, in
     # float64: in float32 the shares of a row of 100 cells would not sum to 1.

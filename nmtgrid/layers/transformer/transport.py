@@ -100,8 +100,9 @@ class TransportCache(WeightedCache):
 
     Departs: In the authors' code (github.com/ictnlp/ITST) the reads of a block in training do not
     depend on the earlier blocks, and a block sees one column beyond the threshold and at least one
-    more than wait-1. Here training sees what decoding sees: all blocks share their reads, and
-    everything that has been read counts.
+    more than wait-1. Here a block sees at least as much as the earlier ones, and everything that
+    has been read counts, so that the path of the last block is that of `online.policies.ITST`. In
+    decoding the earlier blocks see as much as the last one, which may change what it receives.
     """
 
     network: Transport = dataclasses.field(kw_only=True)

@@ -1,10 +1,10 @@
 """The source side of a Transformer: encoders, source markers, limited reads, streams (4.3.1).
 
-What a target position may look at is a `SourceCache`. A uni-directional encoder (4.17, 4.18) makes
-one for the whole source and masks what a position has not read; a bi-directional one encodes each
-prefix anew (4.16, `ReencodedPrefixes`). A stream's source grows by a column for each READ
-(`SourceStream`). `TransparentAttention` (the poster) mixes all encoder blocks' states for each
-decoder block.
+What a target position may look at is a `SourceCache`. A uni-directional encoder, Eq. (4.17),
+(4.18), makes one for the whole source and masks what a position has not read; a bi-directional one
+encodes each prefix anew, Eq. (4.16) (`ReencodedPrefixes`). A stream's source grows by a column for
+each READ (`SourceStream`). `TransparentAttention` (the poster) mixes all encoder blocks' states for
+each decoder block.
 """
 
 from __future__ import annotations

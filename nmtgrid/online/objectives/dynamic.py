@@ -91,8 +91,9 @@ class Dynamic(BaseObjective[DynamicSettings]):
     """The joint objective of a translation model and its reader. Eq. (4.45), (4.46).
 
     Both terms are the printed sums over cells, about |x| / 2 cells per target token for the first
-    and |x| for the second. `write_cells` and `agent_cells` log their numbers, `agent_hits` how many
-    of the reader's decisions agree with the oracle. `nll` is that along the reader's path at
+    and |x| for the second, Eq. (4.44); with `agent_area` path these are the cells that z* visits,
+    Eq. (4.43). `write_cells` and `agent_cells` log their numbers, `agent_hits` how many of the
+    reader's decisions agree with the oracle. `nll` is that along the reader's path at
     `validate_threshold`, so that validation judges both models together; `oracle_nll` is that along
     z*, and the only one if the reader is not trained. The best weights are chosen by the oracle's
     cost of the reader's path, including its delay at lambda: by likelihood alone, a reader that
@@ -211,8 +212,8 @@ def reader_loss(logits: Tensor, paths: Tensor, counts: Tensor) -> Tensor:
     """Return the reader's loss for the oracle's paths, a sum over the cells of all sentences.
 
     `counts` are the `reader_cells` of an area. "grid": at every cell, with READ left of the path
-    and WRITE on it and right of it (Eq. 4.26, 4.44, 4.46); "path": only at the cells that the path
-    visits (Eq. 4.43), which makes it -log p of the path (Eq. 4.12).
+    and WRITE on it and right of it, Eq. (4.26), (4.44), (4.46); "path": only at the cells that the
+    path visits, Eq. (4.43), which makes it -log p of the path, Eq. (4.12).
 
     Departs: As printed, the reads before the first write do not count, there is a READ in the last
     column, and the path of token t is used in the row that decides about token t + 1. Here a path

@@ -41,9 +41,10 @@ def log_marginal(
     """Return log sum_z p(z) prod_t exp(emission_{t, z_t}), a sum over all monotone paths z [B].
 
     emission [B, T, S] is the log-weight of writing at a cell: log p(y_t) minus the cost of delay.
-    logits [B, T, S] are those of READ. p(z) is exp(-`dynamic.reader_loss`) on the path: paths
-    start with one token read and decide nothing in the last column. In float64, with gradient; O(T
-    S) operations, in T steps of cumulative sums along the source. Padding is ignored.
+    logits [B, T, S] are those of READ, Eq. (4.9). p(z) is exp(-`dynamic.reader_loss`) on the path,
+    Eq. (4.10)-(4.12): paths start with one token read and decide nothing in the last column. With
+    log p(y_t) alone a summand is exp of Eq. (4.13). In float64, with gradient; O(T S) operations,
+    in T steps of cumulative sums along the source. Padding is ignored.
     """
     size, columns = logits.shape[1:]
     counts = is_cell(source_lengths - 1, target_lengths, size, columns)

@@ -28,6 +28,7 @@ from nmtgrid.online.evaluate import (
     instances,
     measure,
     read_sentences,
+    sentence_latencies,
 )
 from nmtgrid.online.oracle import writing_costs
 from nmtgrid.online.policies import Threshold, WaitK
@@ -191,6 +192,10 @@ def test_measures_of_a_known_outcome() -> None:
     assert tokens.ap == pytest.approx((2 + 3 + 4) / 3 / 4)
     assert tokens.length_ratio == pytest.approx(3 / 3), "the empty source has a reference"
     assert words.al == pytest.approx(3.0), "`cd` with its second unit, when `de` has begun"
+    unreferenced = dataclasses.replace(pair, reference="")
+    _, *counted = sentence_latencies([pair, unreferenced], [known, known], "@@").values()
+    # Two words each, of references of two words and of none, which count as one.
+    assert [each.mean().length_ratio for each in counted] == pytest.approx([4 / 3, 4 / 3])
     values = measured.values("token", "thesis")
     assert values["policy"] == "wait-k" and values["k"] == 2 and values["al"] == tokens.al
     assert values["tokens_per_second"] == 2.0 and len(values["latencies"]) == 3

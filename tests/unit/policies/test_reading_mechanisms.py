@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nmtgrid.base.errors import ConfigError
 from nmtgrid.convert import to_ctranslate2
-from nmtgrid.data.batches import Batch
+from nmtgrid.data.batches import Batch, collate
 from nmtgrid.layers.attention import attend
 from nmtgrid.layers.source_cache import SourceCache
 from nmtgrid.layers.transformer.attention import SelfAttention
@@ -211,6 +211,32 @@ def test_the_ends_of_the_policies(form: str, beam: int) -> None:
         )
         for hypothesis, expected in pairs:
             assert (hypothesis.tokens, hypothesis.reads) == (expected.tokens, expected.reads)
+
+
+@every_form
+@pytest.mark.parametrize("value", [None, 0.5, 1.5])
+def test_decoding_reads_as_in_training(form: str, value: float | None) -> None:
+    """The objective's policy takes the path on which its validation computes the loss."""
+    model = build(form)
+    batch = batch_for(model, SOURCES, TARGETS)
+    name = {"transport": "validate_delta", "information": "validate_k"}[model.traits.readiness]
+    objective = OBJECTIVES[model.traits.readiness](**({} if value is None else {name: value}))
+    policy = objective.agent()
+    assert isinstance(policy, (ITST, WaitInfo))
+    hypotheses = searched(model, batch, policy)
+    tokens = [hypothesis.tokens for hypothesis in hypotheses]
+    written = dataclasses.replace(
+        collate(tokens, tokens), source=batch.source, source_lengths=batch.source_lengths
+    )
+    if isinstance(policy, ITST):
+        path = model.features_with_transport(written, policy.delta)[-1]
+    else:
+        path = model.features_with_information(written, policy.k)[-1]
+    for row, hypothesis in enumerate(hypotheses):
+        assert hypothesis.reads == path[row, : len(hypothesis.tokens) + 1].tolist()
+    # As many tokens are read as are written, if there are as many.
+    least = wait_k(1, batch.source_lengths, path.shape[1])
+    assert (path >= least)[written.is_target].all()
 
 
 @every_form
@@ -415,6 +441,13 @@ def test_policies_write_from_their_threshold_on() -> None:
     assert ITST(0.5).writes(proposal).tolist() == [False, True, True]
     assert WaitInfo(2).writes(proposal).tolist() == [False, False, True]
     assert WaitInfo(2, cap=2).writes(proposal).tolist() == [False, True, True]
+    # With two tokens written three are read, or all of a shorter source.
+    reads, lengths = torch.tensor([1, 1, 4]), torch.tensor([9, 2, 9])
+    for policy, least in (
+        (ITST(), [3, 2, 4]), (WaitInfo(), [3, 2, 4]),
+        (ITST(floor=0), [1, 1, 4]), (WaitInfo(floor=0), [1, 1, 4]),
+    ):  # fmt: skip
+        assert policy.next_reads(2, reads, reads, lengths, None).tolist() == least
     assert [setting.make() for setting in read_policy("itst delta=0.3 floor=2 cap=5")] == [
         ITST(0.3, floor=2, cap=5)
     ]
