@@ -29,7 +29,7 @@ from nmtgrid.models.api import Verified
 
 _MEGA = 1e6
 _OPTIONS = (
-    "samples", "budget", "finalists", "objective", "judge", "beam", "batch", "repeats", "clock",
+    "samples", "budget", "objective", "judge", "beam", "batch", "repeats", "clock",
     "seed", "weights", "precision",
 )  # fmt: skip
 """Those that stand in the results as they are."""
@@ -124,6 +124,7 @@ def values_of(report: Report) -> dict[str, Any]:
         "sentences": report.counts[0],
         "test_sentences": report.counts[-1] if arguments.test_split else None,
         **{option: getattr(arguments, option) for option in _OPTIONS},
+        "finalists_per_budget": arguments.finalists,
         "device": report.device,
         "signature_bleu": full.tuned.signature,
         "points": [_point(report, choice, row) for choice, row in report.points],
@@ -169,7 +170,12 @@ def write_tuned(report: Report) -> None:
     files = report.arguments.files
     if files is None:
         return
-    without = {"test_split": None, "test_sentences": None, "complete": False, "pictures": []}
+    without: dict[str, Any] = {
+        "test_split": None,
+        "test_sentences": None,
+        "complete": False,
+        "pictures": [],
+    }
     make_folder(files[0].parent)
     write_json(files[0], with_checksum(nan_to_none(values_of(report) | without)))
 

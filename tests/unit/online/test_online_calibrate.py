@@ -495,6 +495,9 @@ def test_where_it_is_kept(
             "grid --k 3 --allow-loss 2 --name a --no-keep",
             "`--no-keep` stores nothing, so that `--name` would be ignored. Leave out `--name`.",
         ),
+        ("grid --k 3 --allow-loss 2 --bootstrap 9", "has no curve: leave out `--bootstrap`"),
+        ("grid --k 3 --allow-loss 2 --baseline a", "has no curve: leave out `--baseline`"),
+        ("grid --k 3 --clock --batch-tokens 9", "without batches: leave out `--batch-tokens`"),
         ("grid --policy nothing-kept", "none is stored under this name"),
     ],
 )
