@@ -79,7 +79,8 @@ _CAPTION_SCORES = {
 def option_faults(arguments: DecodeArguments) -> list[str]:
     """Return what is wrong with the values of options, whatever the model is."""
     faults: list[str] = []
-    if arguments.data is not None and arguments.out is None and (arguments.nbest or 1) > 1:
+    writes_nothing = arguments.data is not None and arguments.out is None
+    if writes_nothing and not arguments.forced and (arguments.nbest or 1) > 1:
         faults.append(
             f"`--nbest {arguments.nbest}` has no effect with `--data`, which scores the best of "
             "each: add `--out FILE` for the list."

@@ -12,8 +12,8 @@ import numpy
 import pytest
 import torch
 
+from nmtgrid.adaptive import measure
 from nmtgrid.adaptive import tune as exit_tuning
-from nmtgrid.adaptive.measure import read_samples
 from nmtgrid.adaptive.tune import record
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
 from nmtgrid.cli.adaptive_tune import run, show
@@ -24,6 +24,7 @@ from nmtgrid.metrics import risk_control
 from nmtgrid.models.api import ExitModel, TranslationModel
 from nmtgrid.search import engine
 from nmtgrid.search.traces import read_traces
+from tests.unit.helpers.bars import Stage, recorded_bars
 from tests.unit.helpers.documented import documented_keys
 from tests.unit.helpers.text_data import CHINESE, text_data
 from tests.unit.helpers.toy_model import toy_model
@@ -119,16 +120,14 @@ def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFi
 def test_an_interruption_on_the_test_split_leaves_what_was_tuned(
     here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    all_of = run.decode
-
     def decode(systems: Any, samples: Any, *more: Any) -> Any:
         # Of `valid` there are 6 sentences, of `test` only 5.
         if len(samples) == 5:
             raise KeyboardInterrupt
-        return all_of(systems, samples, *more)
+        return measure.decode(systems, samples, *more)
 
     def read(pipeline: Any, split: Any, count: int, **more: Any) -> Any:
-        return read_samples(pipeline, split, 5 if split.name == "test" else count, **more)
+        return measure.read_samples(pipeline, split, 5 if split.name == "test" else count, **more)
 
     monkeypatch.setattr(run, "decode", decode)
     monkeypatch.setattr(run, "read_samples", read)
@@ -323,7 +322,12 @@ def test_fixed_exits_beside_a_predictor(
     file = tmp_path / "r.json"
     more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--only", "points")
     options = ("seq", "--data", "data", *more, "--json", file, "--no-keep")
+    bars = recorded_bars(monkeypatch)
     assert tune(*options, "--objective", "flops") == 0
+    # Halves of three sentences: three candidates are ranked on one, all five tested on the other.
+    whole = Stage("decoding the full stack", 3, 3)
+    ranking, testing = Stage("ranking candidates", 9, 9), Stage("testing candidates", 15, 15)
+    assert bars[:4] == [whole, ranking, whole, testing]
     # The predictor comes first, then both exits; verified exits lose nothing and are not ranked.
     tested = report(file)["calibrated"]["tested"]
     assert [row.get("verified") for row in tested] == [1, 2, None, None, None]

@@ -21,6 +21,7 @@ from nmtgrid.cli.options import check_outputs, write_report
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.traces import read_traces
+from tests.unit.helpers.bars import recorded_bars
 from tests.unit.helpers.toy_model import toy_model
 from tests.unit.helpers.train_command import toy_data
 
@@ -149,6 +150,19 @@ def test_what_is_left_out_of_text_is_said(
     assert main(["bpe", "undo", "--input", "text", "--out", "words"]) == 0
     assert Path("words").read_text() == "ab ba\nab\n"
     assert sorted(line for line in messages if line.startswith("note")) == said
+
+
+def test_progress_is_that_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Three MiB, shown each time that one more has been read.
+    Path("units").write_bytes((b"a" * 1023 + b"\n") * 3072)
+    bars = recorded_bars(monkeypatch)
+    assert main(["bpe", "undo", "--input", "units", "--out", "words"]) == 0
+    (bar,) = bars
+    assert (bar.description, bar.total, bar.done) == ("MiB", 3, 3)
+    bars.clear()
+    assert main(["bpe", "undo", "--input", "units"]) == 0
+    assert bars == []
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

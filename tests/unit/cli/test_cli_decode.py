@@ -89,8 +89,9 @@ def test_line_for_line(
     report = read_json(tmp_path / "r.json")
     assert report["sentences"] == 6 and report["tokens_per_second"] > 0
     assert report["search"]["beam"] == 2, "the model's own setting"
-    ran = {"model": str(home / "model"), "ensemble": [], "data": None, "input": str(text)}
-    ran |= {"weights": "best", "exit": None, "precision": "fp32", "speedups": {}, "device": "cpu"}
+    ran: dict[str, Any] = {"model": str(home / "model"), "ensemble": [], "data": None}
+    ran |= {"input": str(text), "weights": "best", "exit": None, "precision": "fp32"}
+    ran |= {"speedups": {}, "device": "cpu"}
     assert report.items() >= ran.items() and report.keys() <= documented_keys()
     assert decode(home, text, "--max-source", "5", "--out", tmp_path / "long.txt") == 0
     message = " ".join(capsys.readouterr().err.split())

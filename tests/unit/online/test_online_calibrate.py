@@ -32,6 +32,7 @@ from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset,
 from nmtgrid.online.settings import Setting, named_policies, read_policy, read_settings
 from nmtgrid.online.simuleval_agent import add_arguments, make_translator
 from nmtgrid.training.prepare import clear_folder
+from tests.unit.helpers.bars import recorded_bars
 from tests.unit.helpers.tiny_online import online, plain_outcome, refused, report, toy_home
 
 MEANS = {9: 0.002, 7: 0.01, 5: 0.045, 4: 0.055, 3: 0.08, 1: 0.4}
@@ -326,6 +327,17 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(files, "SUFFIXES", ())
     (home / "grid" / "policies.json").unlink(missing_ok=True)
     return home
+
+
+def test_the_bar_of_a_calibration_has_an_end(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = recorded_bars(monkeypatch)
+    assert online("grid", *OPTIONS, "--k", "1,3", "--no-keep") == 0
+    stages = {bar.description: (bar.total, bar.done) for bar in bars}
+    # Two settings and offline translation of three sentences each; a setting that another one
+    # beats is not tested.
+    assert stages["calibrating, ordering"] == (9, 9)
+    total, done = stages["calibrating, testing"]
+    assert total == 9 and done in (6, 9)
 
 
 def test_from_a_calibration_to_a_stream(
