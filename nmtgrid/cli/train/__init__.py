@@ -51,12 +51,10 @@ def command(arguments: TrainArguments) -> None:
     if not processes.is_first:
         console.mute(f"process {processes.rank}")
         arguments = dataclasses.replace(arguments, json=None)
-    file = arguments.config
     if arguments.list_:
-        faults = [] if file is None else [_LIST_WITH_FILE]
-        check_rules(arguments, LIST_RULES, faults)
         _list(arguments)
         return
+    file = arguments.config
     if file is None or not file.faults:
         check_rules(arguments, RULES)
     _check_files(arguments)
@@ -110,6 +108,7 @@ def _check_files(arguments: TrainArguments) -> None:
 
 def _list(arguments: TrainArguments) -> None:
     """List the architectures, presets and objectives."""
+    check_rules(arguments, LIST_RULES, [] if arguments.config is None else [_LIST_WITH_FILE])
     check_outputs({"--json": arguments.json})
     from nmtgrid.cli.train.plan import print_list
 

@@ -332,12 +332,12 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_bar_of_a_calibration_has_an_end(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bars = recorded_bars(monkeypatch)
     assert online("grid", *OPTIONS, "--k", "1,3", "--no-keep") == 0
-    stages = {bar.description: (bar.total, bar.done) for bar in bars}
+    stages = {bar.description: bar for bar in bars}
     # Two settings and offline translation of three sentences each; a setting that another one
     # beats is not tested.
-    assert stages["calibrating, ordering"] == (9, 9)
-    total, done = stages["calibrating, testing"]
-    assert total == 9 and done in (6, 9)
+    ordering, testing = (stages[f"calibrating, {stage}"] for stage in ("ordering", "testing"))
+    assert (ordering.total, ordering.done) == (9, 9)
+    assert testing.total == 9 and testing.done in (6, 9)
 
 
 def test_from_a_calibration_to_a_stream(
