@@ -28,8 +28,12 @@ def commands() -> str:
         "variable `NMTGRID_IMPORT` lists files too, separated by colons.\n"
         "* `--quiet` prints only warnings, errors and output for standard output.\n"
         "* `--debug` shows the traceback of an error.\n\n"
+        "Translations, links, units, the schema of `config-schema`, `train --list` and whatever an "
+        "option writes to `-` (such as `--json -` or `--dump-config -`) go to standard output; "
+        "tables, progress and messages go to standard error.\n\n"
         "Exit codes: 0, success; 2, wrong input or options (the message says what to do); 1, a bug "
-        "of nmtgrid; 130, interrupted.\n",
+        "of nmtgrid, or the reader of standard output has ended (without a message); 130, "
+        "interrupted by Ctrl-C (SIGINT), and 143, by SIGTERM.\n",
     ]
     for name, module_name in app.COMMANDS.items():
         module = importlib.import_module(module_name)

@@ -33,7 +33,7 @@ from nmtgrid.base import console
 from nmtgrid.base.errors import NmtgridError, listed, nearest
 from nmtgrid.base.other_names import option_hint
 from nmtgrid.base.own_code import import_files, imported_files, own_line
-from nmtgrid.cli.options import PIPE_CLOSED, Leave, add_command
+from nmtgrid.cli.options import PIPE_CLOSED, Leave, add_command, drop_output
 
 COMMANDS = {
     "preprocess": "nmtgrid.cli.preprocess",
@@ -137,7 +137,7 @@ def _attempt(words: list[str], debug: bool, imports: list[str], signals: list[in
             sys.stdout.flush()
     except Leave as leave:
         if leave.code == PIPE_CLOSED:
-            _drop_output()
+            drop_output()
         return leave.code
     except (Exception, SystemExit) as fault:
         # Where it is one's own code that leaves, the command has not done what it was asked for.
@@ -271,7 +271,9 @@ def assemble(names: Sequence[str]) -> typer.Typer:
         cls=_InOrder,
         name=_PROGRAM,
         help="Neural machine translation, from raw parallel text to scored translations.",
-        epilog="`nmtgrid COMMAND --help` shows the options of a command, with examples.",
+        epilog="`nmtgrid COMMAND --help` shows the options of a command, with examples. "
+        "Translations, links and units go to standard output, tables and messages to standard "
+        "error.",
         context_settings={"help_option_names": ["-h", "--help"]},
         rich_markup_mode="markdown",
         pretty_exceptions_enable=False,
@@ -343,7 +345,7 @@ def _run(words: list[str]) -> int:
 def _report(fault: BaseException, words: list[str], debug: bool) -> int:
     """Print the problem and the advice; return the exit code."""
     if isinstance(fault, OSError) and fault.errno == errno.EPIPE:
-        _drop_output()
+        drop_output()
         return PIPE_CLOSED
     if console.messages.quiet:
         # The process that speaks has most likely met the same fault, and torchrun, which ends the
@@ -444,9 +446,3 @@ def _report_memory(fault: BaseException, words: list[str]) -> None:
             console.error("The memory of the GPU is full.", advice)
             return
     _write_plainly(_MEMORY_FULL.format(advice))
-
-
-def _drop_output() -> None:
-    """Redirect standard output to the null device, because Python still flushes it at exit."""
-    if sys.stdout is not None:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from typer import Typer
 
 from nmtgrid.base import console
+from nmtgrid.base.spans import plural
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
     CommandArguments,
@@ -23,6 +26,7 @@ from nmtgrid.cli.options import (
     check_rules,
     flag,
     option,
+    say_notes,
     takes,
     write_report,
 )
@@ -98,7 +102,13 @@ def learn(arguments: LearnArguments) -> None:
     codes = arguments.model or arguments.codes or []
     method = arguments.method or ("sentencepiece" if arguments.model else "bpe")
     check_rules(arguments, RULES, _faults(arguments, method))
-    check_outputs({"--json": arguments.json})
+    inputs = {f"--codes {path}": path for path in arguments.codes or ()}
+    inputs |= {f"--model {path}": path for path in arguments.model or ()}
+    vocabularies = {
+        "--vocab-source": arguments.vocab_source,
+        "--vocab-target": arguments.vocab_target,
+    }
+    check_outputs({"--json": arguments.json}, {**inputs, **vocabularies})
     from nmtgrid.base.io.workers import count_workers
     from nmtgrid.data.subwords import SubwordPlan, learn_subwords
 
@@ -194,11 +204,13 @@ def _print_facts(facts: dict[str, Any], plan: SubwordPlan) -> None:
     merges = facts.get("merges", [])
     if "words_learned_from" in facts and merges and min(merges) < plan.merges:
         console.warn(
-            f"only {min(merges):,} merges of {plan.merges:,}: no further pair occurs twice."
+            f"only {plural(min(merges), 'merge')} of {plan.merges:,}: no further pair occurs twice."
         )
     pieces = facts.get("pieces", [])
     if "words_learned_from" in facts and pieces and min(pieces) < plan.pieces:
-        console.warn(f"only {min(pieces):,} pieces of {plan.pieces:,}: the text has no more.")
+        console.warn(
+            f"only {plural(min(pieces), 'piece')} of {plan.pieces:,}: the text has no more."
+        )
     if facts.get("source_forgotten_words") or facts.get("target_forgotten_words"):
         console.warn(
             "the text has so many distinct words that rare ones were not counted "
@@ -273,16 +285,21 @@ def apply(arguments: ApplyArguments) -> None:
     from nmtgrid.text.shards import read_shards, segment_lines
 
     source, out, codes = arguments.input, arguments.out, arguments.codes
+    check_outputs({"--out": out}, {"--input": source, "CODES": codes})
     kind = SentencePieceModel if codes.suffix in ENDINGS else Codes
     bpe, processes = kind.load(codes), count_workers(arguments.workers)
     if processes == 1:
         # Line by line, so that a program at the other end of a pipe gets each at once.
         _map_lines(source, out, lambda line: " ".join(bpe.segment(line.split())))
         return
-    check_outputs({"--out": out}, {"--input": source})
-    with open_writer(out) as file:
-        for _, lines in map_ordered(partial(segment_lines, bpe), read_shards(source), processes):
+    notes: Counter[str] = Counter()
+    with open_writer(out) as file, _progress(source, out) as advance:
+        shards = read_shards(source, notes)
+        for shard, (lines, own) in map_ordered(partial(segment_lines, bpe), shards, processes):
+            notes += own
             file.write(lines)
+            advance(len(shard.raw))
+    say_notes(source, notes)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -319,20 +336,46 @@ def undo(arguments: UndoArguments) -> None:
             return " ".join(joined_words(units, SPACE))
         return remove_bpe(line)
 
+    check_outputs({"--out": arguments.out}, {"--input": arguments.input})
     _map_lines(arguments.input, arguments.out, join)
 
 
 def _map_lines(source: Path, out: Path, function: Callable[[str], str]) -> None:
-    from nmtgrid.base.io.text import open_writer, read_lines
+    from nmtgrid.base.io.text import Meter, open_writer, read_lines
 
-    check_outputs({"--out": out}, {"--input": source})
-    with open_writer(out) as file:
+    notes: Counter[str] = Counter()
+    meter, shown = Meter() if _is_file(source) else None, 0
+    with open_writer(out) as file, _progress(source, out) as advance:
         # Nobody waits at a file, where it would take a tenth of the time.
         is_awaited = not file.seekable()
-        for line in read_lines(source):
+        for line in read_lines(source, notes, meter=meter):
             file.write(function(line).encode("utf-8") + b"\n")
             if is_awaited:
                 file.flush()
+            if meter is not None and meter.taken - shown >= 1 << 20:
+                advance(meter.taken - shown)
+                shown = meter.taken
+    say_notes(source, notes)
+
+
+def _is_file(source: Path) -> bool:
+    """Return whether an input is a file, of which the size is known, and no pipe."""
+    return str(source) != "-" and source.is_file()
+
+
+@contextmanager
+def _progress(source: Path, out: Path) -> Iterator[Callable[[int], None]]:
+    """Show how much of a file has been read; yield a function that is called with bytes of it.
+
+    Nothing is shown of a pipe, nor beside lines on standard output.
+    """
+    from nmtgrid.base.io.text import STANDARD, is_plain
+
+    is_file = _is_file(source)
+    # A compressed file has more bytes than it takes on the disk.
+    total = source.stat().st_size / 2**20 if is_file and is_plain(source) else None
+    with console.progress("MiB", total, hidden=not is_file or str(out) == STANDARD) as bar:
+        yield lambda count: bar.update(advance=count / 2**20)
 
 
 add_command(app, "learn", learn)

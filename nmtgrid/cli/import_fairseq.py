@@ -53,7 +53,14 @@ def command(arguments: ImportArguments) -> None:
     No code in the file is executed. MODEL gives the same log-probabilities; options that nmtgrid
     does not support are refused by name.
     """
-    check_outputs({"--json": arguments.json}, {"--out": arguments.out})
+    inputs = {
+        "CHECKPOINT": arguments.checkpoint,
+        "--dict-source": arguments.dict_source,
+        "--dict-target": arguments.dict_target,
+        "--codes": arguments.codes,
+        "--codes-target": arguments.codes_target,
+    }
+    check_outputs({"--json": arguments.json}, {"--out": arguments.out, **inputs})
     from nmtgrid.convert.from_fairseq.model import TextFiles, import_checkpoint
 
     text = from_attributes(TextFiles, arguments)

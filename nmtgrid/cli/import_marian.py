@@ -39,10 +39,10 @@ def command(arguments: ImportArguments) -> None:
     same log-probabilities and translations; settings that nmtgrid's Transformer does not support
     are refused.
     """
-    check_outputs({"--json": arguments.json}, {"--out": arguments.out})
+    folder = arguments.folder
+    inputs = {f"DIR {path.name}": path for path in (folder.iterdir() if folder.is_dir() else ())}
+    check_outputs({"--json": arguments.json}, {"--out": arguments.out, **inputs})
     from nmtgrid.convert.from_marian import import_folder
 
-    facts = import_folder(
-        arguments.folder, arguments.out, arguments.source_lang, arguments.target_lang
-    )
+    facts = import_folder(folder, arguments.out, arguments.source_lang, arguments.target_lang)
     report_import(facts, {"beam": str(facts["search"]["beam"])}, arguments.json)

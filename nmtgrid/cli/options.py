@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import fnmatch
 import inspect
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import (
     TYPE_CHECKING,
@@ -40,8 +42,8 @@ from nmtgrid.base import console
 from nmtgrid.base.config_file import ConfigFile, read_config
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream, nan_to_none
-from nmtgrid.base.io.text import STANDARD, open_writer
-from nmtgrid.base.spans import real_number, whole_number
+from nmtgrid.base.io.text import NOTES, STANDARD, open_writer
+from nmtgrid.base.spans import plural, real_number, whole_number
 from nmtgrid.cli.config_options import FileOption, with_options
 
 if TYPE_CHECKING:
@@ -543,6 +545,12 @@ NAME_NEEDS_KEEP = Excludes(
 )
 
 
+def config_input(arguments: CommandArguments) -> dict[str, Path | None]:
+    """Return the file of `--config`, if there is one, as an input that nothing may replace."""
+    path = config_file(arguments).path
+    return {"--config": Path(path)} if path else {}
+
+
 def check_rules(
     arguments: CommandArguments, rules: Iterable[Rule], faults: Iterable[str] = (), advice: str = ""
 ) -> None:
@@ -588,6 +596,17 @@ def check_rules(
         raise ConfigError(list(messages), " ".join(advices))
 
 
+_PIPELINE = ("text.json", "vocab.*", "bpe*.codes", "sentencepiece*.model")
+_FILES_OF = {
+    ("model directory", "config.json"): (
+        "config.json", "*.safetensors", "card.json", "README.md", "metrics.jsonl", "exits.json",
+        "policies.json", *_PIPELINE,
+    ),
+    ("dataset", "manifest.json"): ("manifest.json", "*.safetensors", *_PIPELINE),
+}  # fmt: skip
+"""The names of the files that make a folder what it is, by its kind and the file that tells it."""
+_PARTS_OF_DATASET = ("text", "raw", "truth", "pictures")
+"""The folders in a dataset, whose files have the names of its splits."""
 PIPE_CLOSED = 1
 """The exit code when the reader of standard output has gone away."""
 
@@ -598,6 +617,12 @@ class Leave(Exception):
     def __init__(self, code: int) -> None:
         self.code = code
         super().__init__(code)
+
+
+def drop_output() -> None:
+    """Redirect standard output to the null device, because Python still flushes it at exit."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def check_outputs(
@@ -642,7 +667,10 @@ def output_faults(
 
 
 def unwritable(name: str, path: Path) -> list[str]:
-    """Return why the file that the option `name` gives cannot be written, if so."""
+    """Return why the file that the option `name` gives cannot be written, if so.
+
+    A file of a model directory or a dataset is not to be replaced by another one.
+    """
     if str(path) == STANDARD:
         return []
     if path.is_dir():
@@ -655,7 +683,22 @@ def unwritable(name: str, path: Path) -> list[str]:
     # A file is written beside its place and then moved there, so that its folder must allow it.
     if not os.access(path if is_stream(path) else folder, os.W_OK):
         return [f"`{name} {path}` cannot be written: its folder may only be read."]
-    return []
+    return [
+        f"`{name} {path}` would damage the {kind} {whole}: give another file."
+        for kind, whole in _owners(Path(os.path.realpath(path)))
+    ]
+
+
+def _owners(path: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the kind and the folder of the model or the dataset that the file `path` is part of."""
+    for (kind, mark), names in _FILES_OF.items():
+        is_named = any(fnmatch.fnmatchcase(path.name, name) for name in names)
+        if is_named and (path.parent / mark).is_file():
+            yield kind, path.parent
+    above = path.parent.parent
+    is_part = path.parent.name in _PARTS_OF_DATASET and path.is_file()
+    if is_part and (above / "manifest.json").is_file():
+        yield "dataset", above
 
 
 def seed_faults(seed: int) -> list[str]:
@@ -694,6 +737,13 @@ def write_report(path: Path | None, values: Mapping[str, Any]) -> None:
     with open_writer(path) as file:
         # File names may hold what is no character: as an escape it is good JSON.
         file.write(text.encode("utf-8", "backslashreplace"))
+
+
+def say_notes(path: Path, notes: Mapping[str, int]) -> None:
+    """Print what `read_lines` has removed from the text in `path`, or left in it."""
+    for name, count in notes.items():
+        if count:
+            console.say(f"note: {path}: {NOTES[name].format(lines=plural(count, 'line'))}")
 
 
 def check_same_text(translator: Translator, dataset: Dataset) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import glob
 import os
 from pathlib import Path
 from typing import Any, Literal
@@ -158,11 +159,26 @@ def command(arguments: PreprocessArguments) -> None:
             )
         check_rules(arguments, TEXT_RULES, faults)
         build, show = _preprocess_text, _print_text
-    check_outputs({"--json": arguments.json})
+    check_outputs({"--json": arguments.json}, _inputs(arguments, files))
     manifest = build(arguments, files)
     show(manifest, arguments.out)
     facts = {key: value for key, value in manifest.items() if key != "files"}
     write_report(arguments.json, facts)
+
+
+def _inputs(arguments: PreprocessArguments, files: dict[str, list[str]]) -> dict[str, Path | None]:
+    """Return the files that are read, by the options that name them."""
+    inputs: dict[str, Path | None] = {"--captions": arguments.captions}
+    inputs |= {f"--features {path}": path for path in arguments.features or ()}
+    for split, names in files.items():
+        option = f"--{split}" if split in ("train", "valid") else "--test"
+        for prefix in names:
+            inputs[f"{option} {prefix}"] = Path(prefix)
+            for language in (arguments.source_lang, arguments.target_lang):
+                # Compressed or in XML, the name has more endings.
+                paths = glob.glob(f"{glob.escape(prefix)}.{language}*")
+                inputs |= {f"{option} {path}": Path(path) for path in paths}
+    return inputs
 
 
 def _files_by_split(arguments: PreprocessArguments) -> dict[str, list[str]]:
@@ -209,7 +225,7 @@ def _preprocess_text(arguments: PreprocessArguments, files: dict[str, list[str]]
             bar.update(
                 completed=pairs if toy else meter.done >> 20,
                 total=None if toy else max(meter.total >> 20, 1),
-                note=f"{pairs:,} pairs, {pairs / seconds:,.0f} pairs/s",
+                note=f"{plural(pairs, 'pair')}, {pairs / seconds:,.0f} pairs/s",
             )
 
         out = arguments.out
@@ -330,7 +346,8 @@ def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
     )
     for name, split in splits.items():
         if count := split["pictures_without_captions"]:
-            console.warn(f"{count:,} pictures of `{name}` have no caption and were left out.")
+            verbs = "has no caption and was" if count == 1 else "have no caption and were"
+            console.warn(f"{plural(count, 'picture')} of `{name}` {verbs} left out.")
     notes = manifest.get("notes", {})
     if notes.get("features_without_captions"):
         console.say(

@@ -180,13 +180,14 @@ class LineShard:
         return split_lines(text)
 
 
-def read_shards(path: Path) -> Iterator[LineShard]:
+def read_shards(path: Path, notes: Counter[str] | None = None) -> Iterator[LineShard]:
     """Yield the lines of a file; those of a compressed file or standard input are decoded here.
 
-    Raises InputError for what `read_lines` refuses; `LineShard.read` raises the rest of it.
+    `notes` counts as in `read_lines` what is decoded here. Raises InputError for what `read_lines`
+    refuses; `LineShard.read` raises the rest of it.
     """
     if str(path) == STANDARD or not path.is_file() or not is_plain(path):
-        for lines in chunks(read_lines(path), _CHUNK):
+        for lines in chunks(read_lines(path, notes), _CHUNK):
             yield LineShard(join_lines(lines))
         return
     line = 1
@@ -200,7 +201,10 @@ def read_shards(path: Path) -> Iterator[LineShard]:
         raise empty_file_error(path)
 
 
-def segment_lines(codes: Codes | SentencePieceModel, shard: LineShard) -> bytes:
-    """Return the lines of a shard as bytes, their words cut into subwords."""
-    lines = shard.read(Counter())
-    return join_lines([" ".join(codes.segment(line.split())) for line in lines])
+def segment_lines(
+    codes: Codes | SentencePieceModel, shard: LineShard
+) -> tuple[bytes, Counter[str]]:
+    """Return the lines of a shard as bytes, their words cut into subwords, and their notes."""
+    notes: Counter[str] = Counter()
+    lines = shard.read(notes)
+    return join_lines([" ".join(codes.segment(line.split())) for line in lines]), notes

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from nmtgrid.analysis.alignment.pharaoh import Heuristic, Links, read_links, symmetrise
 from nmtgrid.analysis.systems import check_lengths, read_text
 from nmtgrid.base.errors import ConfigError, InputError
+from nmtgrid.base.spans import plural
 
 Integers = NDArray[numpy.int32]
 Numbers = NDArray[numpy.float64]
@@ -285,7 +286,7 @@ def align(
         if pair % 5000 == 0:
             advance("joining", pair, count)
     origin = (
-        f"Word alignments were learned from {count + len(more[0]):,} pairs by the own "
+        f"Word alignments were learned from {plural(count + len(more[0]), 'pair')} by the own "
         "aligner (IBM model 2 that favours the diagonal, as fast-align's, "
         f"{settings.iterations} iterations), the two directions joined by {settings.heuristic}."
     )

@@ -23,6 +23,7 @@ from nmtgrid.cli.options import (
     Weights,
     argument,
     check_rules,
+    config_input,
     option,
     output_faults,
     seed_faults,
@@ -66,7 +67,8 @@ class AdaptiveTuneArguments(GuaranteeArguments):
         default="full",
     )
     only: Literal["points", "fixed"] | None = option(
-        "Only the tuned points without baselines, or only fixed and random exits without tuning."
+        "`points`: only the tuned points, without fixed, verified and random exits; `fixed`: only "
+        "those, without tuning. `--baselines` are decoded in either case."
     )
     baselines: list[str] | None = option(
         "A separately trained baseline model; may be repeated.", "NAME=MODEL"
@@ -96,7 +98,8 @@ class AdaptiveTuneArguments(GuaranteeArguments):
         "[NAME=]DIR",
     )
     out: Path | None = option(
-        "Results and figure: a folder, or a .json file (with `--results`: a figure).",
+        "Results and figure: a folder, or a .json file, beside which the figure has the same name "
+        "with .png (with `--results`: a figure).",
         "DIR|FILE",
     )
     weights: Weights = "best"
@@ -201,12 +204,12 @@ def check(arguments: AdaptiveTuneArguments) -> None:
     faults += seed_faults(arguments.seed)
     outputs = {"--json": arguments.json}
     if arguments.out is not None and arguments.out.suffix == ".json":
-        outputs["--out"] = arguments.out
+        outputs |= {"--out": arguments.out, "--out (figure)": arguments.out.with_suffix(".png")}
     else:
         faults += unusable("--out", arguments.out)
     if arguments.guarantee is not None:
         faults += arguments.guarantee.faults()
-    faults += output_faults(outputs)
+    faults += output_faults(outputs, config_input(arguments))
     advice = ""
     if fault := _name_fault(arguments.name):
         faults += [f"`--name`: {problem}" for problem in fault.faults]

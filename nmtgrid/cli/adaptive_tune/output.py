@@ -28,7 +28,10 @@ from nmtgrid.cli.options import write_report
 from nmtgrid.models.api import Verified
 
 _MEGA = 1e6
-_OPTIONS = ("samples", "budget", "objective", "judge", "beam", "batch", "clock", "precision")
+_OPTIONS = (
+    "samples", "budget", "objective", "judge", "beam", "batch", "repeats", "clock",
+    "seed", "weights", "precision",
+)  # fmt: skip
 """Those that stand in the results as they are."""
 
 
@@ -60,6 +63,7 @@ class Report:
     name: str
     mechanism: Mechanism
     budgets: Budgets
+    device: str = "cpu"
     counts: list[int] = dataclasses.field(default_factory=list)
     """Sentences of each split."""
     calibrated: dict[str, Any] | None = None
@@ -120,6 +124,8 @@ def values_of(report: Report) -> dict[str, Any]:
         "sentences": report.counts[0],
         "test_sentences": report.counts[-1] if arguments.test_split else None,
         **{option: getattr(arguments, option) for option in _OPTIONS},
+        "finalists_per_budget": arguments.finalists,
+        "device": report.device,
         "signature_bleu": full.tuned.signature,
         "points": [_point(report, choice, row) for choice, row in report.points],
         "lost_budgets": report.lost(),
@@ -156,6 +162,24 @@ def _point(report: Report, choice: Choice, row: Row) -> dict[str, Any]:
     }
 
 
+def write_tuned(report: Report) -> None:
+    """Write what was measured on the split tuned on, before the test split is decoded.
+
+    The results are those of a tuning without a test split, marked `complete: false`.
+    """
+    files = report.arguments.files
+    if files is None:
+        return
+    without: dict[str, Any] = {
+        "test_split": None,
+        "test_sentences": None,
+        "complete": False,
+        "pictures": [],
+    }
+    make_folder(files[0].parent)
+    write_json(files[0], with_checksum(nan_to_none(values_of(report) | without)))
+
+
 def write(report: Report, json: Path | None) -> None:
     """Show the table; write results and picture."""
     find_better(report)
@@ -163,7 +187,7 @@ def write(report: Report, json: Path | None) -> None:
     values = values_of(report)
     files = report.arguments.files
     # Entered before the checksum, which covers all entries.
-    values["pictures"] = [str(files[1])] if files else []
+    values |= {"complete": True, "pictures": [str(files[1])] if files else []}
     values = with_checksum(nan_to_none(values))
     write_report(json, values)
     if files:
@@ -180,7 +204,7 @@ def draw(values: dict[str, Any], path: Path) -> None:
     # Parsed as if read from the file: `--results` then draws the same picture later.
     tuning = parse_tuning(values)
     seconds = "seconds" if values["clock"] == "wall" else "processor seconds"
-    what = f"{seconds} for {tuning.sentences:,} sentences, batches of {values['batch']}"
+    what = f"{seconds} for {plural(tuning.sentences, 'sentence')}, batches of {values['batch']}"
     draw_tunings([tuning], path, tuning.split, what)
 
 

@@ -43,7 +43,7 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.atomic import folder_name, name_faults, split_label
 from nmtgrid.base.io.lock import FolderLock
 from nmtgrid.cli.adaptive_tune.arguments import AdaptiveTuneArguments, check_decoder
-from nmtgrid.cli.adaptive_tune.output import Report, Row, untuned_exit, write
+from nmtgrid.cli.adaptive_tune.output import Report, Row, untuned_exit, write, write_tuned
 from nmtgrid.cli.guarantees import print_uncertified
 from nmtgrid.cli.options import check_same_text, check_vocabularies
 from nmtgrid.data.dataset import Dataset
@@ -78,7 +78,9 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         check_halt(halt, model)
         check_decoder(arguments, count, has_thresholds=isinstance(halt, Thresholds))
         budgets = Budgets(arguments.budget, count)
-        report = Report(arguments, arguments.name or mechanism, mechanism, budgets)
+        report = Report(
+            arguments, arguments.name or mechanism, mechanism, budgets, setup.device.type
+        )
         samples = [
             read_samples(
                 loaded.pipeline, dataset.split(split), arguments.sentences, warn=console.warn
@@ -88,6 +90,8 @@ def tune(arguments: AdaptiveTuneArguments) -> None:
         report.counts = list(map(len, samples))
         if arguments.files and arguments.files[0].exists():
             console.warn(f"{arguments.files[0]} of an earlier tuning will be replaced.")
+        elif arguments.files and arguments.files[1].exists():
+            console.warn(f"{arguments.files[1]} will be replaced by the figure.")
         tuning = _Tuning(report, loaded, full, setup, samples)
         chosen = tuning.choose()
         beside = []
@@ -173,7 +177,7 @@ class _Tuning:
             return None
         forced = [sample.target for sample in samples]
         if not self.truth:
-            done = decode([self.full], samples, setup)[0]
+            (done,) = self.decoded([self.full], samples, "decoding the full stack")
             forced = [[] if best is None else best.tokens for best in done.hypotheses]
         with progress("recording exits", len(samples)) as go:
             return record_samples(self.full, samples, forced, setup, mechanism, go)
@@ -203,13 +207,12 @@ class _Tuning:
             # Tested first: their translations are those of the full stack.
             candidates = [*map(Choice, self.verified), *candidates]
         # The full stack is decoded once, and every candidate is compared with that.
-        theirs = decode([self.full], second, self.setup)[0]
+        (theirs,) = self.decoded([self.full], second, "decoding the full stack")
         costs: dict[int, float] = {}
-        with progress("testing candidates", len(candidates)) as go:
+        with progress("testing candidates", len(candidates) * len(second)) as go:
 
             def losses(choice: Choice) -> NDArray[Any]:
-                go(1)
-                decoded = decode([choice.system], second, self.setup)[0]
+                decoded = decode([choice.system], second, self.setup, go)[0]
                 measured = measure(decoded, second, self.loaded.pipeline)
                 costs[id(choice)] = cost(measured, arguments.objective)
                 return self.losses(theirs, decoded, second)
@@ -232,7 +235,8 @@ class _Tuning:
         # A check from outside only: the test split has no part in the certificate.
         if self.arguments.test_split:
             tests = self.samples[1]
-            decoded = decode([self.full, best.candidate.system], tests, self.setup)
+            systems = [self.full, best.candidate.system]
+            decoded = self.decoded(systems, tests, f"decoding {self.arguments.test_split}")
             losses_of_tests = self.losses(decoded[0], decoded[1], tests)
             values["test"] = guarantee.outside(self.arguments.test_split, losses_of_tests)
         return best.candidate
@@ -272,12 +276,11 @@ class _Tuning:
 
         For predictors, of which there are no records: all candidates are decoded.
         """
-        theirs = decode([self.full], samples, self.setup)[0]
-        with progress("ranking candidates", len(candidates)) as go:
+        (theirs,) = self.decoded([self.full], samples, "decoding the full stack")
+        with progress("ranking candidates", len(candidates) * len(samples)) as go:
 
             def mean_loss(choice: Choice) -> float:
-                go(1)
-                decoded = decode([choice.system], samples, self.setup)[0]
+                decoded = decode([choice.system], samples, self.setup, go)[0]
                 return float(self.losses(theirs, decoded, samples).mean())
 
             return sorted(candidates, key=mean_loss)
@@ -296,12 +299,17 @@ class _Tuning:
         tokenize = bleu_tokenizer(pipeline.facts.target_lang, raw, "none")
         return sentence_losses(guarantee.risk, theirs, ours, references, tokenize)
 
+    def decoded(
+        self, systems: Sequence[System], samples: Sequence[Sample], what: str
+    ) -> list[Decoded]:
+        """Decode samples with all systems, and show how far that is."""
+        with progress(what, len(systems) * len(samples)) as go:
+            return decode(systems, samples, self.setup, go)
+
     def measured(self, systems: Sequence[System], split: int = 0) -> list[Measured]:
         """Decode systems on the split of a number, 0 being the one tuned on, and measure them."""
         samples = self.samples[split]
-        what = f"decoding {self.report.splits[split]}"
-        with progress(what, len(systems) * len(samples)) as go:
-            done = decode(systems, samples, self.setup, go)
+        done = self.decoded(systems, samples, f"decoding {self.report.splits[split]}")
         return [measure(decoded, samples, self.loaded.pipeline) for decoded in done]
 
     def measure(self, fixed: Sequence[System], chosen: Sequence[Choice]) -> None:
@@ -332,6 +340,8 @@ class _Tuning:
             report.points = _undominated(report.points, self.arguments.objective)
         # Only what was already chosen: the test split must not influence the choice.
         if self.arguments.test_split:
+            # An interruption of the last decoding leaves what was measured until then.
+            write_tuned(report)
             for row, measured in self.measured_again(split=1):
                 row.test = measured
 

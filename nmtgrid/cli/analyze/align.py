@@ -93,7 +93,7 @@ def align(arguments: AlignArguments) -> None:
         pairs = link_pairs(words, None, arguments.train, settings, advance)
     write_links(arguments.out, pairs.links)
     console.say(
-        f"{sum(map(len, pairs.links)):,} links in {len(pairs.links):,} pairs; "
+        f"{plural(sum(map(len, pairs.links)), 'link')} in {plural(len(pairs.links), 'pair')}; "
         f"{100 * pairs.unaligned:.1f} % of the target words have none."
     )
     values: dict[str, Any] = {

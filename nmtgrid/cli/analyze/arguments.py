@@ -83,7 +83,12 @@ class ShownArguments(CommandArguments):
                 outputs["--out"] = out
         elif wrong := unusable("--out", out):
             raise ConfigError(wrong, "Figures may also be one file that ends in .png or .svg.")
-        check_outputs(outputs, {f"FILE {path}": path for path in inputs if path is not None})
+        from nmtgrid.analysis.section import NAME
+
+        files = [path for path in inputs if path is not None]
+        # Of the folder of an evaluation or a tuning this file is read.
+        files += [path / NAME for path in files if path.is_dir()]
+        check_outputs(outputs, {f"FILE {path}": path for path in files})
 
     @property
     def other_outputs(self) -> dict[str, Path | None]:

@@ -185,6 +185,7 @@ RULES = [
     Requires(
         "published", "out", "`--published` has no effect without a picture: add `--out FILE`."
     ),
+    Requires("title", "out", "`--title` is that of the picture: add `--out FILE`."),
 ]
 
 

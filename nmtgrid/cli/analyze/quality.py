@@ -167,6 +167,15 @@ class CompareArguments(ScoredQualityArguments):
     seed: int = option("Random seed of the tests.", default=12345, min=0)
 
 
+COMPARE_RULES = [
+    Requires(
+        "seed",
+        "bootstrap randomisation",
+        "{option} is that of a test: add `--bootstrap N` or `--randomisation N`.",
+    )
+]
+
+
 @takes(
     CompareArguments,
     {
@@ -181,6 +190,7 @@ def compare(arguments: CompareArguments) -> None:
     """Compare systems with the first: scores and tests, words, n-grams, sentences."""
     systems = arguments.systems
     arguments.check_files(systems, arguments.train)
+    check_rules(arguments, COMPARE_RULES)
     if len(systems) < 2 and (arguments.bootstrap or arguments.randomisation):
         raise ConfigError("A significance test compares systems: give two or more.")
     from nmtgrid.analysis.quality.compare import ComparisonOptions, comparison_section

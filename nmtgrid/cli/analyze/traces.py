@@ -137,7 +137,11 @@ EXITS_RULES = [
         "{option} is for the examples, which are in figures and in the JSON: add `--out DIR` or "
         "`--json FILE`.",
     ),
-]
+    Excludes(
+        "examples", "line", "{other} names the examples, so that {option} would be ignored.",
+        "Leave out one of them.",
+    ),
+]  # fmt: skip
 
 
 @takes(
@@ -195,6 +199,11 @@ PATHS_RULES = [
     LINE_REQUIRES_OUT,
     Excludes("alignments", "attention train", _EXCLUDE),
     Excludes("attention", "train", _EXCLUDE),
+    Excludes(
+        "heuristic",
+        "alignments attention",
+        "{option} is for links that are learned; with {other} there are none: leave it out.",
+    ),
 ]
 
 

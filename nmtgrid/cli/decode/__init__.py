@@ -6,7 +6,13 @@ import dataclasses
 from pathlib import Path
 
 from nmtgrid.cli.decode.arguments import PANELS, RULES, STREAM_RULES, DecodeArguments
-from nmtgrid.cli.options import check_rules, output_faults, takes, write_report
+from nmtgrid.cli.options import (
+    check_rules,
+    config_input,
+    output_faults,
+    takes,
+    write_report,
+)
 
 
 @takes(
@@ -44,7 +50,7 @@ def command(arguments: DecodeArguments) -> None:
 
         faults = faults_of_stream(arguments) + output_faults(
             {"--stream": standard, "--traces": arguments.traces, "--json": arguments.json},
-            {"INPUT": source},
+            {"INPUT": source, **config_input(arguments)},
         )
         check_rules(arguments, STREAM_RULES, faults)
         check_stream_precision(arguments.precision)
@@ -60,7 +66,7 @@ def command(arguments: DecodeArguments) -> None:
             "--alignments": arguments.alignments,
             "--json": arguments.json,
         },
-        {"INPUT": source, "--prefix": arguments.prefix},
+        {"INPUT": source, "--prefix": arguments.prefix, **config_input(arguments)},
     )
     from nmtgrid.cli.decode import run
 
@@ -74,4 +80,4 @@ def command(arguments: DecodeArguments) -> None:
         report = run.caption_file(translator, arguments)
     else:
         report = run.translate_text(translator, arguments)
-    write_report(arguments.json, report)
+    write_report(arguments.json, {**run.conditions(translator, arguments), **report})

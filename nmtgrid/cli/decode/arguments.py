@@ -144,6 +144,11 @@ RULES = [
     ),
     EXIT_EXCLUDES_ENSEMBLE,
     Requires("energies", "forced", "`--energies` are those of given translations: add `--forced`."),
+    Requires(
+        "energies",
+        "traces alignments",
+        "`--energies` are written with the alignments: add `--traces FILE` or `--alignments FILE`.",
+    ),
     Requires("split", "data", "`--split` belongs to `--data`: name the dataset."),
     Requires("ter", "data", "`--ter` needs references: name a dataset with `--data`."),
     Requires("card", "data", "`--card` enters scores: name a dataset with `--data`."),

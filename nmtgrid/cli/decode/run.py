@@ -23,7 +23,7 @@ from nmtgrid.base.config import from_json, override_all, set_option
 from nmtgrid.base.devices import find_device
 from nmtgrid.base.errors import ConfigError, DataError
 from nmtgrid.base.io.atomic import is_stream
-from nmtgrid.base.io.text import NOTES, STANDARD, PipeMeter, open_writer, read_lines
+from nmtgrid.base.io.text import STANDARD, PipeMeter, open_writer, read_lines
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.arguments import PICTURE_RULES, DecodeArguments
 from nmtgrid.cli.options import (
@@ -34,6 +34,7 @@ from nmtgrid.cli.options import (
     check_vocabularies,
     config_file,
     explicit_options,
+    say_notes,
 )
 from nmtgrid.data.captioning.dataset import FeatureFiles, as_floats
 from nmtgrid.data.dataset import Dataset, PictureSplit, Split
@@ -78,6 +79,12 @@ _CAPTION_SCORES = {
 def option_faults(arguments: DecodeArguments) -> list[str]:
     """Return what is wrong with the values of options, whatever the model is."""
     faults: list[str] = []
+    writes_nothing = arguments.data is not None and arguments.out is None
+    if writes_nothing and not arguments.forced and (arguments.nbest or 1) > 1:
+        faults.append(
+            f"`--nbest {arguments.nbest}` has no effect with `--data`, which scores the best of "
+            "each: add `--out FILE` for the list."
+        )
     # The beam of the model, which bounds `--nbest`, is not known yet.
     for check in (_options, lambda arguments: _plan(arguments, SearchPlan(beam=_WIDEST))):
         try:
@@ -152,9 +159,29 @@ def make_translator(arguments: DecodeArguments) -> Translator:
     return translator
 
 
+def conditions(translator: Translator, arguments: DecodeArguments) -> dict[str, Any]:
+    """Return JSON keys: which models decode what, and how; `speedups` are those of `auto`."""
+    data, source = arguments.data, arguments.source or Path(STANDARD)
+    return {
+        "model": str(arguments.model),
+        "ensemble": [str(folder) for folder in arguments.ensemble or ()],
+        "data": None if data is None else str(data),
+        "input": str(source) if data is None else None,
+        "weights": arguments.weights,
+        "exit": arguments.exit,
+        "precision": translator.precision,
+        "speedups": dict(translator.speedups),
+        "device": translator.device.type,
+    }
+
+
 def load_models(arguments: DecodeArguments, device: torch.device) -> list[LoadedModel]:
     """Load MODEL and those of `--ensemble`. Raises ModelError."""
     folders = [arguments.model, *(arguments.ensemble or [])]
+    resolved = [folder.resolve() for folder in folders]
+    for number, folder in enumerate(folders):
+        if resolved[number] in resolved[:number]:
+            console.warn(f"`--ensemble {folder}`: this model is in the ensemble more than once.")
     return [load_model(folder, device, arguments.weights) for folder in folders]
 
 
@@ -213,9 +240,7 @@ def translate_text(translator: Translator, arguments: DecodeArguments) -> dict[s
     report, _ = _write_translations(translator, begin, total, arguments)
     if not report["sentences"]:
         console.say("note: the input is empty: there is nothing to translate.")
-    for name, count in notes.items():
-        if count:
-            console.say(f"note: {source}: {NOTES[name].format(lines=plural(count, 'line'))}")
+    say_notes(source, notes)
     return report
 
 
@@ -246,7 +271,9 @@ def translate_split(translator: Translator, arguments: DecodeArguments) -> dict[
         values, what = caption_scores(words, split.references()), "picture"
     else:
         moses = dataset.pipeline.target.moses
-        values = scores(translations, split, moses, with_ter=arguments.ter)
+        # TER takes minutes; of its end nothing is known before.
+        with console.progress("scoring"):
+            values = scores(translations, split, moses, with_ter=arguments.ter)
         what = "sentence"
     print_scores(values, report, f"{split.name}: {plural(report['sentences'], what)}")
     if arguments.card:
@@ -423,7 +450,9 @@ def _read_prefixes(path: Path, total: int | None) -> Iterator[str]:
     if total is not None and str(path) != STANDARD and not is_stream(path):
         count = sum(1 for _ in read_lines(path, allow_empty=True))
         if count != total:
-            raise unequal_prefixes(count, f"{plural(total, 'line')} are to be translated", path)
+            verb = "is" if total == 1 else "are"
+            text = f"{plural(total, 'line')} {verb} to be translated"
+            raise unequal_prefixes(count, text, path)
     return read_lines(path, allow_empty=True)
 
 

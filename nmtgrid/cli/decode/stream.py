@@ -20,8 +20,8 @@ from nmtgrid.base.errors import ConfigError, NmtgridError
 from nmtgrid.base.io.text import STANDARD, open_writer
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.decode.arguments import DecodeArguments
-from nmtgrid.cli.decode.run import choose_halt, load_models
-from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, write_report
+from nmtgrid.cli.decode.run import choose_halt, conditions, load_models
+from nmtgrid.cli.options import PIPE_CLOSED, Leave, config_file, drop_output, write_report
 from nmtgrid.metrics.latency import Metric, Unit, latency, read_metrics, seconds_per_token
 from nmtgrid.online.objectives.wait_k import trained_k
 from nmtgrid.online.path_warnings import (
@@ -120,15 +120,16 @@ def _policy_of_training(arguments: DecodeArguments) -> ChosenPolicy:
 def translate_stream(arguments: DecodeArguments) -> None:
     """Translate what arrives, line for line, to standard output; write traces and a report.
 
-    An interruption or an error, such as one in a user-defined policy, leaves the traces and the
-    report of the lines that have ended. Raises ConfigError, before anything is read, where the
-    model cannot do what is asked.
+    An interruption, a reader of standard output that goes away, or an error, such as one in a
+    user-defined policy, leaves the traces and the report of the lines that have ended. Raises
+    ConfigError, before anything is read, where the model cannot do what is asked.
     """
     choose = _named_policy if _names_policy(arguments) else _policy_of_training
     chosen = choose(arguments)
-    run = _Run(_translator(arguments, chosen))
+    lines = _translator(arguments, chosen)
+    run = _Run(_streams(arguments, chosen, lines))
     words = stream_words(arguments.source or Path(STANDARD), console.warn)
-    ending: KeyboardInterrupt | NmtgridError | None = None
+    ending: KeyboardInterrupt | NmtgridError | Leave | None = None
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(open_writer(Path(STANDARD)))
         path = arguments.traces
@@ -140,11 +141,13 @@ def translate_stream(arguments: DecodeArguments) -> None:
                         out.write(text.encode("utf-8", "replace"))
                         out.flush()  # whoever waits for the translation sees it now
                     except BrokenPipeError as fault:
+                        # What is left in the buffer could not be written at the end either.
+                        drop_output()
                         # As it is, it would be taken for a fault of the other files that are open.
                         raise Leave(PIPE_CLOSED) from fault
                 if line is not None and traces is not None:
                     traces.write(f"{line.trace(line.number).to_line()}\n".encode())
-        except (KeyboardInterrupt, NmtgridError) as caught:
+        except (KeyboardInterrupt, NmtgridError, Leave) as caught:
             # Passed on when the files are closed: for a writer it would be a fault, which leaves
             # no file, but the lines that have ended are worth keeping.
             ending = caught
@@ -154,25 +157,30 @@ def translate_stream(arguments: DecodeArguments) -> None:
         report, ending = run.report({}), ending or caught
     if ending is None:
         run.warn(chosen.setting)
-    values = {**chosen.setting.values(), "finish_reading": arguments.finish_reading, **report}
+    values = {
+        **conditions(lines, arguments),
+        **chosen.setting.values(),
+        "finish_reading": arguments.finish_reading,
+        **report,
+    }
     write_report(arguments.json, {**values, "complete": ending is None})
     if ending is not None:
         raise ending
 
 
-def _translator(arguments: DecodeArguments, chosen: ChosenPolicy) -> StreamTranslator:
+def _translator(arguments: DecodeArguments, chosen: ChosenPolicy) -> Translator:
     """Load the models. Raises ConfigError if they cannot do what is asked."""
     device = find_device(arguments.device)
     loaded = load_models(arguments, device)
     check_ensemble(loaded)
-    conditions = Conditions(
+    use = Conditions(
         finish_reading=arguments.finish_reading,
         exit=arguments.exit,
         ensemble=bool(arguments.ensemble),
     )
-    chosen.check(loaded[0], conditions, console.warn)
+    chosen.check(loaded[0], use, console.warn)
     plan = _plan(arguments, stream_plan(default_plan(loaded[0])))
-    lines = Translator(
+    return Translator(
         loaded,
         plan,
         TranslationOptions(max_source=arguments.max_source),
@@ -180,6 +188,12 @@ def _translator(arguments: DecodeArguments, chosen: ChosenPolicy) -> StreamTrans
         precision=arguments.precision,
         halt=choose_halt(arguments.exit, loaded[0]),
     )
+
+
+def _streams(
+    arguments: DecodeArguments, chosen: ChosenPolicy, lines: Translator
+) -> StreamTranslator:
+    """Return what translates streams. Raises ConfigError if the models cannot be online."""
     # Traces take an alignment where the models have one.
     align = arguments.traces is not None and all(m.traits.aligns for m in lines.models)
     agent = chosen.setting.make(arguments.finish_reading)

@@ -29,6 +29,7 @@ from nmtgrid.cli.options import (
     Weights,
     argument,
     check_rules,
+    config_input,
     flag,
     option,
     output_faults,
@@ -220,6 +221,16 @@ RULES = [
         "{option} or {other}.",
     ),
     Excludes(
+        "baseline bootstrap",
+        "allow_loss",
+        "{other} evaluates one setting, which has no curve: leave out {option}.",
+    ),
+    Excludes(
+        "batch_tokens",
+        "clock",
+        "{other} decodes sentence by sentence, without batches: leave out {option}.",
+    ),
+    Excludes(
         "clock",
         "oracle",
         "The oracle needs the reference, which no stream has: leave out {option} or {other}.",
@@ -336,5 +347,5 @@ def _faults(arguments: OnlineEvalArguments) -> list[str]:
         *faults,
         *unusable("--out", arguments.out),
         *unusable("--simuleval", arguments.simuleval),
-        *output_faults({"--json": arguments.json}),
+        *output_faults({"--json": arguments.json}, config_input(arguments)),
     ]

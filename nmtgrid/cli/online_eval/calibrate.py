@@ -38,10 +38,15 @@ def calibrated_settings(
     """
     # Settings that are offline are no candidates: nothing is lost, nothing gained.
     candidates = [setting for setting in system.settings if not setting.is_offline]
+    usable = sum(bool(sentence.source) for sentence in sentences)
+    counts = {"ordering": usable // 2, "testing": usable - usable // 2}
     with console.progress("calibrating") as bar:
 
         def advance(stage: str, setting: Setting, lines: int) -> None:
-            bar.update(advance=lines, note=f"{stage}: {setting.title}")
+            bar.stage(f"calibrating, {stage}")
+            # Offline translation besides; the testing may end sooner.
+            total = counts[stage] * (len(candidates) + 1)
+            bar.update(advance=lines, total=total, note=setting.title)
 
         def latency(half: Sequence[Sentence], decoded: Decoded) -> float:
             latencies = sentence_latencies(half, decoded.outcomes, system.joiner)

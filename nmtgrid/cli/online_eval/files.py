@@ -183,7 +183,15 @@ class Files:
                 f"{arguments.out} has results of an earlier evaluation, which are replaced. Files "
                 "of settings that are not evaluated again remain."
             )
-        for folder in (arguments.out, arguments.simuleval):
+        logs = arguments.simuleval
+        if logs is not None and any(
+            any((logs / name).glob("*/instances.log")) for name in self._names.values()
+        ):
+            console.warn(
+                f"{logs} has logs of an earlier evaluation. Those of settings that are evaluated "
+                "again are replaced, the others remain."
+            )
+        for folder in (arguments.out, logs):
             for name in self._names.values() if folder is not None else ():
                 make_folder(Path(str(folder), name))
 

@@ -10,11 +10,20 @@ from typing import TYPE_CHECKING
 
 from nmtgrid.base import console
 from nmtgrid.base.errors import ConfigError
-from nmtgrid.cli.options import Leave, check_outputs, check_rules, takes, write_report
-from nmtgrid.cli.train.arguments import PANELS, RULES, SETTINGS, TrainArguments
+from nmtgrid.cli.options import (
+    Leave,
+    check_outputs,
+    check_rules,
+    config_input,
+    takes,
+    write_report,
+)
+from nmtgrid.cli.train.arguments import LIST_RULES, PANELS, RULES, SETTINGS, TrainArguments
 
 if TYPE_CHECKING:
     from nmtgrid.training.prepare import Request
+
+_LIST_WITH_FILE = "`--list` lists what can be set, so that `--config` would be ignored."
 
 
 @takes(
@@ -87,7 +96,8 @@ def command(arguments: TrainArguments) -> None:
 
 def _check_files(arguments: TrainArguments) -> None:
     """Raise ConfigError for files that cannot be written, such as one in the model's place."""
-    check_outputs({"--json": arguments.json, "--dump-config": arguments.dump_config})
+    outputs = {"--json": arguments.json, "--dump-config": arguments.dump_config}
+    check_outputs(outputs, config_input(arguments))
     paths = arguments.json, arguments.out
     if None not in paths and len({os.path.realpath(path) for path in paths if path}) == 1:
         raise ConfigError(
@@ -98,6 +108,7 @@ def _check_files(arguments: TrainArguments) -> None:
 
 def _list(arguments: TrainArguments) -> None:
     """List the architectures, presets and objectives."""
+    check_rules(arguments, LIST_RULES, [] if arguments.config is None else [_LIST_WITH_FILE])
     check_outputs({"--json": arguments.json})
     from nmtgrid.cli.train.plan import print_list
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from nmtgrid.cli.options import (
+    Alone,
     CommandArguments,
     Config,
     Device,
@@ -94,7 +95,20 @@ PANELS = {
 }
 _SIZES_MESSAGE = "{option} applies only to `--dry-run` without DATA: leave it out."
 _OUT_MESSAGE = "`--out MODEL` is missing: the model directory to write."
+LIST_RULES = [
+    Alone(
+        "list_",
+        "arch objective json",
+        "`--list` lists what can be set, so that {options} would be ignored.",
+    )
+]
 RULES = [
+    Excludes(
+        "json dry_run",
+        "dump_config",
+        "`--dump-config` writes the settings and nothing else, so that {option} would be ignored.",
+        "Leave out one of them.",
+    ),
     Requires("source_vocab_size target_vocab_size", "dry_run", _SIZES_MESSAGE),
     Excludes("source_vocab_size target_vocab_size", "data", _SIZES_MESSAGE),
     Excludes(

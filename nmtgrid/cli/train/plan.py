@@ -363,8 +363,11 @@ def config_text(settings: RunSettings, arguments: TrainArguments) -> str:
         "init": arguments.init,
         "seeds": arguments.seeds,
         "device": None if arguments.device == "auto" else arguments.device,
+        "test_split": arguments.test_split,
     }
     names |= {name: str(value) for name, value in options.items() if value is not None}
+    if arguments.tensorboard:
+        names["tensorboard"] = True
     objective = {"name": values.pop("objective_name"), **values.pop("objective")}
     plain = {name: value for name, value in names.items() if value is not None}
     return _HEAD + to_toml({**plain, "objective": objective, **values})

@@ -283,7 +283,7 @@ def _follow(
         console.messages.quiet = True
     # A signal to another process stops this one, too.
     stopped_by = signals[0] if signals else signal.SIGTERM if finished.interrupted else 0
-    return 128 + stopped_by if stopped_by else 0, _report(finished, trainer)
+    return 128 + stopped_by if stopped_by else 0, _report(finished, trainer, out)
 
 
 def _card_rows(finished: events.Finished, trainer: Trainer) -> dict[str, str]:
@@ -304,8 +304,16 @@ def _card_rows(finished: events.Finished, trainer: Trainer) -> dict[str, str]:
     return rows
 
 
-def _report(finished: events.Finished, trainer: Trainer) -> dict[str, Any]:
+def _report(finished: events.Finished, trainer: Trainer, out: Path) -> dict[str, Any]:
+    settings = trainer.settings
     return {
+        "out": str(out),
+        "arch": settings.arch,
+        "preset": settings.preset,
+        "objective": settings.objective_name,
+        "seed": settings.training.seed,
+        "precision": "bf16" if trainer.bf16 else "fp32",
+        "device": trainer.device.type,
         "updates": finished.update,
         "epochs": finished.epoch,
         "minutes": finished.minutes,
@@ -390,12 +398,13 @@ def _print_started(event: events.Started) -> None:
         "with other random numbers."
     )
     console.say(
-        f"{begun}: {event.parameters:,} parameters, {event.pairs:,} pairs, "
+        f"{begun}: {event.parameters:,} parameters, {plural(event.pairs, 'pair')}, "
         f"{event.device}{shared}, {event.precision}."
         f"{anew if event.world_size_changed else ''}"
     )
     if event.skipped:
-        console.say(f"{event.skipped:,} pairs exceed `batches.max_length`: skipped.")
+        verb = "exceeds" if event.skipped == 1 else "exceed"
+        console.say(f"{plural(event.skipped, 'pair')} {verb} `batches.max_length`: skipped.")
 
 
 def _print_averaged(event: events.Averaged) -> None:

@@ -12,11 +12,11 @@ import numpy
 import pytest
 import torch
 
+from nmtgrid.adaptive import measure
 from nmtgrid.adaptive import tune as exit_tuning
 from nmtgrid.adaptive.tune import record
 from nmtgrid.base.io.arrays import load_tensors, save_tensors
-from nmtgrid.cli.adaptive_tune import output
-from nmtgrid.cli.adaptive_tune import run as adaptive_tune_calibrated
+from nmtgrid.cli.adaptive_tune import output, run
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.layers.kernels.packed_weights import Packing, can_pack
@@ -24,6 +24,8 @@ from nmtgrid.metrics import risk_control
 from nmtgrid.models.api import ExitModel, TranslationModel
 from nmtgrid.search import engine
 from nmtgrid.search.traces import read_traces
+from tests.unit.helpers.bars import Stage, recorded_bars
+from tests.unit.helpers.documented import documented_keys
 from tests.unit.helpers.text_data import CHINESE, text_data
 from tests.unit.helpers.toy_model import toy_model
 
@@ -91,7 +93,11 @@ def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFi
     values = report(file)
     assert values == report(out / "results.json")
     assert (values["mechanism"], values["exits"], values["sentences"]) == ("confidence", 3, COUNT)
-    assert values["points"]
+    assert values["points"] and values["complete"] is True
+    how = {"seed": 1, "repeats": 1, "finalists_per_budget": 1, "weights": "best", "device": "cpu"}
+    assert values.items() >= how.items()
+    known = documented_keys()
+    assert values.keys() <= known and all(row.keys() <= known for row in values["points"])
     for point in values["points"]:
         assert point.keys() >= KEYS and len(point["thresholds"]) == 2
         assert point["budget"] in (2.0, 3.0) and point["budget"] - 1 <= point["average_exit"]
@@ -109,6 +115,29 @@ def test_everything_at_once(here: Path, tmp_path: Path, capsys: pytest.CaptureFi
     assert (out / "curve.png").read_bytes().startswith(b"\x89PNG")
     stored = report(here / "exits" / "exits.json")["settings"]
     assert {point["stored"] for point in values["points"]} <= stored.keys()
+
+
+def test_an_interruption_on_the_test_split_leaves_what_was_tuned(
+    here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def decode(systems: Any, samples: Any, *more: Any) -> Any:
+        # Of `valid` there are 6 sentences, of `test` only 5.
+        if len(samples) == 5:
+            raise KeyboardInterrupt
+        return measure.decode(systems, samples, *more)
+
+    def read(pipeline: Any, split: Any, count: int, **more: Any) -> Any:
+        return measure.read_samples(pipeline, split, 5 if split.name == "test" else count, **more)
+
+    monkeypatch.setattr(run, "decode", decode)
+    monkeypatch.setattr(run, "read_samples", read)
+    options = ("--data", "data", "--only", "points", "--no-keep", "--out", tmp_path / "r.json")
+    assert tune("exits", *options, "--test-split", "test") == 130
+    values = report(tmp_path / "r.json")
+    assert values["complete"] is False and values["test_split"] is None and values["points"]
+    assert {point["test"] for point in values["points"]} == {None}
+    # It is what a tuning without a test split leaves.
+    assert main(["adaptive-tune", "--results", str(tmp_path / "r.json")]) == 0
 
 
 def test_a_stored_name_decodes_as_it_was_measured(here: Path, tmp_path: Path) -> None:
@@ -269,7 +298,7 @@ def test_a_certified_loss(
     assert calibrated["sentences"] == 3 and len(report(file)["points"]) == 1
     assert "Certified" in capsys.readouterr().err
     # Fixed exits alone. Of a translation without a match to the reference nothing can be lost.
-    tuning = adaptive_tune_calibrated._Tuning
+    tuning = run._Tuning
     all_of = tuning.with_fixed
     monkeypatch.setattr(tuning, "with_fixed", lambda self, _, records: all_of(self, [], records))
     assert tune(*options, *CERTIFIED, "--risk", "bleu", "--objective", "flops") == 0
@@ -293,7 +322,12 @@ def test_fixed_exits_beside_a_predictor(
     file = tmp_path / "r.json"
     more = ("--allow-loss", 95, "--confidence", 0.5, "--risk", "agreement", "--only", "points")
     options = ("seq", "--data", "data", *more, "--json", file, "--no-keep")
+    bars = recorded_bars(monkeypatch)
     assert tune(*options, "--objective", "flops") == 0
+    # Halves of three sentences: three candidates are ranked on one, all five tested on the other.
+    whole = Stage("decoding the full stack", 3, 3)
+    ranking, testing = Stage("ranking candidates", 9, 9), Stage("testing candidates", 15, 15)
+    assert bars[:4] == [whole, ranking, whole, testing]
     # The predictor comes first, then both exits; verified exits lose nothing and are not ranked.
     tested = report(file)["calibrated"]["tested"]
     assert [row.get("verified") for row in tested] == [1, 2, None, None, None]
@@ -395,6 +429,7 @@ def test_pooled_results(here: Path, tmp_path: Path) -> None:
         ("seq --data data --allow-loss 1 --candidates 2", "`--candidates` would be ignored"),
         ("seq --data data --judge references --budget 9", "`--budget` must be from 0.01 to"),
         ("seq --data data --judge references --budget 9", "`--judge` would be ignored"),
+        ("exits --data data --out a.json --json a.png", "is also the file of `--json`"),
         ("exits --data data --out a.json --json a.json", "is also the file of `--json`"),
         ("exits --results . --no-keep --beam 2", "Leave out MODEL, `--keep`, `--beam`, `--device`"),
     ],

@@ -165,12 +165,27 @@ def test_bad_input_of_paths(home: Path, refused: Callable[..., str], tmp_path: P
         ((slow, "--attention"), "The traces contain no alignments"),
         ((slow, "--attention", "--alignments", home / "gold"), "exclude each other"),
         ((slow, "--line", "3"), "say where"),
+        ((slow, "--attention", "--heuristic", "union"), "with `--attention` there are none"),
+        (
+            (slow, "--alignments", home / "gold", "--heuristic", "union"),
+            "`--heuristic` is for links that are learned; with `--alignments`",
+        ),
         ((slow, "--line", "99", "--out", tmp_path), "no line 99"),
         ((slow, "--reference", tmp_path / "few"), "few: it has 9 lines, but there are traces of"),
         ((slow, slow), "Two systems have the name `slow`"),
         ((home / "source",), "this is not a trace"),
     ):
         assert message in refused("analyze", "paths", *command)
+
+
+def test_options_without_effect(tmp_path: Path, refused: Callable[..., str]) -> None:
+    for command, message in (
+        ("compare a b -r r --seed 3", "add `--bootstrap N` or `--randomisation N`"),
+        ("latency a --title T", "`--title` is that of the picture: add `--out FILE`"),
+        ("exits a --line 3 --examples 2 --json r", "so that `--examples` would be ignored"),
+    ):
+        assert message in refused("analyze", *command.split())
+    assert not (tmp_path / "r").exists()
 
 
 REFERENCE = ["the red house .", "a dog sees the cat .", "she runs", "under the bridge", ""]

@@ -21,6 +21,7 @@ from nmtgrid.cli.options import check_outputs, write_report
 from nmtgrid.data.dataset import Dataset
 from nmtgrid.search.api import SearchPlan
 from nmtgrid.search.traces import read_traces
+from tests.unit.helpers.bars import recorded_bars
 from tests.unit.helpers.toy_model import toy_model
 from tests.unit.helpers.train_command import toy_data
 
@@ -68,6 +69,100 @@ def test_outputs_are_asked_for_at_once(tmp_path: Path) -> None:
     write_report(pipe, {"a": 1})
     assert json.loads(os.read(reader, 99)) == {"a": 1}
     os.close(reader)
+
+
+def test_files_of_models_and_datasets_are_not_replaced(tmp_path: Path) -> None:
+    model, data = tmp_path / "model", tmp_path / "data"
+    (data / "text").mkdir(parents=True)
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    (data / "manifest.json").write_text("{}")
+    (data / "text" / "train.de").write_text("x")
+    link = tmp_path / "link"
+    link.symlink_to(model / "last.safetensors")
+    for path, words in (
+        (model / "config.json", f"`--out {model}/config.json` would damage the model directory"),
+        (model / "best.safetensors", "would damage the model directory"),
+        (model / "vocab.de.txt", "would damage the model directory"),
+        (model / "README.md", "would damage the model directory"),
+        (link, f"would damage the model directory {model}: give another file."),
+        (data / "manifest.json", f"would damage the dataset {data}: give another file."),
+        (data / "bpe.de.codes", "would damage the dataset"),
+        (data / "text" / "train.de", f"would damage the dataset {data}: give another file."),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            check_outputs({"--out": path})
+        assert len(caught.value.faults) == 1 and words in caught.value.faults[0]
+    # Translations and reports may stand beside; elsewhere the names say nothing.
+    check_outputs({"--out": model / "test.en", "--json": model / "test.json"})
+    check_outputs({"--out": data / "text" / "test.hyp", "--json": tmp_path / "config.json"})
+
+
+REPLACED = {
+    "codes": "bpe apply kept --input text --out kept",
+    "codes of a dataset": "bpe learn no-data --codes kept --json kept",
+    "vocabulary": "bpe learn no-data --vocab-target kept --json kept",
+    "pieces": "bpe learn no-data --model kept --json kept",
+    "settings": "decode no-model text --config kept --json kept",
+    "settings of a stream": "decode no-model --stream --k 1 --config kept --json kept",
+    "settings of an evaluation": "online-eval no-model --data d --config kept --json kept",
+    "settings of a tuning": "adaptive-tune no-model --data d --config kept --json kept",
+    "settings of a training": "train --config kept --dump-config kept",
+    "text": "preprocess --source-lang de --target-lang en --train p --out d --json p.en.gz",
+    "captions": "preprocess --captions kept --features f --out d --json kept",
+    "a checkpoint": "import-fairseq kept --dict-source a --dict-target b --out m --json kept",
+    "a dictionary": "import-fairseq c --dict-source a --dict-target kept --out m --json kept",
+    "a model of transformers": "import-marian opus --out m --json opus/vocab.json",
+    "results": "analyze latency results --json results/results.json",
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+def test_no_output_replaces_an_input(
+    name: str, tmp_path: Path, refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("opus", "results"):
+        (tmp_path / folder).mkdir()
+    for file in ("kept", "text", "p.de.gz", "p.en.gz", "opus/vocab.json", "results/results.json"):
+        (tmp_path / file).write_text("")
+    message = refused(*REPLACED[name].split())
+    assert "is also the file of `" in message and "give another file" in message
+    assert not any(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_what_is_left_out_of_text_is_said(
+    workers: str, tmp_path: Path, messages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("codes").write_text("#version: 0.2\na b</w>\n")
+    Path("text").write_bytes("\ufeffab ba\r\nab\r\n".encode())
+    said = [
+        "note: text: removed a byte-order mark.",
+        "note: text: removed carriage returns at the ends of 2 lines.",
+    ]
+    command = ["bpe", "apply", "codes", "--input", "text", "--out", "units", "--workers", workers]
+    assert main(command) == 0
+    assert Path("units").read_text() == "ab b@@ a\nab\n"
+    assert sorted(line for line in messages if line.startswith("note")) == said
+    messages.clear()
+    assert main(["bpe", "undo", "--input", "text", "--out", "words"]) == 0
+    assert Path("words").read_text() == "ab ba\nab\n"
+    assert sorted(line for line in messages if line.startswith("note")) == said
+
+
+def test_progress_is_that_of_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Three MiB, shown each time that one more has been read.
+    Path("units").write_bytes((b"a" * 1023 + b"\n") * 3072)
+    bars = recorded_bars(monkeypatch)
+    assert main(["bpe", "undo", "--input", "units", "--out", "words"]) == 0
+    (bar,) = bars
+    assert (bar.description, bar.total, bar.done) == ("MiB", 3, 3)
+    bars.clear()
+    assert main(["bpe", "undo", "--input", "units"]) == 0
+    assert bars == []
 
 
 def test_devices(monkeypatch: pytest.MonkeyPatch) -> None:

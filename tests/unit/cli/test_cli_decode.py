@@ -27,6 +27,7 @@ from nmtgrid.search.traces import read_traces
 from nmtgrid.search.translate import TranslationOptions
 from nmtgrid.search.verified import DraftLength
 from nmtgrid.text.bpe import remove_bpe
+from tests.unit.helpers.documented import documented_keys
 from tests.unit.helpers.pipes import piped
 from tests.unit.helpers.toy_model import TINY_GRID, read_json, toy_model
 
@@ -88,6 +89,10 @@ def test_line_for_line(
     report = read_json(tmp_path / "r.json")
     assert report["sentences"] == 6 and report["tokens_per_second"] > 0
     assert report["search"]["beam"] == 2, "the model's own setting"
+    ran: dict[str, Any] = {"model": str(home / "model"), "ensemble": [], "data": None}
+    ran |= {"input": str(text), "weights": "best", "exit": None, "precision": "fp32"}
+    ran |= {"speedups": {}, "device": "cpu"}
+    assert report.items() >= ran.items() and report.keys() <= documented_keys()
     assert decode(home, text, "--max-source", "5", "--out", tmp_path / "long.txt") == 0
     message = " ".join(capsys.readouterr().err.split())
     assert "long-line" in message and "line (units) 1 (" in message
@@ -465,6 +470,11 @@ def test_forced_decoding_that_makes_no_sense(home: Path, refused: Callable[..., 
     model = home / "model"
     assert "name a dataset with `--data`" in refused("decode", model, "--forced", "--energies")
     assert "add `--forced`" in refused("decode", model, "--energies")
+    split = ["decode", model, "--data", home / "data"]
+    message = refused(*split, "--forced", "--energies", "--json", "-")
+    assert "add `--traces FILE` or `--alignments FILE`" in message
+    message = refused(*split, "--beam", "3", "--nbest", "2", "--traces", "t")
+    assert "`--nbest 2` has no effect with `--data`" in message and "add `--out FILE`" in message
     forced = ["decode", model, "--data", home / "data", "--device", "cpu", "--forced"]
     assert "translates nothing" in refused(*forced, "--nbest", "2")
     in_vain = [

@@ -17,6 +17,7 @@ import pytest
 from nmtgrid.cli.app import main
 from nmtgrid.data.dataset import Dataset
 from tests.unit.helpers.damage import contents
+from tests.unit.helpers.documented import documented_keys
 
 
 @pytest.fixture
@@ -41,6 +42,7 @@ def test_preprocess_and_learn_write_their_reports(texts: Path) -> None:
     more = ["--valid", f"{texts}/valid", "--test", f"{texts}/test", "--test", f"wmt={texts}/valid"]
     assert _preprocess(texts, *more, "--json", f"{texts}/p.json") == 0
     report: dict[str, Any] = json.loads((texts / "p.json").read_text())
+    assert report.keys() | report["splits"]["train"].keys() <= documented_keys()
     for name, count in (("train", 50), ("valid", 3), ("test", 2), ("wmt", 3)):
         split = report["splits"][name]
         assert split["pairs_read"] == split["pairs_kept"] == count
@@ -48,6 +50,7 @@ def test_preprocess_and_learn_write_their_reports(texts: Path) -> None:
     learn = ["bpe", "learn", f"{texts}/data", "--merges", "5", "--json", f"{texts}/b.json"]
     assert main(learn) == 0
     report = json.loads((texts / "b.json").read_text())
+    assert report.keys() | report["splits"]["train"].keys() <= documented_keys()
     dataset = Dataset.open(texts / "data")
     assert report["source_vocab_size"] == len(dataset.pipeline.source_vocabulary)
     assert report["target_vocab_size"] == len(dataset.pipeline.target_vocabulary)

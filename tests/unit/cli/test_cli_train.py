@@ -29,6 +29,7 @@ from nmtgrid.training.prepare import Request, check_folder
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.trainer import Trainer
 from tests.unit.helpers.damage import contents, cut, flip
+from tests.unit.helpers.documented import documented_keys
 from tests.unit.helpers.tiny_run import Sentences, trainer
 from tests.unit.helpers.toy_model import toy_model
 from tests.unit.helpers.train_command import TINY_MODEL, train
@@ -56,6 +57,9 @@ def test_a_run_leaves_a_whole_model(data: Path, tmp_path: Path, messages: list[s
         assert load_model(out, weights=weights).model.count_parameters() > 0
     values = json.loads(report.read_text())
     assert values["updates"] == 4 and values["valid_perplexity"] > 1
+    ran = {"out": str(out), "arch": "pervasive", "objective": "likelihood", "seed": 1}
+    assert values.items() >= (ran | {"preset": None, "precision": "fp32"}).items()
+    assert values.keys() <= documented_keys()
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     updates = [line for line in lines if line["event"] == "updated"]
     assert [line["update"] for line in updates] == [1, 2, 3, 4]
@@ -390,6 +394,10 @@ def test_all_settings_of_several_seeds_are_a_file_that_trains_them(
     limits = ["--max-updates", 1, "--test-split", "none"]
     assert train(data, "--seeds", "2,3", "--max-updates", 1, *SMALL, "--dump-config", file) == 0
     assert train("--config", file, "--out", out, *limits) == 0
+    more = ["--test-split", "none", "--tensorboard", "--dump-config", tmp_path / "more.toml"]
+    assert train("--config", file, *more) == 0
+    text = (tmp_path / "more.toml").read_text()
+    assert 'test_split = "none"\n' in text and "tensorboard = true\n" in text
     assert sorted(path.name for path in out.iterdir()) == ["seed-2", "seed-3"]
 
 
@@ -673,6 +681,9 @@ REFUSED_AT_ONCE = {
     "no name": (["--arch", ""], "no architecture ``"),
     "json": (["--json", "{tmp}/none/x.json"], "there is no folder"),
     "init": (["--init", "{tmp}/none"], "no model directory"),
+    "a report of settings": (["--dump-config", "{tmp}/a", "--json", "{tmp}/b"], "`--json` would"),
+    "two things instead": (["--dump-config", "{tmp}/a", "--dry-run"], "`--dry-run` would be ign"),
+    "list": (["--list"], "so that DATA, `--out`, `--set`, `--max-updates` would be ignored."),
     "init from a dataset": (["--init", "{data}"], "is a dataset, not a model directory"),
 }
 

@@ -25,6 +25,7 @@ from nmtgrid.online.policies import WaitK
 from nmtgrid.online.stream import StreamTranslator, TokenStream
 from nmtgrid.search.long_sources import SourceLimits
 from nmtgrid.search.traces import read_traces
+from tests.unit.helpers.documented import documented_keys
 from tests.unit.helpers.tiny_online import translator
 
 LINES = "ab cd e\n\na b c d e f g h\nfgh abe\n"
@@ -84,7 +85,31 @@ def test_line_for_line(stream: Stream, home: Path, tmp_path: Path) -> None:
     assert 0 < values["seconds_per_token"] < values["seconds"] / values["target_tokens"]
     assert values["seconds_per_token_p95"] > 0
     assert values["complete"] is True
+    ran = {"model": str(home / "model"), "input": "-", "precision": "fp32", "device": "cpu"}
+    assert values.items() >= ran.items() and values.keys() <= documented_keys()
     assert values["search"]["beam"] == 1, "whatever the model's own setting"
+
+
+def test_a_reader_that_goes_away_leaves_traces_and_report(home: Path, tmp_path: Path) -> None:
+    traces, report = tmp_path / "t.jsonl", tmp_path / "r.json"
+    command = ["decode", str(home / "model"), "--stream", "--k", "1", "--device", "cpu"]
+    command += ["--traces", str(traces), "--json", str(report)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "nmtgrid", *command],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+    ) as process:  # fmt: skip
+        assert process.stdin and process.stdout and process.stderr
+        process.stdin.write(b"ab cd e\n")
+        assert process.stdout.readline().strip()
+        process.stdout.close()
+        process.stdin.write(b"a b c\n")
+        process.stdin.close()
+        message = process.stderr.read()
+        assert process.wait(timeout=120) == 1
+    assert message == b""
+    assert [trace.line for trace in read_traces(traces)] == [1]
+    values = json.loads(report.read_text())
+    assert values["sentences"] == 1 and values["complete"] is False
 
 
 def test_waiting_for_all_is_greedy_decoding(stream: Stream, home: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset,
 from nmtgrid.online.settings import Setting, named_policies, read_policy, read_settings
 from nmtgrid.online.simuleval_agent import add_arguments, make_translator
 from nmtgrid.training.prepare import clear_folder
+from tests.unit.helpers.bars import recorded_bars
 from tests.unit.helpers.tiny_online import online, plain_outcome, refused, report, toy_home
 
 MEANS = {9: 0.002, 7: 0.01, 5: 0.045, 4: 0.055, 3: 0.08, 1: 0.4}
@@ -328,6 +329,17 @@ def here(home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
+def test_the_bar_of_a_calibration_has_an_end(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars = recorded_bars(monkeypatch)
+    assert online("grid", *OPTIONS, "--k", "1,3", "--no-keep") == 0
+    stages = {bar.description: bar for bar in bars}
+    # Two settings and offline translation of three sentences each; a setting that another one
+    # beats is not tested.
+    ordering, testing = (stages[f"calibrating, {stage}"] for stage in ("ordering", "testing"))
+    assert (ordering.total, ordering.done) == (9, 9)
+    assert testing.total == 9 and testing.done in (6, 9)
+
+
 def test_from_a_calibration_to_a_stream(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -495,6 +507,9 @@ def test_where_it_is_kept(
             "grid --k 3 --allow-loss 2 --name a --no-keep",
             "`--no-keep` stores nothing, so that `--name` would be ignored. Leave out `--name`.",
         ),
+        ("grid --k 3 --allow-loss 2 --bootstrap 9", "has no curve: leave out `--bootstrap`"),
+        ("grid --k 3 --allow-loss 2 --baseline a", "has no curve: leave out `--baseline`"),
+        ("grid --k 3 --clock --batch-tokens 9", "without batches: leave out `--batch-tokens`"),
         ("grid --policy nothing-kept", "none is stored under this name"),
     ],
 )

@@ -22,6 +22,7 @@ from nmtgrid.online.evaluate import Decoded, OnlineDecoder
 from nmtgrid.online.published import curves
 from nmtgrid.online.simuleval import read_log
 from nmtgrid.search.traces import read_traces
+from tests.unit.helpers.documented import documented_keys
 from tests.unit.helpers.text_data import CHINESE, text_data
 from tests.unit.helpers.tiny_online import SMALL, online, refused, report, toy_home
 from tests.unit.helpers.toy_model import toy_model
@@ -102,7 +103,8 @@ def test_everything_at_once(
     assert settings[3]["threshold"] == 0.3 and [s["lambda"] for s in settings[4:]] == [0, 1]
     for row in settings:
         assert row.keys() >= KEYS and (row["unit"], row["convention"]) == ("token", "thesis")
-        assert len(row["latencies"]) == 3
+        assert len(row["latencies"]) == 3 and row.keys() <= documented_keys()
+    assert kept.keys() <= documented_keys() and kept["weights"] == "best"
     assert settings[2]["ap"] == 1.0 and settings[0]["al"] < settings[1]["al"]
 
     for slug in ("k-1", "k-3", "k-inf", "threshold-0.3", "lambda-0", "lambda-1"):
@@ -357,10 +359,13 @@ def test_files_of_two_settings_or_systems_are_not_mixed(
 
 
 def test_replacing_an_earlier_evaluation_is_said(here: Path, tmp_path: Path, capsys: Any) -> None:
-    command = ("grid", "--data", "data", "--sentences", 1, "--out", tmp_path)
+    command = ("grid", "--data", "data", "--sentences", 1)
+    folders = ("--out", tmp_path / "out", "--simuleval", tmp_path / "logs")
     for k, is_said in ((1, False), (2, True)):
-        assert online(*command, "--k", k) == 0
-        assert ("has results of an earlier evaluation" in capsys.readouterr().err) == is_said
+        assert online(*command, *folders, "--k", k) == 0
+        message = " ".join(capsys.readouterr().err.split())
+        assert ("has results of an earlier evaluation" in message) == is_said
+        assert ("has logs of an earlier evaluation" in message) == is_said
 
 
 def test_k_defaults_and_greedy_whatever_the_model_says(here: Path, tmp_path: Path) -> None:
