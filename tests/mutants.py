@@ -96,6 +96,12 @@ def changes(node: ast.AST) -> Iterator[tuple[str, ast.AST | None]]:
             yield "condition", changed
         case ast.Expr(value=ast.Call()) | ast.Raise():
             yield "statement left out", None
+        case ast.Call():
+            for index, keyword in enumerate(node.keywords):
+                if keyword.arg is not None:
+                    changed = copy.deepcopy(node)
+                    del changed.keywords[index]
+                    yield "keyword argument left out", changed
         case ast.Break():
             yield "break, continue", ast.Continue()
         case ast.Continue():

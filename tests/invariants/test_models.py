@@ -19,6 +19,15 @@ from tests.invariants.helpers import (
     with_padding,
 )
 
+ELSEWHERE = {
+    "checkpoint_activations",  # memory
+    "alignment",  # what is reported
+    "reader_detached", "gradient_scale",  # gradients
+    "exits",  # predictions of earlier blocks
+    "output_map",  # the sizes of `TINY` need that map anyway
+}  # fmt: skip
+"""Choices that change no prediction."""
+
 
 def test_the_zoo_is_tried() -> None:
     assert {case.arch for case in cases()} == set(zoo.architectures())
@@ -33,6 +42,28 @@ def test_the_cases_are_not_idle(case: Case) -> None:
     assert (values[0] - values[1]).abs().max() > 0.01
     # At most places: a maximum over all earlier rows may stand still for a step.
     assert (values[0, 1:] - values[0, :-1]).abs().amax(-1).median() > 1e-4
+
+
+@every_case
+def test_each_choice_does_something(case: Case) -> None:
+    """With it there are other parameters, or other predictions by the same ones."""
+    default = zoo.architectures().get(case.arch).config()
+    chosen = [item for item in case.settings if item[1] != getattr(default, item[0])]
+    if not chosen or chosen[-1][0] in ELSEWHERE:
+        pytest.skip("the default, or a choice that changes no prediction")
+    name = chosen[-1][0]
+    if name in default.only_with:
+        other, values = default.only_with[name]
+        if dict(case.settings).get(other, getattr(default, other)) not in values:
+            pytest.skip(f"no effect without `{other}`, as users are told")
+    models = Case(case.arch, tuple(chosen[:-1])).build(), case.build()
+    states = [model.state_dict() for model in models]
+    shapes = [{name: tensor.shape for name, tensor in state.items()} for state in states]
+    if shapes[0] == shapes[1]:
+        models[1].load_state_dict(states[0])
+        batch = batch_for(models[0])
+        without, changed = (teacher_forced(model, batch) for model in models)
+        assert (without - changed).abs().max() > 1e-4
 
 
 @every_case

@@ -1,24 +1,53 @@
-"""The invariants of models in training mode without dropout, and the exceptions of batch norm.
+"""The invariants of models in training mode: each rate of dropout alone, and without dropout.
 
 An architecture whose `traits.batch_statistics` says that it normalises by the statistics of its
 batch cannot hold two of them. For it the exception must be real in training mode, and the test must
 hold as soon as the statistics are frozen; padding must not matter to it either way.
 """
 
+import dataclasses
+
+import pytest
 import torch
 
 from nmtgrid.data.batches import Batch
+from nmtgrid.models import zoo
 from nmtgrid.models.api import TranslationModel
 from tests.invariants.helpers import (
     LIMIT,
     Case,
     assert_close,
+    basic_cases,
     batch_for,
     every_case,
     frozen_statistics,
     teacher_forced,
     with_padding,
 )
+
+
+def _with_one_rate() -> list[Case]:
+    """Return each architecture with each of its rates of dropout, the others being 0."""
+    every = []
+    for case in basic_cases():
+        config = zoo.architectures().get(case.arch).config
+        for name in (field.name for field in dataclasses.fields(config)):
+            if name.endswith("dropout"):
+                # What a rate needs to have an effect.
+                conditions = [config.only_with[name]] if name in config.only_with else []
+                needed = [(other, values[0]) for other, values in conditions]
+                every.append(Case(case.arch, (*needed, (name, 0.5))))
+    return every
+
+
+@pytest.mark.parametrize("case", _with_one_rate(), ids=str)
+def test_each_rate_of_dropout_is_that_of_training_alone(case: Case) -> None:
+    """With one rate above 0 two passes differ in training, and no others do."""
+    model = case.build()
+    batch = batch_for(model)
+    for is_training in (True, False):
+        first, second = (teacher_forced(model.train(is_training), batch) for _ in range(2))
+        assert torch.equal(first, second) is not is_training
 
 
 @every_case

@@ -437,19 +437,6 @@ def test_matched_n_grams_are_compare_mts() -> None:
     assert all(set(matches) <= seen for matches in expected)
 
 
-def matched_by_words(evaluated: Evaluation) -> list[tuple[list[tuple[str, ...]], list[list[int]]]]:
-    return [
-        (
-            [
-                tuple(evaluated.vocabulary[word] for word in order.words(kind))
-                for kind in range(len(order.starts))
-            ],
-            numpy.stack(order.counts, axis=1).tolist(),
-        )
-        for order in compare_ngrams.matched(evaluated)
-    ]
-
-
 def test_differing_n_grams_have_compare_mts_salience() -> None:
     systems, reference = cased_corpus()
     split = [[line.split() for line in lines] for lines in (reference, *systems)]

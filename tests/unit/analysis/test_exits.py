@@ -99,7 +99,7 @@ def test_joint_histograms_by_hand(exit_traces: ExitTraces) -> None:
     assert [int(n) for n in confidence.counts.sum(1)] == [0, 2, 1, 0]
 
 
-def test_a_probability_is_in_the_class_that_it_begins(exit_traces: ExitTraces) -> None:
+def test_a_probability_is_in_the_class_that_it_begins() -> None:
     """0.3 = 3 / 10 must not fall below its own border for a rounding error."""
     for tenth in range(1, 10):
         single = exits_of_traces("x", [trace(1, "", [1], [tenth / 10])], HERE)

@@ -557,7 +557,7 @@ def test_a_full_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         states.save(snapshot(1), None)
 
 
-def test_a_log_that_cannot_be_written_is_named(tmp_path: Path, data: Path) -> None:
+def test_a_log_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "metrics.jsonl").mkdir()
     event = events.Validated(1, 0, 0.1, 2.0, "last", {"last": 2.0}, None, True, 0.1)
     with pytest.raises(StorageError, match=r"metrics\.jsonl could not be written") as caught:

@@ -250,6 +250,34 @@ def test_old_forms_of_weights(tmp_path: Path) -> None:
     assert model.config.activation_dropout == 0.25
 
 
+@pytest.mark.parametrize(
+    ("make", "options", "expected"),
+    [
+        (
+            Transformer, {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3,
+                          "relu_dropout": 0.4},
+            {"dropout": 0.1, "embedding_dropout": 0.1, "attention_dropout": 0.2,
+             "activation_dropout": 0.3},
+        ),
+        (
+            ConvS2S, {"dropout": 0.4},
+            {"dropout": 0.4, "embedding_dropout": 0.4, "output_dropout": 0.4},
+        ),
+        (
+            Pervasive, {"convolution_dropout": 0.1, "embeddings_dropout": 0.3,
+                        "prediction_dropout": 0.4},
+            {"dropout": 0.1, "embedding_dropout": 0.3, "output_dropout": 0.4},
+        ),
+    ],
+)  # fmt: skip
+def test_rates_of_dropout_keep_their_positions(
+    make: Callable[..., Reference], options: dict[str, float], expected: dict[str, float],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    config = taken(tmp_path, make(TYPES, **options)).model.config
+    assert {name: getattr(config, name) for name in expected} == expected
+
+
 def test_lengths_of_taps_in_old_convolutions(tmp_path: Path) -> None:
     reference = ConvS2S(TYPES)
     for layer in range(2):

@@ -20,7 +20,13 @@ from nmtgrid.text.vocabulary import BEGIN, PAD
 
 pytest.importorskip("transformers")
 
-from tests.unit.convert.marian_folders import SOURCE, TARGET, load_theirs, make_folder
+from tests.unit.convert.marian_folders import (
+    SOURCE,
+    TARGET,
+    bare_folder,
+    load_theirs,
+    make_folder,
+)
 
 FORMS: dict[str, dict[str, Any]] = {
     "as OPUS-MT": {},
@@ -250,6 +256,17 @@ def test_faults_are_clear(
     damage(folder)
     assert message in refused("import-marian", str(folder), "--out", str(tmp_path / "out"))
     assert not (tmp_path / "out").exists()
+
+
+def test_rates_of_dropout_keep_their_positions(tmp_path: Path) -> None:
+    folder = bare_folder(tmp_path / "theirs")
+    _change(
+        folder, "config.json", dropout=0.2, attention_dropout=0.3, activation_dropout=0.4
+    )  # fmt: skip
+    assert main(["import-marian", str(folder), "--out", str(tmp_path / "out")]) == 0
+    config = load_model(tmp_path / "out").model.config
+    assert (config.dropout, config.embedding_dropout) == (0.2, 0.2)
+    assert (config.attention_dropout, config.activation_dropout) == (0.3, 0.4)
 
 
 def test_what_generate_does_otherwise_is_noted(

@@ -102,6 +102,8 @@ class Reference:
             )  # fmt: skip
         if self.config.halve_input:
             grids = self.mapped(grids, "grid_map")
+        if self.config.normalise_input:
+            grids = self.affine([normed_cells(grid) for grid in grids], "grid_norm")
         # Batch norm of everything so far, in each layer anew, as the text has it.
         raw, names = [grids], ["network.statistics"]
         for layer in range(self.config.depth):
@@ -123,6 +125,13 @@ class Reference:
             out @ self.weights["target_embedding.weight"].T + self.weights["output_bias"]
         )
         return result
+
+
+def normed_cells(grid: Array) -> Array:
+    """Return each cell with mean 0 and variance 1 over its features."""
+    centred = grid - grid.mean(-1, keepdims=True)
+    result: Array = centred / np.sqrt(grid.var(-1, keepdims=True) + 1e-5)
+    return result
 
 
 def relu(grids: Grids) -> Grids:

@@ -121,7 +121,9 @@ def network(x: Array, parameters: dict[str, Array], config: Any) -> Array:
     return inputs[-1]
 
 
-def aggregated(cells: Array, parameters: dict[str, Array], kind: str, prefix: str = "") -> Array:
+def aggregated(
+    cells: Array, parameters: dict[str, Array], kind: str, activation: str, prefix: str = ""
+) -> Array:
     """H_out of section 3.2.5 for one row of cells [S, D]."""
     name = f"aggregator.{prefix}"
     if kind == "max":
@@ -133,11 +135,13 @@ def aggregated(cells: Array, parameters: dict[str, Array], kind: str, prefix: st
         half = both.shape[1] // 2
         return np.asarray((both[:, :half] / (1 + np.exp(-both[:, half:]))).max(0))
     if kind == "attention":
-        scores = cells @ parameters[f"{name}map.weight"].T @ parameters[f"{name}vector"]
+        hidden = cells @ parameters[f"{name}map.weight"].T
+        hidden = np.tanh(hidden) if activation == "tanh" else hidden
+        scores = hidden @ parameters[f"{name}vector"]
         share = np.exp(scores - scores.max())
         return np.asarray(cells.T @ (share / share.sum()))
     return np.concatenate(
-        [cells.max(0), aggregated(cells, parameters, "attention", prefix="attention.")]
+        [cells.max(0), aggregated(cells, parameters, "attention", activation, "attention.")]
     )
 
 
@@ -168,7 +172,8 @@ def logits(model: PervasiveAttention, source: list[int], target: list[int]) -> A
         if config.grid_bias:
             grid[t, j] += parameters["grid_bias"]
     features = network(grid, parameters, config)
-    pooled = np.stack([aggregated(row, parameters, config.aggregation) for row in features])
+    kinds = config.aggregation, config.attention_activation
+    pooled = np.stack([aggregated(row, parameters, *kinds) for row in features])
     if "output_map.weight" in parameters:
         pooled = mapped(pooled, parameters, "output_map")
     scores: Array = pooled @ parameters["target_embedding.weight"].T
@@ -189,6 +194,8 @@ CASES = [
     {"skip": "dense", "dense_norm": False},
     {"accumulate": "layers", "accumulate_scale": "square-root"},
     {"positions": "none", "scale_embeddings": False, "grid_bias": False, "output_bias": False},
+    {"attention_activation": "tanh"},
+    {"aggregation": "max-attention", "attention_activation": "tanh"},
     {"embedding_size": 4},
     {"output_map": True},
 ]

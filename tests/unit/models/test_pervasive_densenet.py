@@ -37,6 +37,16 @@ def test_the_network_is_that_of_the_text(gates: str, halve: bool, training: bool
     assert np.allclose(found_logits(model, batch), expected, atol=1e-6)
 
 
+@pytest.mark.parametrize("halve", [False, True])
+def test_the_input_may_be_normalised(halve: bool) -> None:
+    """Each cell over its features, after the map that halves their number."""
+    model, batch = tiny(normalise_input=True, halve_input=halve), ragged()
+    reference = Reference(model, training=False)
+    grids = reference.network(batch)
+    expected = np.concatenate([reference.logits(grid.max(1)) for grid in grids])
+    assert np.allclose(found_logits(model, batch), expected, atol=1e-6)
+
+
 @pytest.mark.parametrize("aggregation", ["max", "average", "attention", "max-attention"])
 def test_aggregation(aggregation: str) -> None:
     """Eq. (2), (3), (8), (9) and both side by side."""

@@ -176,6 +176,24 @@ def test_writing_costs_and_the_oracle_of_a_known_delay() -> None:
     }
 
 
+class Ignorant(Needy):
+    """Knows nothing."""
+
+    def features(self, batch: Batch, sites: PredictionSites) -> Tensor:
+        return 0.0 * super().features(batch, sites)
+
+
+def test_the_oracle_of_an_ensemble_goes_by_mean_probabilities() -> None:
+    """Of the first token, of 20 types: 1/20 before the second READ, then about (1 + 1/20) / 2.
+
+    That saves log(10.5) = 2.35 nats, where the mean of both models' costs falls by log(20) / 2 =
+    1.50. With 2 source and 2 target tokens and a lambda of 2 the READ costs 2 * 2 / 2 = 2.
+    """
+    online = translator("pervasive")
+    online.models = [Needy(20), Ignorant(20)]
+    assert OnlineDecoder(online).oracle([sentence(1, "c", "c")], [2.0]) == {2.0: {1: [2, 2]}}
+
+
 def test_measures_of_a_known_outcome() -> None:
     """Words `ab c de`: units ab c d@@ e. Written: c@@ d e, with 2, 3 and 5 (all) units read."""
     pair = sentence(1, "ab c de", "c e")

@@ -361,19 +361,24 @@ def test_a_loss_is_likelihood_and_prices(reader: str) -> None:
     """In training and validation; the parts of the mechanism learn from each of them."""
     model = build(reader)
     batch = batch_for(model, SOURCES, TARGETS)
-    parts = OBJECTIVES[reader](label_smoothing=0.0).loss(model, batch)
     if reader == "transport":
-        features, transport, _ = model.features_with_transport(batch, 0.5)
-        price = latency_cost(transport, batch.source_lengths, batch.target_lengths).sum()
-        price = price + 0.05 * norm_cost(transport, batch.target_lengths).sum()
+        changes, threshold = {"latency_weight": 0.7, "norm_weight": 0.2, "validate_delta": 0.8}, 0.8
+        features, transport, _ = model.features_with_transport(batch, 0.8)
+        price = 0.7 * latency_cost(transport, batch.source_lengths, batch.target_lengths).sum()
+        price = price + 0.2 * norm_cost(transport, batch.target_lengths).sum()
         prefixes: tuple[str, ...] = ("transport.",)
     else:
-        features, source, target, _ = model.features_with_information(batch, 3)
+        changes, threshold = {"sum_weight": 0.4, "validate_k": 2.0}, 2.0
+        features, source, target, _ = model.features_with_information(batch, 2)
         price = torch.zeros(())
         for b, (n, m) in enumerate(zip(SOURCES, TARGETS, strict=True)):
             sums = source[b, :n].sum(), target[b, 1 : m + 1].sum()
-            price = price + 0.3 * sum(abs(value - (n + m) / 2) for value in sums)
+            price = price + 0.4 * sum(abs(value - (n + m) / 2) for value in sums)
         prefixes = ("source_information.", "target_information.")
+    objective = OBJECTIVES[reader](label_smoothing=0.0, **changes)
+    parts, agent = objective.loss(model, batch), objective.agent()
+    assert isinstance(agent, ITST | WaitInfo)
+    assert (agent.delta if isinstance(agent, ITST) else agent.k) == threshold
     logs = model.classify(features).log_softmax(-1)
     nll = -logs.gather(1, batch.target_output[batch.is_target][:, None]).sum()
     torch.testing.assert_close(parts.nll, nll.detach())

@@ -61,7 +61,7 @@ def test_the_quickstart_is_the_recipes(gate: ModuleType, tmp_path: Path) -> None
 
 
 def test_pairs_are_interpreters_and_versions(
-    gate: ModuleType, project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    gate: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     here = sys.executable
     assert gate.pairs([f"{here}:oldest", f"{here}:2.13.0", f"{here}:newest"]) == [

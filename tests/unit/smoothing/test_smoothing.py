@@ -1,6 +1,7 @@
 """Loss smoothing on a dataset: vectors, objectives it goes with, the command line."""
 
 import dataclasses
+import math
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,6 +113,28 @@ def test_all_types_count_unless_few_are_asked_for(data: Path) -> None:
             settings("smoothing.token.alpha=0.5", *few), dataset, CPU, objectives
         )
         assert isinstance(objective, Smoothed) and isinstance(objective.spread, kind)
+
+
+def test_settings_reach_the_distribution_of_types(data: Path, tmp_path: Path) -> None:
+    """Of three types with vectors, whose cosines with the first are 1, 0.6 and 0."""
+    dataset = Dataset.open(data)
+    first, second, third = dataset.pipeline.target_vocabulary.types[4:7]
+    path = tmp_path / "vectors.txt"
+    path.write_text(f"{first} 1 0\n{second} 3 4\n{third} 0 2\n", encoding="utf-8")
+    token = ("alpha=0.2", "temperature=0.3", "rarity=0.5", f"vectors={path}")
+    asked = settings(*(f"smoothing.token.{change}" for change in token))
+    smoothed = make_objective(asked, dataset, CPU, objectives)
+    assert isinstance(smoothed, Smoothed) and isinstance(smoothed.spread, VectorDistribution)
+    tokens = numpy.asarray(dataset.split("train").target_tokens).tolist()
+    counts = [tokens.count(index) for index in (4, 5, 6)]
+    rewards = [
+        cosine - 0.5 * min(count, counts[0]) / max(count, counts[0])
+        for cosine, count in zip((1.0, 0.6, 0.0), counts, strict=True)
+    ]
+    powers = [math.exp(reward / 0.3) for reward in rewards]
+    expected = [0.0] * smoothed.size
+    expected[4:7] = [power / sum(powers) for power in powers]
+    assert smoothed.spread.rows(torch.tensor([4]))[0].tolist() == pytest.approx(expected, abs=1e-6)
 
 
 @pytest.mark.parametrize(

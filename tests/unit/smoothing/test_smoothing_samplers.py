@@ -221,14 +221,17 @@ def test_bleu_of_units() -> None:
     assert reward.loss_of_one(5) == pytest.approx(1 - (2 * outer + 2 * inner + middle) / 5)
 
 
-@pytest.mark.parametrize(("temperature", "proposal"), [(0.37, 0.37), (0.37, 1.0), (1.5, 0.8)])
-def test_weights_of_rescaled_rewards(temperature: float, proposal: float) -> None:
+@pytest.mark.parametrize(
+    ("temperature", "proposal", "rescale"),
+    [(0.37, 0.37, True), (0.37, 1.0, True), (1.5, 0.8, True), (0.2, 1.0, False)],
+)
+def test_weights_of_rewards(temperature: float, proposal: float, rescale: bool) -> None:
     """Drawn and weighed, against the distribution by enumeration, and what is told of them."""
     torch.manual_seed(6)
     pairs = collate([[3]], [TRUTH])
     sequence = SequenceSmoothing(
         alpha=0.3, reward="bleu", vocabulary="all", samples=10 * DRAWS,
-        temperature=temperature, proposal_temperature=proposal,
+        temperature=temperature, proposal_temperature=proposal, rescale=rescale,
     )  # fmt: skip
     reward = BleuReward()
     plain = Likelihood(LikelihoodSettings(label_smoothing=0.0))
@@ -238,9 +241,13 @@ def test_weights_of_rescaled_rewards(temperature: float, proposal: float) -> Non
     assert float(weights.sum()) == pytest.approx(1.0)
     every = list(itertools.product([3, 4, 5, 6], repeat=3))
     ended = torch.tensor([[*sentence, END] for sentence in every])[None]
-    lacking = (1 - reward(pairs, ended)[0]) / reward.loss_of_one(3)
+    rewards = reward(pairs, ended)[0]
     away = torch.tensor([distance(sentence) for sentence in every]).double()
-    exact = (-lacking / temperature - away * math.log(3)).softmax(0)
+    if rescale:
+        lacking = (1 - rewards) / reward.loss_of_one(3)
+        exact = (-lacking / temperature - away * math.log(3)).softmax(0)
+    else:
+        exact = (rewards / temperature).softmax(0)
     expected = float((exact * away).sum())
     actual = float((weights * samples.distances).sum())
     assert actual == pytest.approx(expected, rel=0.03)

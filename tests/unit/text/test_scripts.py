@@ -53,9 +53,7 @@ def _pairs(folder: Path, source: str, target: str, languages: tuple[str, str]) -
     ]  # fmt: skip
 
 
-def test_unsegmented_pairs_are_explained(
-    tmp_path: Path, refused: Callable[..., str], messages: list[str]
-) -> None:
+def test_unsegmented_pairs_are_explained(tmp_path: Path, messages: list[str]) -> None:
     command = _pairs(tmp_path, SENTENCES["zh"], SENTENCES["ja"], ("zh", "ja"))
     assert main(command) == 0
     (advice,) = [line for line in messages if "SentencePiece" in line]

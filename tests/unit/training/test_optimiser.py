@@ -98,6 +98,25 @@ class Hidden(Pair):
         return [*super().output_projections(), self.decision.weight]
 
 
+@pytest.mark.parametrize("kind", ["adamw", "adam", "muon"])
+def test_two_steps_of_adam_by_hand(kind: Any) -> None:
+    """With gradients 1 and 3; Muon leaves vectors to AdamW."""
+    model = Hidden()
+    optimiser = make_optimiser(
+        model, settings(optimiser=kind, beta1=0.5, beta2=0.9, epsilon=0.1, weight_decay=0.0)
+    )
+    for group in optimiser.param_groups:
+        group["lr"] = 0.1
+    for gradient in (1.0, 3.0):
+        model.bias.grad = torch.full_like(model.bias, gradient)
+        optimiser.step()
+    # Means 0.5 1 / (1 - 0.5) = 1 and 0.1 1 / (1 - 0.9) = 1.
+    first = 1.0 / (1.0 + 0.1)
+    # Means 0.5 * 0.5 + 0.5 * 3 = 1.75 over 1 - 0.25, and 0.9 * 0.1 + 0.1 * 9 = 0.99 over 1 - 0.81.
+    second = (1.75 / 0.75) / (math.sqrt(0.99 / 0.19) + 0.1)
+    assert model.bias.item() == pytest.approx(2.0 - 0.1 * (first + second), abs=1e-6)
+
+
 HIDDEN = ["cell.weight_ih", "cell.weight_hh", "kernel.weight"]
 
 
@@ -287,6 +306,12 @@ SCHEDULES: dict[str, tuple[dict[str, Any], dict[tuple[int, float], float]]] = {
         {"schedule": "step", "learning_rate": 1.0, "warmup_updates": 0, "decay_updates": 10,
          "decay_factor": 0.5},
         {(0, 0): 1.0, (8, 0): 1.0, (9, 0): 0.5, (29, 0): 0.125},
+    ),
+    # Steps are counted from the end of the warm-up.
+    "step after a warm-up": (
+        {"schedule": "step", "learning_rate": 1.0, "initial_learning_rate": 0.0,
+         "warmup_updates": 5, "decay_updates": 10, "decay_factor": 0.5},
+        {(1, 0): 0.4, (4, 0): 1.0, (13, 0): 1.0, (14, 0): 0.5, (23, 0): 0.5, (24, 0): 0.25},
     ),
     "constant": (
         {"schedule": "constant", "learning_rate": 0.3, "warmup_updates": 2},

@@ -1,5 +1,6 @@
 """The training loop: limits, events, and what happens when something goes wrong."""
 
+import dataclasses
 import math
 import re
 from pathlib import Path
@@ -28,7 +29,7 @@ from nmtgrid.training.progress import (
 from nmtgrid.training.settings import BatchSettings, TrainingSettings
 from nmtgrid.training.update import UpdateResult
 from nmtgrid.training.validate import Quality, Score
-from tests.unit.helpers.tiny_run import Scores, Sentences, TinyModel, trainer
+from tests.unit.helpers.tiny_run import TYPES, Scores, Sentences, TinyModel, trainer
 
 
 class Clocked(TinyModel):
@@ -60,6 +61,28 @@ def test_a_slow_validation_does_not_call_for_the_next_one(tmp_path: Path) -> Non
     updates = [event.update for event in run.run() if isinstance(event, events.Validated)]
     # Three intervals of sixty updates, and the end.
     assert updates == [60, 120, 180, 200]
+
+
+@pytest.mark.parametrize(
+    ("validate_updates", "expected"),
+    [
+        (0, [0, 6, 12, 18, 20]),
+        # Validations at 9 and 18 save too, and a minute begins with each save.
+        (9, [0, 6, 9, 15, 18, 20]),
+    ],
+)
+def test_states_are_saved_a_minute_after_the_last_one(
+    validate_updates: int, expected: list[int], tmp_path: Path
+) -> None:
+    """And at the end; an update takes ten seconds here."""
+    model = Clocked()
+    run = trainer(
+        tmp_path / "m", model=model, validator=Scores(1.0), max_updates=20, save_minutes=1.0,
+        validate_updates=validate_updates,
+    )  # fmt: skip
+    run.stopwatch.now = lambda: 10 * model.seconds
+    run.stopwatch.resume_at(0.0)
+    assert [e.update for e in run.run() if isinstance(e, events.Saved)] == expected
 
 
 class Exploding(TinyModel):
@@ -196,7 +219,17 @@ def test_events_of_a_run(tmp_path: Path) -> None:
     assert last.reason == "limit of 4 updates reached" and not last.interrupted
 
 
-def test_the_loss_falls_and_starts_near_log_v(tmp_path: Path) -> None:
+def test_the_first_loss_is_near_log_v(tmp_path: Path) -> None:
+    """With small weights no type is likelier than another before the first update."""
+    training = trainer(tmp_path, max_updates=1)
+    for parameter in training.model.parameters():
+        torch.nn.init.normal_(parameter, std=0.01)
+    (first,) = (event for event in training.run() if isinstance(event, events.Updated))
+    assert first.nll == pytest.approx(math.log(TYPES), rel=0.01)
+    assert first.loss == pytest.approx(math.log(TYPES), rel=0.01)
+
+
+def test_the_loss_falls(tmp_path: Path) -> None:
     training = trainer(tmp_path, max_updates=150, log_updates=1, learning_rate=0.05)
     losses = [e.nll for e in training.run() if isinstance(e, events.Updated)]
     assert sum(losses[-10:]) < 0.8 * sum(losses[:10])
@@ -272,6 +305,19 @@ def test_running_averages_and_averages_of_states_are_candidates(tmp_path: Path) 
     last = load_tensors(tmp_path / "last.safetensors")
     assert torch.equal(last["bias"], training.model.state_dict()["bias"])
     assert not torch.equal(last["bias"], best["bias"])
+
+
+def test_a_running_average_is_over_every_second_update(tmp_path: Path) -> None:
+    """Its second step keeps min(0.9, 1/2) of the first: the plain mean of both."""
+    training = trainer(tmp_path, max_updates=5, ema_decay=0.9, ema_updates=2)
+    seen = {}
+    for event in training.run():
+        if isinstance(event, events.Updated):
+            seen[event.update] = training.model.state_dict()["bias"].clone()
+    assert training.ema is not None and training.ema.steps == 2
+    mean = (seen[2] + seen[4]) / 2
+    torch.testing.assert_close(training.ema.weights["bias"], mean)
+    assert not torch.allclose(mean, (seen[4] + seen[5]) / 2)
 
 
 class Translating(Scores):
@@ -459,6 +505,29 @@ def test_a_log_line_has_the_means_of_what_all_its_updates_report() -> None:
     for extra in ({"a": 2.0, "b": 3.0}, {"b": 4.0}):
         meter.add(UpdateResult(1.0, 1.0, 4, 2, 9, 0.5, extra, 0))
     assert meter.extra == {"b": 7.0}
+
+
+def test_a_log_line_by_hand(tmp_path: Path) -> None:
+    """Of 3 updates with 2 batches of 4 pairs each, in 6 seconds; half an epoch is 3 batches in."""
+    sums = UpdateSums(
+        updates=3, loss=90.0, nll=60.0, tokens=30, cells=480, pairs=24, seconds=6.0,
+        gradient_norm=0.75, extra={"a": 15.0},
+    )  # fmt: skip
+    plan = trainer(tmp_path).plan
+    assert plan.count == 40
+    progress = Progress(update=9, cursor=DataCursor(epoch=1, pool=0, batch=5))
+    expected = events.Updated(
+        update=9, epoch=1, minutes=2.5, learning_rate=0.01, loss=3.0, nll=2.0, gradient_norm=0.75,
+        tokens_per_second=5.0, cells_per_second=80.0, minutes_left=None, extra={"a": 0.5},
+        tokens=30,
+    )  # fmt: skip
+    for limits, left in (
+        # 3 updates of 2 seconds; half of an epoch of 40 pairs at 4 a second.
+        ({"max_updates": 12}, 3 * 2 / 60), ({"max_epochs": 2, "max_updates": 0}, 0.5 * 10 / 60),
+    ):  # fmt: skip
+        event = sums.event(TrainingSettings(**limits), progress, 2.5, 0.01, plan, 2)
+        assert event.minutes_left == pytest.approx(left)
+        assert dataclasses.replace(event, minutes_left=None) == expected
 
 
 def test_settings_tell_all_their_faults() -> None:
