@@ -507,7 +507,7 @@ def test_a_log_line_has_the_means_of_what_all_its_updates_report() -> None:
 
 
 def test_a_log_line_by_hand(tmp_path: Path) -> None:
-    """Of 3 updates with 2 batches of 4 pairs each, in 6 seconds; half an epoch is 3 batches in."""
+    """Of 3 updates with 2 batches of 4 pairs each, in 6 seconds, half an epoch of 10 batches in."""
     sums = events.UpdateSums(
         updates=3, loss=90.0, nll=60.0, tokens=30, cells=480, pairs=24, seconds=6.0,
         gradient_norm=0.75, extra={"a": 15.0},
@@ -520,11 +520,10 @@ def test_a_log_line_by_hand(tmp_path: Path) -> None:
         tokens_per_second=5.0, cells_per_second=80.0, minutes_left=None, extra={"a": 0.5},
         tokens=30,
     )  # fmt: skip
-    for limits, left in (
-        # 3 updates of 2 seconds; half of an epoch of 40 pairs at 4 a second.
-        ({"max_updates": 12}, 3 * 2 / 60), ({"max_epochs": 2, "max_updates": 0}, 0.5 * 10 / 60),
-    ):  # fmt: skip
-        event = sums.event(TrainingSettings(**limits), progress, 2.5, 0.01, plan, 2)
+    limits = TrainingSettings(max_updates=12), TrainingSettings(max_updates=0, max_epochs=2)
+    # 3 updates of 2 seconds; half of an epoch of 40 pairs at 4 a second.
+    for chosen, left in zip(limits, (3 * 2 / 60, 0.5 * 10 / 60), strict=True):
+        event = sums.event(chosen, progress, 2.5, 0.01, plan, 2)
         assert event.minutes_left == pytest.approx(left)
         assert dataclasses.replace(event, minutes_left=None) == expected
 
