@@ -349,10 +349,11 @@ def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
             verbs = "has no caption and was" if count == 1 else "have no caption and were"
             console.warn(f"{plural(count, 'picture')} of `{name}` {verbs} left out.")
     notes = manifest.get("notes", {})
-    if notes.get("features_without_captions"):
+    if count := notes.get("features_without_captions"):
+        verbs = ("has", "it was") if count == 1 else ("have", "they were")
         console.say(
-            f"{notes['features_without_captions']:,} pictures have features but no captions that "
-            "are used; they were left out."
+            f"{plural(count, 'picture')} {verbs[0]} features but no captions that are used; "
+            f"{verbs[1]} left out."
         )
     if notes.get("restval"):
         console.say(

@@ -407,14 +407,14 @@ class SearchRun:
         align = self.fn.wants_alignment or agent.wants_alignment
         self.states = [model.feed(self.rows.tokens, state) for model, state in self._pairs()]
         lengths, reads = self.source_lengths[sentence], self.rows.reads.clone()
-        rows = torch.arange(len(reads), device=lengths.device)
         # What is no hypothesis any more need not read.
         is_live = self.rows.log_probabilities > -math.inf
         predicted = self._proposed(reads, None, align)
         proposal = Proposal(step, sentence, reads, *predicted)
         # At the end of the source there is nothing left to read.
         goes_on = ~agent.writes(proposal) & (reads < lengths) & is_live
-        while len(rows := rows[goes_on]):
+        rows = goes_on.nonzero()[:, 0]
+        while len(rows):
             # Several columns of a row at once where few rows are left: such calls cost the same.
             ahead = self._columns_ahead(agent, len(rows))
             cells, columns = rows, reads[rows] + 1
@@ -434,6 +434,7 @@ class SearchRun:
                 columns, goes_on = columns[chosen], passed == ahead
             predicted.put(rows, latest)
             reads[rows] = columns
+            rows = rows[goes_on]
         self.rows = dataclasses.replace(self.rows, reads=reads)
         self.states = [model.accept(state) for model, state in self._pairs()]
         return predicted

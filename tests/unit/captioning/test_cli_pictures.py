@@ -200,7 +200,7 @@ def test_captions_and_features(tmp_path: Path, messages: list[str]) -> None:
     assert any(
         "1 pictures of Karpathy's split `restval` were left out" in line for line in messages
     )
-    assert any("1 pictures have features but no captions" in line for line in messages)
+    assert any("1 picture has features but no captions" in line for line in messages)
     assert run(*command, "--out", data, "--cased", "--restval", "--overwrite") == 0
     assert lines(data, "text/train.en")[0] == "A cat"
     assert lines(data, "pictures/train.txt")[-1] == "a11"
@@ -215,7 +215,7 @@ def test_cocos_own_files_with_a_number_and_a_file(tmp_path: Path, messages: list
     both = ("--features", tmp_path / "one", "--features", tmp_path / "two")
     assert run(*command, *both, "--valid", "2", "--test", tmp_path / "t.json") == 0
     assert lines(tmp_path / "data", "pictures/valid.txt") == ["1", "4"]
-    assert any("1 pictures of `test` have no caption" in line for line in messages)
+    assert any("1 picture of `test` has no caption" in line for line in messages)
     assert run(*command, *both, "--overwrite") == 0
     assert any("no validation pictures" in line for line in messages)
     tests = ("--valid", "1", "--test", f"later={tmp_path / 't.json'}", "--test", "1", "--overwrite")
