@@ -340,6 +340,12 @@ QUESTIONS = (
                         in_readme=True,
                     ),
                     Answer(
+                        "one-model-half-multi30k",
+                        "half as many updates (114 processor minutes for each)",
+                        _one_model,
+                        in_readme=True,
+                    ),
+                    Answer(
                         "one-model-muon-004-multi30k",
                         "gated maxima, 118 minutes of one core",
                         _one_model,
