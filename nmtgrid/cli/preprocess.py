@@ -350,10 +350,10 @@ def _print_pictures(manifest: dict[str, Any], out: Path) -> None:
             console.warn(f"{plural(count, 'picture')} of `{name}` {verbs} left out.")
     notes = manifest.get("notes", {})
     if count := notes.get("features_without_captions"):
-        verbs = ("has", "it was") if count == 1 else ("have", "they were")
+        has, were = ("has", "it was") if count == 1 else ("have", "they were")
         console.say(
-            f"{plural(count, 'picture')} {verbs[0]} features but no captions that are used; "
-            f"{verbs[1]} left out."
+            f"{plural(count, 'picture')} {has} features but no captions that are used; {were} left "
+            "out."
         )
     if notes.get("restval"):
         console.say(
