@@ -341,7 +341,7 @@ QUESTIONS = (
                     ),
                     Answer(
                         "one-model-half-multi30k",
-                        "half as many updates (114 processor minutes for each)",
+                        "half as many updates, 114 processor minutes for each",
                         _one_model,
                         in_readme=True,
                     ),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from typer import Typer
 
 from nmtgrid.base import console
+from nmtgrid.base.io.text import STANDARD, Meter, is_plain, open_writer, read_lines
 from nmtgrid.base.spans import plural
 from nmtgrid.cli.options import (
     INPUT_OUTPUT,
@@ -278,7 +279,6 @@ def apply(arguments: ApplyArguments) -> None:
 
     A single process writes each line at once; several processes write many lines at a time.
     """
-    from nmtgrid.base.io.text import open_writer
     from nmtgrid.base.io.workers import count_workers, map_ordered
     from nmtgrid.text.bpe import Codes
     from nmtgrid.text.sentencepiece_model import ENDINGS, SentencePieceModel
@@ -341,8 +341,6 @@ def undo(arguments: UndoArguments) -> None:
 
 
 def _map_lines(source: Path, out: Path, function: Callable[[str], str]) -> None:
-    from nmtgrid.base.io.text import Meter, open_writer, read_lines
-
     notes: Counter[str] = Counter()
     meter, shown = Meter() if _is_file(source) else None, 0
     with open_writer(out) as file, _progress(source, out) as advance:
@@ -360,7 +358,7 @@ def _map_lines(source: Path, out: Path, function: Callable[[str], str]) -> None:
 
 def _is_file(source: Path) -> bool:
     """Return whether an input is a file, of which the size is known, and no pipe."""
-    return str(source) != "-" and source.is_file()
+    return str(source) != STANDARD and source.is_file()
 
 
 @contextmanager
@@ -369,8 +367,6 @@ def _progress(source: Path, out: Path) -> Iterator[Callable[[int], None]]:
 
     Nothing is shown of a pipe, nor beside lines on standard output.
     """
-    from nmtgrid.base.io.text import STANDARD, is_plain
-
     is_file = _is_file(source)
     # A compressed file has more bytes than it takes on the disk.
     total = source.stat().st_size / 2**20 if is_file and is_plain(source) else None

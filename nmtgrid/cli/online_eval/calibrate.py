@@ -11,7 +11,7 @@ from nmtgrid.base.errors import NmtgridError
 from nmtgrid.cli.guarantees import print_certified, print_uncertified
 from nmtgrid.cli.online_eval.arguments import OnlineEvalArguments
 from nmtgrid.cli.online_eval.files import System
-from nmtgrid.metrics.risk_control import Guarantee
+from nmtgrid.metrics.risk_control import Guarantee, halves
 from nmtgrid.online.calibrate import OFFLINE, Calibrated, Candidate, calibrate, losses
 from nmtgrid.online.evaluate import Decoded, Sentence, sentence_latencies
 from nmtgrid.online.policy_presets import POLICY_FILE, Conditions, PolicyPreset
@@ -38,8 +38,9 @@ def calibrated_settings(
     """
     # Settings that are offline are no candidates: nothing is lost, nothing gained.
     candidates = [setting for setting in system.settings if not setting.is_offline]
-    usable = sum(bool(sentence.source) for sentence in sentences)
-    counts = {"ordering": usable // 2, "testing": usable - usable // 2}
+    usable = [sentence for sentence in sentences if sentence.source]
+    parts = halves(usable, arguments.seed)
+    counts = dict(zip(("ordering", "testing"), map(len, parts), strict=True))
     with console.progress("calibrating") as bar:
 
         def advance(stage: str, setting: Setting, lines: int) -> None:
