@@ -170,6 +170,7 @@ def write_tuned(report: Report) -> None:
     files = report.arguments.files
     if files is None:
         return
+    find_better(report)
     without: dict[str, Any] = {
         "test_split": None,
         "test_sentences": None,
@@ -268,9 +269,8 @@ def find_better(report: Report) -> None:
     rivals = [*report.of_kind(FixedExit), *report.of_kind(Verified), report.full]
     for row in report.rows:
         better = [rival.shown for rival in rivals if beats(rival.shown, row.shown, "seconds")]
-        if better:
-            fastest = min(better, key=lambda measured: measured.decoded.seconds)
-            row.beaten_by = fastest.decoded.system.name
+        fastest = min(better, key=lambda measured: measured.decoded.seconds, default=None)
+        row.beaten_by = None if fastest is None else fastest.decoded.system.name
 
 
 def print_verdict(report: Report) -> None:
