@@ -696,9 +696,12 @@ def _owners(path: Path) -> Iterator[tuple[str, Path]]:
         if is_named and (path.parent / mark).is_file():
             yield kind, path.parent
     above = path.parent.parent
-    is_part = path.parent.name in _PARTS_OF_DATASET and path.is_file()
-    if is_part and (above / "manifest.json").is_file():
+    if not path.is_file():
+        return
+    if path.parent.name in _PARTS_OF_DATASET and (above / "manifest.json").is_file():
         yield "dataset", above
+    if above.name == "checkpoints" and (above.parent / "config.json").is_file():
+        yield "model directory", above.parent
 
 
 def seed_faults(seed: int) -> list[str]:

@@ -25,6 +25,7 @@ from tests.unit.helpers.bars import recorded_bars
 from tests.unit.helpers.toy_model import toy_model
 from tests.unit.helpers.train_command import toy_data
 
+SIZES = ("size", "feed_forward_size")
 SHORT = ["--set", "max_length_a=4", "--set", "max_length_b=0.2"]
 
 
@@ -96,6 +97,21 @@ def test_files_of_models_and_datasets_are_not_replaced(tmp_path: Path) -> None:
     # Translations and reports may stand beside; elsewhere the names say nothing.
     check_outputs({"--out": model / "test.en", "--json": model / "test.json"})
     check_outputs({"--out": data / "text" / "test.hyp", "--json": tmp_path / "config.json"})
+
+
+def test_no_file_of_a_run_or_a_dataset_is_replaced(toy_dataset: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    settings = ["training.validate_updates=1", *(f"model.{size}=16" for size in SIZES)]
+    options = [part for setting in settings for part in ("--set", setting)]
+    run = ["train", str(toy_dataset), "--arch", "transformer", "--preset", "toy", "--average", "2"]
+    assert main([*run, "--out", str(model), "--max-updates", "2", *options]) == 0
+    files = [path for folder in (model, toy_dataset) for path in folder.rglob("*.*")]
+    assert {"training.json", "average.safetensors", "train.safetensors"} <= {
+        path.name for path in files
+    }
+    for path in files:
+        with pytest.raises(ConfigError, match="would damage the"):
+            check_outputs({"--out": path})
 
 
 REPLACED = {
