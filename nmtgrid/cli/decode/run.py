@@ -79,18 +79,21 @@ _CAPTION_SCORES = {
 def option_faults(arguments: DecodeArguments) -> list[str]:
     """Return what is wrong with the values of options, whatever the model is."""
     faults: list[str] = []
-    writes_nothing = arguments.data is not None and arguments.out is None
-    if writes_nothing and not arguments.forced and (arguments.nbest or 1) > 1:
+    try:
+        _options(arguments)
+    except ConfigError as fault:
+        faults += fault.faults
+    try:
+        # The beam of the model, which bounds `--nbest`, is not known yet.
+        plan = _plan(arguments, SearchPlan(beam=_WIDEST))
+    except ConfigError as fault:
+        return [*faults, *fault.faults]
+    scores_only = arguments.data is not None and arguments.out is None
+    if scores_only and not arguments.forced and plan.nbest > 1:
         faults.append(
-            f"`--nbest {arguments.nbest}` has no effect with `--data`, which scores the best of "
-            "each: add `--out FILE` for the list."
+            f"`--nbest {plan.nbest}` has no effect with `--data`, which scores the best of each: "
+            "add `--out FILE` for the list."
         )
-    # The beam of the model, which bounds `--nbest`, is not known yet.
-    for check in (_options, lambda arguments: _plan(arguments, SearchPlan(beam=_WIDEST))):
-        try:
-            check(arguments)
-        except ConfigError as fault:
-            faults += fault.faults
     return faults
 
 
