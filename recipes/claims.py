@@ -232,7 +232,7 @@ def _above(*losses: str) -> Callable[[Sequence[Row]], str]:
 
     def figures(rows: Sequence[Row]) -> str:
         gains = (f"{name} {gain_of(find(rows, loss=name))}" for name in losses)
-        what = "gain in BLEU over maximum likelihood with the same seed, mean and deviation of three"
+        what = "BLEU gain over maximum likelihood with the same seed, mean and deviation of three"
         return f"{what}: {', '.join(gains)}"
 
     return figures
