@@ -70,7 +70,7 @@ def presets() -> str:
     parts = [
         "# Presets\n",
         "Generated from the code. `--preset NAME` starts from these settings; `--set` overrides "
-        "them. Vocabulary sizes and numbers of parameters are the published ones, where there "
+        "them. Vocabulary sizes and numbers of parameters are the published ones, if there "
         "are any.\n",
     ]
     architectures = zoo.architectures()

@@ -425,7 +425,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "It translates IWSLT'14 De-En better than they do",
+                "Pervasive Attention translates IWSLT'14 De-En better than all three baselines",
                 "table 3.7",
                 "34.67 against 34.53 (Transformer), 32.66 (ConvS2S), 31.03 (Bi-LSTM)",
                 _IWSLT14,
@@ -454,7 +454,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "Accumulated and gated residual connections beat plain ones, these dense ones",
+                "Accumulated and gated residual connections beat plain ones, which beat dense ones",
                 "table 3.4",
                 "35.2, 34.8, 34.5",
                 _TABLE_3.format(4),
@@ -508,9 +508,9 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "Depth with small kernels beats width at an equal receptive field",
+                "Depth with small kernels beats large kernels at an equal receptive field",
                 "figure 3.8",
-                "of a receptive field of 41 target tokens, k=5, N=20 is best and k=11, N=8 worst",
+                "for a receptive field of 41 target tokens, k=5, N=20 is best and k=11, N=8 worst",
                 "bash recipes/pervasive.sh figure-3.8",
                 Evidence(
                     "figure-3.8-multi30k",
@@ -524,7 +524,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "Max-pooling aligns with low entropy, self-attention with better coverage",
+                "Max-pooling gives alignments of lower entropy, self-attention better coverage",
                 "table 3.6",
                 "entropy 1.17 and 2.06, coverage 0.78 and 0.82",
                 _TABLE_3.format(6),
@@ -548,7 +548,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "It is ahead of the Transformer on the shortest and longest sentences",
+                "Pervasive Attention beats the Transformer on the shortest and longest sentences",
                 "figure 3.10",
                 "a figure",
                 _IWSLT14,
@@ -595,7 +595,7 @@ CHAPTERS = (
                 _TABLE_3.format(8),
             ),
             Claim(
-                "Maxima of a DenseNet beat averages and attention; both together are best",
+                "DenseNet: max-pooling beats averages and attention; max with attention is best",
                 "CoNLL paper, table 1",
                 "33.70, 31.57, 32.07; 33.81",
                 "bash recipes/pervasive.sh conll",
@@ -642,7 +642,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "Online, it is worse",
+                "Online, a bi-directional encoder is worse",
                 "figure 4.9",
                 "De-En, trained for wait-7: 28.32 at AL 4.01 against 29.62 at AL 4.25 (table D.1)",
                 _FIGURE_4.format("4.9"),
@@ -703,7 +703,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "A model trained for wait-7 serves all k, especially with Pervasive Attention",
+                "A model trained for wait-7 works for all k, especially Pervasive Attention",
                 "figure 4.11",
                 "De-En, decoded with k = 1, 5 and 9: Pervasive Attention for wait-7 19.98, 28.93 "
                 "and 31.14, for wait-1 20.63, 25.96 and 26.80; the Transformer for wait-7 22.93, "
@@ -826,9 +826,9 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "The oracle's paths beat wait-k, most with models trained for low delay",
+                "Oracle paths beat wait-k, most with models trained for low delay",
                 "figure 4.14",
-                "De-En, offline model: 32.57 at an AL of 5.05, where wait-5 has 28.84 at 4.45 "
+                "De-En, offline model: 32.57 at an AL of 5.05, against 28.84 at 4.45 of wait-5 "
                 "(table D.8)",
                 "bash recipes/online.sh 4.14",
                 Evidence(
@@ -971,7 +971,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "The source needs an end symbol; a first symbol or an added zero beside it helps",
+                "The source needs an end symbol; adding a first symbol or a zero helps",
                 "figure C.2",
                 "up to 8 BLEU are lost without an end symbol, up to 1.5 gained with a first "
                 "symbol or an added zero, the most with wait-1",
@@ -1032,7 +1032,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "Equal weights of the exits are best on average",
+                "Equal weights for all exits are best on average",
                 "table 5.3",
                 "35.62 against 35.24 to 35.52",
                 _TABLE_5.format("5.3"),
@@ -1049,7 +1049,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "Gradients are best left as they are",
+                "Unscaled gradients are best",
                 "table 5.4",
                 "35.62 against 35.13 to 35.44",
                 _TABLE_5.format("5.4"),
@@ -1092,7 +1092,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "A token needs a quarter of the blocks for the full quality",
+                "A quarter of the blocks per token suffices for full quality",
                 "figure 5.6",
                 "34.73 at an average exit of 1.42, 34.77 with six blocks trained without exits, "
                 "34.86 with all six blocks of the same decoder",
@@ -1154,7 +1154,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "Tokens leave earlier if a block costs more, and later with wide kernels",
+                "Tokens exit earlier with a higher cost per block, and later with wider kernels",
                 "figure 5.7",
                 "a figure: average exits on the development set",
                 _TABLE_5.format("5.7"),

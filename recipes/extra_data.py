@@ -53,8 +53,8 @@ def main() -> None:
         write_lines(path, lines)
     left_out = len(extra[0]) - len(kept)
     print(
-        f"{len(sides[0]):,} pairs and {len(kept):,} extra ones; removed {left_out:,} with a "
-        "sentence of the validation or test set."
+        f"{len(sides[0]):,} pairs and {len(kept):,} extra ones; {left_out:,} left out, since they "
+        "repeat a sentence of the validation or test set."
     )
 
 

@@ -144,7 +144,7 @@ def _texts(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def _row(where: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
     """Return a row over all seeds.
 
-    A column that the older record lacks is dropped, unless it lists a value per seed.
+    A column that one record lacks is dropped, unless it is one of EACH_SEED.
     """
     few, many = sorted(pair, key=len)
     if not few or few.keys() - many.keys():

@@ -197,9 +197,9 @@ def _smoothing(rows: Sequence[Row]) -> dict[str, str]:
     times = [mean_of(row["minutes_per_epoch"]) for row in (both, find(rows, loss="mle"))]
     cost = times[0] / times[1]
     return _result(
-        f"token and sequence level with BLEU {gain_of(both)} BLEU over maximum likelihood "
-        f"({_likelihood(rows)}), at {cost:.1f} times the time per epoch; sequence level only "
-        f"{gain_of(sequence)}; a second pass without smoothing {gain_of(twice)}"
+        f"token and sequence level (BLEU reward): {gain_of(both)} BLEU over maximum likelihood "
+        f"({_likelihood(rows)}), at {cost:.1f} times the time per epoch; sequence level alone: "
+        f"{gain_of(sequence)}; a second pass without smoothing: {gain_of(twice)}"
     )
 
 
@@ -211,8 +211,8 @@ def _likelihood(rows: Sequence[Row]) -> str:
 def _sequence_level(rows: Sequence[Row]) -> dict[str, str]:
     sequence = find(rows, loss="seq-hamming-batch")
     twice = [row for row in rows if row["loss"] == "twice"]
-    more = f"; a second pass without smoothing {gain_of(twice[0])}" if twice else ""
-    gain = f"sequence level (Hamming, batch) {gain_of(sequence)} BLEU over maximum likelihood"
+    more = f"; a second pass without smoothing: {gain_of(twice[0])}" if twice else ""
+    gain = f"sequence level (Hamming, batch): {gain_of(sequence)} BLEU over maximum likelihood"
     return _result(f"{gain} ({_likelihood(rows)}){more}")
 
 

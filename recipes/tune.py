@@ -256,7 +256,7 @@ def check_same_data(sweep: Sweep) -> None:
         if read_json(path)["data"] != data:
             raise StorageError(
                 f"The runs in {sweep.out} were trained on other data than {sweep.data}.",
-                "Set another LABEL for this sweep, or remove that folder.",
+                "Give this sweep another name (LABEL=...), or remove that folder.",
             )
         return
     write_json(path, {"data": data})
