@@ -7,8 +7,9 @@
 #   bash recipes/extra.sh --dry-run            only prints the commands
 #
 # Tatoeba (CC BY 2.0) is at https://www.manythings.org/anki/ and https://tatoeba.org; pairs whose source or
-# target occurs in Multi30k's validation or test set are removed. BPE and vocabularies are learnt on both
-# corpora. Results with extra data are not comparable with results on Multi30k only, and are named accordingly.
+# target occurs in Multi30k's validation or test set are removed. The model with extra data uses BPE and
+# vocabularies learnt on both corpora. Results with extra data are not comparable with results on Multi30k
+# only, and are named accordingly.
 # The publications do not use these corpora. Device hours: 2 x (START_MINUTES + MINUTES) of one CPU core per
 # seed.
 # START_MINUTES=15 of processor time on both corpora, MINUTES=30 on Multi30k (the other model: their sum),
