@@ -4,23 +4,23 @@
         [--threads 1] [--lengths FILE] [--attn2d DIR] [--data DIR --peers-python PATH] [--out DIR]
     python -m benchmarks --first-gpu [--minutes 40] [--device cuda] [--out DIR]
 
-Prints tables and stores them, with the figures as JSON, in the folder --out after each part.
-Parts that are not measured again stay as they were.
+Prints tables and, after each part, stores them with the figures as JSON in the folder --out.
+Results of other parts are kept.
 
     machine      ceilings: matrix products and copies
-    kernels      each fast kernel beside its naive form; on CUDA the tiles of the Triton kernels
+    kernels      each fast kernel against its naive form; on CUDA the tiles of the Triton kernels
     training     updates of every architecture, at 16 x 24 x 24 and on true lengths
     decoding     steps, greedy search and beam 5 of every architecture
-    twins        Pervasive Attention beside a naive twin of the same weights
+    twins        Pervasive Attention against a naive implementation with the same weights
     profile      the operators of one update
-    compiled     a layer eager and compiled (a CPU only if named: it wants a C++ compiler)
-    whole        minutes of the whole IWSLT'14 training, seconds of its test set, projected
-    attn2d       beside the authors' own code, a checkout of elbayadm/attn2d named by --attn2d
-    peers        beside Eole, Joey NMT and CTranslate2, with a dataset named by --data
+    compiled     a layer, eager and compiled (on a CPU only if named: needs a C++ compiler)
+    whole        projected minutes of the whole IWSLT'14 training and seconds of its test set
+    attn2d       comparison with the authors' code, a checkout of elbayadm/attn2d (--attn2d)
+    peers        comparison with Eole, Joey NMT and CTranslate2 on a dataset (--data)
 
-With --first-gpu it goes instead through the steps that a new GPU is to be tried with, each bounded
-in time and stored in DIR/first-gpu.json; run again, it goes on with those that are not done. The
-device is then cuda unless another one is named: on a CPU small models show that the steps run.
+--first-gpu instead runs the steps that validate a new GPU, each with a time limit, and stores them
+in DIR/first-gpu.json; run again, it continues with the steps that are not done. The default device
+is then cuda; on a CPU, small models show that the steps run.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from nmtgrid.models import zoo
 
 Part = Callable[[Conditions], Section]
 BOTH = ("machine", "kernels", "attn2d", "peers")
-"""Parts that measure all precisions themselves."""
+"""Parts that measure all precisions in one run."""
 
 
 def parts(options: argparse.Namespace) -> dict[str, Part]:
-    """Return what can be measured, by name."""
+    """Return the parts by name."""
     names = options.architectures or zoo.text_architectures()
     return {
         "machine": machine.measure,
@@ -78,7 +78,7 @@ def parts(options: argparse.Namespace) -> dict[str, Part]:
 
 
 def chosen(options: argparse.Namespace) -> list[str]:
-    """Return the parts that are asked for. Exits with a message for a name that is none."""
+    """Return the selected parts. Exits with a message for an unknown name."""
     known = list(parts(options))
     if options.only:
         names = options.only.split(",")
@@ -104,25 +104,25 @@ def conditions_of(options: argparse.Namespace) -> list[Conditions]:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return what reads the command line."""
+    """Return the command-line parser."""
     result = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     result.add_argument("--only", default="", help="parts, separated by commas")
     result.add_argument("--architectures", nargs="+", choices=zoo.text_architectures())
-    result.add_argument("--quick", action="store_true", help="small models, to see that it runs")
-    result.add_argument("--first-gpu", action="store_true", help="what a new GPU is tried with")
-    result.add_argument("--minutes", type=float, default=40.0, help="for --first-gpu, at most")
+    result.add_argument("--quick", action="store_true", help="small models, to test that it runs")
+    result.add_argument("--first-gpu", action="store_true", help="validate a new GPU")
+    result.add_argument("--minutes", type=float, default=40.0, help="time limit of --first-gpu")
     result.add_argument("--device", choices=("cpu", "cuda"), help="(default: cpu)")
     result.add_argument("--precision", choices=("bf16", "fp32", "both"), default="both",
                         help="(default: both, if this processor has bf16 products)")  # fmt: skip
     result.add_argument("--threads", type=int, default=1)
-    result.add_argument("--runs", type=int, default=2, help="of which the best counts")
+    result.add_argument("--runs", type=int, default=2, help="best of so many runs")
     result.add_argument("--lengths", type=Path, help="file of training lengths (or NMTGRID_DATA)")
     result.add_argument("--attn2d", type=Path, help="a checkout of elbayadm/attn2d")
     result.add_argument("--data", type=Path, help="a dataset of `nmtgrid preprocess`, for peers")
-    result.add_argument("--peers-python", default=sys.executable, help="where the peers are")
+    result.add_argument("--peers-python", default=sys.executable, help="interpreter with the peers")
     result.add_argument("--out", type=Path, default=Path("runs/benchmarks"), help="a folder")
     return result
 
@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> None:
         for conditions in every[:1] if part in BOTH else every:
             key = part if part in BOTH else f"{part}, {conditions.precision}"
             section = known[part](conditions)
-            # What was only quoted takes no place of a measurement.
+            # A section with quoted figures only does not replace a measurement.
             if section["tables"] or key not in store.read():
                 store.put(key, section)
             print(to_markdown(key, section), flush=True)

@@ -2,11 +2,11 @@
 
     python -m benchmarks.analysis [--pairs 100000] [--systems 3] [--out FILE]
 
-The lines are those of Multi30k's training part in the folder NMTGRID_DATA, or else of the toy
-corpus, repeated; systems are the references with words left out, added, exchanged. Each command
-runs in a process of its own on one thread and pays for reading and splitting the text; the last
-row does all three in one process, as a report does. Seconds are of the processor, memory is the
-largest resident set in MiB.
+The lines are those of Multi30k's training set in the folder NMTGRID_DATA, or else of the toy
+corpus, repeated; systems are the references with words deleted, inserted and replaced. Each command
+runs in a separate process on one thread, and reads and splits the text; the last row does all three
+in one process, as a report does. Seconds are processor time, memory is the largest resident set in
+MiB.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def together(reference: str, source: str, *systems: str) -> None:
-    """Do what the three commands do, with one evaluation; draw beside the reference."""
+    """Do the work of the three commands with one evaluation; plot next to the reference."""
     from nmtgrid.analysis.quality import buckets, compare, lengths
     from nmtgrid.analysis.quality.evaluation import read_evaluation
     from nmtgrid.analysis.quality.names import MEASURES
@@ -65,7 +65,7 @@ def together(reference: str, source: str, *systems: str) -> None:
 
 
 def _write(folder: Path, pairs: int, systems: int) -> list[str]:
-    """Write `source`, `reference` and systems, each a little worse than the one before."""
+    """Write `source`, `reference` and systems, each slightly worse than the previous one."""
     sides = _corpus()
     draw = random.Random(1)
     words = [word for line in sides[1][:2000] for word in line.split()]

@@ -1,8 +1,9 @@
-"""Our Pervasive Attention beside the authors' own code, in turn in one process.
+"""Our Pervasive Attention against the authors' code, interleaved in one process.
 
-The same model (N=14, 11x11, d=256, attention; theirs has biases in its depthwise convolutions and
-in the attention besides), the same batch, loss and optimiser; both in fp32 and, where the processor
-has such products, under bf16 autocast, theirs being written for fp32 (or fp16 on a GPU).
+The model (N=14, 11x11, d=256, attention; theirs also has biases in its depthwise convolutions and
+its attention), the batch, the loss and the optimiser are the same; both run in fp32 and, if the
+processor has bf16 products, under bf16 autocast, although theirs is written for fp32 (or fp16 on a
+GPU).
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ from nmtgrid.models.api import TranslationModel
 
 QUOTED_CELLS, QUOTED_STEP = 1258, 107
 """Cells per CPU-second of training at 16 x 24 x 24 and milliseconds of a step of 16 rows at S = 24,
-as measured with the authors' code in fp32 on one core, the optimiser left out."""
+as measured with the authors' code in fp32 on one core, without the optimiser."""
 
 
 def rows_of(cells: int, seconds: dict[str, float], steps: dict[str, float]) -> list[Row]:
-    """Return a row for each side, with how many times as fast as theirs in fp32 it is."""
+    """Return a row for each side, with its speedup over theirs in fp32."""
     theirs, step = seconds["attn2d fp32"], steps["attn2d fp32"]
     return [
         {
@@ -49,7 +50,7 @@ def rows_of(cells: int, seconds: dict[str, float], steps: dict[str, float]) -> l
 
 
 def compare(conditions: Conditions, folder: Path) -> tuple[list[Row], list[str]]:
-    """Return the rows, and notes on what was compared."""
+    """Return the rows, and notes on the comparison."""
     conditions.begin()
     settings, device = settings_of("pervasive", conditions), torch.device(conditions.device)
     model = make_model(settings, conditions.device)
@@ -87,7 +88,7 @@ def time_steps(
         return run
 
     workloads: dict[str, Workload] = {}
-    # An autocast around all: the cast weights are kept until it ends.
+    # An outer autocast context keeps the cast weights until it ends.
     with torch.autocast(device, torch.bfloat16, enabled=False):
         for precision in precisions(device):
             bf16 = precision == "bf16"
@@ -103,7 +104,7 @@ def time_steps(
 
 
 def measure(conditions: Conditions, folder: Path | None) -> Section:
-    """Measure both; without a folder, or where its code does not load, quote and say so."""
+    """Measure both; without a folder, or if its code cannot be loaded, quote earlier figures."""
     machine = facts(conditions.device)
     quoted = (
         f"Quoted, measured elsewhere with the authors' code in fp32 on one CPU core, without the "
@@ -111,7 +112,7 @@ def measure(conditions: Conditions, folder: Path | None) -> Section:
         "step of 16 rows at S = 24."
     )
     if folder is None:
-        return section(machine, {}, ["No folder was named (--attn2d).", quoted])
+        return section(machine, {}, ["No folder was given (--attn2d).", quoted])
     try:
         rows, notes = run_in_process(compare, conditions, folder.resolve())
     except ImportError as fault:

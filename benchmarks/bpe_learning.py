@@ -1,11 +1,11 @@
-"""Learning BPE: nmtgrid beside `tokenizers` (Hugging Face) and subword-nmt, on the same text.
+"""Learning BPE: nmtgrid against `tokenizers` (Hugging Face) and subword-nmt, on the same text.
 
     python -m benchmarks.bpe_learning --data DATA [DATA ...] --merges 8000 [...] --out FILE
 
-DATA are dataset directories of `nmtgrid preprocess`, of which copies are used: they stay as they
-are. Processor seconds of one thread, in turn, the best of --rounds rounds: from the two training
-files to the merges, in one process; and the whole command, `nmtgrid bpe learn` beside a program
-that trains `tokenizers` and encodes the training files. The merges of subword-nmt, which are to be
+DATA are dataset directories of `nmtgrid preprocess`, which are copied and not modified. Measures
+processor seconds of one thread, interleaved, the best of --rounds rounds: from the two training
+files to the merges, in one process; and the whole command, `nmtgrid bpe learn` against a program
+that trains `tokenizers` and encodes the training files. The merges of subword-nmt, which must be
 the same, are learned once, unless --quick is set. --out stores JSON.
 """
 
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows: list[Row] = []
     for data, merges in zip(options.data, options.merges, strict=True):
         with tempfile.TemporaryDirectory() as folder:
-            # `bpe learn --overwrite` would replace the merges and all units of DATA itself.
+            # `bpe learn --overwrite` would replace the merges and units of DATA.
             copy = shutil.copytree(data, Path(folder) / data.resolve().name)
             rows.append(measure(copy, merges, options.rounds, quick=options.quick))
         print(json.dumps(rows[-1]), flush=True)
@@ -63,10 +63,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
-    """Return the seconds of all programs on a dataset. Exits if two learn different merges."""
+    """Return the seconds of all programs on a dataset. Exits if merges differ that must not."""
     text = directory.read(data)["text"]
     files = [str(data / f"text/train.{text[side]}") for side in ("source_lang", "target_lang")]
-    # `tokenizers` counts the types that there are before the first merge.
+    # For `tokenizers`, the size includes the types before the first merge.
     size = merges + len(_train_tokenizers(files, 1).get_vocab())
     seconds: dict[str, list[float]] = {}
     for _ in range(rounds):
@@ -97,7 +97,7 @@ def measure(data: Path, merges: int, rounds: int, *, quick: bool) -> Row:
 
 
 def encode_with_tokenizers(size: int, files: list[str]) -> None:
-    """Train on the files and encode them: what `bpe learn` does, with `tokenizers`."""
+    """Train `tokenizers` on the files and encode them, as `bpe learn` does."""
     tokenizer = _train_tokenizers(files, size)
     for file in files:
         tokenizer.encode_batch(Path(file).read_text("utf-8").split("\n"))

@@ -2,11 +2,10 @@
 
     python -m benchmarks.cpu_decoding MODEL ... --data DATA [--beams 1 5] [--rounds 3] [--out FILE]
 
-The split `test` of DATA goes from raw text to raw text, in batches as `nmtgrid decode` forms them.
-"fp32, not packed" computes with the weights as they are loaded. All precisions take turns in one
-process; `times` is the median over the rounds of a precision's speed as a multiple of the first
-one's, in target tokens per second of processor time; `same` is how many translations are those of
-"fp32".
+The split `test` of DATA is translated from raw text to raw text, in the batches of `nmtgrid
+decode`. "fp32, not packed" uses the weights as loaded. All precisions are interleaved in one
+process; `times` is the median over rounds of the speedup over the first one, in target tokens per
+second of processor time; `same` is the number of translations identical to those of "fp32".
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ PRECISIONS: dict[str, Precision] = {
 
 
 def translators(folder: Path, beam: int) -> dict[str, Translator]:
-    """Return what is compared, by name."""
+    """Return the compared translators by name."""
     translators = {}
     for name, precision in PRECISIONS.items():
         if precision == "bf16" and "bf16" not in precisions("cpu"):
@@ -51,7 +50,7 @@ def translators(folder: Path, beam: int) -> dict[str, Translator]:
 
 
 def translate(translator: Translator, lines: Sequence[str]) -> tuple[float, list[str]]:
-    """Return the target tokens per second of processor time, end symbols counted, and the text."""
+    """Return target tokens (with end symbols) per second of processor time, and the text."""
     start = time.process_time()
     translations = list(translator.translations(lines))
     seconds = time.process_time() - start
@@ -100,7 +99,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="where to store the figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    find_device("cpu")  # it bounds torch's caches, as in `decode`
+    find_device("cpu")  # limits torch's caches, as in `decode`
     split = Dataset.open(options.data).split("test")
     lines, references = split.raw_source(), split.raw_target()
     report: dict[str, Any] = {**facts("cpu"), "rounds": options.rounds, "rows": []}

@@ -1,7 +1,7 @@
-"""Decoding with every architecture: one step, greedy search and beams, at given lengths.
+"""Decoding with every architecture: one step, greedy search and beam search, at fixed lengths.
 
-Weights are drawn, so searches are told where to end: each translation is as long as its pair's
-other side.
+Weights are random, so the end of each search is forced: a translation is as long as the target side
+of its pair.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from nmtgrid.text.vocabulary import END
 
 BEAM = 5
 _ENDLESS = 100_000
-"""Tokens that no search here writes."""
+"""A number of tokens that no search here reaches."""
 SENTENCES = 6750
-"""Of IWSLT'14's test set."""
+"""Sentences in the test set of IWSLT'14."""
 GPU_TOKENS = 32_000
-"""Source tokens of a batch times the width of the search on a GPU: `decode --batch-tokens`."""
+"""Source tokens of a batch times beam size on a GPU: `decode --batch-tokens`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class EndsAt(StaticConstraint):
-    """The end symbol comes after `lengths` [B] tokens, not before and not later."""
+    """Forces the end symbol after exactly `lengths` [B] tokens."""
 
     lengths: Tensor
 
     def apply(self, log_probabilities: Tensor, step: int | Tensor, sentence: Tensor) -> Tensor:
-        """Return log-probabilities [R, V] of the end symbol alone, or of all else."""
+        """Return log-probabilities [R, V] of only the end symbol, or of all other tokens."""
         is_end = (self.lengths[sentence] <= step)[:, None]
         end = log_probabilities[:, END].clone()
         log_probabilities = log_probabilities.masked_fill(is_end, -math.inf)
@@ -87,9 +87,9 @@ def decoding(
 
 
 def batches_of(lengths: Lengths, beam: int, conditions: Conditions) -> list[Lengths]:
-    """Return a test set's batches as `nmtgrid decode` cuts them; on a CPU 8 pairs of a few.
+    """Return the test-set batches of `nmtgrid decode`; on a CPU, 8 pairs each of a few batches.
 
-    The test set has lengths spread as those of the training pairs of at most 100 tokens.
+    The test set has the length distribution of the training pairs of at most 100 tokens.
     """
     most = GPU_TOKENS if conditions.is_large else TranslationOptions().batch_tokens
     batches = cut(spread_test_set(lengths), most // beam)
@@ -100,19 +100,19 @@ def batches_of(lengths: Lengths, beam: int, conditions: Conditions) -> list[Leng
 
 
 def spread_test_set(lengths: Lengths) -> Lengths:
-    """Return as many pairs as IWSLT'14's test set has, their cells spread as those of all."""
+    """Return as many pairs as in the test set of IWSLT'14, with the same distribution of cells."""
     kept = lengths[(lengths.min(1) > 0) & (lengths.max(1) <= 100)]
     chosen: Lengths = kept[strata((kept + 1).prod(1), SENTENCES)]
     return chosen
 
 
 def cells_of(batches: Sequence[Lengths]) -> int:
-    """Return the cells of all pairs, end symbols counted."""
+    """Return the number of cells of all pairs, including end symbols."""
     return sum(int((pairs + 1).prod(1).sum()) for pairs in batches)
 
 
 def cut(lengths: Lengths, most: int) -> list[Lengths]:
-    """Return the pairs in order of source length, cut where rows x longest exceed `most`."""
+    """Return batches of pairs by source length, in which rows x longest is at most `most`."""
     lengths = lengths[lengths[:, 0].argsort(kind="stable")]
     batches, first = [], 0
     for index, longest in enumerate(lengths[:, 0]):
@@ -131,7 +131,7 @@ def stepping(
 ) -> Workload:
     """Return the workload of one step of greedy search at S = `width`, after 12 steps.
 
-    `graphs` replay it.
+    It is replayed from `graphs`, if given.
     """
     batch = random_batch([(width, 14)] * rows).to(torch.device(conditions.device))
     endless = SearchPlan(min_length=_ENDLESS, max_length_a=_ENDLESS, max_length_b=0.0)
@@ -152,14 +152,14 @@ def stepping(
 
 
 def measure_steps(name: str, conditions: Conditions) -> list[Row]:
-    """Return the milliseconds of an architecture's steps, on CUDA also as graphs."""
+    """Return the milliseconds of an architecture's steps, on CUDA also with CUDA graphs."""
     conditions.begin()
     model = make_model(settings_of(name, conditions), conditions.device).eval()
     counts = (1, 2) if conditions.quick else (1, 16, 512) if conditions.is_large else (1, 16)
     width, steps = 8 if conditions.quick else 24, []
     for rows in counts:
         row: Row = {"architecture": name, "rows": rows}
-        # One autocast around all steps: the cast weights are then kept.
+        # One autocast context around all steps keeps the cast weights.
         with conditions.cast():
             workloads = {"ms per step": stepping(model, rows, width, conditions)}
             device = torch.device(conditions.device)
@@ -172,7 +172,7 @@ def measure_steps(name: str, conditions: Conditions) -> list[Row]:
 
 
 def measure_searches(name: str, conditions: Conditions) -> list[Row]:
-    """Return the rates of an architecture's searches."""
+    """Return the speeds of an architecture's searches."""
     conditions.begin()
     lengths, _ = training_lengths(conditions.lengths)
     memory = Memory(conditions.device)

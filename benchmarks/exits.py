@@ -1,13 +1,14 @@
-"""Greedy decoding with early exits against the same Transformer run to the end.
+"""Greedy decoding with early exits against the same Transformer with all blocks.
 
     python -m benchmarks.exits [--sizes 256 128] [--norm pre] [--threads 1] [--runs 5] [--out FILE]
 
-64 random sentences of 25 tokens are translated into 25 tokens, the end symbol forced after them.
-Exits are given, so nothing is decided: what is timed is what leaving early saves. Their mean is
-2.0. They are drawn anew for each token, from a geometric distribution cut at 6 blocks
-("geometric"), from 1 + a binomial one ("binomial"), or evenly from 1, 2 and 3 ("three"); or they
-are 2 for all ("fixed"). The longer the tail, the more blocks run for a few rows, which costs their
-weights' way from memory. The sides run in turn in one process, the best of several runs counting.
+64 random sentences of 25 tokens are translated into 25 tokens, followed by a forced end symbol.
+Exits are given, so that only the savings of exiting early are measured, not the cost of decisions.
+Their mean is 2.0. They are sampled for each token from a geometric distribution truncated at 6
+blocks ("geometric"), from 1 + a binomial distribution ("binomial"), or uniformly from 1, 2 and 3
+("three"); or all are 2 ("fixed"). The longer the tail, the more blocks run for a few rows only, at
+the cost of loading their weights from memory. The variants are interleaved in one process; the best
+of several runs counts.
 
 `whole` is the ratio of seconds of the whole search, `steps` that without the encoder.
 """
@@ -33,12 +34,12 @@ from nmtgrid.text.vocabulary import END
 
 BLOCKS, SENTENCES, LENGTH, TYPES = 6, 64, 25, 8000
 WIDTHS = {256: 1024, 128: 256}
-"""Feed-forward features for each size."""
+"""Feed-forward size by model size."""
 MEAN = 2.0
 
 
 def make_model(size: int, norm: str, exits: str) -> TranslationModel:
-    """Return a Transformer of 6+6 blocks with drawn weights."""
+    """Return a Transformer of 6+6 blocks with random weights."""
     torch.manual_seed(1)
     settings = {"size": size, "feed_forward_size": WIDTHS[size], "heads": 4, "norm": norm}
     model = zoo.build(
@@ -49,7 +50,7 @@ def make_model(size: int, norm: str, exits: str) -> TranslationModel:
 
 
 def geometric(mean: float) -> Tensor:
-    """Return [N], a geometric distribution over 1 .. N whose mean is `mean`."""
+    """Return the probabilities [N] of a geometric distribution over 1 .. N with this mean."""
     exits = torch.arange(1, BLOCKS + 1, dtype=torch.float64)
     low, high = 1e-6, 1.0
     for _ in range(60):
@@ -61,7 +62,7 @@ def geometric(mean: float) -> Tensor:
 
 
 def binomial(mean: float) -> Tensor:
-    """Return [N], one more than the successes of N - 1 trials, `mean` in the mean."""
+    """Return the probabilities [N] of 1 + a binomial variable of N - 1 trials, with this mean."""
     trials, chance = BLOCKS - 1, (mean - 1) / (BLOCKS - 1)
     shares = [
         math.comb(trials, n) * chance**n * (1 - chance) ** (trials - n) for n in range(BLOCKS)
@@ -75,11 +76,11 @@ KINDS = {
     "three": torch.tensor([1.0, 1.0, 1.0]),
     "fixed": torch.tensor([0.0, 1.0]),
 }
-"""How often each exit is taken, not normalised."""
+"""Unnormalised frequencies of the exits."""
 
 
 def draw_exits(kind: str) -> Tensor:
-    """Return exits [64, 26] of a mean near 2."""
+    """Return exits [64, 26] with a mean near 2."""
     draw = torch.Generator().manual_seed(1)
     count = SENTENCES * (LENGTH + 1)
     drawn = torch.multinomial(KINDS[kind], count, True, generator=draw) + 1

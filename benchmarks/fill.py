@@ -1,11 +1,11 @@
-"""What padding costs an update on a CPU: batches of equal work and different fills.
+"""Cost of padding in an update on a CPU: batches of equal work with different fill ratios.
 
     python -m benchmarks.fill [--rounds 5] [--out benchmarks/results/fill.json]
 
-Sentences are as long on one side as on the other, and their cells (with a Transformer their tokens)
-add up to nearly the same in all batches; the fill is the share of these in a batch's rectangle.
-For grids the convolution of similar sentences together is compared with one of the whole rectangle,
-in turn in one process.
+Sentences have the same length on both sides, and all batches have nearly the same number of cells
+(for a Transformer: tokens); the fill is their share of the padded batch. For grids, convolving
+groups of similar sentences is compared with convolving the whole padded batch, interleaved in one
+process.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from nmtgrid.layers.kernels import grid_conv
 
 FILLS = (0.55, 0.8, 0.95)
 SENTENCES, LENGTH = {"pervasive": 12, "transformer": 40}, 20
-"""In a batch, by architecture, and the length that each would have if all were alike."""
+"""Sentences of a batch by architecture, and their length if all had the same."""
 
 
 def lengths(fill: float, count: int, power: int) -> list[int]:
-    """Return lengths whose powers are spread evenly, their mean being `fill` of the largest."""
+    """Return lengths with evenly spaced powers, whose mean is `fill` times the largest."""
     spread = 1.0 / fill - 1.0
     sizes = np.linspace(1.0 - spread, 1.0 + spread, count) * LENGTH**power
     return [max(1, int(size)) for size in np.rint(sizes ** (1.0 / power))]
@@ -51,7 +51,7 @@ def measure_architecture(name: str, conditions: Conditions, rounds: int) -> list
         update = stepper.workload([batches[fill]])
         workloads[f"{fill} after"] = update
         if is_grid:
-            # The grids of a batch are convolved together, padding and all.
+            # Convolve all grids of a batch together, including padding.
             whole = mock.patch.object(grid_conv, "CALL_ELEMENTS", 2**62)
             workloads[f"{fill} before"] = whole(update)
     seconds = conditions.clock(rounds).best(workloads)
@@ -88,7 +88,7 @@ def main() -> None:
     """Measure, print, and store as JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="small models, to see that it runs")
+    parser.add_argument("--quick", action="store_true", help="small models, to test that it runs")
     parser.add_argument("--out", type=Path, help="JSON file")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,14 +1,14 @@
-"""The protocol for the first GPU: one command, bounded in time, stored after each step.
+"""The protocol for validating a GPU: one command, limited in time, stored after each step.
 
     python -m benchmarks --first-gpu [--minutes 40] [--device cuda] [--out DIR]
 
-The steps that tell most come first, so that those of `--minutes 15` are worth a short loan.
-Each step runs in a process of its own, which ends when the step's minutes or those of the whole
-are over; its figures are stored at once. The command may be killed at any time, and the step ends
-with it; run again, it goes on with the steps that are not `done`. DIR/first-gpu.json has, for each
-step, its state (`done`, `failed`, `out of time` or `cut off`), seconds, figures, what was expected
-before any GPU had been seen, and the end of the output of a step that was not done. The figures of
-a step that was cut off are in DIR/first-gpu/STEP/figures.json. See docs/gpu.md.
+The most informative steps come first, so that `--minutes 15` suffices for them. Each step runs in
+a separate process, which is killed when the time of the step or of the whole is over; its figures
+are stored immediately. The command may be killed at any time, and the step ends with it; run again,
+it continues with the steps that are not `done`. DIR/first-gpu.json has, for each step, its state
+(`done`, `failed`, `out of time` or `cut off`), seconds, figures, the result expected before any
+measurement on a GPU, and the end of the output if it was not done. The figures of a step that was
+cut off are in DIR/first-gpu/STEP/figures.json. See docs/gpu.md.
 """
 
 from __future__ import annotations
@@ -49,15 +49,15 @@ STEPS = (
     steps.Step("memory", 3, steps.memory, "micro-batches are halved and the update goes on"),
     steps.Step("processes", 3, steps.processes, "two GPUs: losses of one process to 1e-5"),
 )
-"""In the order in which they are worth most, should time run out: the first four in 15 minutes."""
+"""Most informative first, in case time runs out; the first four take 15 minutes."""
 _SHOWN = 4000
-"""Characters of a failed step's output that are kept."""
+"""Number of characters of a failed step's output to store."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Run the steps that are not done yet; return the exit code, 1 where one was not done."""
+    """Run the steps that are not done; return the exit code, 1 if any is still not done."""
     if options.device == "cuda" and not torch.cuda.is_available():
-        sys.exit("torch finds no CUDA device on this machine: the first GPU has still to come.")
+        sys.exit("torch finds no CUDA device on this machine.")
     conditions = Conditions(options.device, "bf16", quick=options.device == "cpu" or options.quick)
     path = options.out / "first-gpu.json"
     make_folder(options.out)
@@ -69,7 +69,7 @@ def run(options: argparse.Namespace) -> int:
             continue
         left = deadline - time.monotonic()
         if left <= 0:
-            print(f"{step.name}: not begun, {options.minutes:g} minutes are over", flush=True)
+            print(f"{step.name}: not started, {options.minutes:g} minutes are over", flush=True)
             continue
         record["steps"][step.name] = {"state": "cut off", "expected": step.expected}
         write_json(path, record)
@@ -82,7 +82,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def run_step(step: steps.Step, conditions: Conditions, folder: Path, seconds: float) -> Any:
-    """Run a step in a process of its own, for so many seconds at most; return what it found."""
+    """Run a step in a separate process, for at most `seconds`; return its record."""
     work = folder / "first-gpu" / step.name
     work.mkdir(parents=True, exist_ok=True)
     figures, output = work / "figures.json", work / "output.txt"
@@ -104,7 +104,7 @@ def run_step(step: steps.Step, conditions: Conditions, folder: Path, seconds: fl
             process.communicate()
     result: dict[str, Any] = {"state": state, "seconds": round(time.monotonic() - began, 1)}
     result["expected"] = step.expected
-    # Also those that a step had when its time was over.
+    # Also the figures so far of a step that ran out of time.
     result["figures"] = json.loads(figures.read_text()) if figures.exists() else {}
     if state != "done":
         result["output"] = output.read_text(errors="replace")[-_SHOWN:]
@@ -112,7 +112,7 @@ def run_step(step: steps.Step, conditions: Conditions, folder: Path, seconds: fl
 
 
 def _kill(process: int) -> None:
-    """Kill a process and all that it started, in whichever session."""
+    """Kill a process and its descendants, in any session."""
     with contextlib.suppress(ProcessLookupError):
         # Stopped first, so that it starts nothing more.
         os.kill(process, signal.SIGSTOP)
@@ -133,7 +133,7 @@ def _end_with_the_command() -> None:
 
 
 def _read(path: Path, conditions: Conditions) -> dict[str, Any]:
-    """Return what is stored, of the same machine and versions, or a new record."""
+    """Return the stored record of the same machine and versions, or a new one."""
     new: dict[str, Any] = {"facts": facts(conditions.device), "steps": {}}
     new["facts"] |= {"device": conditions.device, "quick": conditions.quick}
     if not path.exists():
@@ -145,7 +145,7 @@ def _read(path: Path, conditions: Conditions) -> dict[str, Any]:
     ]  # fmt: skip
     if changed:
         sys.exit(
-            f"{path} is of other conditions ({', '.join(changed)}): name another folder by --out."
+            f"{path} was made under other conditions ({', '.join(changed)}): set another --out."
         )
     return old
 

@@ -1,7 +1,7 @@
-"""The steps of the protocol for the first GPU (first_gpu.py), each run in a process of its own.
+"""The steps of the protocol for validating a GPU (first_gpu.py), each run in a separate process.
 
-A step writes its figures into `figures.json` of its folder whenever it has more of them. On a CPU,
-and with `quick` conditions, all of them do the same on small models.
+A step updates `figures.json` in its folder whenever it has new figures. On a CPU, and with `quick`
+conditions, all steps use small models.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ TRITON_TESTS = tuple(
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A step: the most `minutes` that it may take, and what is `expected` of it."""
+    """A step with its time limit in `minutes` and the `expected` result."""
 
     name: str
     minutes: float
@@ -63,12 +63,12 @@ class Step:
 
 
 def keep(folder: Path, figures: Row) -> None:
-    """Store the figures that a step has so far."""
+    """Store the figures of a step so far."""
     write_json(folder / "figures.json", nan_to_none(figures))
 
 
 def environment(conditions: Conditions, folder: Path) -> None:
-    """Versions, the GPU, the C compiler, and whether Triton works."""
+    """Record versions, the GPU, the C compiler, and whether Triton works."""
     figures: Row = {"torch": torch.__version__, "cuda": torch.version.cuda}
     figures["compiler"] = next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)
     with contextlib.suppress(ImportError):
@@ -87,7 +87,7 @@ def environment(conditions: Conditions, folder: Path) -> None:
 
 
 def tests(conditions: Conditions, folder: Path) -> None:
-    """The tests that need a GPU, and those of what it computes."""
+    """Run the tests that need a GPU, and those of the Triton kernels and CUDA graphs."""
     chosen = [["-m", "gpu", "tests"], [*TRITON_TESTS]]
     if conditions.quick:
         chosen = [["--version"]]
@@ -106,7 +106,7 @@ def tests(conditions: Conditions, folder: Path) -> None:
 
 @contextlib.contextmanager
 def _warned_of_waits(device: str) -> Iterator[list[warnings.WarningMessage]]:
-    """Yield the list that grows by a warning for each wait of the host."""
+    """Yield a list to which each synchronisation of the host adds a warning."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         if device == "cuda":
@@ -119,7 +119,7 @@ def _warned_of_waits(device: str) -> Iterator[list[warnings.WarningMessage]]:
 
 
 def waits(conditions: Conditions, folder: Path) -> None:
-    """Waits of the host for each of three updates, by the line that waited."""
+    """Count synchronisations of the host in three updates, and list the lines that cause them."""
     figures: Row = {}
     preset = "toy" if conditions.quick else "iwslt14-de-en"
     for arch, objective, changes in (
@@ -140,7 +140,7 @@ def waits(conditions: Conditions, folder: Path) -> None:
 
 
 def convolutions(conditions: Conditions, folder: Path) -> None:
-    """The grid convolution with one to three strips, and the library's beside it."""
+    """Time the grid convolution with one to three strips, and the library's convolution."""
     clock, sentences = conditions.clock(2), 2 if conditions.quick else 284
     figures: Row = {"rows": []}
     if conditions.device == "cuda":
@@ -171,9 +171,9 @@ def convolutions(conditions: Conditions, folder: Path) -> None:
 
 
 def update(conditions: Conditions, folder: Path) -> None:
-    """Updates of the preset on true lengths: seconds, tokens, kernels, how busy the GPU is, memory.
+    """Time updates of the preset on true lengths: seconds, tokens, kernels, GPU load, memory.
 
-    What is reserved is told after the first pass over the batches and after the last one.
+    Reserved memory is recorded after the first pass over the batches and after the last one.
     """
     figures: Row = {}
     count = 1 if conditions.quick else 20
@@ -204,7 +204,7 @@ def update(conditions: Conditions, folder: Path) -> None:
 
 
 def _memory(conditions: Conditions) -> Row:
-    """Return the memory that torch has reserved, and the most that was allocated at one time."""
+    """Return the memory that torch has reserved, and the peak of allocated memory."""
     if conditions.device != "cuda":
         return {}
     sizes = torch.cuda.memory_reserved(), torch.cuda.max_memory_allocated()
@@ -216,12 +216,12 @@ def _command(*words: object) -> list[str]:
 
 
 def run(words: list[str]) -> None:
-    """Run a command, which must succeed."""
+    """Run a command. Raises CalledProcessError if it fails."""
     subprocess.run(words, check=True)
 
 
 def _training_options(conditions: Conditions, folder: Path, updates: int) -> list[object]:
-    """Return the words of a training of so many updates on a toy dataset, made if need be."""
+    """Return the words of a training command on a toy dataset, which is made if missing."""
     data = folder / "data"
     if not data.exists():
         run(_command("preprocess", "--toy", 60 if conditions.quick else 4000, "--out", data))
@@ -242,7 +242,7 @@ def _losses(model: Path) -> list[Any]:
 
 
 def training(conditions: Conditions, folder: Path) -> None:
-    """A training that is ended by a signal and resumed, beside one that was left alone."""
+    """Compare a training that a signal interrupts and that resumes with an uninterrupted one."""
     updates = 4 if conditions.quick else 400
     common = _training_options(conditions, folder, updates)
     figures: Row = {}
@@ -268,7 +268,7 @@ def training(conditions: Conditions, folder: Path) -> None:
 
 
 def decoding(conditions: Conditions, folder: Path) -> None:
-    """Searches with and without recordings: seconds, ms a step, and in fp32 equal tokens."""
+    """Time searches with and without CUDA graphs, and check that tokens are equal in fp32."""
     figures: Row = {"rows": []}
     quick = conditions.quick
     lengths, _ = training_lengths(conditions.lengths)
@@ -276,7 +276,7 @@ def decoding(conditions: Conditions, folder: Path) -> None:
     pairs = pairs[:: max(1, len(pairs) // (4 if quick else 2000))]
     pairs = pairs[pairs[:, 0].argsort(kind="stable")]
     batches = [pairs[first : first + 64] for first in range(0, len(pairs), 64)]
-    # Each batch takes as many steps as its longest translation has tokens, the end symbol counted.
+    # A batch takes as many steps as its longest translation has tokens, including the end symbol.
     steps = sum(int(pairs[:, 1].max()) + 1 for pairs in batches)
     for arch in ("pervasive", "transformer"):
         model = make_model(settings_of(arch, conditions), conditions.device).eval()
@@ -295,7 +295,7 @@ def decoding(conditions: Conditions, folder: Path) -> None:
 
 
 def _are_equal(model: Any, conditions: Conditions) -> bool:
-    """Return whether recorded and eager searches in fp32 write the same tokens."""
+    """Return whether searches with CUDA graphs and eager ones in fp32 yield the same tokens."""
     device = torch.device(conditions.device)
     graphs = Graphs(Recorder(device)) if device.type == "cuda" else None
     batch = random_batch([(9, 5), (4, 4), (12, 9)]).to(device)
@@ -308,7 +308,7 @@ def _are_equal(model: Any, conditions: Conditions) -> bool:
 
 
 def memory(conditions: Conditions, folder: Path) -> None:
-    """Batches that grow until memory runs out: the update is halved and goes on."""
+    """Grow the batch until memory runs out and the update is split into micro-batches."""
     settings = settings_of("pervasive", conditions)
     updater = make_updater(make_model(settings, conditions.device), settings, conditions)
     figures: Row = {"rows": []}
@@ -327,9 +327,9 @@ def memory(conditions: Conditions, folder: Path) -> None:
 
 
 def processes(conditions: Conditions, folder: Path) -> None:
-    """Two processes against one: on two GPUs over NCCL, on a CPU over gloo."""
+    """Compare two processes with one: on two GPUs over NCCL, on a CPU over gloo."""
     if conditions.device == "cuda" and torch.cuda.device_count() < 2:
-        keep(folder, {"skipped": "there is one GPU alone"})
+        keep(folder, {"skipped": "there is only one GPU"})
         return
     figures: Row = {}
     options = [*_training_options(conditions, folder, 4 if conditions.quick else 50),
@@ -337,7 +337,7 @@ def processes(conditions: Conditions, folder: Path) -> None:
     for name in ("dropout", "embedding_dropout", "output_dropout"):
         options += ["--set", f"model.{name}=0"]  # processes draw their own masks
     if conditions.quick:
-        # Batches so small that there are several for each process.
+        # Small batches, so that each process has several.
         options += ["--set", "batches.max_tokens=100"]
     losses: dict[str, dict[int, float]] = {}
     for name, more in (

@@ -1,7 +1,7 @@
-"""Where the time of an update goes, and what compiling a layer gains.
+"""Profile of an update, and the speedup from compiling a layer.
 
-`profile` lists the operators of one update of the base model by their own time; `compiled` times
-one feed-forward and one convolutional layer with their residual sums, eager and compiled.
+`profile` lists the operators of one update of the base model by self time; `compiled` times one
+feed-forward and one convolutional layer with their residual sums, eager and compiled.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from nmtgrid.layers.kernels.layout import GridLayout
 from nmtgrid.models.pervasive.model import PervasiveAttention
 
 SHOWN = 14
-"""Operators in the table."""
+"""Number of operators in the table."""
 
 
 def profile_update(conditions: Conditions) -> list[Row]:
-    """Return the operators that take most of an update."""
+    """Return the operators that take the most time in an update."""
     conditions.begin()
     settings = settings_of("pervasive", conditions)
     updater = make_updater(make_model(settings, conditions.device), settings, conditions)
@@ -48,7 +48,7 @@ def profile_update(conditions: Conditions) -> list[Row]:
 
 
 def busiest(events: Any, device: str) -> list[Row]:
-    """Return the operators with the most time of their own, and the share of each."""
+    """Return the operators with the most self time, and their shares."""
     name = "self_device_time_total" if device == "cuda" else "self_cpu_time_total"
     times = [(float(getattr(event, name)), event.key, event.count) for event in events]
     total = sum(spent for spent, _, _ in times)
@@ -59,7 +59,7 @@ def busiest(events: Any, device: str) -> list[Row]:
 
 
 def layers(conditions: Conditions) -> dict[str, tuple[Callable[[Tensor], Tensor], Tensor]]:
-    """Return one layer of each kind with its residual sum, and what goes into it."""
+    """Return one layer of each kind with its residual sum, and its input."""
     settings = settings_of("pervasive", conditions)
     model = make_model(settings, conditions.device).train()
     assert isinstance(model, PervasiveAttention)
@@ -79,7 +79,7 @@ def layers(conditions: Conditions) -> dict[str, tuple[Callable[[Tensor], Tensor]
 
 
 def both_ways(run: Callable[[Tensor], Tensor], x: Tensor, conditions: Conditions) -> Workload:
-    """Return the workload of a layer forward and backward."""
+    """Return the workload of a forward and backward pass of a layer."""
 
     def workload() -> None:
         with conditions.cast():
@@ -90,7 +90,7 @@ def both_ways(run: Callable[[Tensor], Tensor], x: Tensor, conditions: Conditions
 
 
 def compare_forms(conditions: Conditions) -> list[Row]:
-    """Return the milliseconds of each layer, eager and compiled for any number of cells."""
+    """Return the milliseconds of each layer, eager and compiled with dynamic shapes."""
     conditions.begin()
     rows: list[Row] = []
     for name, (run, x) in layers(conditions).items():
@@ -100,7 +100,7 @@ def compare_forms(conditions: Conditions) -> list[Row]:
         began = time.perf_counter()
         try:
             workloads["compiled"]()
-        except Exception as fault:  # without a compiler on the machine, say so and go on
+        except Exception as fault:  # without a C++ compiler, report that and continue
             rows.append({"layer": name, "fault": str(fault).strip().splitlines()[0]})
             continue
         first = time.perf_counter() - began

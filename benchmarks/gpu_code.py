@@ -1,11 +1,11 @@
-"""What the Triton kernels become on a GPU, and the time of an update on paper: no GPU is needed.
+"""Machine code of the Triton kernels, and a roofline of an update: no GPU is needed.
 
     python -m benchmarks.gpu_code [--lengths FILE] [--out benchmarks/results/gpu-code.json]
 
-compiles every kernel at its default tile ahead of time for compute capabilities 8.0 and 9.0,
-counts registers, spills and machine instructions (Triton brings the tools), and from them computes
-a roofline of one update of Pervasive Attention, N=14, d=256, 11x11. Nothing here is measured on a
-GPU: the assumptions are in the notes of the result.
+compiles every kernel with its default tile ahead of time for compute capabilities 8.0 and 9.0,
+counts registers, spills and machine instructions (with the tools that Triton includes), and
+computes from them a roofline of one update of Pervasive Attention, N=14, d=256, 11x11. Nothing here
+is measured on a GPU: the assumptions are in the notes of the result.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from benchmarks.whole_run import epoch_of
 
 CAPABILITIES = (80, 90)
 SIZE, WIDE, DEPTH, ROWS, COLUMNS = 256, 1024, 14, 6, 11
-"""Of the preset `iwslt14-de-en`; of 11 x 11 taps 6 rows are live."""
+"""Sizes of the preset `iwslt14-de-en`; 6 rows of the 11 x 11 filter are not masked."""
 BYTES = 2
-"""Of a bfloat16."""
+"""Bytes per bfloat16."""
 GPUS = {"H100": (989e12, 67e12, 3.35e12), "H200": (989e12, 67e12, 4.8e12)}
-"""Peak bf16 and fp32 operations, and bytes, a second."""
+"""Peak bf16 and fp32 operations per second, and bytes per second."""
 GEMM_SHARE, BANDWIDTH_SHARE = 0.6, 0.75
-"""Of the peaks, reached by products and by passes over memory: assumed."""
+"""Shares of the peaks that matrix products and passes over memory reach: assumed."""
 FORMER_SHARE = 264 / 4 / 286
-"""Of the fp32 peak, left by the loads of the convolution with one strip of 16 positions."""
+"""Share of the fp32 peak that loads leave to the convolution with one strip of 16 positions."""
 GRADIENT_MS = 2.9
-"""Of the convolution's weight gradient on an H100 for 100,000 cells: estimated, not compiled."""
+"""Time of the convolution's weight gradient on an H100 for 100,000 cells: estimated."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Kernel:
-    """A Triton kernel as it is launched: types of arguments, constants, options."""
+    """A Triton kernel with its launch signature: argument types, constants, options."""
 
     name: str
     function: Any
@@ -53,20 +53,20 @@ class Kernel:
 
 @dataclasses.dataclass(frozen=True)
 class Compiled:
-    """What the compiler made of a kernel for one GPU."""
+    """A kernel compiled for one GPU."""
 
     ptx: str
     registers: int
     spilled: int
-    """Bytes of stack and local memory of a thread."""
+    """Bytes of stack and local memory per thread."""
     shared: int
-    """Bytes of a program."""
+    """Bytes of shared memory per program."""
     instructions: Counter[str]
     """Machine instructions by name and width: `FFMA`, `LDG.128`, ..."""
 
 
 def kernels(kind: str = "bf16") -> list[Kernel]:
-    """Return every kernel of nmtgrid at its default tile, for the preset's sizes in a type."""
+    """Return all kernels of nmtgrid with default tiles, for the preset's sizes and a dtype."""
     features = f"*{kind}"
     return [*_convolutions(features), *_passes(features)]
 
@@ -144,7 +144,7 @@ def _passes(features: str) -> list[Kernel]:
 
 
 def _tile(tile: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the constants of a tile, and its number of warps as an option."""
+    """Split a tile into constants and the option `num_warps`."""
     return (
         {name: size for name, size in tile.items() if name != "num_warps"},
         {"num_warps": tile["num_warps"]},
@@ -152,14 +152,14 @@ def _tile(tile: dict[str, int]) -> tuple[dict[str, int], dict[str, int]]:
 
 
 def compile_ahead(kernel: Kernel, capability: int) -> Compiled:
-    """Compile a kernel for a GPU that need not be there."""
+    """Compile a kernel for a compute capability; no GPU is needed."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
     signature = {**kernel.types, **dict.fromkeys(kernel.constants, "constexpr")}
-    # As tensors of torch are: their addresses are multiples of 16, and so are elements of 256
-    # features, which Triton looks at unless told not to.
+    # At run time, Triton specialises on divisibility by 16: addresses of torch tensors are
+    # multiples of 16, and so are element counts with 256 features.
     multiples = [
         number for number, (name, kind) in enumerate(kernel.types.items())
         if kind.startswith("*")
@@ -201,10 +201,10 @@ def count_instructions(text: str) -> Counter[str]:
 
 
 def convolution_share(counts: Counter[str]) -> float:
-    """Return the share of the fp32 peak that loads of the convolution leave, at most 1.
+    """Return the share of the fp32 peak that the convolution's loads allow, at most 1.
 
-    A multiprocessor does 4 FFMA of a warp in a cycle, and its L1 cache gives a warp 128 bytes in
-    a cycle, shared memory included, so that a load of 16 bytes for each of 32 threads takes 4.
+    A multiprocessor issues 4 warp-wide FFMA per cycle, and its L1 cache (with shared memory)
+    delivers 128 bytes per cycle, so that loading 16 bytes for each of 32 threads takes 4 cycles.
     """
     products = counts["FFMA"] / 4
     loads = sum(
@@ -216,7 +216,7 @@ def convolution_share(counts: Counter[str]) -> float:
 
 
 def computed_cells(lengths: Lengths, positions: int) -> float:
-    """Return the cells that programs of so many positions compute for each valid one."""
+    """Return the computed cells per valid cell for programs of `positions` source positions."""
     source, target = lengths[:, 0] + 1, lengths[:, 1] + 1
     strips = -(-source // positions) * positions
     return float((strips * target).sum() / (source * target).sum())
@@ -224,44 +224,44 @@ def computed_cells(lengths: Lengths, positions: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Passes:
-    """The passes over memory around products and convolutions, in grids of a block's features.
+    """Memory traffic per block outside products and convolutions, in grids.
 
-    A grid is 256 bf16 features a cell, read or written.
+    A grid is 256 bf16 features per cell, read or written once.
     """
 
     name: str
     residual: int
-    """Of the two sums of a block and their dropout, both ways."""
+    """For the two residual sums of a block and their dropout, forward and backward."""
     cumulative: int
-    """Of the sum of the blocks' states, both ways."""
+    """For the sum of the blocks' states, forward and backward."""
     gradients: int
-    """Of sums of the gradients of what several layers read."""
+    """For sums of gradients of tensors that several layers read."""
     biases: int
-    """Of the gradients of biases, where a pass of its own reads them."""
+    """For the gradients of biases, if computed in a separate pass."""
 
 
 PASSES = (
-    # Each residual sum reads two grids and writes one, both ways. A float32 counts twice: the sum
-    # of states is read and written, and its gradient was converted for each state.
+    # Each residual sum reads two grids and writes one, in both directions. A float32 grid counts
+    # twice: the sum of states is read and written, and its gradient was converted for each state.
     Passes("one strip, separate passes", 12, 5 + 6, 6, 6),
     Passes("two strips, rectifier and bias together", 12, 5 + 3, 6, 2),
-    # Backward one residual sum reads the gradients of two readers and one of three. Of 15 states 4
-    # are added in a pass: 15 are read, and the sum three times written and read.
+    # Backward, one residual sum reads the gradients of two readers and one those of three. A pass
+    # adds 4 of 15 states: 15 are read, and the sum is written and read three times.
     Passes("as they are", 6 + 4 + 5, 2, 0, 2),
 )
 
 
 def roofline(gpu: str, cells: float, share: float, around: Passes) -> Row:
-    """Return the milliseconds of one update of so many valid cells, part by part.
+    """Return the milliseconds of one update of `cells` valid cells, by part.
 
-    `share` is what the convolution reaches of the fp32 peak on valid cells.
+    `share` is the share of the fp32 peak that the convolution reaches on valid cells.
     """
     bf16, fp32, memory = GPUS[gpu]
     passes = 1000 * cells * DEPTH / (memory * BANDWIDTH_SHARE)
     products = 0.0
     for inputs, outputs in ((SIZE, SIZE), (SIZE, WIDE), (WIDE, SIZE)):
         work = 1000 * cells * DEPTH * 2 * inputs * outputs / (bf16 * GEMM_SHARE)
-        # Forward, and for the gradients of the input and the weight.
+        # Forward, and the gradients of input and weight.
         products += 3 * max(work, passes * BYTES * (inputs + outputs))
     grid = BYTES * SIZE * passes
     both_ways = 2 * 1000 * cells * DEPTH * 2 * ROWS * COLUMNS * SIZE

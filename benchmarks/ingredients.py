@@ -1,13 +1,13 @@
-"""What each ingredient of training costs: target tokens per second of processor time.
+"""Cost of each training technique: target tokens per second of processor time.
 
     python -m benchmarks.ingredients --data DATA [--archs pervasive transformer] [--rounds 7]
         [--updates 25] [--preset multi30k] [--out FILE]
 
-Each system is a run of `nmtgrid train` on DATA with one setting changed, by the trainer that the
-command uses (reading, BPE-dropout, update and running average included; no validation). All runs
-of an architecture take turns in one process: `updates` updates of one, then of the next, on the
-same batches (BPE-dropout forms its own, as it changes the lengths). `times` is the median over the
-rounds of a run's tokens per second as a multiple of those of "plain": AdamW and nothing else.
+Each system trains on DATA with one setting changed, using the trainer of `nmtgrid train`
+(including reading, BPE-dropout, updates and running averages; without validation). All runs of an
+architecture are interleaved in one process: `updates` updates of one, then of the next, on the same
+batches (except BPE-dropout, which changes the lengths). `times` is the median over rounds of a
+run's tokens per second as a multiple of those of "plain", which is AdamW only.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ INGREDIENTS: dict[str, tuple[str, ...]] = {
     "R-Drop": ("training.r_drop=1",),
     "no label smoothing": ("objective.label_smoothing=0",),
 }
-"""Name -> settings beside the preset's."""
+"""Name -> settings that override the preset's."""
 
 
 def begin(
     data: Path, arch: str, preset: str, changes: tuple[str, ...], folder: Path, updates: int
 ) -> Iterator[Event]:
-    """Return the events of a run that reports every `updates` updates and never validates."""
+    """Return the events of a run that reports every `updates` updates, without validation."""
     always = (
         "training.optimiser=adamw", "training.ema_decay=0", "training.clock=processor",
         f"training.log_updates={updates}",
@@ -59,7 +59,7 @@ def begin(
 
 
 def report_of(events: Iterator[Event]) -> Updated:
-    """Go on to the next report of a run."""
+    """Advance a run to its next report; return that."""
     return next(event for event in events if isinstance(event, Updated))
 
 
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--archs", nargs="+", default=["pervasive", "transformer"])
     parser.add_argument("--preset", default="multi30k")
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--updates", type=int, default=25, help="of a round")
+    parser.add_argument("--updates", type=int, default=25, help="updates per round")
     parser.add_argument("--out", type=Path, help="where to store the figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,7 +1,7 @@
 """Each fast kernel against its naive form.
 
-Ratios above 1 say how much faster the fast form is. Beside the grid convolution stands the
-library's own, of the live taps alone. On CUDA the tiles of the Triton kernels are swept as well.
+A ratio is the speedup of the fast form. The grid convolution is also compared with the library's
+convolution restricted to unmasked taps. On CUDA, the tiles of the Triton kernels are swept as well.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ def learning(forward: Callable[[], Tensor], leaves: list[Tensor], outer: Tensor)
 
 
 def lay_out(device: torch.device, sentences: int) -> GridLayout:
-    """Return a layout of sentences of 20 to 24 tokens, as buckets of both lengths hold them."""
+    """Return a layout of sentences of 20 to 24 tokens, as in a bucket of similar lengths."""
     lengths = torch.randint(20, 25, (2, sentences), generator=torch.Generator().manual_seed(1))
     return GridLayout.make(lengths[0].to(device), lengths[1].to(device))
 
 
 def naive_convolution(x: Tensor, weight: Tensor, is_cell: Tensor) -> Tensor:
-    """Convolve [B, D, T, S] with the whole k x k filter masked, as one would write it first."""
+    """Convolve [B, D, T, S] with the whole masked k x k filter: the straightforward form."""
     live = torch.ones_like(weight)
     live[KERNEL // 2 + 1 :] = 0
     taps = (weight * live).permute(2, 0, 1).unsqueeze(1).to(x.dtype)
@@ -48,7 +48,7 @@ def naive_convolution(x: Tensor, weight: Tensor, is_cell: Tensor) -> Tensor:
 
 
 def convolution(clock: Clock, name: str, sentences: int) -> Iterator[Row]:
-    """The grid convolution, flat and live taps only, against padded, masked and NCHW."""
+    """Time the grid convolution (flat, unmasked taps only) against the padded, masked NCHW form."""
     layout = lay_out(clock.device, sentences)
     is_cell = layout.pad(torch.ones_like(layout.cells)[:, None])[..., 0].bool()[:, None]
     weight = torch.randn(KERNEL, KERNEL, SIZE, device=clock.device)
@@ -72,7 +72,7 @@ def convolution(clock: Clock, name: str, sentences: int) -> Iterator[Row]:
 
 
 def library_convolution(clock: Clock, name: str, sentences: int, order: torch.memory_format) -> Row:
-    """The library's depthwise convolution of live taps alone, S = T = 24, in one memory order."""
+    """Time the library's depthwise convolution of the unmasked taps, S = T = 24."""
     rows = KERNEL // 2 + 1
     x = torch.randn(sentences, SIZE, 24 + rows - 1, 24, device=clock.device).to(DTYPES[name])
     x = x.contiguous(memory_format=order).requires_grad_()
@@ -94,14 +94,14 @@ def library_convolution(clock: Clock, name: str, sentences: int, order: torch.me
 
 
 def compare(case: str, dtype: str, seconds: dict[str, float], key: str, work: float) -> Row:
-    """Return one row of times, their ratio, and the rate for `work` in GFLOP."""
+    """Return a row with both times, their ratio, and the GFLOP/s for `work` in GFLOP."""
     ours, naive = seconds[key], seconds[f"{key} naive"]
     row = {"case": case, "dtype": dtype, "ms": ours * 1e3, "naive_ms": naive * 1e3}
     return {**row, "ratio": naive / ours, **({"gflops": work / ours} if work else {})}
 
 
 def loss(clock: Clock, name: str, count: int) -> Row:
-    """The fused loss against logits of all sites at once, gradients included."""
+    """Time the fused loss against logits of all sites at once, including gradients."""
     weight = (0.06 * torch.randn(TYPES, SIZE, device=clock.device)).requires_grad_()
     bias = torch.zeros(TYPES, device=clock.device, requires_grad=True)
     targets = torch.randint(0, TYPES, (count,), device=clock.device)
@@ -116,14 +116,14 @@ def loss(clock: Clock, name: str, count: int) -> Row:
 
 
 def naive_loss(x: Tensor, weight: Tensor, bias: Tensor, targets: Tensor) -> Tensor:
-    """Return the smoothed loss through logits of all sites, with the likelihood beside it."""
+    """Return the smoothed loss from the logits of all sites; also compute the likelihood."""
     logits = F.linear(x, weight.to(x.dtype), bias.to(x.dtype)).float()
     F.cross_entropy(logits.detach(), targets)
     return F.cross_entropy(logits, targets, reduction="sum", label_smoothing=0.1)
 
 
 def residual(clock: Clock, name: str, count: int) -> Row:
-    """Dropout with a residual sum against the library's, gradients included."""
+    """Time dropout with a residual sum against the library's, including gradients."""
     drawn = [torch.randn(count, SIZE, device=clock.device).to(DTYPES[name]) for _ in range(3)]
     h, y, outer = drawn[0].requires_grad_(), drawn[1].requires_grad_(), drawn[2]
     workloads = {
@@ -135,7 +135,7 @@ def residual(clock: Clock, name: str, count: int) -> Row:
 
 @torch.inference_mode()
 def step(clock: Clock, name: str, rows: int) -> Row:
-    """One decoding step's convolution against six rows convolved to keep one."""
+    """Time the convolution of one decoding step against convolving six rows to keep one."""
     live, width = KERNEL // 2 + 1, 24
     weight = torch.randn(KERNEL, KERNEL, SIZE, device=clock.device)
     window = torch.randn(rows, live, width, SIZE, device=clock.device).to(DTYPES[name])
@@ -151,7 +151,7 @@ def step(clock: Clock, name: str, rows: int) -> Row:
 
 
 def tile(clock: Clock, sentences: int, shape: dict[str, int]) -> Row:
-    """One tile of the Triton kernels: forward and weight gradient in bfloat16."""
+    """Time one tile of the Triton kernels: forward and weight gradient in bfloat16."""
     from nmtgrid.layers.kernels.grid_conv_triton import convolve_cells, weight_gradient
 
     layout = lay_out(clock.device, sentences)
@@ -189,7 +189,7 @@ def list_rows(conditions: Conditions) -> list[Row]:
 
 
 def measure(conditions: Conditions) -> Section:
-    """Measure the kernels, in both precisions whatever the conditions."""
+    """Measure the kernels in both precisions, regardless of the conditions."""
     rows = run_in_process(list_rows, conditions)
     tiles = [row for row in rows if row["case"].startswith("tile")]
     tables = {"Kernels": [row for row in rows if row not in tiles]}

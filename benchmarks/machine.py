@@ -1,4 +1,4 @@
-"""Ceilings of the machine: matrix products at the models' own shapes, and copies of memory."""
+"""Ceilings of the machine: matrix products with the shapes of the models, and memory copies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from benchmarks.timing import Clock, Conditions, Row, Workload, facts
 
 SIZE, WIDE, TYPES = 256, 1024, 6632
 SHAPES = ((SIZE, SIZE), (SIZE, WIDE), (WIDE, SIZE), (SIZE, TYPES))
-"""Features that go in and come out of the maps of the thesis' base model."""
+"""Input and output features of the linear maps of the thesis' base model."""
 CELLS, MANY_CELLS = 9216, 163_584
-"""Of a batch of 16, and of 284 sentences of 24 x 24 tokens."""
+"""Cells of batches of 16 and of 284 sentences of 24 x 24 tokens."""
 
 
 def product(device: str, dtype: torch.dtype, rows: int, inputs: int, outputs: int) -> Workload:
-    """Return the workload of one map of `rows` vectors, its bias included."""
+    """Return the workload of one linear map of `rows` vectors, with a bias."""
     x = torch.randn(rows, inputs, device=device).to(dtype)
     weight = torch.randn(outputs, inputs, device=device).to(dtype)
     bias = torch.randn(outputs, device=device).to(dtype)
@@ -25,7 +25,7 @@ def product(device: str, dtype: torch.dtype, rows: int, inputs: int, outputs: in
 
 
 def products(conditions: Conditions) -> dict[str, tuple[Workload, float]]:
-    """Return the maps of the base model, each with its GFLOP, to be timed beside others."""
+    """Return the linear maps of the base model with their GFLOP, to time with other workloads."""
     rows = 256 if conditions.quick else MANY_CELLS if conditions.is_large else CELLS
     workloads = {}
     for inputs, outputs in SHAPES[:3]:
@@ -38,7 +38,7 @@ def products(conditions: Conditions) -> dict[str, tuple[Workload, float]]:
 def with_ceiling(
     clock: Clock, conditions: Conditions, workloads: dict[str, Workload]
 ) -> tuple[dict[str, float], float]:
-    """Return the seconds of `workloads`, and the best GFLOP/s of products timed beside them."""
+    """Return the seconds of `workloads`, and the best GFLOP/s of products interleaved with them."""
     ceilings = products(conditions)
     beside = {name: workload for name, (workload, _) in ceilings.items()}
     seconds = clock.best({**workloads, **beside})
@@ -64,7 +64,7 @@ def measure(conditions: Conditions) -> Section:
 
 
 def copy(clock: Clock, conditions: Conditions, mebibytes: int) -> Row:
-    """Copy memory; a byte read and written counts twice."""
+    """Time a memory copy; each byte counts as read and as written."""
     source = torch.ones(mebibytes * 2**18, device=conditions.device)
     target = torch.empty_like(source)
 

@@ -1,9 +1,9 @@
-"""A plain twin of Pervasive Attention, written as one would first: the benchmarks' yardstick.
+"""A naive implementation of Pervasive Attention, as a baseline for the benchmarks.
 
 Grids are [B, D, T, S] with padding; every cell concatenates both embeddings; the k x k filters are
-stored whole and masked; the softmax is taken over all positions, padding included. It computes
-the same function (`check_twins` in `twins.py` compares the two) for the residual-cumulative
-network with max-pooling.
+stored whole and masked; the softmax is over all positions, including padding. It computes the same
+function (checked by `check_twins` in `twins.py`) for the residual-cumulative network with
+max-pooling.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nmtgrid.models.pervasive.model import PervasiveAttention
 
 
 class NaivePervasive(nn.Module):
-    """Built from a model of the zoo, whose weights it copies."""
+    """A naive Pervasive Attention with the weights of a model of the zoo."""
 
     def __init__(self, model: PervasiveAttention) -> None:
         super().__init__()

@@ -1,12 +1,12 @@
-"""Four new users follow the pages: what each command cost, counted by user.
+"""Four simulated new users follow the documentation: the cost of each command, by user.
 
     python -m benchmarks.newcomer [--user NAME] [--folder DIR] [--out RECORD]
     python -m benchmarks.newcomer --page
 
-The first form types the commands of newcomer.toml in a folder for each user and writes a record:
-commands, processor seconds and exit codes. What each one printed is kept in
+The first form runs the commands of newcomer.toml in a folder for each user and writes a record:
+commands, processor seconds and exit codes. The output of each command is in
 DIR/USER/screen/NUMBER.txt. The second form writes the tables of newcomer.md from the record in
-recipes/records. A test checks that the pages have the commands and that the tables are current.
+recipes/records. A test checks that the pages contain the commands and that the tables are current.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ PROJECT = Path(__file__).resolve().parent.parent
 PAGE = PROJECT / "benchmarks" / "newcomer.md"
 RECORD = PROJECT / "recipes" / "records" / "newcomer-trial.json"
 LIMIT = 600.0
-"""Seconds after which a command is given up."""
+"""Time limit of a command in seconds."""
 _BLOCK = re.compile(r"(<!-- generated: trial -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
@@ -54,7 +54,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class User:
-    """Somebody who reads the README and the pages alone."""
+    """A user who reads only the README and the documentation."""
 
     name: str
     goal: str
@@ -76,9 +76,9 @@ USERS = read_users()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Type the commands, or write the page."""
+    """Run the commands, or write the page."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--user", action="append", help="only this one; may be repeated")
+    parser.add_argument("--user", action="append", help="only this user; may be repeated")
     parser.add_argument("--folder", type=Path, help="where to work; default: a temporary folder")
     parser.add_argument("--out", type=Path, help="the record; default: that of the project")
     parser.add_argument("--page", action="store_true", help="write newcomer.md from the record")
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         users = [user for user in USERS if options.user is None or user.name in options.user]
         commands = [row for user in users for row in follow(user, folder / user.name)]
     out = options.out or RECORD
-    if options.user and out.is_file():  # the others stay as they were
+    if options.user and out.is_file():  # keep those of the other users
         earlier = json.loads(out.read_text(encoding="utf-8"))["commands"]
         names = [user.name for user in USERS]
         commands += [row for row in earlier if row["user"] not in options.user]
@@ -100,7 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def follow(user: User, folder: Path) -> list[dict[str, Any]]:
-    """Type the commands of a user in a fresh folder; return a row for each."""
+    """Run the commands of a user in a new folder; return a row for each."""
     (folder / "screen").mkdir(parents=True)
     for name in ("recipes", "nmtgrid", "pyproject.toml", "constraints.txt"):
         (folder / name).symlink_to(PROJECT / name)
@@ -153,7 +153,7 @@ def _start(line: str, folder: Path, screen: Path) -> subprocess.Popen[bytes]:
 
 
 def typed(step: Step) -> str:
-    """Return the command line with what the trial adds to it."""
+    """Return the command line with the additions of the trial (`budget`)."""
     if "=" in step.budget and not step.budget.startswith("-"):
         return f"{step.budget} {step.command}"
     words, arrow, target = step.command.partition(" > ")
@@ -161,7 +161,7 @@ def typed(step: Step) -> str:
 
 
 def saved(page_name: str, name: str) -> str:
-    """Return the text of a file that a page shows under its name."""
+    """Return the text of a file that a page shows in a code block."""
     text = (PROJECT / page_name).read_text(encoding="utf-8")
     pattern = rf"`{re.escape(name)}`(?:(?!\n\n).)*:\n\n```\w+\n(.*?)^```"
     block = re.search(pattern, text, re.MULTILINE | re.DOTALL)
@@ -171,7 +171,7 @@ def saved(page_name: str, name: str) -> str:
 
 
 def record(commands: Sequence[dict[str, Any]]) -> Record:
-    """Return the record: a row for each user, and all commands."""
+    """Return the record, with a row for each user, and all commands."""
     rows = []
     for name in dict.fromkeys(row["user"] for row in commands):
         own = [row for row in commands if row["user"] == name]
@@ -197,7 +197,7 @@ def record(commands: Sequence[dict[str, Any]]) -> Record:
 
 
 def page() -> str:
-    """Return newcomer.md with the tables of the record."""
+    """Return the text of newcomer.md with the tables of the record."""
     contents = json.loads(RECORD.read_text(encoding="utf-8"))
     head = ["user", "commands", "of which from pages", "refused", "processor seconds"]
     lines = [head, ["---", *["---:"] * (len(head) - 1)]]
@@ -217,13 +217,13 @@ def page() -> str:
 
 
 def _children() -> float:
-    """Return the processor seconds of all programs that have ended."""
+    """Return the processor seconds of all child processes that have ended."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def _identity(answer: str) -> str:
-    """Return the id of a stream in an answer, or the word that stands for it on the page."""
+    """Return the stream id in a response, or the placeholder of the page."""
     match = re.search(r'"stream": ?"([^"]+)"', answer)
     return match[1] if match else "STREAM"
 
@@ -233,13 +233,13 @@ def _wait(port: int) -> None:
     while time.monotonic() < until:
         try:
             urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=60).close()
-        except urllib.error.HTTPError:  # it answers
+        except urllib.error.HTTPError:  # the server responds
             return
         except OSError:
             time.sleep(0.2)
         else:
             return
-    raise SystemExit(f"error: nothing answers on port {port}.")
+    raise SystemExit(f"error: no response on port {port}.")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""How many steps of decoding are recorded as CUDA graphs, by rule of padding: no GPU is needed.
+"""Counts decoding steps recorded as CUDA graphs, by padding rule: no GPU is needed.
 
     python -m benchmarks.recordings [--lengths FILE] [--out benchmarks/results/recordings.json]
 
-decodes a test set of IWSLT'14's lengths by the engine's own rules with tiny models, counting
-recordings instead of making them. What they would take on a GPU is a model, stated in the notes.
+decodes a test set with the lengths of IWSLT'14, using the engine's rules with tiny models and
+counting recordings instead of making them. Times on a GPU are from a model, stated in the notes.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ SEARCHES = (
     ("pervasive", 5, 32_000), ("transformer", 1, 4000), ("transformer", 5, 4000),
     ("transformer", 1, 32_000),
 )  # fmt: skip
-"""Architecture, beam, and source tokens x beam of a batch: 4,000 are the command line's default."""
+"""Architecture, beam size, and source tokens x beam size of a batch (4,000 is the default)."""
 RECORDING_MS, EAGER_MS, REPLAY_MS = 10.0, 2.0, 0.4
-"""Of a recording, of a step that is not recorded, and of the smallest that is: assumed."""
+"""Time of a recording, of an eager step, and of the smallest replayed step: assumed."""
 CELL_MS = {"pervasive": 1.1e-4, "transformer": 1.2e-5}
-"""Of a row and source token in a larger step on an H100, presets `iwslt14-de-en`: estimated."""
+"""Time per row and source token of a larger step on an H100, presets `iwslt14-de-en`: estimated."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Rule:
-    """How many groups a recording has for so many, and the cells below which none shrinks."""
+    """Padding of the number of groups, and the cells below which batches do not shrink."""
 
     name: str
     count_padded: Callable[[int, int], int]
@@ -57,14 +57,14 @@ class Rule:
         with (
             mock.patch.object(cuda_graphs, "count_padded", self.count_padded),
             mock.patch.object(cuda_graphs, "_FREE_CELLS", self.free_cells),
-            # As on a GPU, which is not asked at each step what is done.
+            # As on a GPU, where finished sentences are not checked at each step.
             mock.patch.object(engine, "is_on_cpu", lambda tensor: False),
         ):
             yield
 
 
 def power_of_four(groups: int, least: int) -> int:
-    """Return the least power of four that is not below either."""
+    """Return the least power of four, from 4 on, that is at least both arguments."""
     count = 4
     while count < max(groups, least):
         count *= 4
@@ -79,7 +79,7 @@ RULES = (
 
 
 def count(architecture: str, beam: int, tokens: int, lengths: Lengths) -> Row:
-    """Return what decoding pairs of these lengths records and computes."""
+    """Return the counts of decoding pairs with these lengths."""
     torch.manual_seed(1)
     sizes = {"size": 2, "feed_forward_size": 2, **TINY[architecture]}
     model = zoo.build(
@@ -132,7 +132,7 @@ def count(architecture: str, beam: int, tokens: int, lengths: Lengths) -> Row:
 
 
 def measure(lengths_file: Path | None) -> dict[str, Any]:
-    """Count for every search and rule."""
+    """Count for each search and rule."""
     lengths, origin = training_lengths(lengths_file)
     lengths = spread_test_set(lengths)
     rows: list[Row] = []

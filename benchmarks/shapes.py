@@ -1,4 +1,4 @@
-"""What is measured on: models of the zoo, and batches of random tokens in true lengths."""
+"""Inputs of the benchmarks: models of the zoo, and random batches with true lengths."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from nmtgrid.training.settings import BatchSettings, RunSettings
 
 SOURCE_TYPES, TARGET_TYPES = 8848, 6632
 GRIDS = ("pervasive", "pervasive-densenet")
-"""Architectures whose cost is that of the cells of the grid."""
+"""Architectures whose cost is proportional to the cells of the grid."""
 Lengths = NDArray[Any]
-"""[pairs, 2]: source and target lengths, end symbols not counted."""
+"""[pairs, 2]: source and target lengths, without end symbols."""
 
 
 def settings_of(name: str, conditions: Conditions) -> RunSettings:
-    """Return the settings of an architecture's IWSLT'14 model (quick: of its toy model)."""
+    """Return the settings of an architecture's IWSLT'14 model (if quick, its toy model)."""
     preset = "toy" if conditions.quick else "iwslt14-de-en"
     return resolve(Request(arch=name, preset=preset), objectives)
 
 
 def make_model(settings: RunSettings, device: str = "cpu") -> TranslationModel:
-    """Return a model with drawn weights."""
+    """Return a model with random weights."""
     torch.manual_seed(1)
     model = zoo.from_config(settings.arch, settings.model, SOURCE_TYPES, TARGET_TYPES)
     return model.to(device)
 
 
 def square_shapes(conditions: Conditions) -> list[tuple[int, int]]:
-    """Return (sentences, tokens on either side) of the batches whose sentences are all alike."""
+    """Return (sentences, tokens on either side) of batches with equal sentence lengths."""
     if conditions.quick:
         return [(2, 8)]
     return [(16, 24), (284, 24)] if conditions.is_large else [(16, 24)]
@@ -55,7 +55,7 @@ def random_batch(shapes: list[tuple[int, int]]) -> Batch:
 
 
 def padded(batch: Batch) -> Batch:
-    """Return `batch` with every sentence as long as the longest: padding computed as if real."""
+    """Return `batch` with all sentences as long as the longest, so that padding is computed."""
     count, width, height = len(batch), batch.source.shape[1], batch.target_input.shape[1]
     return Batch(
         batch.source.clamp(min=4), torch.full((count,), width), batch.target_input.clamp(min=4),
@@ -74,7 +74,7 @@ def token_count(batch: Batch) -> int:
 
 
 def useful_flops(model: TranslationModel, batches: list[Batch]) -> float:
-    """Return the FLOPs of forward and backward passes, padding left out."""
+    """Return the FLOPs of forward and backward passes, without padding."""
     return sum(
         model.report(float(s), float(t)).flops_per_pair
         for batch in batches
@@ -83,10 +83,10 @@ def useful_flops(model: TranslationModel, batches: list[Batch]) -> float:
 
 
 def training_lengths(file: Path | None) -> tuple[Lengths, str]:
-    """Return the lengths of IWSLT'14's training pairs in BPE units, and where they come from.
+    """Return the lengths of IWSLT'14's training pairs in BPE units, and a note on their origin.
 
-    They are in the file `file`, or in the folder NMTGRID_DATA; else they are drawn so that
-    their percentiles (5, 50, 95) are nearly the true ones, (7, 19, 58) and (7, 19, 56).
+    They are read from `file` or the folder NMTGRID_DATA, or else sampled such that their
+    percentiles (5, 50, 95) are close to the true ones, (7, 19, 58) and (7, 19, 56).
     """
     folder = os.environ.get("NMTGRID_DATA")
     path = file
@@ -103,7 +103,7 @@ def training_lengths(file: Path | None) -> tuple[Lengths, str]:
 
 
 def affordable(settings: RunSettings, conditions: Conditions) -> BatchSettings:
-    """Return the batches that the device can do in some seconds: on a CPU smaller grids."""
+    """Return batch settings that take some seconds on the device: smaller grids on a CPU."""
     batches: BatchSettings = settings.batches
     if conditions.quick:
         return dataclasses.replace(batches, max_tokens=100, max_cells=1000, max_length=30)
@@ -113,27 +113,27 @@ def affordable(settings: RunSettings, conditions: Conditions) -> BatchSettings:
 
 
 def plan_of(lengths: Lengths, batches: BatchSettings) -> BatchPlan:
-    """Return how `train` cuts pairs of these lengths into batches."""
+    """Return the plan by which `train` forms batches of pairs with these lengths."""
     return BatchPlan(
         lengths[:, 0], lengths[:, 1], batches.max_tokens, batches.max_cells, batches.max_length
     )
 
 
 def valid_cells(lengths: Lengths, batches: list[NDArray[Any]]) -> NDArray[Any]:
-    """Return [batches]: the cells of each, end symbols counted, padding not."""
+    """Return the number of cells of each batch [batches], with end symbols, without padding."""
     areas = (lengths[:, 0] + 1) * (lengths[:, 1] + 1)
     return np.array([areas[indices].sum() for indices in batches])
 
 
 def strata(sizes: NDArray[Any], count: int) -> list[int]:
-    """Return the places of `count` things: the middle ones of so many equal groups by size."""
+    """Return `count` indices: the middle elements of as many equal groups by size."""
     order = np.argsort(sizes, kind="stable")
     count = min(count, len(order))
     return [int(order[int((index + 0.5) * len(order) / count)]) for index in range(count)]
 
 
 def real_batches(lengths: Lengths, batches: BatchSettings, count: int) -> list[Batch]:
-    """Return `count` batches as `train` cuts them, small, middling and large by their cells."""
+    """Return `count` batches as `train` forms them, spread from small to large by cells."""
     cut = plan_of(lengths, batches).epoch(0)
     chosen = strata(valid_cells(lengths, cut), count)
     return [random_batch([(s + 1, t + 1) for s, t in lengths[cut[index]]]) for index in chosen]

@@ -1,9 +1,9 @@
-"""What loss smoothing costs: forward and backward passes beside maximum likelihood's.
+"""Cost of loss smoothing: forward and backward passes relative to maximum likelihood.
 
     python -m benchmarks.smoothing DATA [--arch bilstm] [--preset multi30k] [--out FILE]
 
-One batch of a hundred pairs of middling length; all losses in turn in one process, so that what
-else the machine does touches all alike; seconds of the processor, one thread, medians of eight.
+One batch of a hundred pairs of median length; all losses are interleaved in one process, so that
+other load on the machine affects all equally; processor seconds on one thread, medians of eight.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ LOSSES = {
 
 
 def measure(data: Path, arch: str, preset: str, times: int = 8) -> list[Row]:
-    """Return what each loss takes, in seconds and beside maximum likelihood."""
+    """Return the time of each loss, in seconds and relative to maximum likelihood."""
     dataset, device = Dataset.open(data), torch.device("cpu")
     train = dataset.split("train")
     middle = float(numpy.median(train.target_lengths))

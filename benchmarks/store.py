@@ -1,4 +1,4 @@
-"""Figures as they are kept: one JSON file and the same as a page of Markdown tables."""
+"""Storage of figures: a JSON file, and the same as a page of Markdown tables."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from benchmarks.timing import Row
 from nmtgrid.base.io.atomic import write_json
 
 Section = dict[str, Any]
-"""What one part of the benchmarks found: `facts`, `notes` and `tables`, rows by title."""
+"""Results of one part of the benchmarks: `facts`, `notes` and `tables` (rows by title)."""
 
 
 def section(facts: Row, tables: dict[str, list[Row]], notes: Sequence[str] = ()) -> Section:
@@ -22,13 +22,13 @@ def section(facts: Row, tables: dict[str, list[Row]], notes: Sequence[str] = ())
 
 @dataclasses.dataclass(frozen=True)
 class Store:
-    """The files FOLDER/NAME.json and FOLDER/NAME.md; sections not measured again stay."""
+    """The files FOLDER/NAME.json and FOLDER/NAME.md; sections not measured again are kept."""
 
     folder: Path
     name: str
 
     def put(self, key: str, section: Section) -> None:
-        """Enter or replace a section, and write both files."""
+        """Add or replace a section, and write both files."""
         sections = self.read()
         sections[key] = section
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -45,14 +45,14 @@ class Store:
 
 
 def report(key: str, section: Section, out: Path | None) -> None:
-    """Print a section, and store it as JSON where a file is named."""
+    """Print a section, and write it to `out` as JSON, if given."""
     print(to_markdown(key, section))
     if out is not None:
         write_json(out, section)
 
 
 def page(sections: dict[str, Section]) -> str:
-    """Return all sections as one page, in the order in which they were entered first."""
+    """Return all sections as one page, in the order in which they were first added."""
     parts = ["# Benchmarks\n", "Made by `python -m benchmarks`; README.md says how to read it.\n"]
     parts += [to_markdown(key, section) for key, section in sections.items()]
     return "\n".join(parts)
@@ -79,7 +79,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def format_value(value: Any) -> str:
-    """Return a value as shown in a table, numbers with three significant digits."""
+    """Return a value as table text; numbers have three significant digits."""
     if value is None:
         return ""
     if isinstance(value, bool) or not isinstance(value, int | float):

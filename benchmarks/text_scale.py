@@ -4,11 +4,11 @@
     python -m benchmarks.text_scale --text FOLDER/train --languages de en ...
 
 The lines of --text (plain files FOLDER/train.de and .en), or else of the toy corpus, are repeated
-until there are as many pairs as wanted, so that the number of distinct words stays the same. Each
-command runs in processes of its own: CPU seconds of all of them, wall time, pairs per CPU second,
+up to the number of pairs, so that the number of distinct words stays the same. Each command runs in
+separate processes; measured are the CPU seconds of all of them, wall time, pairs per CPU second,
 and the largest resident sets of the first process and of any worker, in MiB. The start of training
-is the CPU time from after `import torch` to the end of the first update, by the toy preset.
---out stores JSON, and the table beside it as Markdown.
+is the CPU time from after `import torch` to the end of the first update, with the toy preset.
+--out stores JSON, and the table next to it as Markdown.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TITLES = {
     "cpu": "CPU s", "wall": "wall s", "pairs_per_cpu_second": "pairs/CPU s", "mebibytes": "MiB",
     "worker_mebibytes": "MiB worker",
 }  # fmt: skip
-"""What the table calls values that JSON has by other names."""
+"""Column titles of values with other names in the JSON file."""
 _START = "import sys; from benchmarks.text_scale import start; start(sys.argv[1], sys.argv[2])"
 
 
@@ -44,7 +44,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, nargs="+", default=[250_000, 500_000])
     parser.add_argument("--workers", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--merges", type=int, default=8000)
-    parser.add_argument("--folder", type=Path, help="Where the large files may lie meanwhile.")
+    parser.add_argument("--folder", type=Path, help="Folder for large temporary files.")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     languages = tuple(options.languages) if options.text else ("qa", "qb")
@@ -63,14 +63,14 @@ def main() -> None:
 
 
 def page(report: dict[str, Any]) -> str:
-    """Return what --out stores as a page: what the figures depend on, and a table with units."""
+    """Return the report as a page: conditions, and a table with units."""
     about = {name: value for name, value in report.items() if name != "runs"}
     rows = [{TITLES.get(name, name): row[name] for name in row} for row in report["runs"]]
     return to_markdown("Text at scale", section(about, {"Commands": rows}))
 
 
 def start(data: str, folder: str) -> None:
-    """Train for one update on `data`; print what that took as JSON."""
+    """Train for one update on `data`; print its cost as JSON."""
     import torch
 
     before, wall = time.process_time(), time.monotonic()
@@ -137,7 +137,7 @@ def _measure(
 
 
 def _run(name: str, command: list[str], pairs: float, workers: int) -> Row:
-    """Run a command to its end."""
+    """Run a command and return its row."""
     cost = measure_command(command)
     return {
         "command": name, "workers": workers, "pairs": pairs, "cpu": cost.cpu, "wall": cost.wall,

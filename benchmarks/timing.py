@@ -1,4 +1,4 @@
-"""What the benchmarks share: a clock that compares workloads, and the facts of the machine."""
+"""Shared by the benchmarks: a clock that compares workloads, and facts about the machine."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Row = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True)
 class Conditions:
-    """Under what all is measured; `quick` is for seeing that it runs, its figures mean little."""
+    """Conditions of all measurements; `quick` only tests that they run."""
 
     device: str = "cpu"
     precision: str = "fp32"
@@ -35,48 +35,48 @@ class Conditions:
     runs: int = 2
     quick: bool = False
     lengths: Path | None = None
-    """A text of "source target" lengths, one training pair a line, perhaps compressed by xz."""
+    """A text file of "source target" lengths, one pair per line, optionally compressed with xz."""
 
     @property
     def bf16(self) -> bool:
-        """Whether products are in bfloat16."""
+        """Whether matrix products are in bfloat16."""
         return self.precision == "bf16"
 
     @property
     def dtype(self) -> torch.dtype:
-        """What products are in."""
+        """The dtype of matrix products."""
         return torch.bfloat16 if self.bf16 else torch.float32
 
     @property
     def is_large(self) -> bool:
-        """Whether the device wants much work at once."""
+        """Whether the device needs large batches."""
         return self.device == "cuda" and not self.quick
 
     def clock(self, times: int = 1) -> Clock:
-        """Return a clock that takes the best of `runs` x `times`."""
+        """Return a clock that takes the best of `runs` x `times` runs."""
         return Clock(self.device, self.runs * times)
 
     def cast(self) -> torch.autocast:
-        """Return the context in which a model runs."""
+        """Return the autocast context for a model."""
         return torch.autocast(self.device, torch.bfloat16, enabled=self.bf16)
 
     def begin(self) -> None:
-        """Make this process ready: its threads, fp32 that is fp32, numbers drawn that stay."""
+        """Set up this process: number of threads, no TF32, fixed random seed."""
         torch.set_num_threads(self.threads)
         torch.backends.cudnn.allow_tf32 = False  # as the command line has it
         torch.manual_seed(1)
 
 
 def precisions(device: str) -> tuple[str, ...]:
-    """Return bf16 and fp32, or fp32 alone on a CPU without bf16 products.
+    """Return bf16 and fp32, or only fp32 on a CPU without bf16 products.
 
-    What takes seconds in fp32 takes minutes there.
+    On such a CPU, bf16 takes minutes instead of seconds.
     """
     return ("bf16", "fp32") if device == "cuda" or can_pack("bf16") else ("fp32",)
 
 
 class Clock:
-    """Times workloads on one device, in turn, the best of `runs` counting."""
+    """Times workloads on one device, interleaved; the best of `runs` counts."""
 
     def __init__(self, device: str, runs: int) -> None:
         self.device, self.runs = torch.device(device), runs
@@ -84,12 +84,12 @@ class Clock:
     def _now(self) -> float:
         if self.device.type == "cuda":
             torch.cuda.synchronize()
-        # The processor's time of a single thread: other work on the machine matters little.
+        # Processor time of a single thread, which other load on the machine hardly affects.
         is_alone = self.device.type == "cpu" and torch.get_num_threads() == 1
         return time.process_time() if is_alone else time.perf_counter()
 
     def best(self, workloads: dict[str, Workload]) -> dict[str, float]:
-        """Return the shortest seconds of each workload; the first round does not count."""
+        """Return the shortest time of each workload in seconds; the first round is a warm-up."""
         seconds = dict.fromkeys(workloads, float("inf"))
         for run in range(self.runs + 1):
             for name, workload in workloads.items():
@@ -99,17 +99,17 @@ class Clock:
         return seconds
 
     def once(self, workload: Workload) -> float:
-        """Return the seconds that `workload` takes once."""
+        """Run `workload` once; return the seconds."""
         began = self._now()
         workload()
         return self._now() - began
 
 
 class Memory:
-    """The most memory that was held since this was made, in MiB.
+    """Peak memory in MiB since this was created or, on CUDA, since the last `reset`.
 
-    On CUDA since the last `reset`. On a CPU it is what the process grew by at its largest, so this
-    is to be made before anything is, and later figures are never below earlier ones.
+    On a CPU it is the increase of the process's peak, so create this before anything else; later
+    figures are never below earlier ones.
     """
 
     def __init__(self, device: str) -> None:
@@ -118,23 +118,23 @@ class Memory:
         self.reset()
 
     def reset(self) -> None:
-        """Forget what was held before, where the device allows that."""
+        """Reset the peak, if the device supports that."""
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
 
     def peak(self) -> float:
-        """Return the MiB."""
+        """Return the peak in MiB."""
         return self._held() - self._before
 
     def _held(self) -> float:
         if self.device == "cuda":
             return torch.cuda.max_memory_allocated() / 2**20
-        # Not first `ru_maxrss`, which a new process has from the one that started it.
+        # Prefer this to `ru_maxrss`, which a new process inherits from its parent.
         return peak_memory("self") or resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
 
 
 def peak_memory(process: int | str) -> float:
-    """Return the largest resident set of a process so far, in MiB; 0 where it is not known."""
+    """Return the largest resident set of a process so far in MiB, 0 if unknown."""
     try:
         lines = Path(f"/proc/{process}/status").read_text().splitlines()
     except OSError:
@@ -143,27 +143,27 @@ def peak_memory(process: int | str) -> float:
 
 
 def run_in_process(workload: Callable[..., Any], *arguments: Any) -> Any:
-    """Return workload(*arguments), a module's function, from a process of its own."""
+    """Return workload(*arguments), run in a new process; `workload` is a module-level function."""
     fresh = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=fresh) as pool:
         return pool.submit(workload, *arguments).result()
 
 
 class Cost(NamedTuple):
-    """What a command took: seconds, and the largest resident sets in MiB."""
+    """Cost of a command: seconds, and the largest resident sets in MiB."""
 
     cpu: float
     wall: float
     mebibytes: float
-    """Of its first process."""
+    """Of the first process."""
     worker_mebibytes: float
-    """Of any process that it started; 0: none was seen."""
+    """Maximum over child processes; 0 if none was seen."""
 
 
 def measure_command(command: Sequence[str]) -> Cost:
-    """Run a command in one thread for each process; look at their memory meanwhile.
+    """Run a command with one thread per process, and sample the memory of its processes.
 
-    What it prints is dropped. Exits with its errors where it fails.
+    Its output is discarded. Raises SystemExit with its errors if it fails.
     """
     began, first, worker = time.monotonic(), 0.0, 0.0
     with tempfile.TemporaryFile() as errors:
@@ -172,7 +172,7 @@ def measure_command(command: Sequence[str]) -> Cost:
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
         while True:
-            # Its memory is not that of `usage`, which is never less than the one of this process.
+            # `usage` cannot be used for memory: it is never less than that of this process.
             done, status, usage = os.wait4(process.pid, os.WNOHANG)
             if done:
                 break
@@ -188,7 +188,7 @@ def measure_command(command: Sequence[str]) -> Cost:
 
 
 def children(process: int) -> list[int]:
-    """Return the processes that a process has started and that run."""
+    """Return the running child processes of a process."""
     try:
         return [int(child) for task in Path(f"/proc/{process}/task").iterdir()
                 for child in (task / "children").read_text().split()]  # fmt: skip
@@ -197,7 +197,7 @@ def children(process: int) -> list[int]:
 
 
 def facts(device: str) -> Row:
-    """Return what a figure depends on: machine, threads, versions, day, and other work on it."""
+    """Return the conditions of a figure: machine, threads, versions, date, and load."""
     facts = {"machine": platform.machine(), "processor": _processor(), "cores": os.cpu_count()}
     if device == "cuda":
         facts["gpu"] = torch.cuda.get_device_name()

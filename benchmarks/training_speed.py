@@ -1,8 +1,7 @@
-"""Updates of every architecture as `train` does them: loss, gradients, clipping, optimiser.
+"""Updates of every architecture as in `train`: loss, gradients, clipping, optimiser.
 
-At equal lengths on both sides and on batches of true lengths, with the ceiling of matrix products
-measured in turn with them. Each architecture has a process of its own, so that its peak of memory
-is its own.
+Measured on batches of equal lengths and of true lengths, interleaved with matrix products for the
+ceiling. Each architecture has a separate process, so that its peak memory is measured separately.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from nmtgrid.training.update import Updater
 
 
 def make_updater(model: TranslationModel, settings: RunSettings, conditions: Conditions) -> Updater:
-    """Return what does updates of `model`, as `train` makes it."""
+    """Return an updater of `model`, as `train` makes it."""
     objective = objectives.get(settings.objective_name).make(settings.objective)
     optimiser = make_optimiser(model, settings.training)
     device = torch.device(conditions.device)

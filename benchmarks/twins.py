@@ -1,7 +1,7 @@
-"""Pervasive Attention against a naive twin of the same weights (`naive`), in turn in one process.
+"""Pervasive Attention against a naive twin with the same weights (`naive`), interleaved.
 
-The base model with max-pooling: an update at equal lengths, on batches of true lengths, on pairs
-at random, where much is padding, and on the same with padding computed as if it were real.
+Updates of the base model with max-pooling: on equal lengths, on batches of true lengths, on random
+pairs, which need much padding, and on the same batches with padding computed like real tokens.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fused_loss(model: TranslationModel) -> Loss:
 
 
 def check_twins(model: PervasiveAttention, naive: NaivePervasive, device: str) -> float:
-    """Return the largest difference of the twins' logits, without dropout, in fp32."""
+    """Return the largest difference of the twins' logits in fp32, without dropout."""
     batch = random_batch([(7, 5), (4, 6)]).to(torch.device(device))
     model.eval(), naive.eval()
     sites = PredictionSites.offline(batch)
@@ -88,7 +88,7 @@ def check_twins(model: PervasiveAttention, naive: NaivePervasive, device: str) -
 
 
 def base_settings(conditions: Conditions) -> RunSettings:
-    """Return the settings of the thesis' base model as the twin has it."""
+    """Return the settings of the thesis' base model in the variant that the twin supports."""
     settings = settings_of("pervasive", conditions)
     changes = {"model.aggregation": "max", "model.output_map": False,
                "model.accumulate_scale": "count"}  # fmt: skip
@@ -97,7 +97,7 @@ def base_settings(conditions: Conditions) -> RunSettings:
 
 
 def compare(conditions: Conditions) -> tuple[list[Row], float]:
-    """Return a row for each kind of batch, and by how much the twins' logits differ."""
+    """Return a row for each kind of batch, and the largest difference of the twins' logits."""
     conditions.begin()
     settings = base_settings(conditions)
     model = make_model(settings, conditions.device)
@@ -130,7 +130,7 @@ def compare(conditions: Conditions) -> tuple[list[Row], float]:
 
 
 def cases(settings: RunSettings, conditions: Conditions) -> dict[str, list[Batch]]:
-    """Return the batches by the name of their kind."""
+    """Return the batches by kind."""
     lengths, _ = training_lengths(conditions.lengths)
     batches, (count, size) = affordable(settings, conditions), square_shapes(conditions)[-1]
     shapes = {f"{count} x {size} x {size}": [random_batch([(size, size)] * count)]}
@@ -147,7 +147,7 @@ def cases(settings: RunSettings, conditions: Conditions) -> dict[str, list[Batch
 
 
 def measure(conditions: Conditions) -> Section:
-    """Measure updates beside the naive twin."""
+    """Measure updates against the naive twin."""
     rows, difference = run_in_process(compare, conditions)
     _, origin = training_lengths(conditions.lengths)
     notes = [origin, f"Largest difference of the twins' logits in fp32: {difference:.1e}."]

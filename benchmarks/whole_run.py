@@ -1,10 +1,10 @@
-"""How long a whole training and the translation of a test set would take, from a part of each.
+"""Projects the time of a whole training run and of translating a test set from samples.
 
-Batches are cut as `train` cuts them over all lengths of the corpus; some, small, middling and
-large, are measured. Their seconds for each valid cell, times the cells that an update of the
-preset has in the mean, are the seconds of an update. On a GPU the measured batches are the
-preset's own; on a CPU they are cut smaller, which costs the same for each cell. Each measured
-batch is an update of its own, so an accumulating preset's optimiser is counted too often: a little.
+Batches are formed as in `train` over all lengths of the corpus; a sample from small to large is
+measured. Their seconds per valid cell, times the mean number of cells per update of the preset, are
+the seconds of an update. On a GPU the measured batches are those of the preset; on a CPU they are
+smaller, at the same cost per cell. Each measured batch is a separate update, so that the optimiser
+of a preset with gradient accumulation is slightly overcounted.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ from benchmarks.training_speed import make_updater, updating
 
 @dataclasses.dataclass(frozen=True)
 class Epoch:
-    """What one pass over a corpus amounts to in batches of a preset."""
+    """Statistics of one pass over a corpus in batches of a preset."""
 
     batches: int
     cells: int
-    """Valid ones, in all."""
+    """Total number of valid cells."""
     fill: float
     """Share of the cells that are valid."""
     skipped: int
 
     @property
     def cells_per_batch(self) -> float:
-        """The mean."""
+        """Mean number of valid cells per batch."""
         return self.cells / self.batches
 
 
 def epoch_of(lengths: Lengths, batches: Any) -> Epoch:
-    """Return what an epoch is for pairs of these lengths, cut as `batches` (settings) say."""
+    """Return the epoch of pairs with these lengths, in batches with the settings `batches`."""
     plan = plan_of(lengths, batches)
     epoch: list[NDArray[Any]] = plan.epoch(0)
     valid = int(valid_cells(lengths, epoch).sum())
@@ -69,10 +69,10 @@ def epoch_of(lengths: Lengths, batches: Any) -> Epoch:
 def project(
     epoch: Epoch, seconds: Sequence[float], cells: Sequence[int], accumulation: int, updates: int
 ) -> Row:
-    """Return the minutes of `updates`, for measured `seconds` of batches of so many `cells`.
+    """Return the minutes of `updates`, from measured `seconds` of batches with `cells`.
 
-    The error is that of a mean over batches drawn at random; those measured are spread evenly, so
-    it is an upper bound.
+    The error is that of a mean over randomly drawn batches; since the measured ones are evenly
+    spread, it is an upper bound.
     """
     rate = sum(seconds) / sum(cells)
     off = np.array(seconds) - rate * np.array(cells)
@@ -88,7 +88,7 @@ def project(
 
 
 def measure_updates(conditions: Conditions) -> list[Row]:
-    """Return the projection of the whole training of the IWSLT'14 model."""
+    """Return the projection of a whole training run of the IWSLT'14 model."""
     conditions.begin()
     lengths, _ = training_lengths(conditions.lengths)
     settings = settings_of("pervasive", conditions)
@@ -111,7 +111,7 @@ def measure_updates(conditions: Conditions) -> list[Row]:
 
 
 def measure_translation(conditions: Conditions) -> list[Row]:
-    """Return the projection of translating the test set, greedily and with a beam."""
+    """Return the projection of translating the test set, greedily and with beam search."""
     conditions.begin()
     lengths, _ = training_lengths(conditions.lengths)
     settings = settings_of("pervasive", conditions)
@@ -131,7 +131,7 @@ def measure_translation(conditions: Conditions) -> list[Row]:
 
 
 def measure(conditions: Conditions) -> Section:
-    """Project both."""
+    """Project training and translation."""
     _, origin = training_lengths(conditions.lengths)
     tables = {
         "A whole training": run_in_process(measure_updates, conditions),

@@ -1,1 +1,1 @@
-"""The documentation: Markdown pages, and what is generated of them from the code."""
+"""The documentation: Markdown pages, and the code that generates parts of them."""

@@ -57,7 +57,7 @@ def _command(name: str, function: Callable[..., Any], level: int) -> str:
     for parameter in inspect.signature(function).parameters.values():
         hint = hints[parameter.name]
         if not hasattr(hint, "__metadata__"):
-            continue  # Typer's context, which is no option
+            continue  # Typer's context, not an option
         info = next(item for item in hint.__metadata__ if hasattr(item, "param_decls"))
         if info.hidden:
             continue
@@ -87,7 +87,7 @@ def _text(text: str | None) -> str:
 
 
 def _plain_type(hint: Any) -> Any:
-    """Return the type that is annotated, without its metadata and without None."""
+    """Return the annotated type, without metadata and None."""
     kind = typing.get_args(hint)[0]
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
         kind = next(member for member in typing.get_args(kind) if member is not type(None))
@@ -95,7 +95,7 @@ def _plain_type(hint: Any) -> Any:
 
 
 def _option(name: str, info: Any, kind: Any) -> str:
-    """Return an option's names and the placeholder of its value."""
+    """Return the names of an option and the placeholder of its value."""
     bare = "--" + name.replace("_", "-")
     # In an annotation Typer keeps the first name as the default.
     words = [word for word in (info.default, *(info.param_decls or ())) if isinstance(word, str)]
@@ -111,7 +111,7 @@ def _option(name: str, info: Any, kind: Any) -> str:
 
 
 def _default(value: Any, info: Any, kind: Any) -> str:
-    """Return the default as `--help` shows it, or nothing."""
+    """Return the default as `--help` shows it, or an empty string."""
     if value is inspect.Parameter.empty:
         return "required"
     if isinstance(info.show_default, str):

@@ -20,7 +20,7 @@ _PACKAGES = {
 
 
 def departures() -> str:
-    """Return one table for each subpackage: where, what it is, how it departs."""
+    """Return a table for each subpackage: location, summary, and how it departs."""
     rows: dict[str, list[tuple[str, str, str]]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         module = path.relative_to(PACKAGE).as_posix()
@@ -40,7 +40,7 @@ def departures() -> str:
 
 @functools.cache
 def docstrings(path: Path) -> Sequence[tuple[str, str]]:
-    """Return (name, docstring) of a module, its classes and its functions, names within names."""
+    """Return (qualified name, docstring) of a module, its classes and its functions."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     return ("", ast.get_docstring(tree) or ""), *_below(tree, "")
 

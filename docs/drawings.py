@@ -1,6 +1,6 @@
 """Draws the figures of docs/explained.md as SVG: `python -m docs.drawings`.
 
-The figures are written by this script alone; a test compares them with the files.
+Only this script writes these figures; a test compares its output with the files.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _marker(color: str) -> str:
 
 
 def drawing(width: int, height: int, title: str, parts: Sequence[str]) -> str:
-    """Return an SVG on a light panel, so that it reads on light and dark pages."""
+    """Return an SVG on a light panel, readable on light and dark pages."""
     markers = "".join(
         f'<marker id="{_marker(color)}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         f'markerHeight="7" markerUnits="userSpaceOnUse" orient="auto">'
@@ -67,7 +67,7 @@ def drawing(width: int, height: int, title: str, parts: Sequence[str]) -> str:
 
 
 def _labelled_grid(left: float, top: float, fill: Callable[[int, int], str]) -> list[str]:
-    """Return a grid of TARGET by SOURCE with its words; `fill(t, j)` colours a cell."""
+    """Return a grid of TARGET by SOURCE labelled with words; `fill(t, j)` colours a cell."""
     parts = [text(left + (j + 0.5) * CELL, top - 16, w, size=13) for j, w in enumerate(SOURCE)]
     parts += [
         text(left - 12, top + (t + 0.5) * CELL, word, anchor="end", size=13)
@@ -110,7 +110,7 @@ KERNEL = 5
 
 
 def is_live(row: int, column: int, *, source_causal: bool) -> bool:
-    """Return whether a tap is used; (0, 0) is the cell that is computed, Eq. (3.2)."""
+    """Return whether a tap is used, Eq. (3.2); (0, 0) is the output cell."""
     return row <= 0 and (column <= 0 or not source_causal)
 
 
@@ -142,7 +142,7 @@ def masked_filter() -> str:
 
 
 def wait_k_reads(k: int, source: int, target: int) -> list[int]:
-    """Return how many source words are read before each target word, Eq. (4.25)."""
+    """Return the number of source words read before each target word, Eq. (4.25)."""
     return [min(k + t, source) for t in range(target)]
 
 

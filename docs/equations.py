@@ -23,10 +23,10 @@ _CITED = re.compile(rf"\b[Ee]q(?:uation)?s?\.? ({_NUMBER}(?:(?:\s*(?:,|to|and|-)
 
 
 def equations() -> str:
-    """Return one table for each chapter: equation, what it computes, where, and its tests.
+    """Return a table for each chapter: equation, what it computes, location, tests.
 
     An equation belongs to the definitions whose docstrings cite it. Tests are the first four
-    files that use the definition by name, or else its module.
+    files that use the definition by name or, if there are none, its module.
     """
     words = {path: _names(path) for path in sorted(TESTS.rglob("test_*.py"))}
     rows: dict[str, list[tuple[tuple[str, int], tuple[str, str, str, str]]]] = defaultdict(list)
@@ -38,7 +38,7 @@ def equations() -> str:
                 order = (chapter, int(re.match(r"\d+", rest)[0]))  # type: ignore[index]
                 outer = name.partition(".")[0]
                 dotted = "nmtgrid." + module.removesuffix(".py").replace("/", ".")
-                # Private names are tested through their module, some layers only through models.
+                # Private names are tested through their module, some layers through models only.
                 tests = [test for test, known in words.items() if outer in known] or [
                     test for test, known in words.items() if dotted in known
                 ]
@@ -59,7 +59,7 @@ def equations() -> str:
 
 
 def _names(path: Path) -> set[str]:
-    """Return what a test takes from the package: modules, imported names, their attributes."""
+    """Return the names that a test uses from the package: modules, imports, their attributes."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     imported = {
         alias.asname or alias.name: alias.name

@@ -1,4 +1,4 @@
-"""The table of kernels launched beside CUDA graphs, from benchmarks/results/launches.json."""
+"""The table of kernels launched outside CUDA graphs, from benchmarks/results/launches.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECORD = Path(__file__).resolve().parents[1] / "benchmarks/results/launches.json
 
 
 def launches() -> str:
-    """Return a row for each architecture and search: a step's launches and waits."""
+    """Return the table: launches and waits of a step, by architecture and search."""
     record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
     rows = []
     for architecture, searches in record["after"].items():

@@ -1,11 +1,11 @@
-"""Draws the README's picture: what nmtgrid shows of three models of the toy corpus.
+"""Draws the figure of the README: alignment, latency and exits of three models of the toy corpus.
 
     python -m docs.picture --traces runs/toy/traces.jsonl --curve runs/docs/curve \\
         --exits runs/docs/exits.jsonl --out docs/pictures/overview.png
 
-The traces are the quickstart's, the curve and the exits those of the tutorials `docs/online.md` and
-`docs/adaptive.md` (there `decode --exit fast-2.5 --traces FILE`). The exits of the picture that is
-kept are those of a narrower Transformer, `--set model.size=96`, after 700 small updates.
+The traces are from the quickstart, the curve and the exits from the tutorials `docs/online.md` and
+`docs/adaptive.md` (there `decode --exit fast-2.5 --traces FILE`). The exits in the committed figure
+are from a narrower Transformer, `--set model.size=96`, after 700 small updates.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from nmtgrid.base.io.records import read_json
 from nmtgrid.search.traces import Trace, read_traces
 
 WIDTH, HEIGHT, DOTS = 10.6, 3.9, 150
-"""Inches, and dots in each; 1590 dots are as wide as a page shows them on the sharpest screens."""
+"""Size in inches, and dots per inch; 1590 dots suffice for high-resolution screens."""
 BLUE, ORANGE, INK, PALE = "#0072b2", "#d55e00", "#303030", "#9ecae1"
 
 
 def draw(traces: Path, curve: Path, exits: Path, path: Path) -> None:
-    """Draw alignments, BLEU against latency and exits side by side into `path`, a PNG.
+    """Draw an alignment, BLEU against latency, and exits side by side to the PNG `path`.
 
-    Raises InputError for traces that lack what is drawn, and for files that are not there.
+    Raises InputError for traces without alignments or exits, and for missing files.
     """
     figure = Figure(figsize=(WIDTH, HEIGHT))
-    # Opaque: what is white on a light page is a card on a dark one.
+    # Opaque, so that the figure is also readable on a dark page.
     figure.set_facecolor("white")
     left, middle, right = figure.subplots(1, 3, width_ratios=[1.15, 1.0, 1.0])
     draw_alignment(left, example(traces))
@@ -52,7 +52,7 @@ def draw(traces: Path, curve: Path, exits: Path, path: Path) -> None:
 
 
 def example(path: Path) -> Trace:
-    """Return, in words, the trace of seven to nine source words whose words move the farthest."""
+    """Return the trace of 7 to 9 source and target words with the most reordering, by words."""
     traces = [by_words(trace) for trace in read_traces(path) if trace.alignment is not None]
     lengths = range(7, 10)
     fitting = [
@@ -62,7 +62,7 @@ def example(path: Path) -> Trace:
 
 
 def moved(trace: Trace) -> float:
-    """Return how far, in the mean, target words lie from the source words of the same place."""
+    """Return the mean distance of aligned source positions from the target positions."""
     attention = shares(trace)
     assert attention is not None
     rows = attention[:-1, :-1]
@@ -80,7 +80,7 @@ def draw_alignment(axes: Axes, trace: Trace) -> None:
 
 
 def draw_curve(axes: Axes, path: Path) -> None:
-    """Draw BLEU against average lagging for wait-k and, where there are any, the oracle's paths."""
+    """Plot BLEU against average lagging for wait-k and, if evaluated, the oracle paths."""
     settings = read_json(path)["settings"]
     for policy, colour, name in (
         ("wait-k", BLUE, "wait-k"),
@@ -106,7 +106,7 @@ def draw_curve(axes: Axes, path: Path) -> None:
 
 
 def draw_exits(axes: Axes, traces: ExitTraces) -> None:
-    """Draw which share of the tokens leaves after each block: at the beginning, and of all."""
+    """Plot the share of tokens that exit at each block: at sentence beginnings, and of all."""
     places = numpy.arange(1, traces.num_exits + 1)
     bars = ((traces.distribution(traces.at_beginning), PALE, "first tenth of a sentence"),
             (traces.distribution(), BLUE, "all tokens"))  # fmt: skip
@@ -122,8 +122,8 @@ def draw_exits(axes: Axes, traces: ExitTraces) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description="Draw the README's picture.")
-    parser.add_argument("--traces", type=Path, required=True, help="of the quickstart")
+    parser = argparse.ArgumentParser(description="Draw the figure of the README.")
+    parser.add_argument("--traces", type=Path, required=True, help="traces of the quickstart")
     parser.add_argument("--curve", type=Path, required=True, help="folder of `online-eval --out`")
     parser.add_argument("--exits", type=Path, required=True, help="traces of `decode --exit`")
     parser.add_argument("--out", type=Path, required=True, help="a PNG")

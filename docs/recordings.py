@@ -1,4 +1,4 @@
-"""The table of recordings by rule of padding, from benchmarks/results/recordings.json."""
+"""The table of CUDA graph recordings by padding rule, from benchmarks/results/recordings.json."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ RECORD = Path(__file__).resolve().parents[1] / "benchmarks/results/recordings.js
 
 
 def recordings() -> str:
-    """Return a row for each search: what each rule records, replays, computes and takes."""
+    """Return the table: recordings, replays, computed cells and time by search and rule."""
     record: dict[str, Any] = json.loads(RECORD.read_text(encoding="utf-8"))
     rules: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in record["tables"]["Recordings of a test set"]:

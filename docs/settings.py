@@ -31,7 +31,7 @@ GROUPS: dict[str, type[Any]] = {
 
 
 def settings() -> str:
-    """Return the page of all settings: of architectures, then those that all runs share."""
+    """Return the page of all settings: those of architectures, then those that all runs share."""
     parts = [
         "# Settings\n",
         "Generated from the code. `--set NAME=VALUE` changes a setting (`--set model.depth=8`); "
@@ -66,11 +66,11 @@ def objective_page() -> str:
 
 
 def presets() -> str:
-    """Return the page of all presets, with every setting that they change."""
+    """Return the page of all presets with the settings that they change."""
     parts = [
         "# Presets\n",
         "Generated from the code. `--preset NAME` starts from these settings; `--set` overrides "
-        "them. Vocabulary sizes and numbers of parameters are the published ones, where there "
+        "them. Vocabulary sizes and numbers of parameters are the published ones, if there "
         "are any.\n",
     ]
     architectures = zoo.architectures()
@@ -92,7 +92,7 @@ def _preset(preset: Preset) -> str:
 
 
 def _group(prefix: str, kind: type[Any]) -> str:
-    """Return the docstring and the table of a dataclass of settings."""
+    """Return the docstring and the table of a settings dataclass."""
     defaults = kind()
     texts = meanings(kind)
     rows = [

@@ -1,7 +1,7 @@
 """Hooks of the documentation site (mkdocs.yml): pages from outside docs/, and the API reference.
 
-Links out of docs/ work in the repository. On the site they lead to its own pages, or become plain
-text if it has no such page.
+Links from docs/ to other folders work in the repository. On the site they become links to its own
+pages, or plain text if it has no such page.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def api_modules() -> list[str]:
 
 
 def on_config(config: Any) -> Any:
-    """Complete the navigation: pages that it does not list yet, and the API reference."""
+    """Complete the navigation: add pages that it does not list, and the API reference."""
     sections = {title: pages for entry in config.nav for title, pages in entry.items()}
     listed = {page for pages in sections.values() for page in pages} | {sections["Home"]}
     names = sorted(path.name for path in (PROJECT / "docs").glob("*.md"))
@@ -47,7 +47,7 @@ def packages() -> dict[str, list[str]]:
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of results with their figures and records, and those of the API reference."""
+    """Add the pages of results with their figures and records, and the API reference."""
     for name in RESULTS:
         text = (PROJECT / "recipes" / f"{name}.md").read_text(encoding="utf-8")
         files.append(File.generated(config, f"recipes/{name}.md", content=text))
@@ -69,7 +69,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
-    """Rewrite links out of docs/ and from recipes/ into it."""
+    """Rewrite links from docs/ to other folders, and from recipes/ to docs/."""
     if page.file.src_uri.startswith("recipes/"):
         return markdown.replace("](../docs/", "](../")
 

@@ -3,22 +3,22 @@
 # mean and deviation of the activations along the trained networks (figures A.2 to A.4).
 #
 #   bash recipes/activations.sh                 the embedded toy corpus, a few minutes
-#   ON=multi30k bash recipes/activations.sh     Multi30k De-En, 30 minutes of one core for each model
+#   ON=multi30k bash recipes/activations.sh     Multi30k De-En, 30 minutes of one core per model
 #   ON=iwslt14-de-en MINUTES=0 ...              IWSLT'14 De-En, as published: gated and cumulative skip
 #                                               connections converge faster, profiles are U-shaped
 #   bash recipes/activations.sh --dry-run       only prints the commands
 #
 # Data: the embedded corpus, or downloads, or NMTGRID_DATA=DIR (see common.sh). Device hours: the thesis
-# gives none; estimate from the operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: 33 for the
+# gives none; estimated from the FLOPs that `train --dry-run` counts, at 20 TFLOP/s on a GPU: 33 for the
 # five models of IWSLT'14.
 # SKIPS="residual residual-norm residual-cumulative residual-gated dense", MINUTES of processor time
-# for each model (30; toy: 1; 0: as the preset says) or UPDATES=N, DEPTH in blocks (the preset's; toy: 6, Multi30k: 5),
-# SENTENCES=64 of the validation split on which activations are recorded, WATCH=20 updates between two
-# measurements of gradients (0: none), SEED=1, RUNS=runs (output folder), SETS="--set ..." for all.
-# OMP_NUM_THREADS=1 keeps each on one core; JOBS=2 trains two side by side. SMALL=1: the toy corpus,
-# 40 updates, two blocks. Existing models are not retrained, and with ON=multi30k those of `pervasive.sh
-# table-3.4` are used (without the measured gradients), unless MINUTES, UPDATES, DEPTH, CONFIG or SETS is set.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# per model (30; toy: 1; 0: the preset's limit) or UPDATES=N, DEPTH in blocks (the preset's; toy: 6, Multi30k: 5),
+# SENTENCES=64 of the validation split whose activations are recorded, WATCH=20 updates between
+# gradient measurements (0: none), SEED=1, RUNS=runs (output folder), SETS="--set ..." for all models.
+# OMP_NUM_THREADS=1 trains each model on one core; JOBS=2 trains two in parallel. SMALL=1: the toy corpus,
+# 40 updates, two blocks. Existing models are not retrained; with ON=multi30k the models of `pervasive.sh
+# table-3.4` are reused (without measured gradients), unless MINUTES, UPDATES, DEPTH, CONFIG or SETS is set.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -34,7 +34,7 @@ HERE="$RUNS/activations-$ON"
 DATA="$HERE/data"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
-# What was asked for, models of pervasive.sh need not have.
+# Models of pervasive.sh may have been trained with other settings.
 OWN_MODELS="${MINUTES:-}${UPDATES_ASKED}${CONFIG:-}${SETS[*]}"
 if [ "$SMALL" = 1 ]; then DEPTH="${DEPTH:-2}"; fi
 if [ "$ON" = toy ]; then MINUTES="${MINUTES:-1}" DEPTH="${DEPTH:-6}"; fi
@@ -44,7 +44,7 @@ if [ -n "${DEPTH:-}" ]; then SETS=(--set "model.depth=$DEPTH" "${SETS[@]}"); fi
 environment
 dataset "$ON" "$DATA" "$HERE/text"
 
-# `model_of SKIP`: set MODEL to that of `pervasive.sh table-3.4`, if it is there, or to one of this recipe.
+# `model_of SKIP`: set MODEL to the model of `pervasive.sh table-3.4` if it exists, else to this recipe's own.
 model_of() {
     local name="$1"
     if [ "$name" = residual-cumulative ]; then name=max; fi

@@ -4,44 +4,44 @@
 #
 #   bash recipes/adaptive.sh               figures 5.6 and 5.9
 #   bash recipes/adaptive.sh 5.2 5.3 5.4   tables on the development set: aligned against mixed training
-#                                          (random exits 35.48 against 34.12 to 35.30), weights, gradient
-#                                          ratios; with baselines
+#                                          (random exits 35.48 against 34.12 to 35.30), loss weights,
+#                                          gradient ratios; with baselines
 #   bash recipes/adaptive.sh 5.5           table on the test set: aligned against baselines (mean 34.51
 #                                          against 34.33)
 #   bash recipes/adaptive.sh 5.6           figure: the six variants of table 5.1, confidence, fixed exits,
 #                                          baselines (Tok-C geometric: 34.73 at an average exit of 1.42)
-#   bash recipes/adaptive.sh 5.7           figure: the average exit along lambda and sigma
-#   bash recipes/adaptive.sh 5.8           figure, and table 5.6: four variants, for a large corpus (43.41 at
+#   bash recipes/adaptive.sh 5.7           figure: average exit as a function of lambda and sigma
+#   bash recipes/adaptive.sh 5.8           figure, and table 5.6: four variants on a large corpus (43.41 at
 #                                          2.40, 43.62 at 3.25)
 #   bash recipes/adaptive.sh 5.9           examples with their exits (and figure 5.10: ON=wmt14-en-fr)
 #   bash recipes/adaptive.sh 5.11          exits by position, confidence and source length of three variants
-#                                          (and 5.12); 5.13: of Seq-LL for two lambdas
-#   bash recipes/adaptive.sh guarantee     thresholds guaranteed to lose at most ALLOW percent (1; toy 10)
-#   bash recipes/adaptive.sh speed         seconds of fixed, confident, free, predicted and verified exits
+#                                          (and 5.12); 5.13: Seq-LL with two lambdas
+#   bash recipes/adaptive.sh guarantee     thresholds guaranteed to lose at most ALLOW percent (1; toy: 10)
+#   bash recipes/adaptive.sh speed         decoding time of fixed, confidence, free, predicted and verified exits
 #   bash recipes/adaptive.sh clock         BLEU against computation-aware lagging: exits together with wait-k
 #   bash recipes/adaptive.sh --dry-run ... only prints the commands
 #
 # Data: ON=multi30k, multi30k-en-de (or others of cs de en fr), iwslt14-de-en, iwslt14-en-de (downloaded, or from
-# NMTGRID_DATA=DIR), toy, toy-joint, toy-words, wmt14-en-fr (from NMTGRID_DATA); PRESET=multi30k-exits, a preset
-# with exits, for other corpora of common.sh or instead of the corpus's own.
-# Device hours: the thesis names 2 GPUs (IWSLT'14) and 128 (WMT'14), but no times. Estimates from the
-# operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: a model of 50,000 updates 2 on
+# NMTGRID_DATA=DIR), toy, toy-joint, toy-words, wmt14-en-fr (from NMTGRID_DATA). PRESET=multi30k-exits selects a
+# preset with exits for other corpora of common.sh, or instead of the default for the corpus.
+# Device hours: the thesis names 2 GPUs (IWSLT'14) and 128 (WMT'14), but no times. Estimated from the
+# FLOPs that `train --dry-run` counts, at 20 TFLOP/s on a GPU: a model of 50,000 updates 2 on
 # IWSLT'14, 860 on WMT'14; tables 5.2 to 5.4 20 each, figure 5.6 22, figure 5.8 7,500.
-# MINUTES of processor time for each model (10; toy 3), those of fine-tuning TUNE_MINUTES (a quarter of
-# it); the presets of the publications are for a GPU: MINUTES=0 trains as long as they say, and
-# fine-tunes for 3,000 updates. UPDATES=N (and TUNE_UPDATES, a quarter of it) counts updates in place of
-# minutes, as the tables do: one of aligned training costs up to three of a plain decoder. ROTATIONS="1 2" adds
-# aligned training with so many earlier exits in each update to table 5.2.
+# MINUTES of processor time per model (10; toy: 3), TUNE_MINUTES for fine-tuning (a quarter of that).
+# The presets of the publications are meant for a GPU: MINUTES=0 keeps their limits, and
+# fine-tunes for 3,000 updates. UPDATES=N (and TUNE_UPDATES, a quarter of it) sets updates instead of
+# minutes, as in the thesis: an update of aligned training costs up to three of a plain decoder. ROTATIONS="1 2"
+# adds to table 5.2 aligned training with that many earlier exits per update.
 # DEPTHS="1 2 3 4 5 6" of baselines, BEAM=1 (published: 5), SAMPLES=10000, BATCH=64,
-# LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (0
-# minutes: wall), SEED=1 (of tables 5.2 to 5.5 several, SEEDS="1 2 3"), RUNS=runs (output folder), SETS="--set
-# ..." for every model, ALIGNED_SETS="--set objective.distillation=1" for those of aligned training alone,
-# START_MINUTES=18 lets those begin from one decoder without exits of that many minutes,
-# DISTILLED=DIR trains on the dataset that recipes/distill.sh made of ON (RUNS/distill-ON/distilled),
-# LABEL=word for the folder and the records of such a run; of clock EXITS="all 1 2 3", K=1..9:2,
-# SENTENCES=200. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, fewer of each list. Existing
+# LAMBDAS and SIGMAS of token-specific oracles, LAMBDAS_SEQUENCE of the others, CLOCK=processor (with
+# MINUTES=0: wall), SEED=1 (tables 5.2 to 5.5 take several: SEEDS="1 2 3"), RUNS=runs (output folder),
+# SETS="--set ..." for every model, ALIGNED_SETS="--set objective.distillation=1" for aligned training only,
+# START_MINUTES=18 initialises aligned training with a decoder without exits, trained for that many minutes,
+# DISTILLED=DIR trains on the dataset that recipes/distill.sh made from ON (RUNS/distill-ON/distilled),
+# LABEL=word names the folder and the records of such a run; for clock EXITS="all 1 2 3", K=1..9:2,
+# SENTENCES=200. SMALL=1: the toy corpus, decoders of two blocks, 40 updates, shorter lists. Existing
 # results are kept.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 5.6 5.9
@@ -70,7 +70,7 @@ toy*) MINUTES="${MINUTES:-3}" ALLOW="${ALLOW:-10}" ;;
 multi30k*) MINUTES="${MINUTES:-10}" ;;
 iwslt14-* | wmt14-*) MINUTES="${MINUTES:-0}" ;;
 *)
-    [ -n "${PRESET:-}" ] || fail "there is no preset with exits for $ON: name one by PRESET, such as multi30k-exits"
+    [ -n "${PRESET:-}" ] || fail "there is no preset with exits for $ON: set PRESET, for example to multi30k-exits"
     MINUTES="${MINUTES:-0}"
     ;;
 esac
@@ -88,7 +88,7 @@ FINALISTS="${FINALISTS:-3}"
 PRESET="${PRESET:-$(preset_of "$ON")-exits}"
 for figure in "$@"; do
     if [ "$figure" = clock ] && [ "$START_MINUTES" != 0 ]; then
-        fail "START_MINUTES is not for clock: its decoder has an encoder of its own"
+        fail "START_MINUTES does not apply to clock, whose model has another encoder"
     fi
     case "$figure" in
     5.[2-9] | 5.1[0-3] | guarantee | speed | clock) ;;
@@ -96,7 +96,7 @@ for figure in "$@"; do
     esac
     case "$SEEDS/$figure" in
     *\ */5.[2-5]) ;;
-    *\ */*) fail "several SEEDS are for tables 5.2 to 5.5; $figure is of one SEED" ;;
+    *\ */*) fail "only tables 5.2 to 5.5 take several SEEDS; $figure takes one SEED" ;;
     esac
 done
 
@@ -109,15 +109,15 @@ else
     dataset "$ON" "$DATA" "$HERE/text"
 fi
 
-# `train NAME MINUTES UPDATES OPTION...`: train a Transformer, unless it is there.
+# `train NAME MINUTES UPDATES OPTION...`: train a Transformer, unless it exists.
 train() {
     train_model "$HERE/$1-seed$SEED" transformer "$PRESET" "$SEED" "$3" "$2" "${@:4}"
 }
 
-# `with_exits NAME OPTION...`: a decoder with exits, trained for the time of each model.
+# `with_exits NAME OPTION...`: train a decoder with exits for MINUTES or UPDATES.
 with_exits() { train "$1" "$MINUTES" "$UPDATES" "${@:2}"; }
 
-# `aligned [NAME OPTION...]`: one by aligned training, with START_MINUTES from a decoder without exits.
+# `aligned [NAME OPTION...]`: train one by aligned training, with START_MINUTES from a decoder without exits.
 aligned() {
     local from=()
     if [ "$START_MINUTES" != 0 ]; then
@@ -127,7 +127,7 @@ aligned() {
     with_exits "${1:-aligned}" --objective exits-aligned "${from[@]}" "${@:2}" "${ALIGNED_SETS[@]}"
 }
 
-# Train a decoder of each depth by itself; set BASELINES to what measures them beside.
+# Train a separate decoder of each depth; set BASELINES to the options that include them in a measurement.
 BASELINES=()
 baselines() {
     local depth
@@ -138,21 +138,21 @@ baselines() {
     done
 }
 
-# `measure NAME MODEL OPTION...`: measure exits, and tune them, unless that is done.
+# `measure NAME MODEL OPTION...`: measure exits, and tune them, unless that was done.
 measure() {
     local out="$HERE/eval/$1-seed$SEED" model="$HERE/$2-seed$SEED"
     once "$out/results.json" nmtgrid adaptive-tune "$model" --data "$DATA" --split valid --test-split test \
         --beam "$BEAM" --batch "$BATCH" --clock "$CLOCK" --seed "$SEED" --out "$out" "${@:3}"
 }
 
-# The same arguments: tune and measure. Predictors that choose the exit itself have no thresholds to draw.
+# `tune NAME MODEL OPTION...`: tune and measure. Predictors that output the exit itself have no thresholds.
 tune() {
     local thresholds=(--samples "$SAMPLES" --finalists "$FINALISTS")
     case "$1" in Seq-* | *-multinomial-*) thresholds=() ;; esac
     measure "$1" "$2" "${thresholds[@]}" --name "$1" "${@:3}"
 }
 
-# `tabulate TABLE TITLE SPLIT NAME...`: random and fixed exits of what was measured, baselines first.
+# `tabulate TABLE TITLE SPLIT NAME...`: tabulate random and fixed exits of measured models, baselines first.
 tabulate() {
     run python "$PROJECT/recipes/adaptive_table.py" exits "${@:4}" --folder "$HERE" \
         --seeds "$SEEDS" --split "$3" --out "$HERE/table-$1"
@@ -174,13 +174,13 @@ aligned_and_baselines() {
     fixed aligned "${BASELINES[@]}"
 }
 
-# `mixed COUNT`: a decoder by mixed training with so many sequences of exits.
+# `mixed COUNT`: train a decoder by mixed training with COUNT sequences of exits.
 mixed() {
     with_exits "mixed$1" --objective exits-mixed --set "objective.sequences=$1"
     fixed "mixed$1"
 }
 
-# `aligned_with NAME SETTING VALUE`: aligned training with another value of a setting of the objective.
+# `aligned_with NAME SETTING VALUE`: aligned training with one setting of the objective changed.
 aligned_with() {
     aligned "$1" --set "objective.$2=$3"
     fixed "$1"
@@ -237,7 +237,7 @@ variant() {
         --set "objective.depth_penalty=$2" --set "objective.sigma=$3"
 }
 
-# `variants NAME...`: train and tune variants for all lambdas and sigmas; add what was measured to
+# `variants NAME...`: train and tune variants for all lambdas and sigmas; add the measurements to
 # RESULTS.
 variants() {
     local name lambda sigma lambdas sigmas
@@ -256,7 +256,7 @@ variants() {
     done
 }
 
-# `trade_off FIGURE TITLE NAME...`: confidence of the aligned decoder and variants in one picture.
+# `trade_off FIGURE TITLE NAME...`: confidence of the aligned decoder and variants in one figure.
 trade_off() {
     RESULTS=(--results "confidence=$HERE/eval/confidence-seed$SEED")
     aligned
@@ -296,7 +296,7 @@ figure_5_8() {
     trade_off 5.8 "BLEU against average exit" Seq-LL Tok-LL-geometric Tok-C-geometric
 }
 
-# `exits FIGURE TITLE NAME...`: where the tokens of variants, NAME,LAMBDA,SIGMA, leave the decoder.
+# `exits FIGURE TITLE NAME,LAMBDA,SIGMA...`: plot at which block tokens exit, for these variants.
 exits() {
     local one model name lambda sigma traces=()
     aligned
@@ -339,8 +339,8 @@ speed() {
     record speed "Early exits on the clock" "$HERE/speed-seed$SEED.json"
 }
 
-# One online decoder, trained aligned along sampled wait-k paths; its streams leave after each of some
-# blocks. Times are those of this machine: leave it alone meanwhile.
+# One simultaneous model, by aligned training along sampled wait-k paths, decoded at each of several fixed
+# exits. It measures wall-clock time: run nothing else on the machine meanwhile.
 clock() {
     local exit name results=()
     aligned online --set model.encoder=unidirectional --set objective.reads=sampled

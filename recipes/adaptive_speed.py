@@ -1,18 +1,18 @@
-"""What early exits gain on the clock: all ways to decode one model, in turn, in one process.
+"""Speedups of early exits: all decoding methods of a model, interleaved in one process.
 
 python -m recipes.adaptive_speed [NAME=]MODEL... --data DATA --out TABLE.json
-    Decode the first sentences of a split greedily, in batches of each size, some rounds of all ways
-    in turn, and write for each way the median over the rounds of how many times faster it is than
-    the full stack, by processor time, with BLEU, average exit (blocks run per token) and MFLOPs.
-    Thresholds of confidence, or of a geometric predictor, are chosen on `--tune-split` for each
-    average exit of `--exits`: "confidence 1.5". "free decisions" leave where the last of these
-    thresholds do, without deciding: what any cheaper decision gains at most. "free, by batch" lets
-    all rows of a batch leave with the last of them. A model with a predictor is decoded by that
-    too; "sequence, mixed" leaves its sentences in the batches where they stand, without ordering
-    them by exit. "one pass" scores the translations of the full stack all positions at once, those
-    of padding too: about what verified exits would gain if drafts cost nothing and all were
-    accepted. BLEU is given where all `--sentences` are decoded, not for the few of batch size 1.
-    Weights are packed and memory is kept, as in `nmtgrid decode`.
+    Decode the first sentences of a split greedily, in batches of each size, with all methods
+    interleaved for several rounds. For each method write the median over rounds of its speedup over
+    the full stack in processor time, BLEU, average exit (blocks run per token) and MFLOPs.
+    Thresholds on confidence, or on a geometric predictor, are chosen on `--tune-split` for each
+    average exit in `--exits`: "confidence 1.5". "free decisions" exits where the last of these
+    thresholds does, at no cost: an upper bound for any cheaper criterion. "free, by batch" lets all
+    rows of a batch exit with the last of them. A model with a predictor is also decoded with it;
+    "sequence, mixed" keeps its sentences in the given batches instead of sorting them by exit.
+    "one pass" scores the translations of the full stack at all positions at once, padding included:
+    about the gain of verified exits if drafts cost nothing and all were accepted. BLEU is reported
+    if all `--sentences` are decoded, not for the few at batch size 1. Weights are packed and memory
+    is kept, as in `nmtgrid decode`.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def of_model(name: str, path: Path, arguments: argparse.Namespace) -> list[dict[
 
 @torch.no_grad()
 def one_pass(full: Decoded, samples: Sequence[Sample], setup: DecodeSetup) -> Decoded:
-    """Return the full stack's translations, with the seconds that scoring them at once takes."""
+    """Return the full stack's translations, with the time of scoring them in one forward pass."""
     spent = 0.0
     for part in batches(samples, setup.batch):
         translated = [full.hypotheses[index] for index in part]
@@ -141,10 +141,10 @@ def one_pass(full: Decoded, samples: Sequence[Sample], setup: DecodeSetup) -> De
 
 
 def summary(decoded: Sequence[Decoded], full: Sequence[Decoded]) -> dict[str, Any]:
-    """Return the median of how many times faster, and how many translations are the full stack's.
+    """Return the median speedup over the full stack, and the share of identical translations.
 
-    With the lowest and highest of the rounds; "best" compares the least seconds of all rounds, from
-    which a busy machine takes least.
+    Also the lowest and highest speedup of the rounds; "best" compares the shortest times of all
+    rounds, which other load on the machine affects least.
     """
     seconds = [min(round_.processor_seconds for round_ in side) for side in (decoded, full)]
     pairs = zip(decoded, full, strict=True)
@@ -161,9 +161,9 @@ def summary(decoded: Sequence[Decoded], full: Sequence[Decoded]) -> dict[str, An
 def by_thresholds(
     model: ExitModel, samples: Sequence[Sample], exits: Sequence[float]
 ) -> list[System]:
-    """Return what agrees best with the full stack at each of these average exits.
+    """Return the thresholds that agree best with the full stack at each of these average exits.
 
-    Exits are by confidence, or by the model's geometric predictor; others have no thresholds.
+    Thresholds are on confidence, or on the model's geometric predictor; other predictors have none.
     """
     halting = model.traits.halting
     if halting == "multinomial" or halting == "sequence":
@@ -188,7 +188,7 @@ def by_thresholds(
 def exits_of(
     system: System, samples: Sequence[Sample], setup: DecodeSetup
 ) -> tuple[Tensor, Tensor]:
-    """Return the exits of each sentence's tokens [B, T], 1 after its end, and its key [B]."""
+    """Return the exits of each sentence's tokens [B, T], 1 after its end, and its line [B]."""
     done = decode([system], samples, setup)[0]
     exits = [best.exits or [] if best else [] for best in done.hypotheses]
     longest = max(map(len, exits))
@@ -199,7 +199,7 @@ def exits_of(
 def free_decisions(
     model: ExitModel, system: System, samples: Sequence[Sample], setup: DecodeSetup
 ) -> list[System]:
-    """Return what leaves where `system` does, each row by itself or each batch together."""
+    """Return systems with the same exits as `system`, per row or the latest of each batch."""
     table, keys = exits_of(system, samples, setup)
     together = table.clone()
     for part in batches(samples, setup.batch):

@@ -1,14 +1,14 @@
-"""Tables 5.2 to 5.6 and figure 5.7 of recipes/adaptive.sh, from what its commands left.
+"""Tables 5.2 to 5.6 and figure 5.7 of recipes/adaptive.sh, from the output of its commands.
 
 python -m recipes.adaptive_table exits NAME... --folder DIR --seeds "1 2 3" --split tuned|test
         --out PREFIX
-    BLEU of random exits, of each fixed exit and their mean, means and standard deviations over the
-    seeds: a row for each NAME, from the model DIR/NAME-seedN and DIR/eval/NAME-fixed-seedN, what
-    `adaptive-tune --out` wrote; baselines, where one of them has any, first. Writes PREFIX.md and
+    BLEU of random exits, of each fixed exit and of their mean, mean and standard deviation over
+    seeds: a row for each NAME, from the model DIR/NAME-seedN and from DIR/eval/NAME-fixed-seedN,
+    the output of `adaptive-tune --out`; baselines, if any, come first. Writes PREFIX.md and
     PREFIX.json.
 python -m recipes.adaptive_table sweep LAMBDA,SIGMA=FILE... --out PREFIX
-    The average exit of each FILE that `decode --exit auto --json` wrote, along lambda (where sigma
-    is 0) and along sigma. Writes PREFIX.png, PREFIX.md and PREFIX.json.
+    The average exit in each FILE that `decode --exit auto --json` wrote, as a function of lambda
+    (for sigma 0) and of sigma. Writes PREFIX.png, PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def exits(names: Sequence[str], folder: Path, seeds: Sequence[str], split: str) 
 
 
 def _over_seeds(scores: Sequence[dict[str, float]]) -> Row:
-    """Return BLEU by exit number and the mean over the exits, from those of each seed."""
+    """Return BLEU by exit number and its mean over exits, averaged over seeds."""
     by_exit = {number: spread([score[number] for score in scores]) for number in scores[0]}
     return by_exit | {"mean": spread([statistics.mean(score.values()) for score in scores])}
 
@@ -80,7 +80,7 @@ def sweep(named: Sequence[str]) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw the average exit along lambda, and along sigma for each lambda that has several."""
+    """Plot the average exit against lambda, and against sigma for each lambda with sigma > 0."""
     from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 
     def line(name: str, points: Sequence[tuple[float, float]], style: int) -> Line:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Image captioning, table E.1: decoders with and without attention over regions, each trained with
-# each loss; BLEU-1, BLEU-4 and CIDEr of the test split with a beam of three (published
+# each loss; BLEU-1, BLEU-4 and CIDEr on the test split with beam 3 (published
 # CIDEr without and with attention: maximum likelihood 93.6 and 101.6, token 97.5 and 102.8, both 99.9
 # and 103.8).
 #
@@ -8,20 +8,20 @@
 #   ON=mscoco bash recipes/captions.sh     MS-COCO with features that you have (below), on a GPU
 #   bash recipes/captions.sh --dry-run     only prints the commands
 #
-# Device hours: the thesis gives none. Estimates from the operations that `train --dry-run` counts, at 20
-# TFLOP/s on a GPU: 0.1 without, 1 with attention for a model; with three drawn captions up to four times.
-# DECODERS="lstm top-down"; LOSSES="mle", rows of the table by their names in losses.sh: LOSSES=all
-# is every row.
-# SEEDS="1" (or SEED=1): several give mean and deviation. UPDATES=N or MINUTES of processor time for
-# each model (else as the presets say: toy two to three minutes, mscoco 120,000 updates), BEAM=3,
-# SPLIT=test, RUNS=runs (output folder), table and picture of what CIDEr gains as
-# captions-$ON/table-E.1.{md,json,png}; SETS="--set ..." for every model. SMALL=1: 300 toy pictures, 40
+# Device hours: the thesis gives none. Estimated from the FLOPs that `train --dry-run` counts, at 20
+# TFLOP/s on a GPU: per model 0.1 without and 1 with attention; with three sampled captions up to four times that.
+# DECODERS="lstm top-down"; LOSSES="mle", rows of the table by their names in losses.sh; LOSSES=all
+# trains every row.
+# SEEDS="1" (or SEED=1): several give mean and deviation. UPDATES=N or MINUTES of processor time per
+# model (default: the preset's limit: toy two to three minutes, mscoco 120,000 updates), BEAM=3,
+# SPLIT=test, RUNS=runs (output folder; table and figure of the gains in CIDEr:
+# captions-$ON/table-E.1.{md,json,png}), SETS="--set ..." for every model. SMALL=1: 300 toy pictures, 40
 # updates, three losses. Existing results are kept.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. LABEL=word for the name of the record.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. LABEL=word: suffix of the record's name.
 #
 # MS-COCO: NMTGRID_DATA=DIR with DIR/mscoco/dataset_coco.json, Karpathy's splits and captions
 # (caption_datasets.zip of https://cs.stanford.edu/people/karpathy/deepimagesent/), and features in
-# DIR/mscoco/features*.safetensors: a tensor [regions, features] for each picture, called by its
+# DIR/mscoco/features*.safetensors: a tensor [regions, features] for each picture, named by its
 # COCO id or file name. From the public bottom-up features (trainval_36.zip of
 # https://github.com/peteanderson80/bottom-up-attention, 36 regions of 2,048 features) in Python:
 #
@@ -37,7 +37,7 @@
 #       if not features: break
 #       save_file(features, f"features{part:02}.safetensors")
 #
-# For the ResNet baseline of the table save the last convolutional layer of a ResNet instead, pooled
+# For the ResNet baseline of the table, save the last convolutional layer of a ResNet instead, pooled
 # to 10 x 10: [100, 2048] for each picture.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -74,13 +74,13 @@ mscoco) PRESET=mscoco ;;
 *) fail "there is no corpus $ON here: toy mscoco" ;;
 esac
 
-# Make the dataset of toy pictures, unless it is there.
+# Make the dataset of toy pictures, unless it exists.
 toy_pictures() { units "$DATA" --toy-pictures "$PICTURES" -- --words --min-count 5; }
 
-# Make the dataset of MS-COCO, words that come five times or more, unless it is there.
+# Make the dataset of MS-COCO, unless it exists; its vocabulary has the words that occur at least five times.
 mscoco() {
     local file features=()
-    must_own mscoco "mscoco/dataset_coco.json and mscoco/features*.safetensors; the head of $0 says how \
+    must_own mscoco "mscoco/dataset_coco.json and mscoco/features*.safetensors; the head of $0 explains how \
 to make them"
     for file in "$TEXT"/features*.safetensors; do features+=(--features "$file"); done
     units "$DATA" --captions "$TEXT/dataset_coco.json" "${features[@]}" -- --words --min-count 5

@@ -24,7 +24,7 @@ class Page:
         self._to, self._from = to, from_
         self._rest, self._number, self._session = b"", 0, ""
         self.problems: list[str] = []
-        """Errors of scripts and messages of the console."""
+        """Script errors and console messages."""
         target = self.send("Target.createTarget", url="about:blank")["targetId"]
         attached = self.send("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -32,7 +32,7 @@ class Page:
             self.send(f"{domain}.enable")
 
     def send(self, method: str, **parameters: Any) -> Any:
-        """Call a method of the protocol; return its result."""
+        """Call a protocol method and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -73,7 +73,7 @@ class Page:
         return answer["result"].get("value")
 
     def wait(self, script: str, seconds: float = 60.0) -> Any:
-        """Return the value of an expression once it is true."""
+        """Wait until an expression is true; return its value. Raises TimeoutError."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             if value := self.evaluate(script):
@@ -82,7 +82,7 @@ class Page:
         raise TimeoutError(f"not in {seconds:g} s: {script}; {self.problems}")
 
     def type(self, text: str) -> None:
-        """Type a text, key by key; a line's end is Enter."""
+        """Type a text key by key; a newline is Enter."""
         for letter in text:
             key = {"\n": "Enter", "\x1b": "Escape"}.get(letter, letter)
             codes = {"\n": 13, "\x1b": 27}
@@ -97,14 +97,14 @@ class Page:
         path.write_bytes(base64.b64decode(answer["data"]))
 
     def resize(self, width: int, height: int) -> None:
-        """Give the window another size."""
+        """Resize the window."""
         self.send(
             "Emulation.setDeviceMetricsOverride",
             width=width, height=height, deviceScaleFactor=1.0, mobile=False,
         )  # fmt: skip
 
     def prefer(self, scheme: str) -> None:
-        """Prefer a light or dark scheme."""
+        """Emulate the preference for a light or dark colour scheme."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.send("Emulation.setEmulatedMedia", features=features)
 
@@ -119,9 +119,9 @@ def _pipe() -> tuple[int, int]:
 
 @contextlib.contextmanager
 def browser(home: Path) -> Iterator[Page]:
-    """Yield an empty page of a browser that keeps what it writes in `home`."""
+    """Yield an empty page of a browser that writes its files to `home`."""
     assert BROWSER is not None
-    # High numbers: a descriptor that takes the place of another must not be one of them.
+    # High descriptor numbers, so that none of them is overwritten when 0 to 4 are assigned.
     (to_read, to_write), (from_read, from_write) = _pipe(), _pipe()
     command = [
         BROWSER, "--headless=new", "--no-sandbox", "--disable-gpu", "--no-first-run",

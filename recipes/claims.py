@@ -1,7 +1,7 @@
-"""The page of claims: what the thesis says, what was measured here, and why they differ.
+"""The page of claims: claims of the thesis, our measurements, and reasons for differences.
 
-A claim names the record that bears on it; without that record it is listed as not tested, with
-the command that would test it.
+A claim names the record that tests it; without that record it is listed as not tested, with the
+command that would test it.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from recipes.seeds import Record, seeds_of
 INTRODUCTION = """\
 # Claims of the thesis: what we could and could not reproduce
 
-Every figure of ours comes from the record in `recipes/records` that is named beside it;
-`python -m recipes.results write` generates the page. The thesis' figures are of its corpora and
-model sizes (133,000 training pairs of IWSLT'15 En-Vi or more, 50,000 updates and more, on one to
-128 GPUs), ours of what two CPU cores can train: a claim that fails here may hold there. Printed
-formulas that are wrong are in [departures.md](../docs/departures.md), full tables in
+Each of our figures comes from the record in `recipes/records` that is named after it;
+`python -m recipes.results write` generates the page. The thesis' figures are for its corpora and
+model sizes (at least the 133,000 training pairs of IWSLT'15 En-Vi, at least 50,000 updates, on one
+to 128 GPUs), ours for models that two CPU cores can train: a claim that fails here may hold there.
+Errors in printed formulas are listed in [departures.md](../docs/departures.md), full tables are in
 [RESULTS.md](RESULTS.md).
 """
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a record says of a claim: the verdict, the figures, and why they differ if they do."""
+    """Evidence from a record for or against a claim: verdict, figures, and an explanation."""
 
     record: str
     setting: str
@@ -39,7 +39,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class Claim:
-    """A claim of the thesis, where it stands there, its figures, and what tests it here."""
+    """A claim of the thesis: its source there, its figures, and how it is tested here."""
 
     text: str
     source: str
@@ -47,14 +47,14 @@ class Claim:
     command: str
     evidence: Evidence | None = None
     also: tuple[Evidence, ...] = ()
-    """Further evidence with verdicts of its own; that of the claim takes it into account."""
+    """Further evidence with separate verdicts; `evidence.verdict` takes it into account."""
 
 
 VERDICTS = ("reproduced", "in part", "not reproduced", "no difference seen", "not tested")
 
 
 def page(records: Mapping[str, Record]) -> str:
-    """Return the page: verdicts at a glance, then each tested claim, then what is not tested."""
+    """Return the page: per chapter verdicts, each tested claim, then the claims not tested."""
     verdicts = {claim: _verdict(claim, records) for _, claims in CHAPTERS for claim in claims}
     counts = Counter(verdicts.values())
     parts = [INTRODUCTION]
@@ -107,7 +107,7 @@ def _sizes(rows: Sequence[Row]) -> str:
 
 
 def _scored(column: str, what: str, name: str = "model") -> Callable[[Sequence[Row]], str]:
-    """Return what lists BLEU of each row, the one first that the p-values of others are against."""
+    """Return a function that lists BLEU of each row, with the baseline of the p-values first."""
 
     def figures(rows: Sequence[Row]) -> str:
         shown = [
@@ -121,7 +121,7 @@ def _scored(column: str, what: str, name: str = "model") -> Callable[[Sequence[R
 
 
 def _receptive_fields(rows: Sequence[Row]) -> str:
-    """Return BLEU of the models that see as many target tokens as others, then of the best one."""
+    """Return BLEU of the models with the most common receptive field, then of the best model."""
     fields = Counter(row["target_tokens_seen"] for row in rows)
     shared = max(fields, key=lambda field: (fields[field], field))
     alike = [row for row in rows if row["target_tokens_seen"] == shared]
@@ -138,7 +138,7 @@ def _receptive_fields(rows: Sequence[Row]) -> str:
 
 
 def _difficulties(first: str, second: str, what: str) -> Callable[[Sequence[Row]], str]:
-    """Return what tells how much two ways of reading cost, by difficulty."""
+    """Return a function that lists the loss of two reading policies, by difficulty."""
 
     def figures(rows: Sequence[Row]) -> str:
         shown = (
@@ -185,7 +185,7 @@ def _encoders(rows: Sequence[Row]) -> str:
 
 
 def _perplexities(name: str) -> Callable[[Sequence[Row]], str]:
-    """Return what lists the validation perplexity of each model, which the column `name` names."""
+    """Return a function that lists the validation perplexity of each model (column `name`)."""
 
     def figures(rows: Sequence[Row]) -> str:
         shown = (f"{row[name]} {mean_of(row['valid_perplexity']):.2f}" for row in rows)
@@ -195,7 +195,7 @@ def _perplexities(name: str) -> Callable[[Sequence[Row]], str]:
 
 
 def _gains(areas: Mapping[str, Row]) -> list[str]:
-    """Return the mean gain in BLEU at equal latency, by each metric, with its p-value."""
+    """Return the mean gain in BLEU at equal latency for each metric, with its p-values."""
     return [
         f"{signed(row['difference'])} at equal {latency} (p = {row['p_of_each_seed']})"
         for latency, row in areas.items()
@@ -203,7 +203,7 @@ def _gains(areas: Mapping[str, Row]) -> list[str]:
 
 
 def _against_baseline(**systems: str) -> Callable[[Sequence[Row]], str]:
-    """Return what tells how far wait-k of the systems lies above that of the baseline."""
+    """Return a function that lists the gains of the systems' wait-k over the baseline's."""
 
     def figures(rows: Sequence[Row]) -> str:
         parts = []
@@ -216,7 +216,7 @@ def _against_baseline(**systems: str) -> Callable[[Sequence[Row]], str]:
 
 
 def _along_wait_k(rows: Sequence[Row]) -> str:
-    """Return BLEU of each model along its wait-k curve."""
+    """Return BLEU of each model for each k."""
     curves: dict[str, dict[str, str]] = {}
     for row in rows:
         if row.get("setting"):
@@ -228,13 +228,12 @@ def _along_wait_k(rows: Sequence[Row]) -> str:
 
 
 def _above(*losses: str) -> Callable[[Sequence[Row]], str]:
-    """Return what tells how far the named losses lie above maximum likelihood, in BLEU."""
+    """Return a function that lists the gains of losses over maximum likelihood, in BLEU."""
 
     def figures(rows: Sequence[Row]) -> str:
         gains = (f"{name} {gain_of(find(rows, loss=name))}" for name in losses)
-        return "BLEU above maximum likelihood of the same seed, mean and deviation over three: " + (
-            ", ".join(gains)
-        )
+        what = "BLEU gain over maximum likelihood with the same seed, mean and deviation of three"
+        return f"{what}: {', '.join(gains)}"
 
     return figures
 
@@ -251,7 +250,7 @@ def _lazy(rows: Sequence[Row]) -> str:
 
 
 def _dynamic(agents: Mapping[str, str]) -> Callable[[Sequence[Row]], str]:
-    """Return what tells how far agents (by what is written before each) lie above wait-k."""
+    """Return a function that lists the gains of agents over wait-k, by the text before each."""
 
     def figures(rows: Sequence[Row]) -> str:
         shown = []
@@ -263,7 +262,7 @@ def _dynamic(agents: Mapping[str, str]) -> Callable[[Sequence[Row]], str]:
             )
             shown.append(
                 f"{before}mean BLEU above wait-k of the same weights {same}; above wait-k of the "
-                f"model that the agent started from {other}"
+                f"model that the agent was initialised from {other}"
             )
         return "; ".join(shown)
 
@@ -271,7 +270,7 @@ def _dynamic(agents: Mapping[str, str]) -> Callable[[Sequence[Row]], str]:
 
 
 def _oracle_of(start: str) -> Callable[[Sequence[Row]], str]:
-    """Return what tells how far the oracle's paths lie above wait-k of the model `start`."""
+    """Return a function that lists the gain of oracle paths over wait-k of the model `start`."""
 
     def figures(rows: Sequence[Row]) -> str:
         gains = " and ".join(_gains(areas_of(rows, f"{start}-oracle", None)))
@@ -281,7 +280,7 @@ def _oracle_of(start: str) -> Callable[[Sequence[Row]], str]:
 
 
 def _as_good_as_offline(rows: Sequence[Row]) -> str:
-    """Return BLEU and lagging of the agent that reads most, and of the offline model."""
+    """Return BLEU and AL of the agent with the most reading, and of the offline model."""
     agent = find(rows, system="dynamic-0.5", setting="τ = 0.1")
     offline = find(rows, system="pervasive", setting="k = ∞")
     shown = (
@@ -293,14 +292,14 @@ def _as_good_as_offline(rows: Sequence[Row]) -> str:
 
 
 def _agents_of(start: str) -> Callable[[Sequence[Row]], str]:
-    """Return the same for the agents of figure 4.14 that began with the model `start`."""
+    """Return a function as `_dynamic` does, for the agents of figure 4.14 started from `start`."""
     return _dynamic({f"lambda = {weight}: ": f"{start}-agent{weight}" for weight in (0, 1)})
 
 
 def _exits(rows: Sequence[Row]) -> str:
-    """Return BLEU of the last exit and the mean over all exits, of each way of training."""
+    """Return BLEU of the last exit and the mean over all exits, for each training method."""
     shown = []
-    for row in rows[1:]:  # the first one is models without exits
+    for row in rows[1:]:  # the first row has models without exits
         last = max((key for key in row if key.isdigit()), key=int)
         shown.append(f"{row['system']} {mean_of(row[last]):.1f} and {mean_of(row['mean']):.1f}")
     what = "validation BLEU, greedy, of the last exit and of all exits on average"
@@ -308,7 +307,7 @@ def _exits(rows: Sequence[Row]) -> str:
 
 
 def _against_separate(rows: Sequence[Row]) -> str:
-    """Return test BLEU of each exit, and of a decoder of its own for each depth."""
+    """Return test BLEU of each exit, and of separate decoders of each depth."""
     shown = []
     for row in (find(rows, system="aligned"), find(rows, system="baselines")):
         exits = ", ".join(f"{mean_of(row[key]):.1f}" for key in sorted(filter(str.isdigit, row)))
@@ -317,7 +316,7 @@ def _against_separate(rows: Sequence[Row]) -> str:
 
 
 def _few_blocks(rows: Sequence[Row]) -> str:
-    """Return test BLEU of tuned thresholds with its average exit, and of all blocks."""
+    """Return test BLEU and average exit of tuned thresholds, and of all blocks."""
     parts = []
     for model, mechanism in (("aligned", "confidence"), ("geometric", "geometric")):
         own = [row for row in rows if row["model"] == model and row["batch"] == 64]
@@ -331,7 +330,7 @@ def _few_blocks(rows: Sequence[Row]) -> str:
 
 
 def _tuned_for_two(rows: Sequence[Row]) -> str:
-    """Return test BLEU of what was tuned for at most two blocks per token, and of all blocks."""
+    """Return test BLEU of systems tuned for at most two blocks per token, and of all blocks."""
     tuned = [row for row in rows if row["label"] == "2"]
     shown = (
         f"{row['system']} {mean_of(row['bleu']):.1f} at {mean_of(row['average_exit']):.2f}"
@@ -349,7 +348,7 @@ def _tuned_for_two(rows: Sequence[Row]) -> str:
 
 
 def _kinds_of_predictors(rows: Sequence[Row]) -> str:
-    """Return test BLEU of each kind of predictor where it uses the fewest blocks."""
+    """Return test BLEU of each kind of predictor at its smallest number of blocks."""
     shown = (
         f"{row['system']} {mean_of(row['bleu']):.1f} at {mean_of(row['average_exit']):.2f}"
         for row in rows
@@ -363,7 +362,7 @@ def _kinds_of_predictors(rows: Sequence[Row]) -> str:
 
 
 def _sweep(rows: Sequence[Row]) -> str:
-    """Return the average exits along lambda without smoothing, and along sigma for each lambda."""
+    """Return the average exits by lambda without smoothing, and by sigma for each lambda."""
     names = ("lambda", "sigma", "average_exit")
     points = sorted(tuple(mean_of(row[name]) for name in names) for row in rows)
 
@@ -398,7 +397,7 @@ _IWSLT14 = "ON=iwslt14-de-en MINUTES=110 bash recipes/zoo.sh"
 _FIGURE_4 = "bash recipes/online.sh {}"
 _TABLE_5 = "bash recipes/adaptive.sh {}"
 _SMOOTHING = "bash recipes/smoothing.sh"
-_SHORT = "Models are far from converged (1.5 to 2.1 epochs): how fast a loss learns is compared."
+_SHORT = "Models are far from converged (1.5 to 2.1 epochs): this compares the speed of learning."
 _BILSTM = "Multi30k De-En, Bi-LSTM, 1,500 updates"
 _TEN_MINUTES = "Multi30k De-En, N=5, d=96, 10 minutes of one core each, {seeds}"
 _EIGHT_MINUTES = "Multi30k De-En, N=5, d=96, 8 minutes of one core each, {seeds}"
@@ -426,7 +425,7 @@ CHAPTERS = (
                 ),
             ),
             Claim(
-                "It translates IWSLT'14 De-En better than they do",
+                "Pervasive Attention translates IWSLT'14 De-En better than all three baselines",
                 "table 3.7",
                 "34.67 against 34.53 (Transformer), 32.66 (ConvS2S), 31.03 (Bi-LSTM)",
                 _IWSLT14,
@@ -436,25 +435,26 @@ CHAPTERS = (
                     "one core each, {seeds}",
                     "in part",
                     _scored("beam5", "test BLEU, beam 5:", "system"),
-                    "At equal time it is ahead of the Transformer with fewer parameters and a "
-                    "quarter of its epochs, but the Bi-LSTM and ConvS2S, which train on three and "
-                    "five times as many tokens in that time, are ahead of both, at each length. "
-                    "All were tuned on Multi30k, not here. On its captions, which are shorter, "
-                    "ConvS2S is significantly better after 13 minutes (`table-3.7-multi30k`); "
-                    "after 30 minutes on a faster machine none of the three differs significantly "
-                    "from it (`zoo-multi30k`). After an equal number of updates it is five BLEU "
-                    "ahead of the Transformer and not significantly ahead of ConvS2S and the "
-                    "Bi-LSTM, with less than half of their parameters (`zoo-updates-multi30k`). "
-                    "With 7,250 training pairs it is ahead of all three, significantly of the "
-                    "Transformer alone (`zoo-pairs7250-merges4000-multi30k`); with 2,500 behind "
-                    "the other two with the dropout of the presets "
-                    "(`zoo-pairs2500-merges2000-multi30k`), and ahead with more, significantly "
-                    "of the Bi-LSTM and the Transformer "
+                    "At equal time, Pervasive Attention is ahead of the Transformer, with fewer "
+                    "parameters and a quarter of its epochs. The Bi-LSTM and ConvS2S, which train "
+                    "on three and five times as many tokens in that time, are ahead of both at "
+                    "each sentence length. All were tuned on Multi30k, not on this corpus. On "
+                    "Multi30k, whose captions are shorter, ConvS2S is significantly better after "
+                    "13 minutes (`table-3.7-multi30k`); after 30 minutes on a faster machine, none "
+                    "of the three differs significantly from Pervasive Attention (`zoo-multi30k`). "
+                    "After an equal number of updates, Pervasive Attention is five BLEU ahead of "
+                    "the Transformer and not significantly ahead of ConvS2S and the Bi-LSTM, with "
+                    "less than half of their parameters (`zoo-updates-multi30k`). With 7,250 "
+                    "training pairs it is ahead of all three, but significantly only of the "
+                    "Transformer (`zoo-pairs7250-merges4000-multi30k`). With 2,500 pairs it is "
+                    "behind the Bi-LSTM and ConvS2S with the dropout of the presets "
+                    "(`zoo-pairs2500-merges2000-multi30k`), and ahead of all three with more "
+                    "dropout, significantly of the Bi-LSTM and the Transformer "
                     "(`zoo-updates-pairs2500-dropout0.3-multi30k`).",
                 ),
             ),
             Claim(
-                "Accumulated and gated residual connections beat plain ones, these dense ones",
+                "Accumulated and gated residual connections beat plain ones, which beat dense ones",
                 "table 3.4",
                 "35.2, 34.8, 34.5",
                 _TABLE_3.format(4),
@@ -464,8 +464,8 @@ CHAPTERS = (
                     "in part",
                     _scored("valid_beam1", "validation BLEU, greedy:"),
                     "Dense connections are behind residual ones, as in the thesis. Accumulated "
-                    "ones do not differ from plain ones in a network of five blocks, and gates "
-                    "cost a quarter of the updates that the time allows.",
+                    "connections do not differ from plain ones in a network of five blocks, and "
+                    "gates reduce the number of updates within the time limit by a quarter.",
                 ),
                 (
                     Evidence(
@@ -473,10 +473,10 @@ CHAPTERS = (
                         "Multi30k De-En, N=5, d=96, 500 updates each, {seeds}",
                         "not reproduced",
                         _scored("valid_beam1", "validation BLEU, greedy, means:"),
-                        "After a fifth of the updates, equal for all, accumulated and gated "
-                        "connections are behind plain ones with each seed; dense ones, of which "
-                        "the time above allows fewer updates, are not, but for one seed. As in "
-                        "table 3.5 this tells how soon a model learns.",
+                        "After a fifth of the updates, the same number for all, accumulated and "
+                        "gated connections are behind plain ones with each seed. Dense ones, which "
+                        "had fewer updates in the time above, are behind with one seed only. As "
+                        "for table 3.5, this measures the speed of learning.",
                     ),
                 ),
             ),
@@ -490,8 +490,8 @@ CHAPTERS = (
                     _TEN_MINUTES,
                     "in part",
                     _scored("valid_beam1", "validation BLEU, greedy:"),
-                    "Max-pooling is ahead of the average, self-attention of both, by more than in "
-                    "the thesis. The gates add nothing here.",
+                    "Max-pooling is ahead of the average, and self-attention of both, by more than "
+                    "in the thesis. The gates do not improve BLEU here.",
                 ),
                 (
                     Evidence(
@@ -499,31 +499,32 @@ CHAPTERS = (
                         "Multi30k De-En, N=5, d=96, 500 updates each, {seeds}",
                         "in part",
                         _scored("valid_beam1", "validation BLEU, greedy, means:"),
-                        "After a fifth of the updates, equal for all, averages and self-attention "
-                        "differ from maxima in the same direction, with each seed and by more; "
-                        "gates are behind with two of three. So far from the end of training this "
-                        "tells how soon a model learns, not how good it becomes.",
+                        "After a fifth of the updates, the same number for all, averages and "
+                        "self-attention differ from max-pooling in the same direction, with each "
+                        "seed and by more; gates are behind with two of three seeds. So far from "
+                        "the end of training, this measures the speed of learning rather than the "
+                        "final quality.",
                     ),
                 ),
             ),
             Claim(
-                "Depth with small kernels beats width at an equal receptive field",
+                "Depth with small kernels beats large kernels at an equal receptive field",
                 "figure 3.8",
-                "of a receptive field of 41 target tokens, k=5, N=20 is best and k=11, N=8 worst",
+                "for a receptive field of 41 target tokens, k=5, N=20 is best and k=11, N=8 worst",
                 "bash recipes/pervasive.sh figure-3.8",
                 Evidence(
                     "figure-3.8-multi30k",
                     _PERVASIVE_SIX_MINUTES,
                     "not reproduced",
                     _receptive_fields,
-                    "The order is the other way round at equal time and so early: an update of ten "
-                    "blocks takes three times as long as one of two, so that the deepest networks "
-                    "saw every sentence once or twice and the shallowest four or five times. At "
-                    "equal depth, kernels of 5 are at least as good as those of 3 and of 11.",
+                    "The order is reversed at equal time, this early in training: an update with "
+                    "ten blocks takes three times as long as one with two, so that the deepest "
+                    "networks were trained for one to two epochs and the shallowest for four to "
+                    "five. At equal depth, kernels of 5 are at least as good as those of 3 and 11.",
                 ),
             ),
             Claim(
-                "Max-pooling aligns with low entropy, self-attention with better coverage",
+                "Max-pooling gives alignments of lower entropy, self-attention better coverage",
                 "table 3.6",
                 "entropy 1.17 and 2.06, coverage 0.78 and 0.82",
                 _TABLE_3.format(6),
@@ -532,9 +533,9 @@ CHAPTERS = (
                     _TEN_MINUTES,
                     "no difference seen",
                     _alignments,
-                    "Max-pooling has the lower entropy here and not after another training of 8 "
-                    "minutes, where its coverage and its agreement with a statistical aligner are "
-                    "better than self-attention's. So one training each cannot tell the two apart.",
+                    "Max-pooling has the lower entropy here, but not in a second run of 8 minutes, "
+                    "in which its coverage and its agreement with a statistical aligner are better "
+                    "than those of self-attention. One run each cannot separate the two.",
                 ),
                 (
                     Evidence(
@@ -542,12 +543,12 @@ CHAPTERS = (
                         _EIGHT_MINUTES,
                         "no difference seen",
                         _alignments,
-                        "Of all systems the attention of the Bi-LSTM agrees best with the aligner.",
+                        "The attention of the Bi-LSTM agrees best with the aligner.",
                     ),
                 ),
             ),
             Claim(
-                "It is ahead of the Transformer on the shortest and longest sentences",
+                "Pervasive Attention beats the Transformer on the shortest and longest sentences",
                 "figure 3.10",
                 "a figure",
                 _IWSLT14,
@@ -557,10 +558,10 @@ CHAPTERS = (
                     "one core each, {seeds}",
                     "in part",
                     _lengths,
-                    "It is ahead from 20 words on and behind on shorter sentences. On Multi30k, "
-                    "which has few long captions, it is ahead from 10 words on after 13 minutes "
-                    "(`figure-3.10-multi30k`), after 30 minutes in each bucket of more than two "
-                    "sentences (`zoo-lengths-multi30k`).",
+                    "Pervasive Attention is ahead on sentences of 20 words or more and behind on "
+                    "shorter ones. On Multi30k, which has few long captions, it is ahead on those "
+                    "of 10 words or more after 13 minutes (`figure-3.10-multi30k`), and after 30 "
+                    "minutes in each bucket with more than two sentences (`zoo-lengths-multi30k`).",
                 ),
             ),
             Claim(
@@ -574,7 +575,7 @@ CHAPTERS = (
                     "not reproduced",
                     _perplexities("name"),
                     "Networks of five blocks are shallow: plain residual connections converge as "
-                    "fast as cumulative ones, and the time that gates take is not won back.",
+                    "fast as cumulative ones, and gates do not make up for their cost.",
                 ),
                 (
                     Evidence(
@@ -582,8 +583,8 @@ CHAPTERS = (
                         "Multi30k De-En, N=5, d=96, 500 updates each, {seeds}",
                         "not reproduced",
                         _perplexities("model"),
-                        "After equally many updates, and so without the price of an update, "
-                        "cumulative and gated connections are behind plain ones.",
+                        "After the same number of updates, so that the cost of an update does not "
+                        "count, cumulative and gated connections are behind plain ones.",
                     ),
                 ),
             ),
@@ -594,7 +595,7 @@ CHAPTERS = (
                 _TABLE_3.format(8),
             ),
             Claim(
-                "Maxima of a DenseNet beat averages and attention; both together are best",
+                "DenseNet: max-pooling beats averages and attention; max with attention is best",
                 "CoNLL paper, table 1",
                 "33.70, 31.57, 32.07; 33.81",
                 "bash recipes/pervasive.sh conll",
@@ -603,9 +604,9 @@ CHAPTERS = (
                     "Multi30k De-En, ten layers of growth 20, 500 updates each, {seeds}",
                     "in part",
                     _scored("test_beam1", "test BLEU, greedy:"),
-                    "Maxima are far ahead of averages, but attention is ahead of both, after less "
-                    "than two epochs, where all have learnt little. Maxima and attention together "
-                    "are a little ahead of maxima alone, and behind attention. There is no "
+                    "Max-pooling is far ahead of averages, but attention is ahead of both, after "
+                    "less than two epochs, when all have learnt little. Max-pooling and attention "
+                    "combined are slightly ahead of max-pooling, and behind attention. There is no "
                     "significance test.",
                 ),
             ),
@@ -624,8 +625,8 @@ CHAPTERS = (
                     _SIX_MINUTES,
                     "no difference seen",
                     _encoders,
-                    "The uni-directional encoder is ahead with the one seed that was tried. "
-                    "Such a Transformer deviates by 0.8 BLEU between seeds "
+                    "The uni-directional encoder is ahead with the one seed that was tried. The "
+                    "standard deviation of such a Transformer over seeds is 0.8 BLEU "
                     "(`policies-transformer-multi30k`, k = ∞), so that this may be chance; there "
                     "is no significance test. After eight epochs, training is far from its end.",
                 ),
@@ -635,13 +636,13 @@ CHAPTERS = (
                         "Multi30k De-En, Pervasive Attention, 9 minutes of one core each, {seeds}",
                         "no difference seen",
                         _encoders,
-                        "Pervasive Attention that sees the whole source is ahead by less than "
-                        "chance explains, in four epochs at most.",
+                        "Pervasive Attention that sees the whole source is ahead, but not "
+                        "significantly, after at most four epochs.",
                     ),
                 ),
             ),
             Claim(
-                "Online, it is worse",
+                "Online, a bi-directional encoder is worse",
                 "figure 4.9",
                 "De-En, trained for wait-7: 28.32 at AL 4.01 against 29.62 at AL 4.25 (table D.1)",
                 _FIGURE_4.format("4.9"),
@@ -650,9 +651,9 @@ CHAPTERS = (
                     "Multi30k De-En, Transformer, 500 updates each, {seeds}",
                     "reproduced",
                     _against_baseline(tf_k7="a uni-directional encoder, both trained for k = 7,"),
-                    "The baseline is bi-directional, and significantly behind after as many "
-                    "updates, which take it four times as long. Both are far from the end of "
-                    "their training.",
+                    "The baseline is bi-directional. It is significantly behind after the same "
+                    "number of updates, which take four times as long. Both are far from the end "
+                    "of their training.",
                 ),
                 (
                     Evidence(
@@ -663,7 +664,7 @@ CHAPTERS = (
                             tf_k7="a uni-directional encoder, both trained for k = 7,"
                         ),
                         "At equal time the difference is larger: the bi-directional encoder "
-                        "encodes every prefix anew, so that it has far fewer updates.",
+                        "re-encodes every prefix, and so has far fewer updates.",
                     ),
                     Evidence(
                         "figure-4.9-k1-multi30k",
@@ -694,14 +695,15 @@ CHAPTERS = (
                         pa_gated_max_k7="gated maxima",
                         pa_cell_k7="no aggregation",
                     ),
-                    "The baseline has maxima. Self-attention is significantly above it (p < 0.01), "
-                    "as it is offline at equal time (table 3.5); after three epochs, a cell alone "
-                    "has hardly learnt to carry what was read before it. The thesis finds maxima "
-                    "far ahead in models for wait-1, which is not tried here (`ONLY_K=1`).",
+                    "The baseline is max-pooling. Self-attention is significantly above it "
+                    "(p < 0.01), as it is offline at equal time (table 3.5). After three epochs, a "
+                    "single cell has hardly learnt to represent the source before it. The thesis "
+                    "finds max-pooling far ahead in models for wait-1, which were not trained here "
+                    "(`ONLY_K=1`).",
                 ),
             ),
             Claim(
-                "A model trained for wait-7 serves all k, especially with Pervasive Attention",
+                "A model trained for wait-7 works for all k, especially Pervasive Attention",
                 "figure 4.11",
                 "De-En, decoded with k = 1, 5 and 9: Pervasive Attention for wait-7 19.98, 28.93 "
                 "and 31.14, for wait-1 20.63, 25.96 and 26.80; the Transformer for wait-7 22.93, "
@@ -716,8 +718,8 @@ CHAPTERS = (
                         tf_uni_inf="offline",
                     ),
                     "The baseline is trained on sampled paths. A Transformer trained for wait-7 "
-                    "serves all k, and so does one that was never trained to wait. Trained for "
-                    "wait-1, it falls from 31.6 BLEU with k = 1 to 17.1 with k = 7.",
+                    "works for all k, and so does one trained offline. Trained for wait-1, it "
+                    "falls from 31.6 BLEU with k = 1 to 17.1 with k = 7.",
                 ),
                 (
                     Evidence(
@@ -726,10 +728,10 @@ CHAPTERS = (
                         "in part",
                         _along_wait_k,
                         "Pervasive Attention trained for wait-7 is ahead of the offline model up "
-                        "to k = 5, where it lags up to 0.8 tokens more, and within half a point of "
-                        "it from there on. Trained for wait-1 it serves no other k: with k = 7 it "
-                        "has fallen as far as the Transformer, where the thesis finds that it "
-                        "generalises better. Nothing was tested.",
+                        "to k = 5, with up to 0.8 tokens more lagging, and within half a point of "
+                        "it for larger k. Trained for wait-1, it works for no other k: with k = 7 "
+                        "it falls as far as the Transformer, whereas the thesis finds that it "
+                        "generalises better. There is no significance test.",
                     ),
                 ),
             ),
@@ -744,8 +746,8 @@ CHAPTERS = (
                     _SIX_MINUTES,
                     "in part",
                     _against_baseline(tf_k7="trained for k = 7, the best one,"),
-                    "The baseline is trained on sampled paths; no model that is trained for one k "
-                    "is above it.",
+                    "The baseline is trained on sampled paths; no model trained for one k is above "
+                    "it.",
                 ),
                 (
                     Evidence(
@@ -754,17 +756,18 @@ CHAPTERS = (
                         "not reproduced",
                         _against_baseline(pa_k7="trained for k = 7", pa_uni_inf="offline"),
                         "The baseline is trained on all paths at once. At equal time it is behind, "
-                        "with 812 updates in place of 1,365 and 1,413.",
+                        "with 812 updates instead of 1,365 and 1,413.",
                     ),
                     Evidence(
                         "figure-4.12-pervasive-updates-multi30k",
                         "Multi30k De-En, Pervasive Attention, 700 updates each, {seeds}",
                         "reproduced",
                         _against_baseline(pa_k7="trained for k = 7", pa_uni_inf="offline"),
-                        "After as many updates, which take nearly twice as long along all paths, "
-                        "the model of all paths is as good as the others with one seed and ahead "
-                        "with the other: what it loses at equal time are updates. With k = 1 and "
-                        "3 it is 2.4 and 1.3 BLEU ahead of the one for wait-7.",
+                        "After the same number of updates, which take nearly twice as long for all "
+                        "paths, the model for all paths is as good as the others with one seed and "
+                        "ahead with the other: at equal time it is behind because it has fewer "
+                        "updates. With k = 1 and 3 it is 2.4 and 1.3 BLEU ahead of the model for "
+                        "wait-7.",
                     ),
                 ),
             ),
@@ -778,13 +781,14 @@ CHAPTERS = (
                     "Multi30k De-En, Pervasive Attention, {seeds}",
                     "in part",
                     _dynamic({"": "dynamic-0.5"}),
-                    "A smaller gain than the thesis', by AL and significant with two seeds of "
-                    "three. By DAL, which charges for words written in bursts, there is none, nor "
-                    "beside the model that the agent started from. Trained at the learning rate of "
-                    "the model (`policies-rate-0.004-multi30k`, one seed), the agent gains more: "
-                    "+1.1 by AL (p = 0.002) and +0.4 by DAL (p = 0.008) above wait-k of the same "
-                    "weights, which is about half a BLEU lower than before with k = 2 and 3; +0.5 "
-                    "by AL and -0.1 by DAL above the model that it started from.",
+                    "At equal AL, the gain is smaller than in the thesis, and significant with two "
+                    "of three seeds. There is none at equal DAL, which penalises words written in "
+                    "bursts, nor over the model that the agent was initialised from. Trained with "
+                    "the learning rate of the model (`policies-rate-0.004-multi30k`, one seed), "
+                    "the agent gains more over wait-k of the same weights, +1.1 by AL (p = 0.002) "
+                    "and +0.4 by DAL (p = 0.008), but that wait-k is about half a BLEU lower than "
+                    "before with k = 2 and 3; the gain over the model that it was initialised from "
+                    "is +0.5 by AL and -0.1 by DAL.",
                 ),
                 (
                     Evidence(
@@ -793,11 +797,11 @@ CHAPTERS = (
                         "agent, {seeds}",
                         "in part",
                         _agents_of("pa-uni-inf"),
-                        "With lambda = 1, which weighs delay in the oracle's labels, the agent "
+                        "With lambda = 1, which weights delay in the oracle's labels, the agent "
                         "is significantly above wait-k of the same weights by AL, with both seeds, "
-                        "and not by DAL; that it is so far above the model that it started from is "
-                        "in part due to its further updates. With lambda = 0 it is below, by AL "
-                        "with one seed of two.",
+                        "and not by DAL; its large gain over the model that it was initialised "
+                        "from is in part due to its additional updates. With lambda = 0 it is "
+                        "below, by AL with one of two seeds.",
                     ),
                     Evidence(
                         "figure-4.14-pa-k7-updates-multi30k",
@@ -805,8 +809,9 @@ CHAPTERS = (
                         "the agent, {seeds}",
                         "not reproduced",
                         _agents_of("pa-k7"),
-                        "From a model for wait-7 the agent with lambda = 1 is not significantly "
-                        "above wait-k of the same weights, the one with lambda = 0 below it.",
+                        "Initialised from a model for wait-7, the agent with lambda = 1 is not "
+                        "significantly above wait-k of the same weights, and the one with "
+                        "lambda = 0 is below it.",
                     ),
                     Evidence(
                         "figure-4.14-pa-area-updates-multi30k",
@@ -814,16 +819,16 @@ CHAPTERS = (
                         "with the agent, {seeds}",
                         "in part",
                         _agents_of("pa-area"),
-                        "From a model for all paths the agents do as from an offline one: with "
-                        "lambda = 1 significantly above wait-k of the same weights by AL and not "
-                        "by DAL, with lambda = 0 below it.",
+                        "Initialised from a model for all paths, the agents behave as from an "
+                        "offline one: with lambda = 1 significantly above wait-k of the same "
+                        "weights by AL and not by DAL, with lambda = 0 below it.",
                     ),
                 ),
             ),
             Claim(
-                "The oracle's paths beat wait-k, most with models trained for low delay",
+                "Oracle paths beat wait-k, most with models trained for low delay",
                 "figure 4.14",
-                "De-En, offline model: 32.57 at an AL of 5.05, where wait-5 has 28.84 at 4.45 "
+                "De-En, offline model: 32.57 at an AL of 5.05, against 28.84 at 4.45 of wait-5 "
                 "(table D.8)",
                 "bash recipes/online.sh 4.14",
                 Evidence(
@@ -831,8 +836,8 @@ CHAPTERS = (
                     "Multi30k De-En, Pervasive Attention, 700 updates offline, {seeds}",
                     "reproduced",
                     _oracle_of("pa-uni-inf"),
-                    "By AL, as in the thesis; by DAL, which charges for words written in bursts, "
-                    "the oracle of the offline model gains nothing.",
+                    "At equal AL, as in the thesis; at equal DAL, which penalises words written in "
+                    "bursts, the oracle gains nothing with the offline model.",
                 ),
                 (
                     Evidence(
@@ -840,7 +845,7 @@ CHAPTERS = (
                         "Multi30k De-En, Pervasive Attention, 700 updates with k = 7, {seeds}",
                         "reproduced",
                         _oracle_of("pa-k7"),
-                        "With a model for wait-7 it gains more, by both.",
+                        "With a model for wait-7 it gains more, by both metrics.",
                     ),
                     Evidence(
                         "figure-4.14-pa-area-updates-multi30k",
@@ -862,9 +867,9 @@ CHAPTERS = (
                     "Multi30k De-En, Pervasive Attention, {seeds}",
                     "in part",
                     _as_good_as_offline,
-                    "So it does, but wait-k of the same weights does so too with little more: "
-                    "with k = 5 it has 38.3 BLEU at an AL of 4.8. With weak models of IWSLT'14 "
-                    "De-En the agent that reads most is 0.8 BLEU behind "
+                    "It does, but so does wait-k of the same weights with only slightly more "
+                    "lagging: with k = 5 it has 38.3 BLEU at an AL of 4.8. With weak models of "
+                    "IWSLT'14 De-En, the agent that reads most is 0.8 BLEU behind "
                     "(`policies-iwslt14-de-en`).",
                 ),
             ),
@@ -880,11 +885,12 @@ CHAPTERS = (
                     "the agent, {seeds}",
                     "in part",
                     _difficulties("agent", "offline-wait-k", "agent and wait-k"),
-                    "Wait-k is that of the offline model, k = 3, which lags half a token less "
-                    "than the agent. The agent loses less in the three buckets with 30 sentences "
-                    "or more, and more in the 27 sentences of 3 to 6; nothing was tested. The "
-                    "Transformer trained for wait-7, with which the thesis compares, is the better "
-                    "model after ten minutes: 36.6 BLEU against the agent's 35.8 at equal AL.",
+                    "Wait-k is the offline model with k = 3, which lags half a token less than the "
+                    "agent. The agent loses less in the three buckets with 30 sentences or more, "
+                    "and more on the 27 sentences of difficulty 3 to 6; there is no significance "
+                    "test. The Transformer trained for wait-7, with which the thesis compares, is "
+                    "the better model after ten minutes: 36.6 BLEU against 35.8 of the agent at "
+                    "equal AL.",
                 ),
                 (
                     Evidence(
@@ -892,9 +898,9 @@ CHAPTERS = (
                         "Multi30k De-En, 700 updates offline and 350 for the agent, {seeds}",
                         "in part",
                         _difficulties("agent", "offline-wait-k", "agent and wait-k"),
-                        "Wait-k is that of the offline model, k = 1, which lags 1.5 tokens less "
-                        "than the agent (with k = 3 it lags 0.7 more): part of what it loses more "
-                        "is due to that. The agent loses less in every bucket of more than one "
+                        "Wait-k is the offline model with k = 1, which lags 1.5 tokens less than "
+                        "the agent (with k = 3 it lags 0.7 more); its larger loss is in part due "
+                        "to that. The agent loses less in every bucket with more than one "
                         "sentence, but it was trained further than the offline model.",
                     ),
                 ),
@@ -919,11 +925,11 @@ CHAPTERS = (
                         tf_k1="trained for k = 1", tf_k3="for k = 3", tf_k5="for k = 5",
                         tf_k7="for k = 7", tf_k9="for k = 9", tf_uni_inf="offline",
                     ),
-                    "The baseline is trained on sampled paths. No model trained for one k differs "
-                    "from it significantly but those for k = 1 and 3, which serve no larger k. But "
-                    "with the k that they are trained for, those for k = 3 to 9 are 0.7 to 1.0 "
-                    "BLEU ahead of it, at the same or a smaller lagging. The offline model is "
-                    "not behind here, as it is not in the thesis on IWSLT'14.",
+                    "The baseline is trained on sampled paths. Among models trained for one k, "
+                    "only those for k = 1 and 3, which do not work for larger k, differ from it "
+                    "significantly. But with the k that they are trained for, those for k = 3 to 9 "
+                    "are 0.7 to 1.0 BLEU ahead of it, at the same or smaller lagging. The offline "
+                    "model is not behind here, nor is it in the thesis on IWSLT'14.",
                 ),
             ),
             Claim(
@@ -940,10 +946,10 @@ CHAPTERS = (
                         "many-paths-wait-1",
                         "wait-1 of the same model and of one trained on many paths",
                     ),
-                    "How difficult a sentence is makes no clear difference to what wait-1 loses on "
-                    "these short captions, of which 30 in a thousand are more difficult than 3; "
-                    "intervals overlap. Lengths are as in the thesis: with wait-1 the offline "
-                    "model writes too much, the other one less so.",
+                    "The loss of wait-1 does not clearly depend on the difficulty of these short "
+                    "captions, of which 30 in a thousand have a difficulty above 3; intervals "
+                    "overlap. Lengths are as in the thesis: with wait-1, the output of the offline "
+                    "model is too long, that of the other model less so.",
                 ),
             ),
             Claim(
@@ -956,16 +962,16 @@ CHAPTERS = (
                     _SIX_MINUTES,
                     "in part",
                     _along_wait_k,
-                    "All are trained for wait-3. A model that may not end before it has read all "
-                    "loses 2.2 BLEU with wait-1 and 0.9 with wait-3 at the same DAL, at most 0.1 "
-                    "from k = 5 on. One that was trained to read on and may end early is no "
-                    "worse up to k = 5, and 0.4 and 0.7 behind with k = 7 and 9: captions of "
-                    "similar lengths on both sides leave little to read on for. There is no "
-                    "significance test.",
+                    "All are trained for wait-3. A model that must read the whole source before it "
+                    "ends loses 2.2 BLEU with wait-1 and 0.9 with wait-3 at the same DAL, and at "
+                    "most 0.1 for k of 5 or more. A model that was trained to read on and may end "
+                    "early is no worse up to k = 5, and 0.4 and 0.7 behind with k = 7 and 9: since "
+                    "captions have similar lengths on both sides, little of the source is left to "
+                    "read. There is no significance test.",
                 ),
             ),
             Claim(
-                "The source needs an end symbol; a first symbol or an added zero beside it helps",
+                "The source needs an end symbol; adding a first symbol or a zero helps",
                 "figure C.2",
                 "up to 8 BLEU are lost without an end symbol, up to 1.5 gained with a first "
                 "symbol or an added zero, the most with wait-1",
@@ -975,8 +981,8 @@ CHAPTERS = (
                     _SIX_MINUTES,
                     "in part",
                     _along_wait_k,
-                    "All are trained for wait-3. Without an end symbol, where translations are "
-                    "made as long as their sources, 1.6 to 2.8 BLEU are lost. A first symbol gains "
+                    "All are trained for wait-3. Without an end symbol, when translations are made "
+                    "as long as their sources, 1.6 to 2.8 BLEU are lost. A first symbol gains "
                     "0.8 and 1.0 with k = 3 and 5, and between -0.3 and 0.4 with the others; an "
                     "added zero gains nothing. There is no significance test.",
                 ),
@@ -997,12 +1003,12 @@ CHAPTERS = (
                     "Multi30k De-En, Transformer, 6 minutes of one busy core each, {seeds}",
                     "in part",
                     _exits,
-                    "At equal time, where the thesis has equal updates, and far from the end of "
-                    "training. Mixed training with one sampled sequence of exits passes once "
-                    "through a classifier for each token, where aligned training does so at every "
-                    "exit, and has more updates for it. Aligned training of one earlier exit in "
-                    "each update, in turn (`rotation1`), makes up for most of that. With three or "
-                    "six sequences mixed training is behind (`table-5.2-multi30k`, one seed).",
+                    "This compares at equal time, whereas the thesis compares at equal updates, "
+                    "and far from the end of training. Mixed training with one sampled sequence of "
+                    "exits classifies each token once, whereas aligned training does so at every "
+                    "exit, and so has more updates. Aligned training with one earlier exit per "
+                    "update, in rotation (`rotation1`), makes up for most of that. With three or "
+                    "six sequences, mixed training is behind (`table-5.2-multi30k`, one seed).",
                 ),
                 (
                     Evidence(
@@ -1010,23 +1016,23 @@ CHAPTERS = (
                         "Multi30k De-En, Transformer, 500 updates each, {seeds}",
                         "not reproduced",
                         _exits,
-                        "After as many updates, as in the thesis but far from the end of training, "
-                        "aligned training is ahead of one sequence and behind three and six, which "
-                        "learn most from an update and take 1.3 and 2 times as long for it. Six, "
-                        "which the thesis calls the most comparable, are far ahead.",
+                        "After the same number of updates, as in the thesis but far from the end "
+                        "of training, aligned training is ahead of one sequence and behind three "
+                        "and six, which learn most from an update and take 1.3 and 2 times as long "
+                        "for it. Six, which the thesis calls the most comparable, are far ahead.",
                     ),
                     Evidence(
                         "table-5.2-updates-seeds-multi30k",
                         "Multi30k De-En, Transformer, 500 updates each, {seeds}",
                         "in part",
                         _exits,
-                        "The same with a second seed, without six sequences: the order stays, and "
-                        "three sequences differ most between the seeds.",
+                        "The same with a second seed, without six sequences: the order is the "
+                        "same, and three sequences vary most between the seeds.",
                     ),
                 ),
             ),
             Claim(
-                "Equal weights of the exits are best on average",
+                "Equal weights for all exits are best on average",
                 "table 5.3",
                 "35.62 against 35.24 to 35.52",
                 _TABLE_5.format("5.3"),
@@ -1035,14 +1041,15 @@ CHAPTERS = (
                     "Multi30k De-En, Transformer, 4 minutes of one busy core each, {seeds}",
                     "in part",
                     _exits,
-                    "Equal weights have the best mean of three seeds, and of one with five minutes "
-                    "(`table-5.3-multi30k`). They are ahead of n because of its first exit, and "
-                    "ahead of 1/n, which is the best at the first exit as in the thesis, by little "
-                    "more than seeds differ. Two of the thesis' four other weights were tried.",
+                    "Equal weights have the best mean over three seeds, and with one seed and five "
+                    "minutes (`table-5.3-multi30k`). They are ahead of n because of the first "
+                    "exit, and ahead of 1/n, which is best at the first exit as in the thesis, by "
+                    "little more than the variation between seeds. Two of the thesis' four other "
+                    "weights were tried.",
                 ),
             ),
             Claim(
-                "Gradients are best left as they are",
+                "Unscaled gradients are best",
                 "table 5.4",
                 "35.62 against 35.13 to 35.44",
                 _TABLE_5.format("5.4"),
@@ -1051,9 +1058,9 @@ CHAPTERS = (
                     "Multi30k De-En, Transformer, 4 minutes of one busy core each, {seeds}",
                     "in part",
                     _exits,
-                    "At equal time they are best left as they are, with each of three seeds (and "
-                    "with one and five minutes, `table-5.4-multi30k`). But scaled gradients had "
-                    "313 and 305 updates in that time in place of 438.",
+                    "At equal time, unscaled gradients are best with each of three seeds (and "
+                    "with one seed and five minutes, `table-5.4-multi30k`). But scaled gradients "
+                    "had only 313 and 305 updates in that time instead of 438.",
                 ),
                 (
                     Evidence(
@@ -1061,11 +1068,11 @@ CHAPTERS = (
                         "Multi30k De-En, Transformer, 500 updates each, {seeds}",
                         "no difference seen",
                         _exits,
-                        "After as many updates scaled gradients are no worse: they are ahead by "
-                        "0.6 on average, about as much as two seeds differ "
+                        "After the same number of updates, scaled gradients are no worse: they are "
+                        "ahead by 0.6 on average, about the difference between two seeds "
                         "(`table-5.2-updates-seeds-multi30k`), and as in the thesis the first "
-                        "exit gains most (aligned 19.2, 0.5 20.8, 1.1 21.4). What they lose at "
-                        "equal time are updates.",
+                        "exit gains most (aligned 19.2, 0.5 20.8, 1.1 21.4). At equal time they "
+                        "are behind because they have fewer updates.",
                     ),
                 ),
             ),
@@ -1079,13 +1086,13 @@ CHAPTERS = (
                     "Multi30k De-En, Transformer, 500 updates each, {seeds}",
                     "not reproduced",
                     lambda _: "11.6 minutes with six classifiers, 7.0 with one",
-                    "Blocks of 128 units are small beside a vocabulary of thousands: here "
-                    "classifiers are most of the work of an update, on one core. Rotation "
-                    "(`objective.rotation=1`), which trains two exits in an update, is cheaper.",
+                    "Blocks of 128 units are small compared with a vocabulary of thousands: here "
+                    "classifiers take most of the time of an update, on one core. Rotation "
+                    "(`objective.rotation=1`), which trains two exits per update, is cheaper.",
                 ),
             ),
             Claim(
-                "A token needs a quarter of the blocks for the full quality",
+                "A quarter of the blocks per token suffices for full quality",
                 "figure 5.6",
                 "34.73 at an average exit of 1.42, 34.77 with six blocks trained without exits, "
                 "34.86 with all six blocks of the same decoder",
@@ -1095,10 +1102,10 @@ CHAPTERS = (
                     "Multi30k De-En, Transformer of d=256, 36 minutes of one core",
                     "in part",
                     _few_blocks,
-                    "A quarter of the blocks is enough where confidence decides, which the thesis "
-                    "found too expensive: one sentence at a time it is not. A geometric predictor, "
-                    "which the thesis has the figures from, was fine-tuned for seven minutes and "
-                    "is behind; in batches neither is faster than a fixed exit.",
+                    "A quarter of the blocks is enough for exits by confidence, which the thesis "
+                    "found too expensive; at batch size 1 it is not. A geometric predictor, from "
+                    "which the figures of the thesis are, was fine-tuned for seven minutes and is "
+                    "behind; in batches neither is faster than a fixed exit.",
                 ),
                 (
                     Evidence(
@@ -1107,26 +1114,27 @@ CHAPTERS = (
                         "in part",
                         _tuned_for_two,
                         "At equal time the decoder without exits is far ahead: each exit "
-                        "classifies every token, so that the aligned decoder had 2,195 updates in "
-                        "place of 4,990.",
+                        "classifies every token, so that the aligned decoder had 2,195 updates "
+                        "instead of 4,990.",
                     ),
                     Evidence(
                         "speed-distilled-rotation-multi30k",
-                        "the same, trained on a teacher's translations, one earlier exit in each "
+                        "the same, trained on a teacher's translations, one earlier exit per "
                         "update, {seeds}",
                         "in part",
                         _few_blocks,
                         "Confidence loses 0.2 BLEU at an average exit of 1.67 and nothing at "
-                        "2.08. The geometric predictor is a BLEU behind with fewer than two "
-                        "blocks, and the fixed exit 2, at 39.45, is ahead of it.",
+                        "2.08. The geometric predictor is one BLEU behind with fewer than two "
+                        "blocks; the fixed exit 2, at 39.45, is ahead of it.",
                     ),
                     Evidence(
                         "figure-5.6-start-multi30k",
                         "the same, 12 minutes without exits and 12 of aligned training, {seeds}",
                         "in part",
                         _tuned_for_two,
-                        "Begun without exits, every point is better. Within 0.2 of the full stack "
-                        "is confidence at an average exit of 3.3, a geometric predictor at 3.2.",
+                        "Initialised from a decoder without exits, every point is better. "
+                        "Confidence is within 0.2 of the full stack at an average exit of 3.3, a "
+                        "geometric predictor at 3.2.",
                     ),
                 ),
             ),
@@ -1140,14 +1148,13 @@ CHAPTERS = (
                     "Multi30k De-En, Transformer of d=128, 24 minutes of one core, {seeds}",
                     "in part",
                     _kinds_of_predictors,
-                    "The multinomial predictors chose the first exit for nearly every token at "
-                    "the cost per block that was tried, so that there is one point of each to "
-                    "compare, near the fixed exit 1; geometric predictors can be tuned for any "
-                    "average exit.",
+                    "With the one cost per block that was tried, multinomial predictors chose the "
+                    "first exit for nearly every token, so that each has a single point, near the "
+                    "fixed exit 1; geometric predictors can be tuned for any average exit.",
                 ),
             ),
             Claim(
-                "Tokens leave earlier if a block costs more, and later with wide kernels",
+                "Tokens exit earlier with a higher cost per block, and later with wider kernels",
                 "figure 5.7",
                 "a figure: average exits on the development set",
                 _TABLE_5.format("5.7"),
@@ -1171,8 +1178,8 @@ CHAPTERS = (
                     "Multi30k De-En, d=128, one CPU core",
                     "reproduced",
                     _confidence,
-                    "The thesis counts FLOPs alone; on a clock confidence is slower than the full "
-                    "stack in batches, since rows leave at different blocks.",
+                    "The thesis only counts FLOPs; in time, confidence is slower than the full "
+                    "stack in batches, since rows exit at different blocks.",
                 ),
             ),
             Claim(
@@ -1185,9 +1192,10 @@ CHAPTERS = (
                     "Multi30k De-En, Transformer, 500 updates each, {seeds}",
                     "not reproduced",
                     _against_separate,
-                    "After as many updates, far from the end of training, the one decoder is "
-                    "behind the separate ones at each depth, least at three blocks; there is no "
-                    "significance test. Its training took 11.6 minutes, theirs 26.4 together.",
+                    "After the same number of updates, far from the end of training, the one "
+                    "decoder is behind the separate ones at each depth, least at three blocks; "
+                    "there is no significance test. Its training took 11.6 minutes, theirs 26.4 "
+                    "in total.",
                 ),
             ),
         ),
@@ -1205,11 +1213,11 @@ CHAPTERS = (
                     "IWSLT'14 De-En (45,616 pairs), Bi-LSTM, 2,500 updates",
                     "not reproduced",
                     _above("seq-hamming-all", "seq-hamming-batch", "seq-hamming-refs"),
-                    "The Bi-LSTM of the thesis gains nothing here, on Multi30k neither "
-                    "(`table-E.3-multi30k`). Pervasive Attention does, on both corpora "
+                    "The Bi-LSTM, as used in the thesis, gains nothing here, nor on Multi30k "
+                    "(`table-E.3-multi30k`). Pervasive Attention gains on both corpora "
                     "(`table-E.3-iwslt14-de-en-pervasive`, `table-E.3-multi30k-pervasive`), but on "
-                    "IWSLT'14 a second pass with other dropout and no smoothing (`twice`) gains as "
-                    f"much: smoothing is not the cause there. {_SHORT}",
+                    "IWSLT'14 a second pass with another dropout mask and no smoothing (`twice`) "
+                    f"gains as much: smoothing is not the cause there. {_SHORT}",
                 ),
             ),
             Claim(
@@ -1223,12 +1231,12 @@ CHAPTERS = (
                     _BILSTM,
                     "in part",
                     _above("both-bleu-batch", "both-hamming-batch", "seq-bleu-batch", "twice"),
-                    "The one loss ahead of `twice`. With a reward of Hamming distance, which the "
-                    "other three records have in place of BLEU, both levels are not: they are "
-                    "behind the sequence level with Pervasive Attention "
-                    "(`table-E.3-multi30k-pervasive`, `table-E.3-iwslt14-de-en-pervasive`) and "
-                    "gain nothing with the Bi-LSTM on IWSLT'14 (`table-E.3-iwslt14-de-en`). "
-                    f"{_SHORT}",
+                    "This is the only loss ahead of `twice`. With the Hamming distance as the "
+                    "reward, which the other three records use instead of BLEU, both levels "
+                    "together are not best: they are behind the sequence level with Pervasive "
+                    "Attention (`table-E.3-multi30k-pervasive`, "
+                    "`table-E.3-iwslt14-de-en-pervasive`) and gain nothing with the Bi-LSTM on "
+                    f"IWSLT'14 (`table-E.3-iwslt14-de-en`). {_SHORT}",
                 ),
             ),
             Claim(
@@ -1241,7 +1249,7 @@ CHAPTERS = (
                     _BILSTM,
                     "no difference seen",
                     _above("tok", "tok-freq", "twice"),
-                    f"The gain is about as large as its deviation. {_SHORT}",
+                    f"The gain is about as large as its standard deviation. {_SHORT}",
                 ),
             ),
             Claim(
@@ -1254,7 +1262,7 @@ CHAPTERS = (
                     _IWSLT,
                     "no difference seen",
                     _above("seq-hamming-all", "seq-hamming-batch", "seq-hamming-refs"),
-                    f"Three seeds do not separate the vocabularies. {_SHORT}",
+                    f"The differences are within the variation of three seeds. {_SHORT}",
                 ),
             ),
             Claim(
@@ -1267,7 +1275,7 @@ CHAPTERS = (
                     _IWSLT,
                     "not reproduced",
                     _lazy,
-                    f"The time is; the gain is not. {_SHORT}",
+                    f"The time is reproduced, the gain is not. {_SHORT}",
                 ),
             ),
             Claim(
@@ -1280,8 +1288,9 @@ CHAPTERS = (
                     _BILSTM,
                     "no difference seen",
                     _above("mle-entropy", "tok", "twice"),
-                    "It helps as much as the token level, within a deviation of `twice`: another "
-                    f"task and a shorter training than the thesis'. {_SHORT}",
+                    "It helps as much as the token level, and is within one standard deviation of "
+                    "`twice`; the task differs from the thesis', and the training is shorter. "
+                    f"{_SHORT}",
                 ),
             ),
             Claim(

@@ -1,16 +1,16 @@
-# Shared by the recipes; to be sourced, before any default is filled in. Creates or finds an environment
+# Functions shared by the recipes. Source this file before setting any default. It creates or finds an environment
 # for nmtgrid, prepares corpora, and saves records of results.
 #
-# PYTHON        the interpreter to make an environment with (default: python3)
-# NMTGRID_VENV  an environment to use, or to make, instead of .venv in the project's folder
-# NMTGRID_DATA  a folder with corpora, read instead of downloads
-# CONFIG        a file of `nmtgrid train --config`: its settings come after the presets of a recipe
-# RUNS          where results go (default: runs); with SMALL=1 into its folder small
+# PYTHON        the interpreter that creates an environment (default: python3)
+# NMTGRID_VENV  an environment to use, or to create, instead of .venv in the project's folder
+# NMTGRID_DATA  a folder with corpora, read instead of downloading them
+# CONFIG        a file for `nmtgrid train --config`, applied after the presets of a recipe
+# RUNS          output folder (default: runs); with SMALL=1 its subfolder small
 # SMALL=1       the whole experiment with tiny models of 40 updates (unless UPDATES or MINUTES is set), one
 #               seed, greedy search: shows that it runs; scores mean nothing
 #
-# Without NMTGRID_VENV a virtual or conda environment that is active already is used; packages that it
-# lacks are installed into it.
+# Without NMTGRID_VENV, an active virtual or conda environment is used; missing packages are
+# installed into it.
 
 say() { printf '%s\n' "$*"; }
 
@@ -19,7 +19,7 @@ fail() {
     exit 2
 }
 
-# A recipe's head says what it does and what it can be told. `--dry-run` may stand anywhere.
+# `--help` prints a recipe's head: what it does and its options. `--dry-run` may come anywhere.
 DRY_RUN=${DRY_RUN:-0}
 for argument in "$@"; do
     shift
@@ -35,10 +35,10 @@ done
 
 PROJECT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 
-# How the recipe was called: the variables of the environment that it reads, but for those that say where and how
-# fast to work, its name, its arguments. Folders of the user are entered by the recipes that read them, as DATA=DIR.
+# How the recipe was called: the environment variables that it reads (except those for folders, parallelism and the
+# like), its name, its arguments. Recipes that read a folder of the user add it themselves, as DATA=DIR.
 INVOKED="" OWN="" READ_BY=("${BASH_SOURCE[@]}") RECIPE=("${BASH_SOURCE[-1]}")
-# Recipes that source losses.sh also read its variables, and LOSS_name for losses of one's own.
+# Recipes that source losses.sh also read its variables, and LOSS_name for the user's own losses.
 if grep -q '^source .*/losses\.sh"$' "${READ_BY[-1]}"; then
     READ_BY+=("$PROJECT/recipes/losses.sh") RECIPE+=("$PROJECT/recipes/losses.sh") OWN='LOSS_.*'
 fi
@@ -56,22 +56,24 @@ for variable in $(compgen -e | grep -xE -e "$READ" -e "$OWN"); do
 done
 INVOKED+="bash recipes/$(basename "$0")${*:+ $*}"
 
-# `check "NAME..." FORM WHAT`: refuse values of these variables that are not of that form.
+# `check "NAME..." PATTERN WHAT`: fail if one of these variables does not match PATTERN.
 check() {
     local name
     for name in $1; do
-        [ -z "${!name:-}" ] || [[ "${!name}" =~ ^($2)$ ]] || fail "$name is $3, not \`${!name}\`"
+        [ -z "${!name:-}" ] || [[ "${!name}" =~ ^($2)$ ]] || fail "$name must be $3, not \`${!name}\`"
     done
 }
 
-# `choices NAME WORD...`: refuse other words than these in the list NAME, and one that stands there twice.
+# `choices NAME WORD...`: fail if the list NAME contains any other word, or a word twice.
 choices() {
     local word
-    for word in ${!1:-}; do [[ " ${*:2} " == *" $word "* ]] || fail "$1 has $word, but may have: ${*:2}"; done
+    for word in ${!1:-}; do
+        [[ " ${*:2} " == *" $word "* ]] || fail "invalid $1: $word (choose from: ${*:2})"
+    done
     no_repeats "$1"
 }
 
-# `no_repeats NAME`: refuse a word that stands twice in the list NAME.
+# `no_repeats NAME`: fail if the list NAME contains a word twice.
 no_repeats() {
     local word before=" "
     for word in ${!1:-}; do
@@ -80,10 +82,10 @@ no_repeats() {
     done
 }
 
-# `no_effect NAME [WHERE]`: refuse a variable that is set, as a record would say that it had an effect.
+# `no_effect NAME [WHERE]`: fail if NAME is set: the record would suggest that it had an effect.
 no_effect() { [ -z "${!1:-}" ] || fail "$1 has no effect here${2:+ $2}: see \`bash $0 --help\`"; }
 
-# `uses NAME`: whether the recipe reads it, with a default, or its head names it, where a function of this file does.
+# `uses NAME`: whether the recipe reads NAME with a default, or its head names it (a function of this file reads it).
 uses() { grep -qE "\\$\{$1:?[-+]" "${RECIPE[@]}" || grep -qw "$1" < <(sed '/^[^#]/,$d' "${RECIPE[0]}"); }
 
 ARCHITECTURES="pervasive pervasive-densenet transformer bilstm convs2s convrnn"
@@ -102,7 +104,7 @@ for variable in ARCH ARCHS BEAM BEAMS CONFIG LABEL MERGES MINUTES ON PAIRS PRESE
     [ -z "${!variable:-}" ] || uses "$variable" || no_effect "$variable"
 done
 
-# Where SMALL=1 says how many PAIRS, the user did not.
+# The user's own PAIRS, before SMALL=1 sets a default.
 PAIRS_ASKED="${PAIRS:-}"
 SMALL="${SMALL:-0}"
 RUNS="${RUNS:-runs}"
@@ -111,13 +113,13 @@ if [ "$SMALL" = 1 ]; then
     if [ -z "${MINUTES:-}" ]; then UPDATES="${UPDATES:-40}"; fi
     SEEDS="${SEEDS:-${SEED:-1}}" BEAM="${BEAM:-1}" PAIRS="${PAIRS:-1000}"
 fi
-# Spelt so and installed alone: another spelling may pull gigabytes of GPU libraries.
+# In exactly this form, and installed first: otherwise pip may download gigabytes of GPU libraries.
 TORCH="torch==2.13.0"
 
-# `no_arguments "$@"`: for a recipe that has nothing to choose by arguments.
-no_arguments() { [ $# = 0 ] || fail "there is nothing to choose by \`$1\`: see \`bash $0 --help\`"; }
+# `no_arguments "$@"`: for a recipe that takes no arguments.
+no_arguments() { [ $# = 0 ] || fail "this recipe takes no arguments, but got \`$1\`: see \`bash $0 --help\`"; }
 
-# Print a command, quoted where the shell needs it, and, unless this is a dry run, run it.
+# Print a command, quoted for the shell, and run it unless this is a dry run.
 run() {
     local word
     printf '$'
@@ -133,7 +135,7 @@ run() {
 
 nmtgrid() { python -m nmtgrid "$@"; }
 
-# `words_of COMMAND...`: print its words, a line each; the folders RUNS and NMTGRID_DATA may be elsewhere another time.
+# `words_of COMMAND...`: print its words, one per line, with placeholders for the folders RUNS and NMTGRID_DATA.
 words_of() {
     local text
     text="$(printf '%s\n' "$@")"
@@ -142,30 +144,30 @@ words_of() {
     say "$text"
 }
 
-# `made_by FILE COMMAND...`: whether FILE, if it is there, holds the words of this command.
+# `made_by FILE COMMAND...`: whether FILE, if it exists, contains the words of this command.
 made_by() { [ ! -e "$1" ] || [ "$(<"$1")" = "$(words_of "${@:2}")" ]; }
 
-# `must_be_made_by RESULT COMMAND...`: the same of RESULT.command; fail where it holds others.
+# `must_be_made_by RESULT COMMAND...`: fail if RESULT.command contains the words of another command.
 must_be_made_by() {
-    made_by "$1.command" "${@:2}" || fail "$1 is of other settings than these. Name this run by LABEL where \
-the recipe has one, or by RUNS, or remove $1. Before (<) and now (>):
+    made_by "$1.command" "${@:2}" || fail "$1 was made with other settings. Set another LABEL (if the recipe \
+has it) or RUNS for this run, or remove $1. Then (<) and now (>):
 $(diff "$1.command" <(words_of "${@:2}") | grep '^[<>]')"
 }
 
-# `note FILE COMMAND...`: write the words of the command into FILE.
+# `note FILE COMMAND...`: write the words of the command to FILE.
 note() { [ "$DRY_RUN" != 0 ] || words_of "${@:2}" >"$1"; }
 
-# `once RESULT COMMAND...`: run a command that leaves the file RESULT, unless it is there: whole, by the same
-# command, and not older than a model that the command names.
+# `once RESULT COMMAND...`: run a command that writes the file RESULT, unless RESULT is current (see `is_current`).
 once() {
     local result="$1"
     shift
-    if is_current "$result" "$@"; then say "$result is there already."; return; fi
+    if is_current "$result" "$@"; then say "$result already exists."; return; fi
     run "$@"
     note "${result%.*}.command" "$@"
 }
 
-# `is_current RESULT COMMAND...`: whether it is there, so.
+# `is_current RESULT COMMAND...`: whether RESULT exists, is complete, was made by the same command, and is not older
+# than any model that the command names.
 is_current() {
     local word
     [ -s "$1" ] && made_by "${1%.*}.command" "${@:2}" || return 1
@@ -175,8 +177,8 @@ is_current() {
     done
 }
 
-# `units DATA OPTION... -- OPTION...`: make a dataset with those options of `preprocess` and those of `bpe learn`,
-# unless it is there.
+# `units DATA OPTION... -- OPTION...`: make a dataset with the options of `preprocess` before `--` and those of
+# `bpe learn` after it, unless it exists.
 units() {
     local data="$1" text=()
     if has_units "$data"; then must_be_made_by "$@"; return; fi
@@ -189,10 +191,10 @@ units() {
     note "$data.command" "${all[@]}"
 }
 
-# `has_units DATA`: whether the dataset is whole; its manifest is the last that is written.
+# `has_units DATA`: whether the dataset is complete; its manifest is written last.
 has_units() { grep -qs '"units"' "$1/manifest.json"; }
 
-# Print what `pyproject.toml` asks for (with the extra $1, if any) that is not installed.
+# Print the dependencies in `pyproject.toml` (with the extra $1, if any) that are not installed.
 missing_packages() {
     python - "$PROJECT/pyproject.toml" "${1:-}" <<'END'
 import re, sys, tomllib
@@ -208,7 +210,7 @@ for name in (re.split(r"[<>=~!; \[]", text)[0] for text in wanted):
 END
 }
 
-# Activate an environment that holds all that nmtgrid (and the extra $1) needs.
+# Activate an environment with all dependencies of nmtgrid (and of the extra $1).
 environment() {
     local extra="${1:-}" folder="${NMTGRID_VENV:-}" missing
     local pins=() active="${VIRTUAL_ENV:-${CONDA_PREFIX:-}}"
@@ -228,39 +230,39 @@ environment() {
     missing="$(missing_packages "$extra")"
     if grep -qx torch <<<"$missing"; then
         run python -m pip install -qq "$TORCH"
-        # With PIP_COMPILE=0 this compiles torch while pip installs the other packages.
+        # With PIP_COMPILE=0, this byte-compiles torch while pip installs the other packages.
         python -c "import torch._dynamo, torch.distributed.fsdp" 2>/dev/null &
     fi
     if [ -n "$missing" ]; then
         run python -m pip install -qq "${pins[@]}" -e "$PROJECT${extra:+[$extra]}"
     fi
-    # This checkout is what runs, also in an environment that holds another one.
+    # Run this checkout even if another one is installed in the environment.
     export PYTHONPATH="$PROJECT${PYTHONPATH:+:$PYTHONPATH}"
     say "Using $(command -v python) ($(python --version))"
 }
 
 check_python() {
     "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
-        fail "\`$1\` is no Python 3.11 or later. Name one: PYTHON=/path/to/python3.11 bash $0"
+        fail "\`$1\` is not Python 3.11 or later. Set PYTHON: PYTHON=/path/to/python3.11 bash $0"
 }
 
-# Fetch the address $1 into the file $2, unless it is there already.
+# Download the address $1 to the file $2, unless it exists.
 fetch() {
     if [ -s "$2" ]; then
-        say "$2 is there already."
+        say "$2 already exists."
     elif [ "$DRY_RUN" != 0 ]; then
         say "\$ download $1 to $2"
     else
         mkdir -p "$(dirname "$2")"
         say "Downloading $1"
         curl -fsSL --retry 3 -o "$2.part" "$1" || fail "$1 could not be downloaded. \
-Fetch it in another way and put it at $2, or set NMTGRID_DATA to a folder that has the data."
+Fetch it another way and save it as $2, or set NMTGRID_DATA to a folder with the data."
         mv "$2.part" "$2"
     fi
 }
 
 # `multi30k_text SOURCE TARGET FOLDER`: set TEXT to a folder with Multi30k's {train,valid,test} in both
-# languages (cs, de, en, fr): that of NMTGRID_DATA, or FOLDER, into which the public files are downloaded.
+# languages (cs, de, en, fr): the one in NMTGRID_DATA, or FOLDER, to which the public files are downloaded.
 multi30k_text() {
     local language address=https://raw.githubusercontent.com/multi30k/dataset/master/data/task1/raw
     for language in "$1" "$2"; do
@@ -277,7 +279,7 @@ multi30k_text() {
 }
 
 # Make the dataset $3 of Multi30k from language $1 to language $2, lower-cased, 8,000 (or $6) joint merges, unless
-# it is there; texts that are downloaded go to $4. No pair is filtered out; with $5 so many training pairs are taken.
+# it exists; downloaded texts go to $4. No pair is filtered out; $5 is the number of training pairs (default: all).
 multi30k_dataset() {
     local train
     multi30k_text "$1" "$2" "$4"
@@ -290,16 +292,16 @@ multi30k_dataset() {
         --train "$train" --valid "$TEXT/valid" --test "$TEXT/test" -- --merges "${6:-8000}" --joint
 }
 
-# Make the dataset $1 of PAIRS (10,000) pairs of the embedded toy corpus, unless it is there.
+# Make the dataset $1 of PAIRS (10,000) pairs of the embedded toy corpus, unless it exists.
 toy_dataset() { units "$1" --toy "${PAIRS:-10000}" -- --merges 700 --separate; }
 
-# The same with one vocabulary for both languages.
+# The same, with a joint vocabulary.
 toy_joint_dataset() { units "$1" --toy "${PAIRS:-10000}" -- --merges 700 --joint-vocabulary; }
 
-# The same in words.
+# The same, with words as units.
 toy_words_dataset() { units "$1" --toy "${PAIRS:-10000}" -- --words --min-count 1; }
 
-# Set TEXT to the folder $1 of NMTGRID_DATA; return 1 where there is no NMTGRID_DATA.
+# Set TEXT to the folder $1 of NMTGRID_DATA; return 1 if NMTGRID_DATA is not set.
 own_text() {
     [ -n "${NMTGRID_DATA:-}" ] || return 1
     TEXT="$NMTGRID_DATA/$1"
@@ -314,11 +316,11 @@ must_own() {
     TEXT="NMTGRID_DATA/$1"
 }
 
-# Remember in INVOKED that the corpus came from NMTGRID_DATA.
+# Record in INVOKED that the corpus came from NMTGRID_DATA.
 read_own() { INVOKED="NMTGRID_DATA=DIR ${INVOKED#NMTGRID_DATA=DIR }"; }
 
 # Make the dataset $3 of IWSLT'14 from language $1 to language $2 (de, en), lower-cased, 10,000 joint
-# merges, unless it is there; the public archive goes to $4. What follows are other options of `bpe
+# merges, unless it exists; the public archive goes to $4. Further arguments replace the options of `bpe
 # learn`. With NMTGRID_DATA the texts are iwslt14.de-en/{train,valid,test}.{de,en}[.xz], tokenised, with
 # bpe10k.codes[.xz].
 iwslt14_dataset() {
@@ -343,8 +345,8 @@ iwslt14_dataset() {
         -- "${units[@]}"
 }
 
-# Make the dataset $3 of IWSLT'15 from language $1 to language $2 (en, vi), tokenised by its makers,
-# words that come five times or more, unless it is there; the public texts go to $4. With
+# Make the dataset $3 of IWSLT'15 from language $1 to language $2 (en, vi), with the published tokenisation and
+# the words that occur at least five times, unless it exists; the public texts go to $4. With
 # NMTGRID_DATA they are iwslt15.en-vi/{train,valid,test}.{en,vi}[.xz].
 iwslt15_dataset() {
     local language address=https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi
@@ -360,8 +362,8 @@ iwslt15_dataset() {
         --train "$TEXT/train" --valid "$TEXT/valid" --test "$TEXT/test" -- --words --min-count 5
 }
 
-# Make the dataset $1 of WMT'15 De-En with 32,000 joint merges and one vocabulary, unless it is
-# there, from NMTGRID_DATA's wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}.
+# Make the dataset $1 of WMT'15 De-En with 32,000 joint merges and a joint vocabulary, unless it
+# exists, from NMTGRID_DATA's wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}.
 wmt15_dataset() {
     must_own wmt15.de-en "wmt15.de-en/{train,newstest2013,newstest2015}.{de,en}: Europarl v7, Common \
 Crawl and News Commentary v10 in one file, and the test sets, from https://www.statmt.org/wmt15/translation-task.html"
@@ -370,7 +372,7 @@ Crawl and News Commentary v10 in one file, and the test sets, from https://www.s
         -- --merges 32000 --joint-vocabulary
 }
 
-# Make the dataset $1 of WMT'16 En-Ro with 35,000 joint merges and one vocabulary, unless it is there,
+# Make the dataset $1 of WMT'16 En-Ro with 35,000 joint merges and a joint vocabulary, unless it exists,
 # from NMTGRID_DATA's wmt16.en-ro/{train,newsdev2016,newstest2016}.{en,ro}.
 wmt16_dataset() {
     must_own wmt16.en-ro "wmt16.en-ro/{train,newsdev2016,newstest2016}.{en,ro}: 608,000 pairs \
@@ -381,7 +383,7 @@ https://www.statmt.org/wmt16/translation-task.html"
         -- --merges 35000 --joint-vocabulary
 }
 
-# Make the dataset $1 of WMT'14 En-Fr with 40,000 joint merges and one vocabulary, unless it is there,
+# Make the dataset $1 of WMT'14 En-Fr with 40,000 joint merges and a joint vocabulary, unless it exists,
 # from NMTGRID_DATA's wmt14.en-fr/{train,test}.{en,fr}; 26,000 pairs are held out.
 wmt14_dataset() {
     must_own wmt14.en-fr "wmt14.en-fr/{train,test}.{en,fr}: all parallel texts in one file, and \
@@ -390,15 +392,15 @@ newstest2014, from https://www.statmt.org/wmt14/translation-task.html"
         --train "$TEXT/train" --valid-every 1365 --test "$TEXT/test" -- --merges 40000 --joint-vocabulary
 }
 
-# `pairs_of_toys CORPUS...`: refuse PAIRS where none of these is a toy corpus.
+# `pairs_of_toys CORPUS...`: fail if PAIRS is set and none of these is a toy corpus.
 pairs_of_toys() {
     [[ -z "$PAIRS_ASKED" || " $* " == *" toy"* ]] || fail "PAIRS has no effect here, on $*: see \`bash $0 --help\`"
 }
 
-# Make the dataset $2 of the corpus $1, unless it is there, and set SOURCE and TARGET to its languages;
-# texts that are downloaded go to $3. What follows is for Multi30k: how many training pairs, how many merges.
+# Make the dataset $2 of the corpus $1, unless it exists, and set SOURCE and TARGET to its languages;
+# downloaded texts go to $3. For Multi30k, $4 is the number of training pairs and $5 that of merges.
 dataset() {
-    # Several CORPORA may have a toy corpus among them.
+    # PAIRS is valid if any of several CORPORA is a toy corpus.
     pairs_of_toys ${CORPORA:-$1}
     case "$1" in
     toy*) SOURCE=qa TARGET=qb ;;
@@ -421,7 +423,7 @@ iwslt15-en-vi iwslt15-vi-en wmt16-en-ro wmt15-de-en wmt14-en-fr" ;;
     esac
 }
 
-# Print the preset for the corpus $1: both directions have one.
+# Print the preset for the corpus $1; both directions share it.
 preset_of() {
     case "$1" in
     iwslt14-*) say iwslt14-de-en ;;
@@ -432,8 +434,8 @@ preset_of() {
     esac
 }
 
-# `five_blocks`: set SHAPE to the options of the Pervasive Attention of tables 3.4 to 3.6 and figures 3.8, A.1 and
-# A.2 on Multi30k: five blocks, where the preset has fewer.
+# `five_blocks`: set SHAPE to the options of Pervasive Attention in tables 3.4 to 3.6 and figures 3.8, A.1 and
+# A.2 on Multi30k: five blocks; the preset has fewer.
 five_blocks() {
     SHAPE=()
     case "$ON" in
@@ -443,8 +445,8 @@ five_blocks() {
     esac
 }
 
-# `limits UPDATES MINUTES`: set LIMIT to what trains for so many updates or, where they are 0, for so many
-# minutes of processor time; 0 of both: as long as the preset says.
+# `limits UPDATES MINUTES`: set LIMIT to the options that train for UPDATES updates or, if that is 0, for MINUTES
+# minutes of processor time; if both are 0, the preset's limit applies.
 limits() {
     LIMIT=()
     if [ "$1" != 0 ]; then
@@ -456,7 +458,7 @@ limits() {
     fi
 }
 
-# `tiny ARCHITECTURE`: set TINY to what makes a model tiny, with SMALL=1; else to nothing.
+# `tiny ARCHITECTURE`: set TINY to the options of a tiny model if SMALL=1, else to nothing.
 tiny() {
     local setting settings
     TINY=()
@@ -477,9 +479,9 @@ tiny() {
         --set training.validate_updates=0)
 }
 
-# `train_model MODEL ARCHITECTURE PRESET SEED UPDATES MINUTES OPTION...`: train MODEL on $DATA for so many
-# updates or minutes (see `limits`) with these options and those of SETS, unless it is there; one that other
-# settings trained, or begun with them, is refused. The settings in the file CONFIG come after the preset.
+# `train_model MODEL ARCHITECTURE PRESET SEED UPDATES MINUTES OPTION...`: train MODEL on $DATA for UPDATES
+# updates or MINUTES (see `limits`) with these options and those of SETS, unless it exists; fail if it was trained,
+# or an interrupted run started, with other settings. The settings in the file CONFIG come after the preset.
 train_model() {
     local model="$1" arch="$2" preset="$3" seed="$4" begin=--overwrite words=() options=()
     tiny "$arch"
@@ -490,7 +492,7 @@ train_model() {
     words+=("$DATA" ${CONFIG:+"$(cksum "$CONFIG" 2>/dev/null || true)"})
     if [ -s "$model/done.json" ]; then
         must_be_made_by "$model" "${words[@]}"
-        say "$model is trained already."
+        say "$model has already been trained."
         return
     fi
     if [ "${RESUME:-0}" = 1 ] && [ -e "$model/config.json" ]; then
@@ -498,34 +500,34 @@ train_model() {
         begin=--resume
     fi
     while [ "$#" -gt 0 ]; do
-        # A resumed run goes on with its own weights.
+        # A resumed run continues from its own weights.
         if [ "$1" = --init ] && [ "$begin" = --resume ]; then shift 2; continue; fi
         options+=("$1")
         shift
     done
     note "$model.command" "${words[@]}"
     run nmtgrid train "$DATA" "$begin" "${options[@]}" --out "$model" --json "$model.train.json"
-    # Another recipe that was refused this folder in the meantime has left its own words.
+    # Another recipe that failed on this folder meanwhile has overwritten the file.
     note "$model.command" "${words[@]}"
     run mv "$model.train.json" "$model/done.json"
 }
 
-# `translate MODEL SPLIT BEAM OPTION...`: translate that split of $DATA, unless it is done; set SCORES to
-# the file of its scores, MODEL/SPLIT-beamBEAM.json, beside which the translations lie as .txt.
+# `translate MODEL SPLIT BEAM OPTION...`: translate that split of $DATA, unless that was done; set SCORES to
+# the file of its scores, MODEL/SPLIT-beamBEAM.json. The translations are in MODEL/SPLIT-beamBEAM.txt.
 translate() {
     SCORES="$1/$2-beam$3.json"
     once "$SCORES" nmtgrid decode "$1" --data "$DATA" --split "$2" --beam "$3" \
         --out "${SCORES%.json}.txt" --json "$SCORES" "${@:4}"
 }
 
-# `force MODEL SPLIT OPTION...`: force the references of that split, unless it is done; their perplexity
-# comes into MODEL/SPLIT-forced.json.
+# `force MODEL SPLIT OPTION...`: score the references of that split by forced decoding, unless that was done; their
+# perplexity is written to MODEL/SPLIT-forced.json.
 force() {
     once "$1/$2-forced.json" nmtgrid decode "$1" --data "$DATA" --split "$2" --forced \
         --json "$1/$2-forced.json" "${@:3}"
 }
 
-# `significance EXPERIMENT SPLIT NAME...`: p-values of BLEU (widest of BEAMS) against the first model, each seed.
+# `significance EXPERIMENT SPLIT NAME...`: p-values of BLEU (largest of BEAMS) against the first model, for each seed.
 significance() {
     local seed name files
     for seed in $SEEDS; do
@@ -538,29 +540,29 @@ significance() {
 
 BESIDE=()
 
-# `beside LOG COMMAND...`: run a command beside others, JOBS (1) at a time, its words into LOG; with
-# JOBS=1 it is run at once, in full view. `all_done` waits for all.
+# `beside LOG COMMAND...`: run a command in the background, JOBS (1) at a time, with its output in LOG; with
+# JOBS=1 run it in the foreground. `all_done` waits for all.
 beside() {
     if [ "${JOBS:-1}" -le 1 ] || [ "$DRY_RUN" != 0 ]; then
         "${@:2}"
         return
     fi
     while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do sleep 1; done
-    say "Beside others: ${*:2} (what it says: $1)"
+    say "In the background: ${*:2} (log: $1)"
     "${@:2}" >"$1" 2>&1 &
     BESIDE+=("$!=$1")
 }
 
-# Wait for all that run beside; fail with the last words of one that failed.
+# Wait for all background jobs; fail with the last lines of one that failed.
 all_done() {
     local job failed=()
     for job in "${BESIDE[@]}"; do wait "${job%%=*}" || failed+=("${job#*=}"); done
     BESIDE=()
-    [ ${#failed[@]} = 0 ] || fail "of those side by side failed: ${failed[*]}
+    [ ${#failed[@]} = 0 ] || fail "background jobs failed: ${failed[*]}
 $(tail -n 5 "${failed[0]}")"
 }
 
-# `ensemble FOLDER BEAM MODEL...`: translate the test split of $DATA with several models at once, unless it is
+# `ensemble FOLDER BEAM MODEL...`: translate the test split of $DATA with an ensemble of models, unless that was
 # done; set SCORES to FOLDER/test-beamBEAM.json.
 ensemble() {
     local members=() model
@@ -571,8 +573,8 @@ ensemble() {
         --out "${SCORES%.json}.txt" --json "$SCORES"
 }
 
-# `one_model PRESET SEED`: train $MODEL-seedSEED of the architecture ARCH (pervasive) on $DATA for MINUTES (or
-# UPDATES), and translate the test split with a beam of BEAM (5).
+# `one_model PRESET SEED`: train $MODEL-seedSEED with the architecture ARCH (pervasive) on $DATA for MINUTES (or
+# UPDATES), and translate the test split with beam size BEAM (5).
 one_model() {
     local limit=()
     if [ "${UPDATES:-0}" = 0 ]; then limit=(--max-minutes "$MINUTES"); fi
@@ -580,7 +582,7 @@ one_model() {
     translate "$MODEL-seed$2" test "${BEAM:-5}"
 }
 
-# `train_and_score PRESET`: a model of each of SEEDS, JOBS (1) at a time, and an ensemble of several.
+# `train_and_score PRESET`: a model for each of SEEDS, JOBS (1) at a time, and the ensemble if there are several.
 train_and_score() {
     local seed models=() more=()
     run mkdir -p "$(dirname "$MODEL")"
@@ -598,8 +600,8 @@ train_and_score() {
     record one-model "One model" "$MODEL-table.json"
 }
 
-# `record EXPERIMENT TITLE TABLE.json [PICTURE.png]`: keep what an experiment gave, for RESULTS.md, with the
-# remark NOTE, if there is one, and LABEL in its name and title.
+# `record EXPERIMENT TITLE TABLE.json [PICTURE.png]`: save the results of an experiment, for RESULTS.md, with the
+# remark NOTE, if set, and with LABEL in its name and title.
 record() {
     local name="$1${LABEL:+-$LABEL}"
     run python "$PROJECT/recipes/results.py" keep "$name" --title "$2${LABEL:+, $LABEL}" --table "$3" \

@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# The page and the HTTP interface of `nmtgrid demo`, measured: how long a source word takes to the first words that
-# it decides, through HTTP and on the screen of a browser, and what fifty streams at once do.
+# Latency of `nmtgrid demo`: time from a source word to the first output that it triggers, through the HTTP interface
+# and on the page in a browser, and the behaviour with fifty concurrent streams.
 #
-#   bash recipes/demo.sh                the toy corpus; leaves models in runs/demo that show all that the page has
-#   SHOT=FILE.png bash recipes/demo.sh  also a picture of the page, if there is a Chromium
-#   bash recipes/demo.sh --dry-run      prints the commands alone
+#   bash recipes/demo.sh                the toy corpus; the models in runs/demo show every feature of the page
+#   SHOT=FILE.png bash recipes/demo.sh  also a screenshot of the page, if Chromium is installed
+#   bash recipes/demo.sh --dry-run      only prints the commands
 #
-# Models: Pervasive Attention trained at all cells right of wait-1, then a reader of its own (`dynamic`); a
-# uni-directional Transformer with six exits, then its exit predictor (`exits-halting`). Nothing published.
-# Device hours: 0.2 of one CPU core. MINUTES for each model (3), the reader and the predictor half of it, or
-# UPDATES=N; SEED=1; SENTENCES=60 of the test split for each system; STREAMS=50 at once. What has been trained is not
-# trained again. SMALL=1: 40 updates of tiny models, 3 sentences, 5 streams: that it runs.
+# Models: Pervasive Attention trained at all cells right of wait-1, then a reader for it (`dynamic`); a
+# uni-directional Transformer with six exits, then its exit predictor (`exits-halting`). No published counterpart.
+# Device hours: 0.2 of one CPU core. MINUTES per model (3; half of it for the reader and the predictor) or
+# UPDATES=N; SEED=1; SENTENCES=60 of the test split for each system; STREAMS=50 concurrent streams. Existing models
+# are not retrained. SMALL=1: 40 updates of tiny models, 3 sentences, 5 streams, to show that it runs.
 #
-# Afterwards `nmtgrid demo runs/demo/pervasive runs/demo/transformer` shows them.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# Afterwards, `nmtgrid demo runs/demo/pervasive runs/demo/transformer` serves them.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -30,7 +30,7 @@ export OMP_NUM_THREADS=1
 environment
 dataset "$ON" "$DATA" "$HERE/text"
 
-# `model NAME ARCHITECTURE PRESET SHARE OPTION...`: train for that share of MINUTES.
+# `model NAME ARCHITECTURE PRESET SHARE OPTION...`: train for the fraction SHARE of MINUTES.
 model() {
     local limit=()
     if [ "$UPDATES" = 0 ]; then

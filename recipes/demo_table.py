@@ -1,12 +1,12 @@
-"""Measures `nmtgrid demo` from outside: a part of recipes/demo.sh.
+"""Measures `nmtgrid demo` as a client, for recipes/demo.sh.
 
 python -m recipes.demo_table MODEL... --source FILE [--sentences N] [--streams M] --out PREFIX
         [--picture FILE.png]
-    Start the server on a free port of this machine. Feed N sentences to each system, word by
-    word: the milliseconds from sending a word to the first text that it decided. The same on the
-    page, in a headless Chromium if there is one, from the key to the painted word. Then M streams
-    at once, three times, each beside what the same sentences gave alone. Writes PREFIX.md and
-    PREFIX.json.
+    Start the server on a free local port. Feed N sentences to each system, word by word, and
+    measure the milliseconds from sending a word to the first output that it triggers. Repeat this
+    on the page in a headless Chromium, if installed, from the key press to the painted word. Then
+    run M concurrent streams, three times, and compare each with the same sentence translated
+    alone. Writes PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from recipes.results import Row, write_table
 from recipes.seeds import PART
 
 BINS = (10, 20, 50, 100, 200)
-"""Milliseconds at which the histogram's bars end."""
+"""Upper bounds of the histogram's bins, in milliseconds."""
 ROUNDS = 3
 SYSTEMS: tuple[tuple[str, dict[str, Any]], ...] = (
     ("pervasive", {"policy": "wait-k k=3"}),
@@ -53,7 +53,7 @@ class Visitor:
         self._connection.connect()
 
     def ask(self, method: str, path: str, body: Any = None) -> Any:
-        """Return the JSON of an answer."""
+        """Send a request and return the JSON of the response."""
         content = None if body is None else json.dumps(body)
         self._connection.request(method, path, content)
         response = self._connection.getresponse()
@@ -72,7 +72,7 @@ class Visitor:
             yield 1000 * (time.perf_counter() - began), json.loads(line)
 
     def translate(self, system: dict[str, Any], source: str) -> tuple[str, list[float]]:
-        """Return the translation of a sentence, fed word by word, and the delays of its texts."""
+        """Return the translation of a sentence fed word by word, and the delays of its outputs."""
         stream = self.ask("POST", "/streams", {"systems": [system]})["stream"]
         words, delays, text = source.split(), [], ""
         for word, is_end in [*((word, False) for word in words), ("", True)]:
@@ -89,7 +89,7 @@ class Visitor:
 
 @contextlib.contextmanager
 def server(models: Sequence[str], examples: Path) -> Iterator[tuple[int, int]]:
-    """Yield the port and the process of a server, which has to end cleanly."""
+    """Yield the port and process id of a server; raise SystemExit if it does not exit cleanly."""
     command = [sys.executable, "-m", "nmtgrid", "demo", *models, "--port", "0", "--device", "cpu"]
     command += ["--policy", "threshold threshold=0.5", "--examples", str(examples)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -107,19 +107,19 @@ def server(models: Sequence[str], examples: Path) -> Iterator[tuple[int, int]]:
 
 
 def processor_seconds(process: int) -> float:
-    """Return the processor time of a process so far."""
+    """Return the processor time that a process has used so far."""
     fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / 100
 
 
 def mebibytes(process: int) -> float:
-    """Return the resident memory of a process."""
+    """Return the resident memory of a process in MiB."""
     text = Path(f"/proc/{process}/status").read_text()
     return int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) / 1024
 
 
 def spread(delays: Sequence[float]) -> Row:
-    """Return median, 95th percentile and histogram of milliseconds."""
+    """Return the median, the 95th percentile and a histogram of delays in milliseconds."""
     ordered = sorted(delays)
     row: Row = {
         "words that decided": len(ordered),
@@ -133,11 +133,11 @@ def spread(delays: Sequence[float]) -> Row:
 
 
 def through_http(port: int, process: int, sources: Sequence[str]) -> list[Row]:
-    """Return a row for each system: from sending a word to the first text that it decided."""
+    """Return a row for each system: delays from sending a word to the first output."""
     rows = []
     for model, settings in SYSTEMS:
         visitor, system = Visitor(port), {"model": model, **settings}
-        visitor.translate(system, sources[0])  # what is made once does not count
+        visitor.translate(system, sources[0])  # warm-up
         before = processor_seconds(process)
         delays = [delay for source in sources for delay in visitor.translate(system, source)[1]]
         words = sum(len(source.split()) for source in sources)
@@ -149,7 +149,7 @@ def through_http(port: int, process: int, sources: Sequence[str]) -> list[Row]:
 
 
 def on_screen(port: int, sources: Sequence[str]) -> list[Row]:
-    """Return a row for each model: from the key to the painted word, on the page."""
+    """Return a row for each model: delays from the key press to the painted word."""
     rows = []
     with tempfile.TemporaryDirectory() as home, browser(Path(home)) as page:
         load(page, port)
@@ -173,7 +173,7 @@ def on_screen(port: int, sources: Sequence[str]) -> list[Row]:
 
 
 def load(page: Page, port: int) -> None:
-    """Open the page and wait for it."""
+    """Open the page and wait until it has loaded."""
     page.open(f"http://127.0.0.1:{port}/")
     page.wait("document.querySelectorAll('.system').length > 0")
 
@@ -188,7 +188,7 @@ def choose(page: Page, system: int, name: str, value: object) -> None:
 
 
 def at_once(port: int, process: int, sources: Sequence[str], count: int) -> list[Row]:
-    """Return a row for each round of so many streams at once, each with a sentence of its own."""
+    """Return a row for each round of `count` concurrent streams, one sentence per stream."""
     tasks = [
         ({"model": SYSTEMS[n % len(SYSTEMS)][0], **SYSTEMS[n % len(SYSTEMS)][1]},
          sources[n % len(sources)]) for n in range(count)
@@ -217,7 +217,7 @@ def at_once(port: int, process: int, sources: Sequence[str], count: int) -> list
 def together(
     port: int, tasks: Sequence[tuple[dict[str, Any], str]]
 ) -> tuple[dict[int, str], list[float], float]:
-    """Translate all at once; return the texts by the tasks' numbers, all delays, and seconds."""
+    """Run all tasks concurrently; return the texts by task number, all delays, and seconds."""
     texts: dict[int, str] = {}
     delays: list[float] = []
     visitors = [Visitor(port) for _ in tasks]
@@ -238,7 +238,7 @@ def together(
 
 
 def take_picture(port: int, path: Path) -> None:
-    """Write a picture of the page with both systems side by side on the fifth example."""
+    """Write a screenshot of the page with both systems side by side on the fifth example."""
     with tempfile.TemporaryDirectory() as home, browser(Path(home)) as page:
         page.prefer("light")
         page.resize(1440, 900)
@@ -254,7 +254,7 @@ def take_picture(port: int, path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("models", nargs=2, help="those of recipes/demo.sh")
+    parser.add_argument("models", nargs=2, help="the models of recipes/demo.sh")
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--sentences", type=int, default=60)
     parser.add_argument("--streams", type=int, default=50)

@@ -1,30 +1,30 @@
 #!/usr/bin/env bash
-# Sequence-level knowledge distillation (Kim and Rush, 2016): a teacher translates the training text, and a
-# student learns from its translations instead of the references.
+# Sequence-level knowledge distillation (Kim and Rush, 2016): a teacher translates the training source, and a
+# student is trained on these translations instead of the references.
 #
 #   NMTGRID_DATA=DIR bash recipes/distill.sh             reads DIR/multi30k; without it, downloads the corpus
-#   TEACHER=MODEL NMTGRID_DATA=DIR bash recipes/distill.sh    with that model directory as the teacher
+#   TEACHER=MODEL NMTGRID_DATA=DIR bash recipes/distill.sh    with this model directory as the teacher
 #   bash recipes/distill.sh --dry-run                    only prints the commands
 #
-# The table has test scores of the student trained on the original pairs, of the one trained on the teacher's, and
-# of the teacher, with the p-values of a paired bootstrap against the first. Empty translations, those that
-# reach the search's limit of length, and those that do not survive detokenising (such as `<unk>`) are left
-# out and counted. Device hours: 3, of one CPU core (half an hour for each of three models, and to
-# translate 29,000 lines).
+# The table has test scores of the student trained on the original pairs, of the student trained on the distilled
+# pairs, and of the teacher, with p-values of a paired bootstrap against the first. Empty translations, those that
+# reach the search's length limit, and those that detokenising would alter (such as `<unk>`) are removed
+# and counted. Device hours: 3 of one CPU core (half an hour for each of three models, plus
+# translating 29,000 lines).
 # ON=multi30k (any corpus of common.sh that has a preset), TEACHER_ARCH=transformer (without TEACHER),
-# STUDENT=pervasive, ORIGINALS=1 keeps the original pairs beside the distilled ones, MINUTES=30 of
-# processor time or UPDATES=N for each model, SEED=1, BEAM=5, SPLIT=2000 lines that are translated at a
-# time, JOBS=1 of them side by side, RUNS=runs (output folder), SETS="--set ..." for the student, both on the
-# original and on the distilled pairs. Existing results are kept:
+# STUDENT=pervasive, ORIGINALS=1 trains on the original pairs as well as the distilled ones, MINUTES=30 of
+# processor time or UPDATES=N per model, SEED=1, BEAM=5, SPLIT=2000 lines translated per
+# file, JOBS=1 files in parallel, RUNS=runs (output folder), SETS="--set ..." for the student, on both the
+# original and the distilled pairs. Existing results are kept:
 # an interrupted run continues after the last translated file. SMALL=1: tiny models of
 # 40 updates, on the toy corpus.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
 
 if [ "$SMALL" = 1 ]; then
-    # A tiny Transformer says nothing that ends after so few updates.
+    # After so few updates, a tiny Transformer never generates the end symbol.
     ON="${ON:-toy}" SPLIT="${SPLIT:-400}" TEACHER_ARCH="${TEACHER_ARCH:-pervasive}"
 fi
 ON="${ON:-multi30k}"
@@ -41,7 +41,7 @@ if [ "${ORIGINALS:-0}" = 1 ]; then KEPT=(--originals) NAME=both; fi
 HERE="$RUNS/distill-$ON"
 DATA="$HERE/data"
 TABLE="$PROJECT/recipes/distill_table.py"
-# For the student alone: the teacher may be of another architecture.
+# SETS is for the student only: the teacher may have another architecture.
 read -r -a STUDENT_SETS <<<"${SETS:-}"
 SETS=()
 
@@ -50,12 +50,12 @@ dataset "$ON" "$DATA" "$HERE/text"
 if [ -n "${TEACHER:-}" ]; then
     INVOKED="TEACHER=DIR $INVOKED"
 else
-    # Another seed: of one architecture and seed, teacher and student would be the same model.
+    # With the same architecture and seed, teacher and student would be the same model.
     TEACHER="$HERE/teacher-$TEACHER_ARCH-seed$((SEED + 1))"
     train_model "$TEACHER" "$TEACHER_ARCH" "$PRESET" "$((SEED + 1))" "$UPDATES" "$MINUTES"
 fi
 
-# In parts, so that a run that was stopped has lost one at most: the report is a part's last file.
+# In parts, so that an interrupted run loses at most one; the report is written last for each part.
 LINES="$HERE/lines"
 run python "$TABLE" split "$DATA" "$LINES" --size "${SPLIT:-2000}" --teacher "$TEACHER" --beam "$BEAM"
 parts=("$LINES"/*.source)
@@ -82,7 +82,7 @@ student original
 DATA="$HERE/$NAME"
 student "$NAME"
 DATA="$HERE/data"
-# A teacher from elsewhere gets no files.
+# Write no files to the directory of a teacher given by the user.
 TEACHER_TEXT="$HERE/teacher-test-beam$BEAM.txt"
 if [ ! -s "$TEACHER_TEXT" ]; then
     run nmtgrid decode "$TEACHER" --data "$DATA" --split test --beam "$BEAM" --out "$TEACHER_TEXT"

@@ -1,14 +1,14 @@
-"""The texts, the dataset and the table of recipes/distill.sh: a student learns from a teacher.
+"""The texts, the dataset and the table of recipes/distill.sh (knowledge distillation).
 
 python -m recipes.distill_table split DATA LINES --size N --teacher MODEL --beam N
     Write the training sources of DATA as raw text, N lines each, to LINES/0001.source and so on.
-    LINES, if it is there, must be of the same dataset, teacher and beam.
+    If LINES exists, it must have been made with the same dataset, teacher and beam.
 python -m recipes.distill_table dataset DATA LINES [--originals] --out NEW
-    Make the dataset NEW of these sources and their translations, LINES/0001.jsonl (traces) and
+    Make the dataset NEW from these sources and their translations, LINES/0001.jsonl (traces) and
     0001.json (decode's report) and so on, with the units and the other splits of DATA. NEW.json
-    counts the pairs and what was left out. With --originals the pairs of DATA are in it too.
+    has the numbers of pairs and of removed translations. --originals adds the pairs of DATA.
 python -m recipes.distill_table table COMPARE.json NEW.json --out PREFIX
-    Write PREFIX.md and PREFIX.json from what `analyze compare` found.
+    Write PREFIX.md and PREFIX.json from the output of `analyze compare`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,10 @@ Pairs = list[tuple[str, str]]
 
 
 def split(data: Path, lines: Path, size: int, teacher: Path, beam: int) -> None:
-    """Write the sources in parts, and what they are of. Raises SystemExit for others' LINES."""
+    """Write the sources in parts, and their origin.
+
+    Raises SystemExit if LINES has another origin.
+    """
     with weights_file(teacher).open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
     dataset = Dataset.open(data)
@@ -52,20 +55,20 @@ def split(data: Path, lines: Path, size: int, teacher: Path, beam: int) -> None:
     if (lines / ORIGIN).exists():
         if read_json(lines / ORIGIN) != origin:
             raise SystemExit(
-                f"error: {lines} is of another dataset, teacher, beam or SPLIT. Set RUNS to "
-                "another folder: the student learns from what is here."
+                f"error: {lines} was made with another dataset, teacher, beam or SPLIT. Set RUNS "
+                "to another folder."
             )
         return
     lines.mkdir(parents=True, exist_ok=True)
     sources = [source for source, _ in raw_pairs(dataset)]
     for number, start in enumerate(range(0, len(sources), size), 1):
         write_lines(lines / f"{number:04}.source", sources[start : start + size])
-    # Last: where it is, the parts are complete.
+    # Written last: if it exists, the parts are complete.
     write_json(lines / ORIGIN, origin)
 
 
 def raw_pairs(dataset: Dataset) -> Pairs:
-    """Return the training pairs as raw text: what was kept of them is tokenised."""
+    """Return the training pairs as raw text, detokenised, since the dataset keeps only tokens."""
     train, pipeline = dataset.split("train"), dataset.pipeline
     return [
         (pipeline.source.moses.detokenize(source), pipeline.target.moses.detokenize(target))
@@ -74,7 +77,7 @@ def raw_pairs(dataset: Dataset) -> Pairs:
 
 
 def translated(lines: Path, pipeline: Pipeline) -> tuple[Pairs, Counter[str]]:
-    """Return the pairs of sources and good translations, and why others were left out."""
+    """Return the pairs with usable translations, and the number of others by reason."""
     pairs, dropped = Pairs(), Counter[str]()
     for path in sorted(lines.glob("*.source")):
         sources, report = list(read_lines(path, allow_empty=True)), path.with_suffix(".json")
@@ -96,28 +99,28 @@ def translated(lines: Path, pipeline: Pipeline) -> tuple[Pairs, Counter[str]]:
 
 
 def fault_of(trace: Trace, search: dict[str, Any], pipeline: Pipeline) -> str:
-    """Return why a translation is not to be learnt from, or an empty text."""
+    """Return why a translation is unusable for training, or an empty string."""
     if not trace.target:
         return "empty"
-    # The search ended it, not the teacher: such are repetitions as a rule.
+    # The length limit ended it, not the model; these are usually repetitions.
     limit = search["max_length_a"] + search["max_length_b"] * len(trace.source)
     if len(trace.target) >= math.floor(limit):
         return "at the limit of length"
     words = " ".join(trace.target)
     if pipeline.target.codes is not None:
         words = remove_bpe(words)
-    # Tokenised again it must be what the teacher wrote, which `<unk>` for one would not be.
+    # Retokenising must restore the teacher's output; it does not for `<unk>`, for example.
     return "" if pipeline.target.moses.tokenize(trace.text) == words else "altered by detokenising"
 
 
 def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
-    """Make the dataset. Raises SystemExit where translations are missing."""
+    """Make the dataset. Raises SystemExit if translations are missing."""
     counts_file, origin = out.with_name(f"{out.name}.json"), read_json(lines / ORIGIN)
     if counts_file.is_file():
         if read_json(counts_file).get("origin", origin) != origin:
             raise SystemExit(
-                f"error: {out} is of another dataset, teacher, beam or SPLIT than {lines}. Set "
-                "RUNS to another folder."
+                f"error: {out} was made with another dataset, teacher, beam or SPLIT than "
+                f"{lines}. Set RUNS to another folder."
             )
         return
     dataset = Dataset.open(data)
@@ -126,7 +129,7 @@ def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
     reasons = ", ".join(f"{count:,} {name}" for name, count in dropped.items())
     if not pairs:
         raise SystemExit(
-            f"error: no translation can be learnt from: {reasons}. Train the teacher longer."
+            f"error: no translation is usable for training: {reasons}. Train the teacher longer."
         )
     texts = {"distilled": pairs, "original": raw_pairs(dataset) if originals else Pairs()}
     kept = dataset.manifest["filters"]
@@ -156,7 +159,7 @@ def make_dataset(data: Path, lines: Path, out: Path, originals: bool) -> None:
 
 
 def rows_of(compared: dict[str, Any], counts: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each system: what it learnt from, its scores and their p-values."""
+    """Return a row for each system: its scores, their p-values and the pairs it was trained on."""
     tested = {
         (metric["metric"], system["system"]): system["p_value"]
         for test in compared["tests"]

@@ -1,22 +1,23 @@
 #!/usr/bin/env bash
-# Extra training data: a model that is trained on Multi30k and Tatoeba De-En together and then on Multi30k
-# alone, beside one that sees Multi30k alone for the same time.
+# Extra training data: a model trained on Multi30k and Tatoeba De-En together and then fine-tuned on Multi30k,
+# compared with a model trained on Multi30k only for the same time.
 #
 #   NMTGRID_DATA=DIR bash recipes/extra.sh     reads DIR/{multi30k,tatoeba.de-en}/{train,valid,test}.{de,en}[.xz]
 #   SEEDS="1 2 3" ARCH=transformer bash recipes/extra.sh
 #   bash recipes/extra.sh --dry-run            only prints the commands
 #
-# Tatoeba (CC BY 2.0) is at https://www.manythings.org/anki/ and https://tatoeba.org; its pairs that have a
-# source or target of Multi30k's validation or test set are left out. BPE and vocabularies are those of both
-# corpora. A result with extra data is never comparable with one of Multi30k alone: its name says so.
-# The publications do not use these corpora. Device hours: 2 x (START_MINUTES + MINUTES) of one CPU core for
-# each seed.
+# Tatoeba (CC BY 2.0) is at https://www.manythings.org/anki/ and https://tatoeba.org; pairs whose source or
+# target occurs in Multi30k's validation or test set are removed. The model with extra data uses BPE and
+# vocabularies learnt on both corpora. Results with extra data are not comparable with results on Multi30k
+# only, and are named accordingly.
+# The publications do not use these corpora. Device hours: 2 x (START_MINUTES + MINUTES) of one CPU core per
+# seed.
 # START_MINUTES=15 of processor time on both corpora, MINUTES=30 on Multi30k (the other model: their sum),
-# UPDATES=N in place of them (a third on both corpora), RATE=0.002 learning rate of the second stage,
-# PRESET=multi30k, BEAM=5, SEEDS=1, SETS="--set ..." for all, RUNS=runs. A trained model is not trained
-# again; RESUME=1 resumes one that was interrupted. SMALL=1: two toy corpora.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus. LABEL=word
-# for the name of the record.
+# or UPDATES=N (a third of them on both corpora), RATE=0.002 learning rate of the second stage,
+# PRESET=multi30k, BEAM=5, SEEDS=1, SETS="--set ..." for all models, RUNS=runs. Existing models are not
+# retrained; RESUME=1 resumes an interrupted one. SMALL=1: two toy corpora.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
+# LABEL=word: suffix of the record's name.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -36,7 +37,7 @@ read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
 # Make the dataset ALONE of the corpus; set PLAIN and EXTRA to the folder of its texts and the prefix of
-# the extra ones, READ to how both are read, and MERGES.
+# the extra texts, READ to the options that read both, and MERGES.
 alone() {
     pairs_of_toys "$ON"
     case "$ON" in
@@ -56,12 +57,12 @@ alone() {
     esac
 }
 
-# `prepare DATA TRAIN OPTION...`: a dataset with the validation and test set of the corpus, and those units.
+# `prepare DATA TRAIN OPTION...`: make a dataset with the corpus's validation and test sets, and units from OPTION.
 prepare() {
     units "$1" "${READ[@]}" --train "$2" --valid "$PLAIN/valid" --test "$PLAIN/test" --workers 0 -- "${@:3}"
 }
 
-# Make the datasets BOTH and AFTER, the corpus in the subwords of both.
+# Make the dataset BOTH, and AFTER: the corpus alone in the subwords of BOTH.
 with_extra() {
     local source="${READ[1]}" target="${READ[3]}"
     if ! has_units "$BOTH"; then

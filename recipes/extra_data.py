@@ -1,9 +1,8 @@
-"""Joins a corpus with extra data for recipes/extra.sh.
+"""Adds extra training pairs to a corpus, for recipes/extra.sh.
 
 python -m recipes.extra_data SOURCE_LANG TARGET_LANG --plain DIR --extra PREFIX --out PREFIX
-    Writes the training pairs of DIR and then those of the extra text. Extra pairs with a source or
-    target sentence of DIR's valid or test set, compared in lower case and without punctuation, are
-    left out.
+    Writes the training pairs of DIR, followed by those of the extra text. Extra pairs whose source
+    or target occurs in DIR's valid or test set, ignoring case and punctuation, are removed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ def read(prefix: Path, language: str) -> list[str]:
 
 
 def bare(line: str) -> str:
-    """Return the letters and digits of a line, in lower case."""
+    """Return the lower-cased letters and digits of a line."""
     return "".join(filter(str.isalnum, line.lower()))
 
 
@@ -54,7 +53,7 @@ def main() -> None:
         write_lines(path, lines)
     left_out = len(extra[0]) - len(kept)
     print(
-        f"{len(sides[0]):,} pairs and {len(kept):,} extra ones; {left_out:,} left out, which "
+        f"{len(sides[0]):,} pairs and {len(kept):,} extra ones; {left_out:,} left out, since they "
         "repeat a sentence of the validation or test set."
     )
 

@@ -1,8 +1,8 @@
-"""Takes some of a parallel text's pairs, for recipes/zoo.sh.
+"""Selects a subset of a parallel text, for recipes/zoo.sh.
 
 python -m recipes.fewer_pairs N SOURCE_LANG TARGET_LANG --text PREFIX --out PREFIX
-    Writes N pairs of the text, at equal distances and in its order, so that the same N gives the
-    same pairs.
+    Writes N evenly spaced pairs of the text in their order, so that the same N gives the same
+    pairs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from recipes.results import write_lines
 
 
 def equal_distances(lines: Sequence[str], number: int) -> list[str]:
-    """Return so many of the lines, from the first one on; raise ValueError if there are fewer."""
+    """Return `number` evenly spaced lines, the first included. Raises ValueError for too few."""
     if not 0 < number <= len(lines):
         raise ValueError(f"cannot take {number:,} of {len(lines):,} pairs")
     return [lines[index * len(lines) // number] for index in range(number)]

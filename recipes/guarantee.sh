@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Reading policies with a guaranteed loss against offline translation, and how often the guarantee fails.
+# Reading policies with a guaranteed maximum loss relative to offline translation; tests how often the guarantee fails.
 #
-#   bash recipes/guarantee.sh              the toy corpus in words, where new sentences can be generated
+#   bash recipes/guarantee.sh              the toy corpus in words, whose grammar generates new sentences
 #   bash recipes/guarantee.sh --dry-run    only prints the commands
 #
-# Pervasive Attention trained at all cells right of wait-1 (that of recipes/policies.sh, if it is there).
+# Model: Pervasive Attention trained at all cells right of wait-1 (the one of recipes/policies.sh, if it exists).
 # `online-eval --allow-loss` chooses a setting of each policy on the validation set and checks it on the test set.
-# POOL sentences are then translated with all settings. RESPLITS times (100) a setting is chosen on a random
-# sample; the table counts how often its loss on the other sentences exceeds the bound (allowed: a share of
-# 1 - CONFIDENCE, 0.9), and how often that happens without a statistical test.
+# Then POOL sentences are translated with all settings. RESPLITS times (100), a setting is chosen on a random
+# sample; the table counts how often its loss on the remaining sentences exceeds the bound (allowed: a fraction
+# 1 - CONFIDENCE, with CONFIDENCE=0.9), and how often it would without a statistical test.
 # Device hours: 0.3 of one CPU core.
 # MINUTES of processor time for the model (3) or UPDATES=N, SEED=1, ALLOW="1 2 5 10" (percent), POOL=4000,
 # COUNTS="400 1000" sentences to choose on, RUNS=runs (output folder), SETS="--set ..." for the model.
 # SMALL=1: 40 updates, 200 sentences. An existing model is not retrained.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -38,7 +38,7 @@ dataset "$ON" "$DATA" "$RUNS/policies-$ON/text"
 train_model "$MODEL" pervasive toy "$SEED" "$UPDATES" "${MINUTES:-3}" \
     --set model.source_causal=true --set model.aggregation=max --objective wait-k-area
 
-# The validation set has 200 sentences, half of which test: enough for 5 percent, not for 2.
+# Half of the 200 validation sentences are used for the test: enough to certify 5 percent, not 2.
 run mkdir -p "$HERE"
 policies=()
 for policy in "${POLICIES[@]}"; do
@@ -47,7 +47,7 @@ for policy in "${POLICIES[@]}"; do
         --allow-loss "${ALLOWED[-1]}" --confidence "$CONFIDENCE" --json "$HERE/${policy%% *}.json"
 done
 
-# Of another POOL there is another dataset.
+# Each size of the POOL has its own dataset.
 TESTED="$HERE/data-$POOL"
 if ! has_units "$TESTED"; then run python "$PROJECT/recipes/resplits.py" pool "$HERE/pool" --sentences "$POOL"; fi
 units "$TESTED" --source-lang qa --target-lang qb --max-ratio 9 --train "$HERE/pool" --test "$HERE/pool" \

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Adds training ingredients one at a time: each system has one setting more than the previous one. The last
+# Adds training techniques one at a time: each system has one more than the previous one. The last
 # row is the ensemble of the final system's seeds.
 #
 #   bash recipes/ingredients.sh                    Pervasive Attention on Multi30k, one seed
@@ -7,18 +7,18 @@
 #   STEPS="muon:training.optimiser=muon,training.learning_rate=0.008 last:training.average=5" bash ...
 #   bash recipes/ingredients.sh --dry-run          only prints the commands
 #
-# The table has validation loss, tokens per second and test BLEU of each step, mean and deviation over the seeds,
-# and the p-values of a paired bootstrap against the step before, one for each seed. The first step, `base`,
-# is PRESET (multi30k) with AdamW; then STEPS, name:setting=value,...: Muon (at RATE, 0.004),
-# BPE-dropout, R-Drop over the second half. All have the same processor time, so
-# an ingredient must pay for its slower updates. Device hours: MINUTES for each step and seed; by default
+# The table has validation loss, tokens per second and test BLEU of each step (mean and deviation over seeds),
+# and the p-values of a paired bootstrap against the previous step, one per seed. The first step, `base`,
+# is PRESET (multi30k) with AdamW; then follow STEPS, name:setting=value,...: Muon (at RATE, 0.004),
+# BPE-dropout, R-Drop in the second half. All have the same processor time, so
+# a technique must pay for its slower updates. Device hours: MINUTES per step and seed; by default
 # two, of one CPU core.
 # ON=multi30k (any corpus of common.sh that has a preset), MINUTES=30 of processor time or UPDATES=N,
-# SEEDS=1, BEAM=5, JOBS=1 systems side by side, RESUME=1 resumes an interrupted one, SETS="--set ..."
-# for all, RUNS=runs. Existing models are not retrained. SMALL=1: the toy corpus,
+# SEEDS=1, BEAM=5, JOBS=1 systems in parallel, RESUME=1 resumes an interrupted one, SETS="--set ..."
+# for all systems, RUNS=runs. Existing models are not retrained. SMALL=1: the toy corpus,
 # two steps of 40 updates.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus. LABEL=word
-# for the name of the record.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
+# LABEL=word: suffix of the record's name.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -40,7 +40,7 @@ NAMES=" base "
 for text in $STEPS; do
     [[ "$text" =~ ^[^:/=]+:[^=,]+=[^,]+(,[^=,]+=[^,]+)*$ ]] ||
         fail "STEPS has $text, which is not of the form name:setting=value,setting=value"
-    [[ "$NAMES" != *" ${text%%:*} "* ]] || fail "STEPS has a second step ${text%%:*}: each has a folder of its own"
+    [[ "$NAMES" != *" ${text%%:*} "* ]] || fail "STEPS has a second step ${text%%:*}: names must differ"
     NAMES+="${text%%:*} "
 done
 HERE="$RUNS/ingredients-$ON-$ARCH"
@@ -72,7 +72,7 @@ for text in $STEPS; do
 done
 all_done
 
-# Each step against the one before, seed by seed.
+# Compare each step with the previous one, for each seed.
 for ((number = 1; number < ${#names[@]}; number++)); do
     for seed in $SEEDS; do
         systems=()

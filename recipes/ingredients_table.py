@@ -1,9 +1,9 @@
-"""The table of recipes/ingredients.sh: a ladder of trainings, each with one ingredient more.
+"""The table of recipes/ingredients.sh: training runs, each adding one technique.
 
 python -m recipes.ingredients_table STEP... --seeds LIST --beam B [--ensemble FILE] --out P
-    A row for each STEP, of the model directories STEP-seedN: what `done.json` (train),
-    `test-beamB.json` (decode) and `compare.json` (analyze compare, against the step before) say;
-    the last row is the ensemble's. Writes P.md and P.json.
+    A row for each STEP with the model directories STEP-seedN, from `done.json` (train),
+    `test-beamB.json` (decode) and `compare.json` (analyze compare, against the previous step);
+    the last row is the ensemble. Writes P.md and P.json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from recipes.results import Row, read_json, write_table
 
 
 def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:
-    """Return the scores of a step, mean and deviation over the seeds."""
+    """Return the scores of a step: mean and deviation over seeds."""
     models = [Path(f"{step}-seed{seed}") for seed in seeds]
     trained = [read_json(model / "done.json") for model in models]
     scored = [read_json(model / f"test-beam{beam}.json") for model in models]
@@ -40,7 +40,7 @@ def row_of(step: Path, seeds: Sequence[str], beam: int) -> Row:
 
 
 def _p_values(models: Sequence[Path]) -> str:
-    """Return the p-value of BLEU against the step before, of each seed; nothing for the first."""
+    """Return the p-value of BLEU against the previous step per seed; empty for the first step."""
     compared = [model / "compare.json" for model in models]
     values = [p for path in compared if path.is_file() for p in p_values(path).values()]
     return ", ".join(f"{p:.3f}" for p in values)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# IWSLT'14 German-English, prepared as fairseq's recipe does: Moses tokens, lower case, 1 to 175
-# words, ratio at most 1.5, every 23rd pair for validation, the five dev and test sets as test.
+# IWSLT'14 German-English, preprocessed as in fairseq's recipe: Moses tokens, lower case, 1 to 175
+# words, length ratio at most 1.5, every 23rd pair for validation, the five dev and test sets as test set.
 #
 #   bash recipes/iwslt14-de-en.sh          downloads the public archive (160,239 training pairs)
 #   NMTGRID_DATA=DIR bash recipes/iwslt14-de-en.sh
@@ -8,15 +8,15 @@
 #                                          tokenised and lower-cased, and its bpe10k.codes[.xz]
 #   bash recipes/iwslt14-de-en.sh --dry-run   only prints the commands
 #
-# MINUTES=60 training time (0: as the preset says), SEEDS=1 (of several, such as "1 2", also the ensemble;
-# JOBS=2 trains two side by side), RUNS=runs (output folder), PRESET=iwslt14-de-en. The preset is the
-# publication's model, meant for a GPU (34.67 with beam 5; 50,000 updates, an estimated 8 hours at 20 TFLOP/s):
-# two CPU cores take hours for an epoch of it. PRESET=iwslt14-de-en-small is a small model for two hours
-# of one core. SMALL=1: 40 updates of a tiny model, on the toy corpus without NMTGRID_DATA.
-# ARCH=pervasive, SETS="--set ..." beside the preset, LABEL=word for the folder and the record of such a run;
+# MINUTES=60 training time (0: the preset's limit), SEEDS=1 (several, such as "1 2", are also scored as an ensemble;
+# JOBS=2 trains two in parallel), RUNS=runs (output folder), PRESET=iwslt14-de-en. The preset is the
+# published model, meant for a GPU (34.67 with beam 5; 50,000 updates, an estimated 8 hours at 20 TFLOP/s):
+# on two CPU cores, one epoch takes hours. PRESET=iwslt14-de-en-small is a small model for two hours
+# on one core. SMALL=1: 40 updates of a tiny model (on the toy corpus unless NMTGRID_DATA is set).
+# ARCH=pervasive, SETS="--set ..." after the preset, LABEL=word names the folder and the record of such a run;
 # RESUME=1 resumes an interrupted run.
-# BEAM=5, UPDATES=N in place of MINUTES, and PAIRS=1000 pairs of the toy corpus of SMALL=1. CONFIG=FILE: settings of
-# `nmtgrid train --config` after the preset's.
+# BEAM=5, UPDATES=N instead of MINUTES, PAIRS=1000 pairs of the toy corpus with SMALL=1. CONFIG=FILE: a file for
+# `nmtgrid train --config`, applied after the preset.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

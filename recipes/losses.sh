@@ -1,20 +1,20 @@
-# The losses of tables E.1 and E.3, by name; to be sourced. `loss_options NAME` sets LOSS.
+# The losses of tables E.1 and E.3, by name. Source this file; `loss_options NAME` sets LOSS.
 #
 #   mle                       maximum likelihood
 #   mle-entropy               with entropy regularisation, MLE + gamma H
 #   tok  tok-freq             token-level smoothing; with promotion of rare tokens
 #   seq-REWARD-CHOICES        sequence level: hamming, bleu or cider; all, batch or refs
-#   lazy-REWARD-CHOICES       the same from the true prefix
-#   both-REWARD-CHOICES       tok-freq and seq together
-#   twice                     seq-hamming-batch at a temperature that samples only the reference: the gain
-#                             of a second pass with another dropout mask, without smoothing
+#   lazy-REWARD-CHOICES       the same, conditioned on the reference prefix
+#   both-REWARD-CHOICES       tok-freq and seq combined
+#   twice                     seq-hamming-batch at a temperature that samples only the reference: isolates
+#                             the gain of a second pass with another dropout mask, without smoothing
 #
-# A further one is a name of yours whose options stand in LOSS_name (with _ for -).
+# To add a loss of your own, put its options in LOSS_name (with _ for -).
 # TOKEN_ALPHA, TOKEN_TEMPERATURE, RARITY, SEQUENCE_ALPHA, TEMPERATURE, SAMPLES (L; BLEU and CIDEr
 # need two), ENTROPY and VECTORS (see `smoothing.token.vectors`) are parameters that the papers
-# chose on validation data and do not print. By the Hamming distance a token changes
+# tuned on validation data and do not report. With the Hamming reward, a token is replaced
 # with odds of exp(-1 / TEMPERATURE), a chance of 6 % at 0.37, whatever the substitutes.
-# NEIGHBOURS=100 lets a token's share go to the hundred nearest types alone, not to all (0).
+# NEIGHBOURS=100 spreads a token's share over the hundred nearest types only, not over all (0).
 loss_options() {
     local own="LOSS_${1//-/_}" level reward choices samples
     local token=(--set "smoothing.token.alpha=${TOKEN_ALPHA:-0.1}"
@@ -37,7 +37,7 @@ loss_options() {
     esac
     IFS=- read -r level reward choices <<<"$1"
     [[ "$1" =~ ^(seq|lazy|both)-(hamming|bleu|cider)-(all|batch|refs)$ ]] ||
-        fail "there is no loss $1: recipes/losses.sh names them, or say its options in $own"
+        fail "there is no loss $1: see recipes/losses.sh, or set its options in $own"
     case "$choices" in refs) choices=references ;; esac
     if [ "$reward" = hamming ]; then samples="${SAMPLES:-1}"; else samples="${SAMPLES:-3}"; fi
     LOSS+=(--set "smoothing.sequence.alpha=${SEQUENCE_ALPHA:-0.3}"
@@ -50,16 +50,16 @@ loss_options() {
     esac
 }
 
-# `check_losses`: refuse in LOSSES what is no loss, and one that stands there twice.
+# `check_losses`: fail if LOSSES contains an unknown loss, or one twice.
 check_losses() {
     local loss
     for loss in $LOSSES; do loss_options "$loss"; done
     no_repeats LOSSES
 }
 
-# `learn MODEL ARCH PRESET LOSS SEED`: train MODEL on $DATA, unless it is there, for $UPDATES updates or
-# $MINUTES of processor time (0 of both: as long as its preset says), and translate $SPLIT with a beam
-# of $BEAM, unless that is done. Sets SCORES to the file of its scores.
+# `learn MODEL ARCH PRESET LOSS SEED`: train MODEL on $DATA, unless it exists, for $UPDATES updates or
+# $MINUTES of processor time (both 0: the preset's limit), and translate $SPLIT with beam size
+# $BEAM, unless that was done. Sets SCORES to the file of its scores.
 learn() {
     local model="$1"
     loss_options "$4"

@@ -1,11 +1,11 @@
-"""Tables E.1 and E.3 of recipes/captions.sh and smoothing.sh, from what `decode` and `train` wrote.
+"""Tables E.1 and E.3 of recipes/captions.sh and smoothing.sh, from output of `decode` and `train`.
 
 python -m recipes.losses_table LOSS,ARCHITECTURE=FILE... --data DATA --out PREFIX
-    A row for each loss; for each architecture the scores of the files of one name, mean and
-    standard deviation: tokenised BLEU, of captions BLEU-1, BLEU-4 and CIDEr; the same of how much
-    the last of these lies above `mle` of the same seed (one seed draws the same weights and
-    batches); and minutes of training per epoch. FILE lies in its model directory.
-    Writes PREFIX.md and PREFIX.json and, where something lies above or below `mle`, PREFIX.png.
+    A row for each loss and architecture: mean and standard deviation over the files of that name
+    of tokenised BLEU (for captions: BLEU-1, BLEU-4 and CIDEr) and of the gain of the last of these
+    over `mle` with the same seed (a seed fixes initial weights and batches); and training minutes
+    per epoch. FILE is in its model directory.
+    Writes PREFIX.md and PREFIX.json and, if a loss can be compared with `mle`, PREFIX.png.
 """
 
 from __future__ import annotations
@@ -56,19 +56,19 @@ def read(named: Sequence[str], epoch: int, scores: Mapping[str, str] = TRANSLATI
 
 
 def _seed(scores: Path) -> int:
-    """Return the seed of the model in whose directory `scores` lies."""
+    """Return the seed of the model whose directory contains `scores`."""
     config = read_json(scores.parent / "config.json")
     return int(config["settings"]["training"]["seed"])
 
 
 def minutes_of(metrics: Path, epoch: int) -> float:
-    """Return how long training on `epoch` target tokens takes, validation not counted."""
+    """Return the minutes of training on `epoch` target tokens, without validation."""
     rate = read_run(metrics, "").tokens_per_second
     return epoch / rate / 60 if rate else math.nan
 
 
 def draw(rows: Sequence[Row], title: str, path: Path) -> None:
-    """Draw how much each loss lies above `mle`, with deviations, unless none is beside it."""
+    """Plot the gain of each loss over `mle`, with deviations, if any loss has one."""
     compared = [row for row in rows if "above_mle" in row]
     if not compared:
         return
@@ -90,7 +90,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
 
 
 def _ends(gains: Mapping[str, Row], losses: Sequence[str], sign: int) -> list[float | None]:
-    """Return the mean and `sign` deviations of each loss, None where there is none of it."""
+    """Return mean + `sign` x deviation of each loss's gain, None for a loss without one."""
     return [
         gains[loss]["mean"] + sign * (gains[loss]["standard_deviation"] or 0.0)
         if loss in gains else None
@@ -99,7 +99,7 @@ def _ends(gains: Mapping[str, Row], losses: Sequence[str], sign: int) -> list[fl
 
 
 def main() -> None:
-    """Write the table and the picture."""
+    """Write the table and the figure."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -1,7 +1,7 @@
-"""The machine that a record was made on: its name, its versions, how fast one core of it is.
+"""The machine that a record was made on: its name, software versions, and single-core speed.
 
 Machines of the same name differ: one "AMD EPYC" multiplies matrices in bf16 twice as fast as
-another. In the same minutes a training gets further there, so records say how fast theirs was.
+another, so that a run gets further in the same minutes. Records therefore include the speed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def machine() -> str:
-    """Return the GPUs, or the processor and its cores where there is none."""
+    """Return the names of the GPUs or, without any, of the processor and its number of cores."""
     if shutil.which("nvidia-smi"):
         ask = ["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"]
         names = subprocess.run(ask, capture_output=True, text=True, check=False).stdout.split("\n")
@@ -41,7 +41,7 @@ def machine() -> str:
 
 
 def speed() -> dict[str, int]:
-    """Return GFLOP/s of matrix products on one core by precision, of processor time."""
+    """Return GFLOP/s of matrix products on one core (processor time), by precision."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -51,7 +51,7 @@ def speed() -> dict[str, int]:
 
 
 def _product(dtype: torch.dtype) -> float:
-    """Return GFLOP/s of a map of a small model, the best of several."""
+    """Return GFLOP/s of a linear map of a small model, the best of several runs."""
     x, weight = torch.randn(ROWS, INPUTS).to(dtype), torch.randn(OUTPUTS, INPUTS).to(dtype)
     seconds = []
     for _ in range(ROUNDS):
@@ -62,14 +62,14 @@ def _product(dtype: torch.dtype) -> float:
 
 
 def software() -> str:
-    """Return the versions that a result rests on."""
+    """Return the software versions that a result depends on."""
     torch_version, python = metadata.version("torch"), platform.python_version()
     return f"nmtgrid {nmtgrid.__version__}, torch {torch_version}, Python {python}"
 
 
 def commit(project: Path = PROJECT) -> str | None:
-    """Return the commit of a checkout, with + where files differ from it; None outside of one."""
-    # A repository that the project merely lies in says nothing of its code.
+    """Return the commit of a checkout, with + for uncommitted changes; None outside a checkout."""
+    # Ignore a repository that merely contains the project.
     ask = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
     alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(project.parent)}
     try:

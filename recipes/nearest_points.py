@@ -1,9 +1,9 @@
-"""Which threshold of a trained policy and which k of wait-k lag alike, for figure 4.16.
+"""Finds a threshold of a trained policy and a k of wait-k of equal lagging, for figure 4.16.
 
 python -m recipes.nearest_points AGENT WAIT-7 OFFLINE
-    Prints the threshold and k of the agent and of the model for wait-7 that lag alike, the k with
-    which the offline model lags most like that agent, and a sentence on all three. AGENT, WAIT-7
-    and OFFLINE are the `results.json` that `nmtgrid online-eval --out` wrote.
+    Prints the threshold of the agent and the k of the wait-7 model with the closest lagging, the k
+    of the offline model whose lagging is closest to that agent's, and a sentence on all three.
+    AGENT, WAIT-7 and OFFLINE are files `results.json` written by `nmtgrid online-eval --out`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from recipes.results import Row, read_json
 
 
 def nearest(agent: Sequence[Row], waits: Sequence[Row]) -> tuple[Row, Row]:
-    """Return the threshold and the k whose average lagging differs least."""
+    """Return the pair of threshold and k with the smallest difference in average lagging."""
     pairs = itertools.product(
         (row for row in agent if row.get("threshold")), (row for row in waits if row.get("k"))
     )
@@ -25,7 +25,7 @@ def nearest(agent: Sequence[Row], waits: Sequence[Row]) -> tuple[Row, Row]:
 
 
 def _lagging(row: Row) -> float:
-    # Null where every translation is empty.
+    # Null if every translation is empty.
     return float(row["al"] or 0)
 
 

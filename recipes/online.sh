@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Simultaneous translation, chapter 4: trains the models of a figure, evaluates them along wait-k paths,
-# with agents and along oracle paths, and plots BLEU against average lagging.
+# Simultaneous translation, chapter 4: trains the models of a figure, evaluates them with wait-k, trained
+# agents and oracle paths, and plots BLEU against average lagging.
 #
 #   bash recipes/online.sh                 figures 4.12 and 4.14
 #   bash recipes/online.sh 4.2             table 4.2: offline, uni- against bi-directional (De-En, beam 5:
@@ -8,40 +8,40 @@
 #   bash recipes/online.sh 4.9             encoders of the Transformer: bi-directional, uni-directional,
 #                                          windows of 7 and 3 tokens (table D.1)
 #   bash recipes/online.sh 4.10            Pervasive Attention: max, gated max, attention, cell (D.2)
-#   bash recipes/online.sh 4.11 4.12       one k against many, both architectures (D.3 to D.6): at k =
-#                                          3, 5, 7 many give 25.73, 29.96, 30.44 and 26.46, 29.33, 30.84
+#   bash recipes/online.sh 4.11 4.12       one k against many, both architectures (D.3 to D.6): with
+#                                          k = 3, 5, 7, many give 25.73, 29.96, 30.44 and 26.46, 29.33, 30.84
 #   bash recipes/online.sh 4.13            the same for Transformers on WMT'15: ON=wmt15-de-en (D.7):
 #                                          23.85, 26.36, 28.03
 #   bash recipes/online.sh 4.14            oracle and dynamic agents, three initialisations (D.8 to D.19):
 #                                          De-En 31.63 at an average lagging of 4.73
 #   bash recipes/online.sh 4.15 4.16       lengths and difficulty: wait-1 (offline and many paths); agents
-#   bash recipes/online.sh 4.17 4.18       paths of an agent and of wait-k over the words
-#   bash recipes/online.sh C.1 C.2         finish reading; markers of the source (appendix C)
+#   bash recipes/online.sh 4.17 4.18       paths of an agent and of wait-k, by words
+#   bash recipes/online.sh C.1 C.2         reading to the end of the source; source markers (appendix C)
 #   bash recipes/online.sh --dry-run ...   only prints the commands
 #
 # Data: ON=multi30k, multi30k-en-de (or others of cs, de, en, fr), toy, toy-words (words as units, so that the
-# delay that each word needs is known exactly), iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en,
+# necessary delay of each word is known exactly), iwslt14-de-en, iwslt14-en-de, iwslt15-en-vi, iwslt15-vi-en,
 # wmt15-de-en; downloaded, or from NMTGRID_DATA=DIR (WMT always; see common.sh).
-# Device hours: the thesis gives none. Estimates from the operations that `train --dry-run` counts, at 20
+# Device hours: the thesis gives none. Estimated from the FLOPs that `train --dry-run` counts, at 20
 # TFLOP/s on a GPU: IWSLT'14, table 4.2 16, figures 4.9 4, 4.10 90, 4.11 33, 4.12 40, 4.14 45, C.1 and C.2
 # 6; figure 4.13 800.
-# MINUTES of processor time for each model (10; toy 3) or UPDATES=N, those of agents TUNE_MINUTES or
-# TUNE_UPDATES (half of it); the presets of the publications are for a GPU: MINUTES=0 trains as long as
-# they say, and agents 10,000 updates. READER_RATE=0.001, their learning rate: with that of the preset, the
-# translation model gets worse. START_MINUTES=14 lets every Pervasive Attention begin from one
-# offline model of that many minutes (0: from nothing).
+# MINUTES of processor time per model (10; toy: 3) or UPDATES=N; TUNE_MINUTES or TUNE_UPDATES for agents
+# (half of it). The presets of the publications are meant for a GPU: MINUTES=0 keeps their limits,
+# and trains agents for 10,000 updates. READER_RATE=0.001 is the learning rate of agents: with that of the preset,
+# the translation model gets worse. START_MINUTES=14 initialises every Pervasive Attention with one
+# offline model trained for that many minutes (0: random initialisation).
 # ARCHS="pervasive transformer" of 4.2, 4.11 and 4.12, TRAIN_K="1 3 7 inf" (4.13: "1 3 5 7 9 inf"), ONLY_K="1 7" of
 # 4.9 ("1 7 inf" of 4.10, "1 3" of C.1 and C.2), ENCODERS="bi uni window7 window3" of 4.9, K=1,3,5,7,9,
 # THRESHOLDS=0.1..0.9:0.1, LAMBDAS=0,0.5,1,2,4 of the oracle, AGENTS="0 1" lambdas and STARTS="pa-uni-inf pa-k7
-# pa-area" initialisations of agents, SEEDS=1 (4.2, 4.9 to 4.14, C.1 and C.2 have means and deviations over them,
-# pictures the first), PRESET=iwslt14-de-en-small (another than that of the corpus), RUNS=runs (output folder),
-# SETS="--set ..." for every model, LABEL=word for the folder and the records of such a run. SMALL=1: the toy
-# corpus, 40 updates, fewer of each list. Existing results are kept.
+# pa-area" initialisations of agents, SEEDS=1 (4.2, 4.9 to 4.14, C.1 and C.2 report mean and deviation;
+# figures show the first), PRESET=iwslt14-de-en-small (instead of the default for the corpus), RUNS=runs (output
+# folder), SETS="--set ..." for every model, LABEL=word names the folder and the records of such a run. SMALL=1: the
+# toy corpus, 40 updates, shorter lists. Existing results are kept.
 # Table 4.2 has the p-value of each seed (paired bootstrap, 1,000 samples). Figures 4.9 to 4.13 compare each model with
 # the wait-k curve of the first: mean difference in BLEU at equal latency, with a paired bootstrap
-# (`nmtgrid online-eval --baseline`). Figure 4.14 compares each agent so with wait-k of the same weights
-# and with that of the model that it began from.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# (`nmtgrid online-eval --baseline`). Figure 4.14 compares each agent in the same way with wait-k of the same weights
+# and with wait-k of the model that it was initialised from.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- 4.12 4.14
@@ -60,12 +60,12 @@ K="${K:-1,3,5,7,9}"
 THRESHOLDS="${THRESHOLDS:-0.1..0.9:0.1}"
 choices ARCHS pervasive transformer
 for encoder in ${ENCODERS:-}; do
-    [[ "$encoder" =~ ^(bi|uni|window[0-9]+)$ ]] || fail "ENCODERS has $encoder, but may have: bi uni window7"
+    [[ "$encoder" =~ ^(bi|uni|window[0-9]+)$ ]] || fail "invalid ENCODERS: $encoder (choose from: bi uni window7)"
 done
 for figure in "$@"; do
     case "$figure" in
     4.2 | 4.9 | 4.1[0-4] | C.1 | C.2) ;;
-    4.1[5-8]) [[ "$SEEDS" != *" "* ]] || fail "figure $figure is of one seed, not of SEEDS=\"$SEEDS\"" ;;
+    4.1[5-8]) [[ "$SEEDS" != *" "* ]] || fail "figure $figure takes one seed, not SEEDS=\"$SEEDS\"" ;;
     *) fail "there is no table or figure $figure here: 4.2 4.9 4.10 to 4.18 C.1 C.2" ;;
     esac
 done
@@ -95,13 +95,13 @@ PRESET="${PRESET:-$(preset_of "$ON")}"
 PUBLISHED=()
 case "$ON" in iwslt1* | wmt15-de-en) PUBLISHED=(--published "$ON") ;; esac
 
-# `train NAME ARCHITECTURE MINUTES OPTION...`: train a model, unless it is there, for $UPDATES updates or
-# so many minutes.
+# `train NAME ARCHITECTURE MINUTES OPTION...`: train a model, unless it exists, for $UPDATES updates or
+# MINUTES minutes.
 train() {
     train_model "$HERE/$1-seed$SEED" "$2" "$PRESET" "$SEED" "$UPDATES" "$3" "${@:4}"
 }
 
-# A Transformer or a Pervasive Attention that can go online: `transformer NAME OPTION...`.
+# `transformer NAME OPTION...`, `pervasive NAME OPTION...`: train a model that can translate simultaneously.
 transformer() { train "$1" transformer "$MINUTES" --set model.encoder=unidirectional "${@:2}"; }
 CAUSAL=(--set model.source_causal=true --set model.aggregation=max)
 pervasive() {
@@ -113,7 +113,7 @@ pervasive() {
     train "$1" pervasive "$MINUTES" "${CAUSAL[@]}" "${from[@]}" "${@:2}"
 }
 
-# Train for one wait-k path, or offline: `along ARCHITECTURE NAME K OPTION...`, K may be inf.
+# `along ARCHITECTURE NAME K OPTION...`: train for one wait-k path or, if K is inf, offline.
 along() {
     if [ "$3" = inf ]; then
         "$1" "$2" "${@:4}"
@@ -122,7 +122,7 @@ along() {
     fi
 }
 
-# `evaluate NAME OPTION...`: translate the test set, unless that is done.
+# `evaluate NAME OPTION...`: translate the test set, unless that was done.
 evaluate() {
     local name="$1" out="$HERE/eval/$1-seed$SEED"
     shift
@@ -130,8 +130,8 @@ evaluate() {
         --out "$out" "$@"
 }
 
-# `compare FIGURE NAME...`: translate the test set with all models along wait-k paths, unless that is
-# done; a picture and a table, which compares each curve with that of the first model.
+# `compare FIGURE NAME...`: translate the test set with all models along wait-k paths, unless that was
+# done; draw a figure, and a table that compares each curve with that of the first model.
 compare() {
     local figure="$1" name systems=() out="$HERE/eval/figure-$1-seed$SEED"
     shift
@@ -141,8 +141,8 @@ compare() {
     draw "$figure" "figure-$figure"
 }
 
-# `draw FIGURE NAME...`: one table of what was evaluated, over the seeds once the last one is done, and a picture of
-# the first one. What is not wait-k is also compared with wait-k of the first NAME.
+# `draw FIGURE NAME...`: after the last seed, write a table of the results over all seeds, and a figure of the
+# first seed. Other policies than wait-k are also compared with wait-k of the first NAME.
 draw() {
     local figure="$1" name seed results=()
     shift
@@ -209,7 +209,7 @@ figure_4_10() {
         for kind in max gated-max attention cell; do
             local name="pa-$kind-k$k" more=(--set "model.aggregation=$kind")
             case "$kind" in
-            # The same command as of other figures: all of these take the maximum.
+            # The same command as in other figures, whose models all use the maximum.
             max) name="pa-k$k" more=() ;;
             cell) more=(--set model.aggregation=max --set model.online_features=cell) ;;
             esac
@@ -269,7 +269,7 @@ figure_4_13() {
     compare 4.13 "${names[@]}"
 }
 
-# `agent START LAMBDA`: fine-tune a model with an agent of its own, and evaluate it; sets NAME.
+# `agent START LAMBDA`: fine-tune the model START together with an agent, and evaluate it; sets NAME.
 agent() {
     local UPDATES="$TUNE_UPDATES" limit=()
     NAME="$1-agent$2"
@@ -277,7 +277,7 @@ agent() {
     train "$NAME" pervasive "$TUNE_MINUTES" "${limit[@]}" "${CAUSAL[@]}" --set model.reader=own \
         --objective dynamic --set "objective.delay_weight=$2" --init "$HERE/$1-seed$SEED" \
         --set "training.learning_rate=${READER_RATE:-0.001}"
-    # Wait-k of the same weights beside it: the agent's curve is compared with that.
+    # Also wait-k with the same weights, with which the agent's curve is compared.
     evaluate "$NAME" --k "$K" --thresholds "$THRESHOLDS"
 }
 
@@ -288,7 +288,7 @@ figure_4_14() {
         pa-uni-inf) along pervasive "$start" inf ;;
         pa-k*) along pervasive "$start" "${start#pa-k}" ;;
         pa-area) pervasive "$start" --objective wait-k-area ;;
-        *) fail "no agent begins from $start: pa-uni-inf, pa-k7 or another k, pa-area" ;;
+        *) fail "agents cannot start from $start: pa-uni-inf, pa-k7 or another k, pa-area" ;;
         esac
         names=("$start" "$start-oracle")
         evaluate "$start" --k "$K,inf"
@@ -326,10 +326,10 @@ figure_C_2() {
     draw C.2 "${names[@]}"
 }
 
-# `by_difficulty FIGURE NAME=FILE...`: how long translations are beside their references, and sentence BLEU
-# by how far one must lag to write the reference.
+# `by_difficulty FIGURE NAME=FILE...`: lengths of translations relative to their references, and sentence BLEU
+# by the lagging that is needed to write the reference.
 by_difficulty() {
-    # The dataset's words, as in the training text, not the raw text: alignments are of both.
+    # The dataset's tokenised text, not the raw text, since it is aligned together with the training text.
     local text=(--data "$DATA" --split test)
     run nmtgrid analyze lengths "${@:2}" "${text[@]}" --out "$HERE/figure-$1-lengths.png"
     run nmtgrid analyze difficulty "${@:2}" "${text[@]}" \
@@ -350,7 +350,7 @@ figure_4_15() {
         "many-paths-wait-1=$HERE/eval/tf-sampled-seed$SEED/k-1.txt"
 }
 
-# An agent that began offline, and a Transformer trained with wait-7, as figures 4.16 to 4.18 compare.
+# Train and evaluate an agent initialised offline, and a Transformer for wait-7, as compared in figures 4.16 to 4.18.
 agent_and_wait_7() {
     along pervasive pa-uni-inf inf
     evaluate pa-uni-inf --k "$K,inf"
@@ -359,8 +359,8 @@ agent_and_wait_7() {
     evaluate tf-k7 --k "$K,inf"
 }
 
-# Set THRESHOLD of the agent and WAIT, the k of wait-7, to the two whose lagging is nearest, and OFFLINE_WAIT to the k
-# with which the offline model lags most like that agent; NOTE tells them.
+# Set THRESHOLD (of the agent) and WAIT (the k of the wait-7 model) to the pair whose lagging is closest, OFFLINE_WAIT
+# to the k of the offline model whose lagging is closest to that agent's, and NOTE to a sentence about them.
 operating_points() {
     THRESHOLD=0.2 WAIT=5 OFFLINE_WAIT=5 NOTE=""
     if [ "$DRY_RUN" != 0 ]; then return; fi
@@ -380,7 +380,7 @@ figure_4_16() {
         "wait-7=$HERE/eval/tf-k7-seed$SEED/k-$WAIT.txt"
 }
 
-# `paths FIGURE THRESHOLD K`: where an agent and wait-k read and write.
+# `paths FIGURE THRESHOLD K`: plot the READ/WRITE paths of an agent and of wait-k.
 paths() {
     agent_and_wait_7
     run nmtgrid analyze paths "agent=$HERE/eval/$NAME-seed$SEED/threshold-$2.traces.jsonl" \

@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# Several sentences in one line: models trained on single sentences of Multi30k translate lines of six.
+# Several sentences per line: models trained on single sentences of Multi30k translate lines of six sentences.
 #
 #   NMTGRID_DATA=DIR bash recipes/paragraphs.sh    reads DIR/multi30k; without it, downloads the corpus
 #   bash recipes/paragraphs.sh --dry-run           only prints the commands
 #
-# The table has BLEU and output length of lines translated whole, of lines split into sentences (the
-# default), and of one sentence per line. Device hours: 0.2, of one CPU core (4 minutes for each of three
+# The table has BLEU and output length for lines translated whole, for lines split into sentences (the
+# default), and for one sentence per line. Device hours: 0.2 of one CPU core (4 minutes for each of three
 # models).
 # ARCHS="bilstm pervasive transformer", MINUTES=4 of processor time each, SEED=1, BEAM=5,
-# SENTENCES=6 in a line, RUNS=runs (output folder). SMALL=1: tiny models of 40 updates, on the toy
-# corpus without NMTGRID_DATA.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=1000 pairs of the toy corpus of SMALL=1.
+# SENTENCES=6 per line, RUNS=runs (output folder). SMALL=1: tiny models of 40 updates (on the toy
+# corpus unless NMTGRID_DATA is set).
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=1000 pairs of the toy corpus with
+# SMALL=1.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

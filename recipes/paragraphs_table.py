@@ -1,10 +1,10 @@
-"""The texts and the table of recipes/paragraphs.sh: several sentences in one line.
+"""The texts and the table of recipes/paragraphs.sh: several sentences per line.
 
 python -m recipes.paragraphs_table join TEXT LANGUAGE SENTENCES PREFIX
-    Write PREFIX.LANGUAGE, lines of SENTENCES sentences each of the test split in TEXT, and
-    PREFIX.sentences.LANGUAGE, the same sentences one in a line. What does not fill a line is left.
+    Write PREFIX.LANGUAGE, the test split in TEXT with SENTENCES sentences per line, and
+    PREFIX.sentences.LANGUAGE, the same with one sentence per line. A last, partial line is dropped.
 python -m recipes.paragraphs_table score ARCH=FOLDER... --reference FILE --sentences N --out PREFIX
-    Score FOLDER/{whole,split,sentences}.txt, the latter's lines joined, N of them in a line.
+    Score FOLDER/{whole,split,sentences}.txt, after joining N lines each of the last one.
     Writes PREFIX.md and PREFIX.json.
 """
 
@@ -27,7 +27,7 @@ FORMS = {
 
 
 def join(text: Path, language: str, count: int, prefix: Path) -> None:
-    """Write the lines of `count` sentences, and the sentences."""
+    """Write the test split with `count` sentences per line, and with one per line."""
     sentences = [
         " ".join(line.split()) for line in read_lines(find_text(str(text / "test"), language))
     ]
@@ -40,12 +40,12 @@ def join(text: Path, language: str, count: int, prefix: Path) -> None:
 
 
 def joined(lines: Sequence[str], count: int) -> list[str]:
-    """Return `count` lines each as one."""
+    """Join each group of `count` lines into one."""
     return [" ".join(lines[start : start + count]) for start in range(0, len(lines), count)]
 
 
 def score(named: Sequence[str], reference: Path, count: int) -> list[dict[str, Any]]:
-    """Return a row for each architecture and form, BLEU in lower case of whole lines."""
+    """Return a row for each architecture and form, with lower-cased BLEU of whole lines."""
     references = list(read_lines(reference))
     rows: list[dict[str, Any]] = []
     for text in named:

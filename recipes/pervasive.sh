@@ -5,12 +5,12 @@
 #                                          (De-En 31.03, 32.66, 34.53, 34.67: test set, beam 5)
 #   bash recipes/pervasive.sh table-3.1    properties: receptive field, computation, paths
 #   bash recipes/pervasive.sh table-3.2    lengths of the corpora, percentiles 5, 50 and 95
-#   bash recipes/pervasive.sh table-3.3    rates, batches and searches, as the presets have them
+#   bash recipes/pervasive.sh table-3.3    learning rates, batch sizes and search settings of the presets
 #   bash recipes/pervasive.sh table-3.4    skip connections (development set: 33.69 to 35.24)
 #   bash recipes/pervasive.sh table-3.5    aggregation (34.84 to 35.65)
-#   bash recipes/pervasive.sh table-3.6    entropy and coverage of alignments, teacher forced (max
-#                                          1.17 and 0.78, attention 2.06 and 0.82), and the error rate against
-#                                          the links of a statistical aligner (`nmtgrid analyze align`)
+#   bash recipes/pervasive.sh table-3.6    entropy and coverage of alignments under teacher forcing (max
+#                                          1.17 and 0.78, attention 2.06 and 0.82), and alignment error rate
+#                                          against a statistical aligner (`nmtgrid analyze align`)
 #   bash recipes/pervasive.sh table-3.8    En-Vi 30.17, 29.20, 30.49 (Transformer base, small, Pervasive),
 #                                          En-Ro 33.26, 33.46, 33.54, WMT'15 De-En 32.80, 30.49, 29.61
 #   bash recipes/pervasive.sh figure-3.8   depth and kernel: KERNELS="3 5 9 11" DEPTHS="8 10 14 20 24"
@@ -18,22 +18,23 @@
 #   bash recipes/pervasive.sh figure-3.10  BLEU by length and by length ratio
 #   bash recipes/pervasive.sh conll        its tables 1 (pooling: 31.57 to 33.81 with beam 5), 2 (depth and
 #                                          kernel) and 3 (33.86 and 34.18), figures 4 (embeddings, growth)
-#                                          and 5 (lengths); PARTS="1 2 3 4": the tables, the figure
+#                                          and 5 (lengths); PARTS="1 2 3 4": tables 1 to 3, figure 4
 #   bash recipes/pervasive.sh --dry-run ...    only prints the commands
 #
 # Data: ON=iwslt14-de-en or iwslt14-en-de; table 3.8 iwslt15-en-vi, iwslt15-vi-en, wmt16-en-ro and
-# wmt15-de-en; also multi30k, multi30k-en-de (or others of cs, de, en, fr), toy; several of them one after the
-# other. IWSLT and Multi30k are downloaded, or read from NMTGRID_DATA, where the WMT texts must be (see common.sh).
-# Device hours: the publications give none. Estimates from the operations that `train --dry-run` counts, at 20
-# TFLOP/s on a GPU, for each seed: one Pervasive Attention on IWSLT 8, table 3.4 35, 3.5 30, 3.7 9,
+# wmt15-de-en; also multi30k, multi30k-en-de (or others of cs, de, en, fr), toy; several of them in
+# sequence. IWSLT and Multi30k are downloaded, or read from NMTGRID_DATA, which must contain the WMT texts (see
+# common.sh).
+# Device hours: the publications give none. Estimated from the FLOPs that `train --dry-run` counts, at 20
+# TFLOP/s on a GPU, per seed: one Pervasive Attention on IWSLT 8, table 3.4 35, 3.5 30, 3.7 9,
 # 3.8 9 (En-Vi), 37 (En-Ro), 2,000 (WMT'15), figure 3.8 some 150, a CoNLL model 1 to 2.
-# SEEDS="1 2 3" (means and deviations), BEAMS="1 5", UPDATES=N or MINUTES of processor time for each
-# model (0: as long as the preset says; multi30k 10, toy 3 minutes), JOBS=1 models trained side by side,
-# RUNS=runs, SETS="--set ..." for every model, LABEL=word for the folder and the records of such a run. SMALL=1:
-# the toy corpus, 40 updates each, greedy, perplexities only in two tables. On Multi30k, tables 3.4 to 3.6 and figure
-# 3.8 have models of five blocks, more than the preset. A model is trained once for all of them. Tables 3.4, 3.5 and
-# 3.7 have the p-value of BLEU against their first row, of each seed (paired bootstrap, 1,000 samples).
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# SEEDS="1 2 3" (mean and deviation), BEAMS="1 5", UPDATES=N or MINUTES of processor time per
+# model (0: the preset's limit; multi30k 10, toy 3 minutes), JOBS=1 models trained in parallel,
+# RUNS=runs, SETS="--set ..." for every model, LABEL=word names the folder and the records of such a run. SMALL=1:
+# the toy corpus, 40 updates each, greedy, perplexities in two tables only. On Multi30k, tables 3.4 to 3.6 and figure
+# 3.8 use models of five blocks, more than the preset; they share models. Tables 3.4, 3.5 and
+# 3.7 have the p-value of BLEU against their first row for each seed (paired bootstrap, 1,000 samples).
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 [ $# -gt 0 ] || set -- table-3.7
@@ -62,7 +63,7 @@ GIVEN_MINUTES="${MINUTES:-}"
 read -r -a SETS <<<"${SETS:-}"
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 
-# Set what depends on the corpus ON, and make its dataset.
+# Set the variables that depend on the corpus ON, and make its dataset.
 begin() {
     HERE="$RUNS/pervasive-$ON${LABEL:+-$LABEL}"
     DATA="$HERE/data"
@@ -75,7 +76,7 @@ begin() {
     dataset "$ON" "$DATA" "$HERE/text"
 }
 
-# `train NAME ARCHITECTURE PRESET OPTION...`: train a model with each seed, unless it is there, JOBS at a time.
+# `train NAME ARCHITECTURE PRESET OPTION...`: train a model with each seed, unless it exists, JOBS at a time.
 train() {
     local seed
     for seed in $SEEDS; do
@@ -84,7 +85,7 @@ train() {
     done
 }
 
-# `score NAME SPLIT...`: translate splits with each beam, unless that is done.
+# `score NAME SPLIT...`: translate splits with each beam size, unless that was done.
 score() {
     local seed model split beam
     all_done
@@ -98,7 +99,7 @@ score() {
     done
 }
 
-# `force_all NAME`: force the references of the development set, for perplexity and alignments.
+# `force_all NAME`: score the references of the development set by forced decoding, for perplexity and alignments.
 force_all() {
     local seed model
     all_done
@@ -108,15 +109,15 @@ force_all() {
     done
 }
 
-# `tabulate EXPERIMENT TITLE KIND NAME=PATH...`: write a table, and keep it.
+# `tabulate EXPERIMENT TITLE KIND NAME=PATH...`: write a table, and save its record.
 tabulate() {
     run python "$PROJECT/recipes/pervasive_table.py" "$3" "${@:4}" --seeds "$SEEDS" \
         --out "${HERE:-$PLANS}/$1"
     record "$1" "$2" "${HERE:-$PLANS}/$1.json"
 }
 
-# `variant NAME`: Pervasive Attention as in tables 3.4 and 3.5, by the preset of its name, or by
-# settings where the corpus has no such presets.
+# `variant NAME`: train a variant of Pervasive Attention of tables 3.4 and 3.5, with the preset of its name or, if the
+# corpus has no such preset, with settings.
 variant() {
     local change=(--set "model.aggregation=$1")
     case "$ON" in iwslt14-*) train "pa-$1" pervasive "$PRESET-$1"; return ;; esac
@@ -129,7 +130,7 @@ variant() {
     train "pa-$1" pervasive "$PRESET" "${SHAPE[@]}" "${change[@]}"
 }
 
-# `ablation EXPERIMENT TITLE VARIANT[=LABEL]...`: variants on the development set, against the first.
+# `ablation EXPERIMENT TITLE VARIANT[=LABEL]...`: compare variants with the first on the development set.
 ablation() {
     local row name names=() models=()
     for row in "${@:3}"; do variant "${row%%=*}"; done
@@ -144,7 +145,7 @@ ablation() {
     tabulate "$1" "$2" scores "${models[@]}" --compare "$HERE/$1"
 }
 
-# `plan NAME ARCHITECTURE PRESET`: what a preset would train, for tables 3.1 and 3.3; adds to FOUND.
+# `plan NAME ARCHITECTURE PRESET`: dry run of a preset's training, for tables 3.1 and 3.3; adds to FOUND.
 plan() {
     [ "$DRY_RUN" != 0 ] || mkdir -p "$PLANS"
     run nmtgrid train --arch "$2" --preset "$3" --source-vocab-size "${4:-8848}" \
@@ -186,7 +187,7 @@ baselines() {
     train transformer transformer "$PRESET"
 }
 
-# Force the references of the development set: sets TRACES for five models of SEEDS, which is the first one.
+# Score the references of the development set by forced decoding; sets TRACES for five models of the first seed.
 forced() {
     local name
     TRACES=()
@@ -206,7 +207,7 @@ table_3_6() {
     local SEEDS="${SEEDS%% *}" links="$HERE/valid.links"
     forced
     run nmtgrid analyze alignments "${TRACES[@]}" --json "$HERE/alignments.json"
-    # A statistical aligner's links of words stand for gold ones.
+    # Word links of a statistical aligner serve as gold alignments.
     run nmtgrid analyze align "$DATA/text/valid.$SOURCE" "$DATA/text/valid.$TARGET" \
         --train "$DATA/text/train.$SOURCE" "$DATA/text/train.$TARGET" --out "$links"
     run nmtgrid analyze alignments "${TRACES[@]}" --words --gold "$links" --json "$HERE/links.json"
@@ -285,7 +286,7 @@ figure_3_9() {
         "$HERE/figure-3.9.json"
 }
 
-# `by_length EXPERIMENT TITLE NAME...`: BLEU in buckets of the test set, first seed, widest beam.
+# `by_length EXPERIMENT TITLE NAME...`: BLEU in buckets of the test set, first seed, largest beam.
 by_length() {
     local SEEDS="${SEEDS%% *}" name files=()
     for name in "${@:3}"; do
@@ -302,7 +303,7 @@ figure_3_10() {
 }
 
 # `conll_data VERSION`: set DATA to the corpus in the units of the CoNLL paper: 14,000 merges, joint
-# (v1) or of each language by itself (v2).
+# (v1) or separate (v2).
 conll_data() {
     case "$ON-$1" in
     iwslt14-*-v1) DATA="$HERE/data-v1" merges=--joint ;;
@@ -312,7 +313,7 @@ conll_data() {
     iwslt14_dataset "$SOURCE" "$TARGET" "$DATA" "$HERE/text" --merges 14000 "$merges"
 }
 
-# `dense TITLE NAME OPTION...`: a DenseNet of the ablations, by the preset of its name or by settings.
+# `dense TITLE NAME OPTION...`: train a DenseNet of the ablations, with the preset of its name or with settings.
 # Adds to ROWS.
 dense() {
     local name="conll-$2"
@@ -325,7 +326,7 @@ dense() {
     ROWS+=("$1=$HERE/$name")
 }
 
-# `compared TITLE NAME ARCHITECTURE PRESET`: a row of table 3. Adds to ROWS and NAMES.
+# `compared TITLE NAME ARCHITECTURE PRESET`: train a model of table 3. Adds to ROWS and NAMES.
 compared() {
     train "conll-$2" "$3" "$4"
     score "conll-$2" $SPLITS

@@ -1,27 +1,27 @@
-"""Tables and figures of recipes/pervasive.sh, from what its commands left.
+"""Tables and figures of recipes/pervasive.sh, from the output of its commands.
 
 python -m recipes.pervasive_table scores NAME=MODEL... --seeds "1 2 3" --out PREFIX
         [--compare P] [--ensemble FILE]
-    A row for each NAME: parameters, length of the training, perplexity and BLEU, mean and standard
-    deviation of the model directories MODEL-seedN, from `done.json`, every `SPLIT-beamB.json` and
+    A row for each NAME: parameters, training length, perplexity and BLEU, mean and standard
+    deviation over the model directories MODEL-seedN, from `done.json`, every `SPLIT-beamB.json` and
     `SPLIT-forced.json`; and the p-value of each seed that `analyze compare` wrote to
-    P-seedN.compare.json. FILE has the scores of an ensemble, `SPLIT-beamB.json`, for a last row.
+    P-seedN.compare.json. FILE, `SPLIT-beamB.json` of an ensemble, adds a last row.
 python -m recipes.pervasive_table grid K,N=MODEL... --seeds "1" --out PREFIX
-    The same for kernels K and depths N, with a picture: BLEU along the depth, a line a kernel.
+    The same for kernels K and depths N, with a figure: BLEU against depth, one line per kernel.
 python -m recipes.pervasive_table plans NAME=FILE... --out PREFIX
-    Properties and settings from what `train --dry-run --json` wrote.
+    Properties and settings from the output of `train --dry-run --json`.
 python -m recipes.pervasive_table lengths NAME=DATA... --out PREFIX
-    Percentiles of lengths and of their ratio, in units, of each split of a dataset.
+    Percentiles of lengths in units and of their ratio, for each split of a dataset.
 python -m recipes.pervasive_table alignments NAME=FILE... [--gold FILE] --out PREFIX
-    Entropies and coverages of what `analyze alignments --json` and `blocks` wrote; alignment error
-    rates of what `analyze alignments --words --gold` wrote into the last FILE.
+    Entropies and coverages from the output of `analyze alignments --json` and of `blocks`;
+    alignment error rates from the last FILE, the output of `analyze alignments --words --gold`.
 python -m recipes.pervasive_table blocks NAME=MODEL --data DATA --split valid --out PREFIX
     The same averages for each decoder block of a Transformer, teacher forced.
 python -m recipes.pervasive_table buckets NAME=FILE... --out PREFIX
-    BLEU of each system in each bucket (sentence BLEU where difficulty makes the buckets) of what
-    `analyze buckets --json` or `analyze difficulty --json` wrote.
+    BLEU of each system in each bucket (sentence BLEU for buckets by difficulty), from the output of
+    `analyze buckets --json` or `analyze difficulty --json`.
 
-Each writes PREFIX.md and PREFIX.json; the picture is PREFIX.png.
+Each writes PREFIX.md and PREFIX.json; the figure is PREFIX.png.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SPLITS = ("valid", "test")
 def scores(
     named: Mapping[str, str], seeds: Sequence[str], compared: str | None = None
 ) -> list[Row]:
-    """Return a row for each name: means and deviations over the seeds, p-values if `compared`."""
+    """Return a row for each name: mean and deviation over seeds, and p-values if `compared`."""
     rows = [
         {"model": name, "seeds": " ".join(seeds)}
         | _scores([Path(f"{model}-seed{seed}") for seed in seeds])
@@ -55,17 +55,17 @@ def scores(
 
 
 def ensemble(path: Path) -> Row:
-    """Return a row of what several models together scored, SPLIT-beamN.json."""
+    """Return the row of an ensemble, from its scores in SPLIT-beamN.json."""
     split, beam = path.stem.split("-")
     scores = read_json(path)
     return {"model": "ensemble", f"{split}_{beam}": spread([scores["bleu_tokenized"]])}
 
 
 def p_values(path: Path) -> dict[str, float]:
-    """Return the p-value of BLEU against the first system, of each of the others."""
+    """Return the p-value of BLEU against the first system for each other system."""
     metrics = (metric for test in read_json(path)["tests"] for metric in test["metrics"])
     systems = next(m["systems"] for m in metrics if m["metric"] == "bleu")
-    # The translations may be the same, which leaves nothing to test.
+    # If the translations are identical, there is nothing to test.
     return {s["system"]: 1.0 if s["p_value"] is None else s["p_value"] for s in systems[1:]}
 
 
@@ -81,7 +81,7 @@ def grid(named: Mapping[str, str], seeds: Sequence[str]) -> list[Row]:
 
 def _scores(models: Sequence[Path]) -> Row:
     runs = [read_json(model / "done.json") for model in models]
-    # Means over the seeds: updates, passes over the data, minutes by the run's clock.
+    # Means over seeds: updates, epochs, minutes on the run's clock.
     row: Row = {"parameters": runs[0]["parameters"]} | {
         name: round(mean(run[name] for run in runs)) for name in ("updates", "epochs", "minutes")
     }
@@ -94,7 +94,7 @@ def _scores(models: Sequence[Path]) -> Row:
                 [read_json(model / f"{split}-forced.json")["perplexity"] for model in models]
             )
         for path in sorted(models[0].glob(f"{split}-beam*.json")):
-            # An earlier run of the first seed may have had other BEAMS.
+            # An earlier run of the first seed may have used other BEAMS.
             if not all((model / path.name).is_file() for model in models):
                 continue
             scores = [read_json(model / path.name) for model in models]
@@ -106,7 +106,7 @@ def _scores(models: Sequence[Path]) -> Row:
 
 
 def plans(named: Mapping[str, str]) -> list[Row]:
-    """Return what each plan says of its model, its training and its search."""
+    """Return the model properties, training and search settings of each plan."""
     rows = []
     for name, path in named.items():
         plan = read_json(Path(path))
@@ -134,7 +134,7 @@ def plans(named: Mapping[str, str]) -> list[Row]:
 
 
 def lengths(named: Mapping[str, str]) -> list[Row]:
-    """Return percentiles 5, 50 and 95 of each split, end symbols not counted."""
+    """Return percentiles 5, 50 and 95 of each split, without end symbols."""
     import numpy
 
     from nmtgrid.data.dataset import Dataset
@@ -164,7 +164,7 @@ def lengths(named: Mapping[str, str]) -> list[Row]:
 
 
 def alignments(named: Mapping[str, str], gold: Path | None = None) -> list[Row]:
-    """Return entropy (nats), coverage and AER of each model; of several in one file, all."""
+    """Return entropy (nats), coverage and AER of every model; a file may contain several."""
     rates = {row["system"]: row["aer"] for row in _models(read_json(gold))} if gold else {}
     rows: list[Row] = []
     for name, path in named.items():
@@ -180,7 +180,7 @@ def alignments(named: Mapping[str, str], gold: Path | None = None) -> list[Row]:
 
 
 def _models(values: Any) -> list[Row]:
-    """Return every object below `values` that has an entropy and a coverage."""
+    """Return all nested objects in `values` that have an entropy and a coverage."""
     if isinstance(values, list):
         return [row for value in values for row in _models(value)]
     if not isinstance(values, dict):
@@ -189,7 +189,7 @@ def _models(values: Any) -> list[Row]:
 
 
 def buckets(named: Mapping[str, str]) -> list[Row]:
-    """Return a row for each bucket: what it is, its sentences, BLEU of each system, intervals."""
+    """Return a row for each bucket: its name and size, BLEU of each system, intervals."""
     rows = []
     for values in (read_json(Path(path)) for path in named.values()):
         for section in values["buckets"]:
@@ -213,7 +213,7 @@ def _score(by: str) -> str:
 
 
 def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
-    """Return entropy and coverage of each decoder block's attention, heads averaged."""
+    """Return entropy and coverage of each decoder block's attention, averaged over heads."""
     from nmtgrid.analysis.alignment.soft_alignments import shares, statistics
     from nmtgrid.data.dataset import Dataset
     from nmtgrid.models.directory import load_model
@@ -225,9 +225,9 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
         loaded = load_model(path)
         model, pairs = loaded.model, Dataset.open(data).split(split)
         if not isinstance(model, Transformer):
-            raise SystemExit(f"error: {path} is no Transformer.")
+            raise SystemExit(f"error: {path} is not a Transformer.")
         for block in range(len(model.decoder), 0, -1):
-            # Cut off after the block, the last one's attention is its own.
+            # Truncated after the block: by default, traces have the attention of the last block.
             model.decoder = model.decoder[:block]
             tables = (shares(trace) for trace in forced_traces(model, loaded.pipeline, pairs))
             averages = statistics(table for table in tables if table is not None)
@@ -243,7 +243,7 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
 
 
 def draw(rows: Sequence[Row], path: Path) -> None:
-    """Draw BLEU of the development set along the depth, a line for each kernel."""
+    """Plot BLEU on the development set against depth, with a line for each kernel."""
     from nmtgrid.analysis.plotting.lines import Line, Panel, draw_panels
 
     score = next(key for key in sorted(rows[0], reverse=True) if key.startswith("valid_beam"))

@@ -1,34 +1,34 @@
 #!/usr/bin/env bash
 # Compares reading policies: one model trained for all wait-k paths decodes with every policy that it
-# supports, and readers are trained from its weights.
+# supports, and readers are trained starting from its weights.
 #
-#   bash recipes/policies.sh               the toy corpus in words, where the delay that each word needs is known
+#   bash recipes/policies.sh               the toy corpus in words, where the necessary delay of each word is known
 #   ON=multi30k bash recipes/policies.sh   Multi30k De-En, downloaded or from NMTGRID_DATA=DIR
 #   ON=multi30k-en-de bash recipes/policies.sh     between other languages of it (cs, de, en, fr)
 #   ON=iwslt14-de-en PRESET=iwslt14-de-en-small bash recipes/policies.sh     IWSLT'14 with small models
 #   bash recipes/policies.sh --dry-run     only prints the commands
 #
 # Pervasive Attention is trained at all cells right of wait-1 (wait-k-area), the uni-directional Transformer
-# along paths of random k (wait-k-sampled). Readers are trained from Pervasive Attention: for each delay
-# weight of LAMBDAS those of READERS, `marginal` as it is, with the likelihood at all cells beside it
-# (marginal-area) or without a change of the translation model (marginal-fixed), and `dynamic`; and once,
-# as they have no such weight, `binary-search`, `dynamic` with labels by binary search (BS-SiMT), and
-# `divergence`, without a change of the model. Beside the Transformer three that decide on reading within
-# the model, trained as long: monotonic heads (`mma`) and those that learn the information of tokens (`itst`,
-# `wait-info`). The table has BLEU and latencies of each setting, means and deviations over the seeds, and
-# the area between each curve and wait-k's, and between the curves of `marginal` and of each other reader;
-# another one the processor time of each policy beside wait-k's (ROUNDS=7 in turn; 0: without it).
-# Device hours: 0.4 (toy), 3.5 (Multi30k), of one CPU core, for each seed.
-# MINUTES of processor time for each model (10; toy 3) or UPDATES=N, readers TUNE_MINUTES or TUNE_UPDATES (half
-# of it), READER_RATE=0.001, their learning rate: with that of the preset, the translation model gets worse.
+# along paths of random k (wait-k-sampled). Readers are trained from Pervasive Attention. For each delay
+# weight in LAMBDAS: `marginal`, plain, with the likelihood at all cells added to the loss (marginal-area) or with
+# the translation model frozen (marginal-fixed), and `dynamic`. Once, since they have no delay weight:
+# `binary-search` (`dynamic` with labels by binary search, BS-SiMT) and `divergence` with the translation model
+# frozen. Next to the Transformer, three models whose policy is part of the Transformer are trained for as long:
+# monotonic heads (`mma`), and two that learn the information of tokens (`itst`, `wait-info`). The table has BLEU
+# and latencies of each setting (mean and deviation over seeds), the area between each curve and that of
+# wait-k, and the area between the curves of `marginal` and of each other reader. A second table has the processor
+# time of each policy relative to wait-k (ROUNDS=7 interleaved rounds; 0: none).
+# Device hours: 0.4 (toy), 3.5 (Multi30k) of one CPU core per seed.
+# MINUTES of processor time per model (10; toy: 3) or UPDATES=N; TUNE_MINUTES or TUNE_UPDATES for readers (half
+# of it); READER_RATE=0.001, the learning rate of readers: with that of the preset, the translation model gets worse.
 # ARCHS="pervasive transformer", SEEDS="1 2 3", LAMBDAS="0.5 1", READERS="marginal marginal-area
-# marginal-fixed dynamic binary-search divergence" (none: policies without training alone),
-# MECHANISMS="mma itst wait-info" (some of those within the Transformer; none: without them),
-# POLICIES=edatt,alignatt (some of those without training), K=1..9, THRESHOLDS=0.1..0.9:0.2,
-# CELLS=4: the grid is trained at so many cells for each target token, drawn at random (all cells).
-# RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word for the folder and the records of
+# marginal-fixed dynamic binary-search divergence" (none: only policies without training),
+# MECHANISMS="mma itst wait-info" (policies within the Transformer; none: omit them),
+# POLICIES=edatt,alignatt (policies without training), K=1..9, THRESHOLDS=0.1..0.9:0.2,
+# CELLS=4 trains the grid at that many random cells per target token (default: all cells).
+# RUNS=runs (output folder), SETS="--set ..." for every model, LABEL=word names the folder and the records of
 # such a run. SMALL=1: the toy corpus, 40 updates, one value of each list. Existing results are kept.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -60,7 +60,7 @@ dataset "$ON" "$DATA" "$HERE/text"
 PRESET="${PRESET:-$(preset_of "$ON")}"
 GRID=(--set model.source_causal=true --set model.aggregation=max)
 
-# `evaluate NAME SEED OPTION...`: translate the test set, unless that is done.
+# `evaluate NAME SEED OPTION...`: translate the test set, unless that was done.
 evaluate() {
     local out="$HERE/eval/$1-seed$2"
     once "$out/results.json" nmtgrid online-eval "$1=$HERE/$1-seed$2" --data "$DATA" --split test --out "$out" "${@:3}"
@@ -71,12 +71,12 @@ reader() {
     train_model "$HERE/$1-seed$2" pervasive "$PRESET" "$2" "$TUNE_UPDATES" "$TUNE_MINUTES" "${GRID[@]}" \
         --set model.reader=own --init "$HERE/pervasive-seed$2" --objective "$3" \
         --set "training.learning_rate=${READER_RATE:-0.001}" "${@:4}"
-    # Wait-k of the same weights beside it: the reader's curve is compared with that.
+    # Also wait-k with the same weights, with which the reader's curve is compared.
     evaluate "$1" "$2" --k "$K" --thresholds "$THRESHOLDS"
 }
 
-# `mechanism POLICY READER SEED OPTION...`: train a Transformer with that reader by the objective of the
-# policy's name, from the start, and evaluate it.
+# `mechanism POLICY READER SEED OPTION...`: train a Transformer with this reader from scratch, with the objective
+# named after the policy, and evaluate it.
 mechanism() {
     train_model "$HERE/$1-seed$3" transformer "$PRESET" "$3" "$UPDATES" "$MINUTES" --objective "$1" \
         --set model.encoder=unidirectional --set "model.reader=$2" "${@:4}"
@@ -84,7 +84,7 @@ mechanism() {
     results+=("$HERE/eval/$1-seed$3")
 }
 
-# After so many updates `itst` and `wait-info` see no more of the source than their policies would have read.
+# Number of updates after which `itst` and `wait-info` see only the source that their policies would have read.
 WHOLE=$((UPDATES ? UPDATES / 4 : 300))
 
 results=()
@@ -137,7 +137,7 @@ for seed in $SEEDS; do
     done
 done
 run python "$PROJECT/recipes/policies_table.py" "${results[@]}" --out "$HERE/table"
-# The picture is of the first seed's models.
+# The figure shows the models of the first seed.
 read -r first _ <<<"$SEEDS"
 curves=()
 for folder in "${results[@]}"; do
@@ -146,7 +146,7 @@ done
 run nmtgrid analyze latency "${curves[@]}" --corpus "$ON" --out "$HERE/curves.png"
 record policies "Reading policies" "$HERE/table.json" "$HERE/curves.png"
 
-# What they cost, in processor time and in turn.
+# Processor time of the policies, measured in interleaved rounds.
 TIMED=("wait-k k=1,3,5,7,9" confidence entropy alignatt edatt "confidence floor=2 cap=8")
 if [ "$SMALL" = 1 ]; then ROUNDS="${ROUNDS:-1}"; fi
 if [ "${ROUNDS:-7}" = 0 ]; then exit; fi

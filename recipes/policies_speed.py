@@ -1,12 +1,12 @@
-"""Processor time of reading policies beside wait-k's, of one model: a part of recipes/policies.sh.
+"""Processor time of reading policies relative to wait-k, for recipes/policies.sh.
 
 python -m recipes.policies_speed MODEL --data DATA --policy TEXT... [--sentences N] [--rounds R]
         --out PREFIX
-    Translate N sentences of the test split greedily along each setting, R times, in turn for each
-    hundred of them, within one process, whose cache of products is large enough for all of them (a
-    run of one setting has few enough for the usual one). A row for each setting: the median
-    processor time for each token written, its ratio to that of the wait-k whose delay (DAL) is
-    nearest, and how many predictions were made for each token, since a policy that looks at
+    Translate N sentences of the test split greedily with each setting, R times, alternating
+    between settings every hundred sentences. All run in one process, whose oneDNN primitive cache
+    is enlarged to fit all settings (the default fits a run of one setting). A row for each setting:
+    the median processor time per token written, its ratio to that of the wait-k setting with the
+    closest delay (DAL), and the number of predictions per token, since a policy that depends on
     predictions makes one before each READ. Writes PREFIX.md and PREFIX.json.
 """
 
@@ -32,11 +32,11 @@ from nmtgrid.search.translate import TranslationOptions, load
 from recipes.results import write_table
 
 _PART = 100
-"""Sentences that each setting translates before the next one does."""
+"""Number of sentences that each setting translates before the next setting runs."""
 
 
 def _count_predictions(models: Sequence[TranslationModel]) -> Counter[str]:
-    """Return a counter to which each model adds the rows that it predicts a token for."""
+    """Return a counter to which each model adds the number of rows whose token it predicts."""
     counter: Counter[str] = Counter()
 
     def counting(classify: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -68,7 +68,7 @@ def rows_of(
     delays: dict[Setting, float] = {}
     joiner = translator.pipeline.target_joiner
     for turn in range(rounds):
-        # A machine's speed drifts: a part of the sentences at a time, in another order each round.
+        # In small parts and alternating order, since the speed of the machine drifts.
         spent = dict.fromkeys(settings, 0.0)
         outcomes: dict[Setting, list[Outcome]] = {setting: [] for setting in settings}
         tokens, predicted = dict.fromkeys(settings, 0), dict.fromkeys(settings, 0)
@@ -89,7 +89,7 @@ def rows_of(
     wait_k = [s for s in settings if s.policy == "wait-k" and not math.isnan(delays[s])]
     rows = []
     for setting in settings:
-        # Of empty translations alone there is neither a delay nor a time for each token.
+        # If all translations are empty, delay and time per token are undefined.
         is_defined = not math.isnan(delays[setting])
         row = {
             "setting": setting.title,
@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     settings = [setting for text in options.policy for setting in read_policy(text)]
-    # Settings in turn would push each other's products out of oneDNN's cache.
+    # Interleaved settings would otherwise evict each other's primitives from oneDNN's cache.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16384")
     rows = rows_of(options.model, options.data, settings, options.sentences, options.rounds)
     write_table(rows, str(options.out))

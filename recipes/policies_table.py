@@ -1,9 +1,9 @@
-"""The table of recipes/policies.sh and online.sh: each setting of each system, over the seeds.
+"""The table of recipes/policies.sh and online.sh: all settings of all systems, over seeds.
 
 python -m recipes.policies_table FOLDER... [--start NAME] [--data DIR] --out PREFIX
-    FOLDERs are what `online-eval --out` wrote, NAME-seedN. Write PREFIX.md and PREFIX.json. Readers
-    are trained from the model NAME (pervasive). The references of the paired bootstrap are read
-    from the dataset DIR (the one that the results name).
+    FOLDERs are outputs of `online-eval --out`, called NAME-seedN. --start is the model that readers
+    were trained from (pervasive). --data is the dataset with the references for the paired
+    bootstrap (default: the one that the results name). Writes PREFIX.md and PREFIX.json.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from recipes.seeds import PART
 
 Values = dict[str, Any]
 MECHANISMS = ("mma", "itst", "wait-info")
-"""Transformers that are compared with `transformer`; readers are compared with `--start`."""
+"""Models compared with `transformer`; readers are compared with `--start`."""
 FIGURES = ("bleu_tokenized", "al", "dal", "laal", "yaal", "ap", "cw", "erasure")
 
 
@@ -53,10 +53,10 @@ def main() -> None:
 
 
 class System:
-    """What `online-eval --out` wrote of a model with one seed: results, and traces by setting."""
+    """Output of `online-eval --out` for one model and seed: results, and traces by setting."""
 
     def __init__(self, folder: Path, result: Values, data: Path | None = None) -> None:
-        """`data` is the folder of the dataset, by default the one that the results name."""
+        """Set the dataset folder to `data`, by default the one that the results name."""
         self.name, self.seed = folder.name.rsplit("-seed", 1)
         self.settings = [setting_of(row) for row in result["settings"]]
         self._folder = folder
@@ -64,17 +64,17 @@ class System:
 
     @functools.cached_property
     def wait_k(self) -> list[SettingScores]:
-        """The scores of wait-k, a setting for each k, without the one that reads everything."""
+        """Scores of wait-k, a setting for each k except offline."""
         chosen = [each for each in self.settings if each.policy == "wait-k" and not each.is_offline]
         return self._scores(chosen)
 
     @functools.cached_property
     def others(self) -> list[SettingScores]:
-        """The scores of the settings of a reader, or of whatever else was evaluated."""
+        """Scores of all settings that are not wait-k."""
         return self._scores([each for each in self.settings if each.policy != "wait-k"])
 
     def _scores(self, settings: Sequence[Setting]) -> list[SettingScores]:
-        """Return BLEU and latency in tokens by sentence, from the traces of each setting."""
+        """Return BLEU statistics and latencies (in tokens) by sentence, for each setting."""
         dataset = Dataset.open(self._data)
         split, language = dataset.split(self._split), dataset.pipeline.target
         name = bleu_tokenizer(dataset.pipeline.facts.target_lang, split.raw_target(), "none")
@@ -93,7 +93,7 @@ class System:
             latency = sentence_latency(delays, sizes)
             scores.append(
                 SettingScores(
-                    # The first lines of the split, of an evaluation with `--sentences`.
+                    # An evaluation with `--sentences` has only the first lines of the split.
                     bleu_counts(
                         words(hypotheses, vocabulary), words(references[: len(traces)], vocabulary)
                     ),
@@ -104,7 +104,7 @@ class System:
 
 
 def settings_rows(results: Iterable[Values]) -> list[Values]:
-    """Return a row for each system and setting: means over the seeds, and deviations."""
+    """Return a row for each system and setting: means and deviations over seeds."""
     groups: dict[tuple[str, str], list[Values]] = {}
     for result in results:
         for row in result["settings"]:
@@ -138,7 +138,7 @@ def setting_of(row: Values) -> Setting:
 
 
 def area_rows(results: Iterable[Values]) -> list[Values]:
-    """Return a row for each curve and metric: the area to wait-k's, mean and of each seed."""
+    """Return a row for each curve and metric: the area to wait-k, per seed and on average."""
     groups: dict[tuple[str, str, str, str], list[Values]] = {}
     for result in results:
         for row in result.get("areas", []):
@@ -160,7 +160,7 @@ def area_rows(results: Iterable[Values]) -> list[Values]:
 
 
 def over_seeds(values: Sequence[tuple[float | None, float | None]]) -> Values:
-    """Return the columns of an area: the differences and p-values of each seed, and their mean."""
+    """Return the columns of an area: difference and p-value of each seed, mean difference."""
     differences = [number for number, _ in values if number is not None]
     p_values = [value for _, value in values if value is not None]
     return {
@@ -172,11 +172,11 @@ def over_seeds(values: Sequence[tuple[float | None, float | None]]) -> Values:
 
 
 def start_rows(systems: Sequence[System], first: str = "pervasive") -> list[Values]:
-    """Return a row for each trained reader: the area to wait-k's of the model without one.
+    """Return a row for each trained reader: the area to wait-k of the model without a reader.
 
-    Training a reader may make wait-k with the same weights worse; this is against wait-k of the
-    model `first` that readers start from, or of the Transformer without a reading mechanism. The
-    oracle along which `first` decodes is compared like a reader.
+    Training a reader may make wait-k with the same weights worse, so this compares with wait-k of
+    the model `first` that readers start from, or of the Transformer without a reading mechanism.
+    The oracle paths of `first` are compared like a reader.
     """
     starts = {(system.name, system.seed): system for system in systems}
     groups: dict[tuple[str, str], list[Area]] = {}
@@ -191,9 +191,9 @@ def start_rows(systems: Sequence[System], first: str = "pervasive") -> list[Valu
 
 
 def reader_rows(systems: Iterable[System]) -> list[Values]:
-    """Return a row for each kind of trained reader: the area between `marginal`'s curve and its.
+    """Return a row for each kind of trained reader: the area between `marginal` and its curve.
 
-    The curve of a kind has the points of all its delay weights: that of one weight is short.
+    A curve joins the points of all delay weights of a kind, since that of one weight is short.
     """
     curves: dict[str, dict[str, list[SettingScores]]] = {}
     for system in systems:
@@ -217,7 +217,7 @@ def reader_rows(systems: Iterable[System]) -> list[Values]:
 
 
 def _rows(part: str, groups: Mapping[tuple[str, str], Sequence[Area]]) -> list[Values]:
-    """Return a row for each system and latency that have a common range with some seed."""
+    """Return a row for each system and latency metric with a common range for some seed."""
     known = {
         key: [each for each in seeds if not math.isnan(each.difference)]
         for key, seeds in groups.items()

@@ -1,17 +1,17 @@
 #!/usr/bin/env bash
-# A report on several systems: trains four that differ in how they read and write, translates the test
+# A report on several systems: trains four that differ in architecture and decoding policy, translates the test
 # split with traces, and runs every analysis of `nmtgrid analyze`.
 #
-#   bash recipes/report.sh                 the embedded toy corpus, 20 minutes of one core
-#   ON=multi30k bash recipes/report.sh     Multi30k De-En, an hour of one core
+#   bash recipes/report.sh                 the embedded toy corpus, 20 minutes on one core
+#   ON=multi30k bash recipes/report.sh     Multi30k De-En, one hour on one core
 #   bash recipes/report.sh --dry-run       only prints the commands
 #
-# MINUTES of processor time for each system (toy: 4, Multi30k: 15) or UPDATES=N, SEED=1, RUNS=runs (output
-# folder): $RUNS/report-$ON/report.html. NMTGRID_DATA=DIR reads the corpus from there (common.sh).
-# Nothing comparable is published; recipes/figures/report-toy.html is an example. Device hours: a
-# third, or one on Multi30k, of one core. SMALL=1: the toy corpus, 40 updates, tiny models. A system that
-# has been trained already is not trained again.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# MINUTES of processor time per system (toy: 4, Multi30k: 15) or UPDATES=N, SEED=1, RUNS=runs (output
+# folder); writes $RUNS/report-$ON/report.html. NMTGRID_DATA=DIR reads the corpus from DIR (see common.sh).
+# No published counterpart; recipes/figures/report-toy.html is an example. Device hours: a
+# third (Multi30k: one) of one core. SMALL=1: the toy corpus, 40 updates, tiny models. Existing models are
+# not retrained.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -31,7 +31,7 @@ multi30k) MINUTES="${MINUTES:-15}" ;;
 esac
 dataset "$ON" "$DATA" "$HERE/text"
 
-# `train NAME ARCHITECTURE PRESET OPTION...`: train a system, unless it is there.
+# `train NAME ARCHITECTURE PRESET OPTION...`: train a system, unless it exists.
 train() {
     train_model "$HERE/$1" "$2" "$3" "$SEED" "$UPDATES" "$MINUTES" "${OFTEN[@]}" "${@:4}"
 }
@@ -39,7 +39,7 @@ train() {
 # `trace NAME OPTION...`: translate the test split greedily, with traces.
 trace() { translate "$HERE/$1" test 1 --traces "$HERE/$1/test.traces.jsonl" "${@:2}"; }
 
-# For curves of several points; tiny models do without.
+# Validate often, so that curves have several points; not for tiny models.
 OFTEN=()
 if [ "$SMALL" != 1 ]; then OFTEN=(--set training.validate_minutes=0.3); fi
 train pervasive pervasive "$ON"

@@ -1,17 +1,17 @@
-"""How often a guarantee of `online-eval --allow-loss` fails: the same sentences, split many times.
+"""Failure rate of the guarantee of `online-eval --allow-loss`, over many random splits.
 
 python -m recipes.resplits pool PREFIX --sentences N
-    Write N sentence pairs of the toy grammar, drawn as its training pairs are, into PREFIX.qa and
-    PREFIX.qb.
+    Write N sentence pairs of the toy grammar, from the distribution of its training pairs, to
+    PREFIX.qa and PREFIX.qb.
 python -m recipes.resplits MODEL --data DATA --split NAME --policy TEXT... --out PREFIX
-    Translate the split along all settings once; then, many times, choose among them on a few of the
-    sentences drawn at random, as the command does, and see what is lost on the others. Write
+    Translate the split with all settings once; then, many times, choose one of them on a random
+    sample of the sentences, as the command does, and measure its loss on the others. Write
     PREFIX.md and PREFIX.json.
 
-A guarantee fails where the setting that was certified loses more than the bound on the mean of all
-sentences but those that chose the order: given these, the sentences that test it are a random
-sample of the others, so that a share of at most 1 - confidence may fail, up to the chance of the
-draws. `tolerance` is how many may at the most, but once in a thousand times.
+A guarantee fails if the mean loss of the certified setting exceeds the bound on all sentences but
+those that determined the order of tests. Given these, the sentences of the test are a random sample
+of the others, so that at most a share of 1 - confidence should fail, up to sampling noise.
+`tolerance` is the number of failures that is exceeded with a probability of at most 0.001.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from recipes.seeds import PART
 
 RISKS: tuple[Risk, ...] = ("bleu", "agreement")
 STREAM = 3
-"""Of the toy grammar; its splits have those before."""
+"""Random stream of the toy grammar; its splits use the streams below."""
 SURE = 0.999
 
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """A policy's settings [C] on the pool [N]: AL, and the losses (shares) of each kind."""
+    """Settings [C] of a policy on the pool [N]: AL and losses (as fractions) [C, N] by risk."""
 
     settings: Sequence[Setting]
     latencies: NDArray[Any]
@@ -52,10 +52,10 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Resplit:
-    """What was chosen in one resplit (None: nothing), its loss on the others, and its AL.
+    """The setting chosen in one resplit (None: none certified), its loss on the others, its AL.
 
-    `naive` is the loss on the others of what has the least latency among those whose mean loss on
-    the sentences that test is below the bound, without a test.
+    `naive` is the loss on the others of the fastest setting whose mean loss on the test sentences
+    is within the bound, chosen without a statistical test.
     """
 
     chosen: int | None
@@ -65,7 +65,7 @@ class Resplit:
 
 
 def resplit(measured: Measured, guarantee: Guarantee, count: int, seed: int) -> Resplit:
-    """Return what is chosen on `count` sentences of the pool."""
+    """Choose a setting on `count` sentences of the pool."""
     table = measured.losses[guarantee.risk]
     draw = numpy.random.default_rng(seed)
     sample = draw.permutation(table.shape[1])[:count].tolist()
@@ -85,7 +85,7 @@ def resplit(measured: Measured, guarantee: Guarantee, count: int, seed: int) -> 
 
 
 def tolerance(resplits: int, confidence: float) -> int:
-    """Return how many of the resplits may fail at the most, but with a chance of 1 - SURE."""
+    """Return the most resplits that may fail: more do with a probability of at most 1 - SURE."""
     return next(
         failures
         for failures in range(resplits + 1)
@@ -96,7 +96,7 @@ def tolerance(resplits: int, confidence: float) -> int:
 def row(
     policy: str, measured: Measured, guarantee: Guarantee, count: int, resplits: int
 ) -> dict[str, Any]:
-    """Return what became of all resplits of one policy, bound and number of sentences."""
+    """Return the row of all resplits of one policy, bound and number of sentences."""
     runs = [resplit(measured, guarantee, count, seed) for seed in range(1, resplits + 1)]
     certified = [run for run in runs if run.chosen is not None]
     bound = guarantee.allowed / 100
@@ -116,7 +116,7 @@ def row(
 
 
 def measure(options: argparse.Namespace) -> dict[str, Measured]:
-    """Translate the pool along all settings; return them by policy."""
+    """Translate the pool with all settings; return the measurements by policy."""
     translator = load(options.model, beam=1)
     decoder = OnlineDecoder(translator)
     split = Dataset.open(options.data).split(options.split)
@@ -145,7 +145,7 @@ def measure(options: argparse.Namespace) -> dict[str, Measured]:
 
 
 def write_pool(prefix: Path, count: int) -> None:
-    """Write sentence pairs of the toy grammar that no split was drawn from."""
+    """Write sentence pairs from a random stream of the toy grammar that no split uses."""
     pairs = ToyGrammar(stream=STREAM).sample(count)
     for suffix, lines in (
         (".qa", [pair.source for pair in pairs]),

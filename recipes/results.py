@@ -1,16 +1,15 @@
-"""Records of what recipes measured, and the pages of results that are generated from them.
+"""Records of the results of recipes, and the pages that are generated from them.
 
 python -m recipes.results keep EXPERIMENT --title TITLE --table FILE --command TEXT --out RECORD
         [--seeds "1 2"] [--picture PNG] [--note TEXT]
     Save the rows of FILE as a record, with the command, the date, the machine, its speed, the
-    versions and the commit of the checkout; a picture is copied beside it, a note is stored with
-    them.
+    software versions, the commit of the checkout and the note; a picture is copied next to it.
     FILE is JSON: a list of flat objects or {"rows": [...]}, or the output of `nmtgrid analyze
     latency`, `analyze curves`, `analyze activations` or `adaptive-tune` (`--json` or `--out`).
 python -m recipes.results adopt [--other-seeds] [--title TITLE] [--note TEXT] RECORD...
-    Copy records into recipes/records, their pictures into recipes/figures, and write the pages;
-    or combine each with the record that is there, which other seeds made (recipes/seeds.py). A
-    title or a note of one's own is stored in the records.
+    Copy records to recipes/records and their pictures to recipes/figures, and write the pages.
+    --other-seeds combines each with the existing record of other seeds (recipes/seeds.py);
+    --title and --note change the title and add a note.
 python -m recipes.results write
     Write the pages (recipes/results_page.py) from recipes/records and recipes/published.json.
 python -m recipes.results check
@@ -37,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 RECORDS = HERE / "records"
 FIGURES = HERE / "figures"
 PLACES = ("path", "folder", "file", "traces", "data")
-"""Names under which commands write where on this machine something lay."""
+"""Names of values that are local paths."""
 
 WRITTEN = {
     "bleu": "BLEU", "nll": "NLL", "al": "AL", "dal": "DAL", "laal": "LAAL", "yaal": "YAAL",
@@ -45,14 +44,14 @@ WRITTEN = {
     "gflop": "GFLOP", "mflops": "MFLOPs", "mebibytes": "MiB", "bits": "bits/token",
     "beam1": "BLEU, greedy", "beam5": "BLEU, beam 5",
 }  # fmt: skip
-"""How words in names of columns are written in headings."""
+"""Spelling of words of column names in headings."""
 HEADINGS = {
     "greedy": "BLEU, greedy", "training_speed": "training, target tokens/s",
     "decoding_speed": "greedy decoding, target tokens/s", "mflops": "MFLOPs per token",
     "label": "budget of average exit, or exit", "share": "time / that of the full stack",
     "words that decided": "words measured",
 }  # fmt: skip
-"""Columns whose names do not say what they are."""
+"""Headings of columns whose names are not self-explanatory."""
 
 Row = dict[str, Any]
 
@@ -76,9 +75,9 @@ def keep(experiment: str, title: str, table: Path, command: str, seeds: str = "1
 
 
 def read_json(path: Path) -> Any:
-    """Return what an earlier step of a recipe wrote. Raises SystemExit where that is not there."""
+    """Return the JSON that an earlier step of a recipe wrote. Raises SystemExit if missing."""
     if not path.is_file():
-        raise SystemExit(f"error: {path} is missing: has the recipe run through?")
+        raise SystemExit(f"error: {path} is missing: has the recipe run to its end?")
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -86,11 +85,11 @@ def read_json(path: Path) -> Any:
 
 
 def rows_of(path: Path) -> list[Row]:
-    """Return the rows of a table, each a flat object. Raises SystemExit where there are none."""
+    """Return the rows of a table as flat objects. Raises SystemExit if there are none."""
     values = read_json(path)
     rows = _rows(values) if isinstance(values, dict | list) else []
     if not rows:
-        raise SystemExit(f"error: {path} holds no rows that this program knows.")
+        raise SystemExit(f"error: {path} has no rows in a known format.")
     return [_flat(row) for row in rows]
 
 
@@ -102,7 +101,7 @@ def _rows(values: Any) -> list[Row]:
             return _rows(values[key])
     if "fixed" in values and "full" in values:
         return _tuned(values)
-    # A page of several sections, or one section under its name.
+    # Several named sections, or a single one.
     parts = {name: _rows(section) for name, section in values.items() if isinstance(section, dict)}
     parts = {name: rows for name, rows in parts.items() if rows}
     if len(parts) == 1:
@@ -111,9 +110,9 @@ def _rows(values: Any) -> list[Row]:
 
 
 def _tuned(values: Mapping[str, Any]) -> list[Row]:
-    """Return the results of `adaptive-tune`: exits, points, baselines, a guarantee.
+    """Return the rows of `adaptive-tune`: exits, points, baselines, a guarantee.
 
-    Each with what beats it on that machine, if anything does.
+    A row that is dominated by another on that machine names it.
     """
     kinds: dict[str, Callable[[Row], str]] = {
         "fixed": lambda row: f"exit {row['exit']}",
@@ -145,7 +144,7 @@ def _guarantee(facts: Mapping[str, Any]) -> Row:
 
 
 def _flat(row: Mapping[str, Any]) -> Row:
-    """Return a row without lists and places of files; a mean keeps its deviation beside it."""
+    """Return a flat row without lists and file paths; a mean stays together with its deviation."""
     flat: Row = {}
     for name, value in row.items():
         if isinstance(value, Mapping) and "mean" in value:
@@ -160,10 +159,10 @@ def _flat(row: Mapping[str, Any]) -> Row:
 def adopt(
     paths: Sequence[Path], other_seeds: bool = False, title: str = "", note: str = ""
 ) -> None:
-    """Copy records into the project, in the place of what is there of the same name.
+    """Copy records into the project, replacing those of the same name.
 
-    With `other_seeds`, a record is combined with that one. A title replaces that of the recipe, a
-    note is added.
+    With `other_seeds`, each is combined with the existing record instead. A title replaces that of
+    the recipe; a note is added.
     """
     for path in paths:
         record = read(path)
@@ -178,7 +177,7 @@ def adopt(
         picture = record.pop("picture", None)
         if picture and not record["small"]:
             record["picture"] = picture
-            # A record that is here already, and gets a title or a note, has its picture here too.
+            # A record of the project that only gets a title or a note already has its picture here.
             if not other_seeds and path.resolve() != target.resolve():
                 _copy(path.with_name(picture), FIGURES / picture)
         _write(record, target)
@@ -186,7 +185,7 @@ def adopt(
 
 
 def _copy(picture: Path, target: Path) -> None:
-    """Copy a picture. Raises SystemExit where it is not there or cannot be written."""
+    """Copy a picture. Raises SystemExit if it is missing or cannot be written."""
     try:
         shutil.copyfile(picture, target)
     except OSError as fault:
@@ -194,7 +193,7 @@ def _copy(picture: Path, target: Path) -> None:
 
 
 def read(path: Path) -> Record:
-    """Return a record. Raises SystemExit for a file that is none."""
+    """Return a record. Raises SystemExit if the file is not one."""
     record = read_json(path)
     if not isinstance(record, dict) or not _is_record(record):
         raise SystemExit(f"error: {path} is not a record written by `results.py keep`.")
@@ -202,7 +201,7 @@ def read(path: Path) -> Record:
 
 
 def _is_record(values: Row) -> bool:
-    """Return whether all that a record needs is there, each of its kind."""
+    """Return whether all required fields of a record are present and have the right types."""
     texts = ("experiment", "title", "command", "date", "machine", "software")
     rows, notes, picture = values.get("rows"), values.get("notes", []), values.get("picture", "")
     return (
@@ -215,7 +214,7 @@ def _is_record(values: Row) -> bool:
 
 
 def _write(record: Record, path: Path) -> None:
-    """Write a record as JSON, with a row in a line."""
+    """Write a record as JSON, with one row per line."""
     make_folder(path.parent)
     facts = json.dumps(record | {"rows": []}, indent=1, ensure_ascii=False)
     rows = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in record["rows"])
@@ -251,9 +250,9 @@ def find(rows: Sequence[Row], **values: Any) -> Row:
 
 
 def areas_of(rows: Sequence[Row], system: str, curve: str | None) -> dict[str, Row]:
-    """Return the rows of areas of a curve to wait-k's, by latency.
+    """Return the rows of areas between a curve and wait-k, by latency metric.
 
-    `curve` None: beside wait-k of the model that the system starts from.
+    `curve` None: relative to wait-k of the model that the system was trained from.
     """
     return {
         row["latency"]: row
@@ -268,20 +267,20 @@ def mean_of(value: Any) -> float:
 
 
 def gain_of(row: Row) -> str:
-    """Return how far a row's loss lies above maximum likelihood, in BLEU."""
+    """Return the gain of a row's loss over maximum likelihood, in BLEU."""
     return signed(row["above_mle"])
 
 
 def signed(value: Any) -> str:
-    """Return a difference with its sign, and its deviation where there are several seeds."""
+    """Return a difference with its sign, and its deviation if there are several seeds."""
     deviation = value.get("standard_deviation") if isinstance(value, Mapping) else None
     return f"{mean_of(value):+.1f}" + ("" if deviation is None else f" ± {deviation:.1f}")
 
 
 def columns(rows: Sequence[Row]) -> list[str]:
-    """Return the columns that have a value somewhere, of those that a page shows.
+    """Return the columns that a page shows: those with a value in some row.
 
-    Columns named by numbers, such as exits, stand together, in ascending order.
+    Columns whose names are numbers, such as exits, are grouped in ascending order.
     """
     names = [
         name for name in dict.fromkeys(name for row in rows for name in row)
@@ -304,18 +303,18 @@ def _cell(row: Row, name: str) -> str:
 
 
 def markdown(lines: Sequence[Sequence[str]]) -> str:
-    """Return lines of cells as a Markdown table; the first line is the head."""
+    """Return lines of cells as a Markdown table; the first line is the header."""
     cells = [[cell.replace("|", "\\|") for cell in line] for line in lines]
     return "".join(f"| {' | '.join(line)} |\n" for line in cells)
 
 
 def write_lines(path: Path, lines: Iterable[str]) -> None:
-    """Write a text file of these lines."""
+    """Write lines to a text file."""
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
 
 
 def shown(value: Any) -> str:
-    """Return the text of a cell, numbers with two decimals or two significant digits."""
+    """Return a value as the text of a cell; numbers have two decimals or two significant digits."""
     if value is None:
         return ""
     if isinstance(value, Mapping):
@@ -362,7 +361,7 @@ def main() -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    """Do what the command line asks for."""
+    """Run the parsed command."""
     if options.what == "keep":
         record = keep(
             options.experiment, options.title, options.table, options.command, options.seeds

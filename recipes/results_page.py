@@ -1,7 +1,7 @@
-"""The pages of results, from records and published figures.
+"""The pages of results, generated from records and published figures.
 
 RESULTS.md has the real runs by question, SMALL.md the runs with `SMALL=1`, PUBLISHED.md the
-published figures, CLAIMS.md what the thesis claims beside what was found (claims.py). The README
+published figures, CLAIMS.md the claims of the thesis with our results (claims.py). The README
 shows the short answers (short_answers.py) between its markers.
 """
 
@@ -41,36 +41,35 @@ INTRODUCTIONS = {
     RESULTS: """\
 # Results
 
-Every figure on this page comes from a record in `recipes/records`, which a recipe wrote; above its
-tables are the record's name, the command, date, machine and versions. Minutes are comparable
-within a record; machines of the same name may be twice as fast as each other.
-`python -m recipes.results write` generates the page. Where a figure has been published, it stands
-below ours, marked *published*; unless the corpus, the model and the length of training agree, the
-two are not comparable.
+Every figure on this page comes from a record in `recipes/records`, written by a recipe; above its
+tables are the record's name, the command, date, machine and versions. Minutes are comparable only
+within a record: machines of the same name may differ in speed by a factor of two.
+`python -m recipes.results write` generates the page. Published figures, marked *published*, follow
+ours; the two are comparable only if the corpus, the model and the length of training agree.
 
 BLEU is sacreBLEU's, in percent, on tokenised text with the signature
 `nrefs:1|case:mixed|eff:no|tok:none|smooth:exp|version:2.6.0`, unless a table names another. ± is
-the standard deviation over seeds; where no number of seeds is given, there is one. p of two systems
-is that of a paired bootstrap of 1,000 samples by `analyze compare`, on detokenised text (`tok:13a`,
-`case:lc` where the corpus is lower-cased); p of reading policies is on tokenised text.
-Latency is in source tokens, by the thesis' definitions. [CLAIMS.md](CLAIMS.md) goes through the
-thesis claim by claim, [SMALL.md](SMALL.md) shows that every
-experiment runs, [PUBLISHED.md](PUBLISHED.md) has all published figures, and `benchmarks/results`
-the measurements of speed.
+the standard deviation over seeds; results are for one seed unless a number is given. p-values of
+two systems are from a paired bootstrap with 1,000 samples (`analyze compare`) on detokenised text
+(`tok:13a`, `case:lc` if the corpus is lower-cased); p-values of reading policies are on tokenised
+text. Latency is in source tokens, as defined in the thesis. [CLAIMS.md](CLAIMS.md) goes through the
+thesis claim by claim, [SMALL.md](SMALL.md) shows that every experiment runs,
+[PUBLISHED.md](PUBLISHED.md) has all published figures, and `benchmarks/results` has speed
+measurements.
 """,
     SMALL: """\
 # Every experiment, run small
 
 Each table on this page is the output of a recipe with `SMALL=1`: dozens of updates of a tiny
-model on the toy corpus. **The scores mean nothing.** The page is proof that every experiment runs
-from its first command to its table or figure (`bash recipes/small.sh` repeats it). Real runs are
+model on the toy corpus. **The scores mean nothing.** The page shows that every experiment runs
+from its first command to its table or figure (`bash recipes/small.sh` repeats this). Real runs are
 in [RESULTS.md](RESULTS.md).
 """,
     PUBLISHED: """\
 # Published figures
 
-The figures that the thesis, its papers and the cited systems report, which the recipes are meant
-to reproduce. They are copied from the publications, not measured here; our own runs are in
+The figures that the recipes aim to reproduce, as reported by the thesis, its papers and the cited
+systems. They are copied from the publications, not measured here; our own runs are in
 [RESULTS.md](RESULTS.md).
 """,
 }
@@ -83,7 +82,7 @@ TITLES = {
 
 
 def stale() -> dict[Path, str]:
-    """Return the pages that are not current, with the text that they should have."""
+    """Return the pages that are out of date, with their new text."""
     records = {path.stem: read(path) for path in sorted(RECORDS.glob("*.json"))}
     published = json.loads((HERE / "published.json").read_text(encoding="utf-8")) | curves()
     block = short_answers(records, readme=True)
@@ -103,7 +102,7 @@ def stale() -> dict[Path, str]:
 
 
 def results_page(records: Mapping[str, Record], published: Mapping[str, Any]) -> str:
-    """Return the page of real runs by question, with published figures beside them."""
+    """Return the page of real runs by question, each followed by published figures."""
     real = _grouped({name: record for name, record in records.items() if not record["small"]})
     parts = [INTRODUCTIONS[RESULTS], "## Short answers\n", short_answers(records)]
     remaining = {*real, *published, *_grouped(records)}
@@ -149,7 +148,7 @@ def _grouped(records: Mapping[str, Record]) -> dict[str, list[Record]]:
 
 
 def _order(experiment: str) -> tuple[int, list[int], str]:
-    """Sort tables and figures by number, then appendices, then what has no number."""
+    """Return the sort key: tables and figures by number, then appendices, then the rest."""
     number = re.fullmatch(r"(?:table|figure)-([0-9A-Z])\.(\d+)(.*)", experiment)
     if not number:
         return (2, [], experiment)
@@ -159,7 +158,7 @@ def _order(experiment: str) -> tuple[int, list[int], str]:
 
 
 def _title(experiment: str, records: Sequence[Record]) -> str:
-    """Return a heading: the number of a table or figure, and the title that its records share."""
+    """Return a heading: the number of a table or figure and the common title of its records."""
     if experiment in TITLES:
         return TITLES[experiment]
     kind, _, number = experiment.partition("-")
@@ -170,7 +169,7 @@ def _title(experiment: str, records: Sequence[Record]) -> str:
 
 
 def _experiment(experiment: str, records: Sequence[Record], published: Any) -> str:
-    """Return one experiment: our tables, then what was published."""
+    """Return the section of one experiment: our tables, then the published ones."""
     title = _title(experiment, records)
     parts = [f"### {title}\n"]
     ordered = sorted(records, key=lambda record: not title.endswith(record["title"]))
@@ -181,7 +180,7 @@ def _experiment(experiment: str, records: Sequence[Record], published: Any) -> s
 
 
 def _marked(table: str, fitted: Mapping[str, str]) -> str:
-    """Mark the counts of parameters that only a fitted size meets, with the reason below."""
+    """Mark parameter counts that only a fitted size reproduces, and add the reason below."""
     for cell, reason in fitted.items():
         if f"| {cell} |" in table:
             table = table.replace(f"| {cell} |", f"| {cell} † |") + f"\n† {reason}\n"
@@ -189,7 +188,7 @@ def _marked(table: str, fitted: Mapping[str, str]) -> str:
 
 
 def _record(record: Record, heading: str) -> str:
-    """Return how a record was made, its tables and its notes, below a heading."""
+    """Return the provenance of a record, its tables and its notes, to follow `heading`."""
     name, title = record[NAME], record["title"]
     blocks = [] if heading.endswith(title) else [f"**{title}**"]
     blocks.append(
@@ -208,10 +207,10 @@ def _record(record: Record, heading: str) -> str:
         blocks += [f"{part[0].upper()}{part[1:].replace('_', ' ')}:"] if part else []
         if "bucket" in rows[0]:
             score = "mean sentence BLEU" if rows[0].get("by") == "difficulty" else "BLEU"
-            blocks.append(f"Of each system, {score} of the sentences of a bucket.")
+            blocks.append(f"The columns of systems have {score} on the sentences of each bucket.")
         blocks.append(table_of(rows[:MAX_ROWS]).rstrip())
         if more := rows[MAX_ROWS:]:
-            # A table of its own: Markdown cannot fold a part of one.
+            # As a separate table: Markdown cannot fold a part of one.
             head = f'<details markdown="1"><summary>{plural(len(more), "more row")}</summary>'
             blocks += [head, table_of(more).rstrip(), "</details>"]
     signatures = sorted({
@@ -225,14 +224,14 @@ def _record(record: Record, heading: str) -> str:
 
 
 def _speed(record: Record) -> str:
-    """Return how fast a core of the record's machine is, where that was measured."""
+    """Return the speed of one core of the record's machine, if it was measured."""
     speed = record.get("speed", {})
     rates = [f"{rate} GFLOP/s in {precision}" for precision, rate in speed.items()]
     return f" (one core: {', '.join(rates)})" if rates else ""
 
 
 def _missing(experiment: str, records: Mapping[str, Record], published: Mapping[str, Any]) -> str:
-    """Return the name of an experiment without a real run, with links to what there is."""
+    """Return the name of an experiment without a real run, with links to its other results."""
     ours = _grouped(records).get(experiment, [])
     title = _title(experiment, ours)
     links = [f"[small run](SMALL.md#{anchor(title)})"] if ours else []
@@ -248,7 +247,7 @@ def _published(figures: Mapping[str, Any]) -> str:
 
 
 def curves() -> dict[str, Row]:
-    """Return the published curves of figures 4.11 to 4.14, a row for each point."""
+    """Return the published curves of figures 4.11 to 4.14, with a row for each point."""
     wait_k = {
         "iwslt14-de-en": "figure-4.12", "iwslt15-en-vi": "figure-4.12",
         "iwslt14-en-de": "figure-4.11", "iwslt15-vi-en": "figure-4.11",

@@ -1,11 +1,11 @@
-"""One record of several that were made with different seeds.
+"""Combines records of an experiment that were made with different seeds.
 
-Seeds of a table can be trained one after the other, each with a record of its own: `python -m
-recipes.results adopt --other-seeds` combines it with the record that is there. Means and sample
-deviations are those of all seeds together, computed from means, deviations and counts alone.
-The commands may differ in their seeds, their folders and which other experiments they ran; models
-of one row must have as many parameters. Records whose command sets no UPDATES, so that time may
-limit the training, must be from machines of the same speed (recipes/machine.py).
+Seeds of a table can be trained separately, each with its own record: `python -m recipes.results
+adopt --other-seeds` combines it with the existing one. Means and sample deviations are those of all
+seeds together, computed from means, deviations and counts only. The commands may differ in their
+seeds, their folders and the other experiments that they ran; models of one row must have equally
+many parameters. Records whose command does not set UPDATES, so that time may limit the training,
+must be from machines of the same speed (recipes/machine.py).
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from typing import Any
 
 Record = dict[str, Any]
 EACH_SEED = ("p_of_bleu", "of_each_seed", "p_of_each_seed")
-"""Columns that list a value of each seed, as those of intervals do (SYSTEM_95_%)."""
+"""Columns that list a value per seed; so do those of intervals (SYSTEM_95_%)."""
 PART = "part of the page"
-"""Column of records with several tables. A newer recipe may have added one of them."""
+"""Column that separates the tables of a record. A newer recipe may have added a table."""
 NO_SETTINGS = ("SEED", "SEEDS", "ROUNDS", "DATA", "NMTGRID_DATA")
-"""Variables of a command that do not change what a seed is trained and scored with."""
+"""Variables of a command that do not affect the training and scoring of a seed."""
 LIKE = 1.2
-"""Machines whose speeds differ by less than this factor count as alike."""
+"""Machines whose speeds differ by less than this factor count as equally fast."""
 
 
 def combine(first: Record, other: Record) -> Record:
     """Return a record over the seeds of both. Its picture is that of the first.
 
-    Raises SystemExit for two experiments, a seed in both, other settings or rows than in the
-    first, or machines of unlike speed where the command sets no UPDATES.
+    Raises SystemExit for different experiments, a common seed, different settings or rows, or
+    machines of different speed if the command does not set UPDATES.
     """
     name = first["experiment"]
     if name != other["experiment"]:
@@ -58,13 +58,13 @@ def combine(first: Record, other: Record) -> Record:
 
 
 def _settings(record: Record) -> list[dict[str, str]]:
-    """Return the script and the variables of each command of a record, without NO_SETTINGS."""
+    """Return the script and the variables of each command of a record, except NO_SETTINGS."""
     commands = []
     for command in record["command"].split("; "):
         words = shlex.split(command)
         start = next((n for n, word in enumerate(words) if "=" not in word), len(words))
         variables = dict(word.split("=", 1) for word in words[:start])
-        # What comes after the script only chooses experiments.
+        # Arguments after the script only select experiments.
         commands.append({"script": " ".join(words[start : start + 2])} | {
             key: value for key, value in variables.items() if key not in NO_SETTINGS
         })  # fmt: skip
@@ -74,7 +74,7 @@ def _settings(record: Record) -> list[dict[str, str]]:
 def _same_settings(
     name: str, first: Sequence[dict[str, str]], other: Sequence[dict[str, str]]
 ) -> None:
-    """Refuse to combine records whose commands have other settings."""
+    """Raise SystemExit if the commands of two records have different settings."""
     for settings in other:
         if settings in first:
             continue
@@ -89,7 +89,7 @@ def _same_settings(
 
 
 def _same_speed(name: str, first: Mapping[str, float], other: Mapping[str, float]) -> None:
-    """Refuse to combine machines of unlike speed. Old records do not say how fast theirs was."""
+    """Raise SystemExit for machines of different speed; old records do not have the speed."""
     for precision in sorted(first.keys() & other.keys()):
         rates = first[precision], other[precision]
         if max(rates) > LIKE * min(rates):
@@ -101,14 +101,14 @@ def _same_speed(name: str, first: Mapping[str, float], other: Mapping[str, float
 
 
 def seeds_of(record: Record) -> list[str]:
-    """Return the seeds of a record; those that do not say it have seed 1."""
+    """Return the seeds of a record, by default seed 1."""
     return str(record.get("seeds", "1")).split()
 
 
 def _rows(
     name: str, tables: Sequence[Sequence[dict[str, Any]]], counts: Sequence[int]
 ) -> list[dict[str, Any]]:
-    """Return the rows over all seeds; what one record lacks as a whole is that of the other."""
+    """Return the rows over all seeds; a table that only one record has is copied."""
     parts = dict.fromkeys(row.get(PART) for table in tables for row in table)
     rows: list[dict[str, Any]] = []
     for part in parts:
@@ -120,7 +120,7 @@ def _rows(
             raise SystemExit(
                 f"error: the records of {name} have {len(left)} and {len(right)} rows."
             )
-        # The order of rows is that of the training, which recipes may change.
+        # Rows are in the order of training, which may differ between versions of a recipe.
         order = {_texts(row): index for index, row in enumerate(left)}
         if len(order) == len(left) and order.keys() == set(map(_texts, right)):
             right = sorted(right, key=lambda row: order[_texts(row)])
@@ -132,7 +132,7 @@ def _rows(
 
 
 def _texts(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return what a row is about: its columns of text, without signatures and those of seeds."""
+    """Return the key of a row: its text columns, except signatures and values per seed."""
     return tuple(
         (name, value)
         for name, value in row.items()
@@ -142,8 +142,10 @@ def _texts(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 
 
 def _row(where: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
-    """Return a row over all seeds. A column that recipes did not have yet is left out, but for
-    the seeds of the other record where it has a value of each seed."""
+    """Return a row over all seeds.
+
+    A column that one record lacks is dropped, unless it is one of EACH_SEED.
+    """
     few, many = sorted(pair, key=len)
     if not few or few.keys() - many.keys():
         names = ", ".join(sorted(few.keys() ^ many.keys()))
@@ -160,7 +162,7 @@ def _row(where: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -
 
 
 def _value(where: str, name: str, values: Sequence[Any], counts: Sequence[int]) -> Any:
-    """Return the value over all seeds: settings must agree, measurements have a mean."""
+    """Return the value over all seeds: settings must agree, measurements are averaged."""
     if name == "seeds":
         texts = isinstance(values[0], str)
         return " ".join(values) if texts else sum(values)
@@ -184,7 +186,7 @@ def _value(where: str, name: str, values: Sequence[Any], counts: Sequence[int]) 
 def _spread(parts: Sequence[tuple[int, float, float | None]]) -> dict[str, float | None]:
     """Return mean and sample deviation of all values, from count, mean and deviation of each part.
 
-    The deviation is None where that of a part with several values is unknown.
+    The deviation is None if that of a part with several values is unknown.
     """
     total = sum(n for n, _, _ in parts)
     mean = sum(n * m for n, m, _ in parts) / total

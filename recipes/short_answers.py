@@ -1,7 +1,7 @@
 """The short answers of the results page and the README, computed from records.
 
-Each question has tables of answers: a row or a column for each record, its cells computed from the
-record's rows. Answers of one sentence stand in a column "result".
+Each question has tables of answers, with a row or a column for each record, computed from the
+record's rows. Answers of one sentence are in a column "result".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Table:
-    """Answers side by side, with what their cells are; a column for each one, or a row."""
+    """A table of answers with a caption; each answer is a row or (`has_columns`) a column."""
 
     answers: tuple[Answer, ...]
     caption: str = ""
@@ -39,7 +39,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Question:
-    """A question, the experiments that bear on it (by how their names begin), and answers."""
+    """A question, prefixes of the names of its experiments, and tables of answers."""
 
     title: str
     experiments: tuple[str, ...]
@@ -57,17 +57,17 @@ ARCHITECTURES = {
 
 
 def _is_significant(values: object) -> bool:
-    """Return whether the p of every seed, "0.01, 0.02", is below 0.05; "–" was not tested."""
+    """Return whether the p-values of all seeds ("0.01, 0.02"; "–": not tested) are below 0.05."""
     return all("–" not in p and float(p) < SIGNIFICANT for p in str(values).split(","))
 
 
 def _architectures(rows: Sequence[Row]) -> dict[str, str]:
-    """Return BLEU of each architecture with its parameters."""
+    """Return BLEU and the number of parameters of each architecture."""
     cells = {}
     for row in rows:
         name = str(row.get("model", row.get("system")))
         bleu = shown(row.get("test_beam5", row.get("beam5")))
-        # Of each seed, against the system that has no such value.
+        # The p-values are against the system without any.
         star = "\\*" if "p_of_bleu" in row and _is_significant(row["p_of_bleu"]) else ""
         cells[ARCHITECTURES.get(name, name)] = f"{bleu}{star} ({_millions(row)})"
     return dict.fromkeys(ARCHITECTURES.values(), "") | cells
@@ -78,7 +78,7 @@ def _millions(row: Row) -> str:
 
 
 def _one_model(rows: Sequence[Row]) -> dict[str, str]:
-    """Return BLEU of one model, the mean of its seeds, and of their ensemble."""
+    """Return the mean BLEU of one model over seeds, and that of their ensemble."""
     row, *ensemble = rows
     cells = {"parameters": _millions(row), "BLEU": shown(row["test_beam5"])}
     if ensemble:
@@ -91,7 +91,7 @@ def _one_model(rows: Sequence[Row]) -> dict[str, str]:
 def _ladder(rows: Sequence[Row]) -> dict[str, str]:
     names = {"base": "AdamW", "muon": "Muon", "bpe-dropout": "BPE-dropout", "r-drop": "R-Drop"}
     steps = [f"{names[row['step']]} {mean_of(row['bleu']):.1f}" for row in rows]
-    return _result(f"test BLEU, beam 5, each step on top of the one before: {', '.join(steps)}")
+    return _result(f"test BLEU, beam 5, each step added to the previous one: {', '.join(steps)}")
 
 
 READERS = {
@@ -103,15 +103,15 @@ READERS = {
 UNTRAINED = {
     "edatt": "EDAtt", "alignatt": "AlignAtt", "confidence": "confidence", "entropy": "entropy",
     "local-agreement": "LocalAgreement", "hold-n": "hold-n",
-    "re-translation": "re-translation, which revises",
+    "re-translation": "re-translation (revises its output)",
 }  # fmt: skip
 
 
 def _policies(rows: Sequence[Row]) -> dict[str, str]:
-    """Return how far each policy lies above wait-k of the model without a reader."""
+    """Return the gain of each policy over wait-k of the model without a reader."""
 
     def area(system: str, curve: str | None = None) -> str:
-        """Return the areas of an untrained policy, or of a system beside the one it starts from."""
+        """Return the areas of a policy or, without a curve, of a system against its start."""
         areas = areas_of(rows, system, curve)
         by_al, by_dal = (_difference(areas[latency]) for latency in ("AL", "DAL"))
         return f"{by_al} ({by_dal})"
@@ -133,7 +133,7 @@ def _policies(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def _difference(row: Row) -> str:
-    """Return a difference, with a star where it is significant in every seed."""
+    """Return a difference, with a star if it is significant in every seed."""
     values = row.get("p_of_each_seed")
     return signed(row["difference"]) + ("\\*" if values and _is_significant(values) else "")
 
@@ -143,14 +143,14 @@ EXITS = {
     "confidence 2": "confidence thresholds", "geometric 2": "geometric predictor",
     "sequence predictor": "predictor for whole sentences",
 }  # fmt: skip
-"""Methods, the same for all records, so that none is chosen by test scores."""
+"""Methods; the same for all records, so that none is selected by test scores."""
 
 
 def _exits(rows: Sequence[Row]) -> dict[str, str]:
-    """Return speedup one by one and in batches, change of BLEU and average exit of each method."""
+    """Return speedups at batch sizes 1 and 64, change of BLEU and average exit of each method."""
 
     def cell(method: str) -> str:
-        # The first model is the one without a predictor; fixed exits are its own.
+        # The first model has no predictor; fixed exits are measured with it.
         row = next((row for row in rows if row["method"] == method), None)
         if row is None:
             return ""
@@ -186,7 +186,7 @@ def _extra_data(rows: Sequence[Row]) -> dict[str, str]:
     alone, extra = (find(rows, model=f"{name} extra data") for name in ("without", "with"))
     return _result(
         f"test BLEU, beam 5, {mean_of(extra['test_beam5']):.1f} after a first stage on both "
-        f"corpora, {mean_of(alone['test_beam5']):.1f} on Multi30k alone for the same time (p = "
+        f"corpora, {mean_of(alone['test_beam5']):.1f} on Multi30k only for the same time (p = "
         f"{extra['p_of_bleu']})"
     )
 
@@ -197,22 +197,22 @@ def _smoothing(rows: Sequence[Row]) -> dict[str, str]:
     times = [mean_of(row["minutes_per_epoch"]) for row in (both, find(rows, loss="mle"))]
     cost = times[0] / times[1]
     return _result(
-        f"token and sequence level with BLEU {gain_of(both)} BLEU over maximum likelihood "
-        f"({_likelihood(rows)}), at {cost:.1f} times the time per epoch; sequence level alone "
-        f"{gain_of(sequence)}; a second pass without smoothing {gain_of(twice)}"
+        f"token and sequence level (BLEU reward): {gain_of(both)} BLEU over maximum likelihood "
+        f"({_likelihood(rows)}), at {cost:.1f} times the time per epoch; sequence level alone: "
+        f"{gain_of(sequence)}; a second pass without smoothing: {gain_of(twice)}"
     )
 
 
 def _likelihood(rows: Sequence[Row]) -> str:
-    """Return BLEU of maximum likelihood, which gains are added to."""
+    """Return BLEU of maximum likelihood, the baseline of the gains."""
     return f"{mean_of(find(rows, loss='mle')['bleu_tokenized']):.1f}"
 
 
 def _sequence_level(rows: Sequence[Row]) -> dict[str, str]:
     sequence = find(rows, loss="seq-hamming-batch")
     twice = [row for row in rows if row["loss"] == "twice"]
-    more = f"; a second pass without smoothing {gain_of(twice[0])}" if twice else ""
-    gain = f"sequence level (Hamming, batch) {gain_of(sequence)} BLEU over maximum likelihood"
+    more = f"; a second pass without smoothing: {gain_of(twice[0])}" if twice else ""
+    gain = f"sequence level (Hamming, batch): {gain_of(sequence)} BLEU over maximum likelihood"
     return _result(f"{gain} ({_likelihood(rows)}){more}")
 
 
@@ -220,8 +220,8 @@ def _guarantee(rows: Sequence[Row]) -> dict[str, str]:
     certified, failed = (sum(row[name] for row in rows) for name in ("certified", "failed"))
     worst = max(row["failed_without_a_test"] for row in rows)
     return _result(
-        f"of {certified:,} certified settings {failed} exceeded the bound on held-out sentences; "
-        f"chosen by the mean alone, up to {worst} of 100 do"
+        f"of {certified:,} certified settings, {failed} exceeded the bound on held-out sentences; "
+        f"without a test (chosen by the mean only), up to {worst} of 100 do"
     )
 
 
@@ -237,11 +237,12 @@ def _tuning(rows: Sequence[Row]) -> dict[str, str]:
 def _mutants(rows: Sequence[Row]) -> dict[str, str]:
     row = find(rows, what="mutants of the code")
     share = mean_of(row["percent_detected"])
-    # MUTATED of trust.sh; the record is older than keyword arguments left out in tests/mutants.py.
+    # The packages are MUTATED of trust.sh. tests/mutants.py removes keyword arguments only since a
+    # later version than that of the record.
     return _result(
-        f"the tests detect {share:.0f} % of the mutants that they execute, of {row['cases']} drawn "
-        "from the packages `base`, `search`, `online`, `adaptive` and `training`; changes did not "
-        "include leaving out a keyword argument"
+        f"the tests detect {share:.0f} % of the mutants that they execute, of {row['cases']} "
+        "sampled from the packages `base`, `search`, `online`, `adaptive` and `training`; "
+        "mutations did not include the removal of keyword arguments"
     )
 
 
@@ -267,7 +268,7 @@ def _paragraphs(rows: Sequence[Row]) -> dict[str, str]:
         for how in (" (default)", ", translated whole (`--max-source 512`)")
     )
     return _result(
-        f"BLEU (`case:lc`, `tok:13a`) {split:.1f} with long lines split (the default), "
+        f"BLEU (`case:lc`, `tok:13a`) {split:.1f} if long lines are split (the default), "
         f"{whole:.1f} with whole lines"
     )
 
@@ -321,38 +322,38 @@ QUESTIONS = (
                         in_readme=True,
                     ),
                 ),
-                "Test BLEU, beam 5, and parameters; \\* differs significantly from Pervasive "
-                "Attention (p < 0.05 in every seed).",
+                "Test BLEU, beam 5, and number of parameters; \\*: differs significantly from "
+                "Pervasive Attention (p < 0.05 in every seed).",
             ),
             Table(
                 (
                     Answer(
                         "one-model-attention-118-multi30k",
-                        "self-attention (preset `multi30k-hour`), 118 minutes of one core for each",
+                        "self-attention (preset `multi30k-hour`), 118 minutes of one core each",
                         _one_model,
                         in_readme=True,
                     ),
                     Answer(
                         "one-model-attention-updates-multi30k",
-                        "a third seed after as many updates (256 processor minutes), with a "
-                        "learning rate that falls less",
+                        "a third seed after as many updates (256 processor minutes), with less "
+                        "learning rate decay",
                         _one_model,
                         in_readme=True,
                     ),
                     Answer(
                         "one-model-half-multi30k",
-                        "half as many updates, 114 processor minutes for each",
+                        "half as many updates, 114 processor minutes each",
                         _one_model,
                         in_readme=True,
                     ),
                     Answer(
                         "one-model-muon-004-multi30k",
-                        "gated maxima, 118 minutes of one core",
+                        "gated max-pooling, 118 minutes of one core",
                         _one_model,
                     ),
                     Answer(
                         "one-model-depth-2-wide-multi30k",
-                        "two blocks of 192 units, 45 minutes of one slow core for each",
+                        "two blocks of 192 units, 45 minutes of one slow core each",
                         _one_model,
                     ),
                     Answer(
@@ -361,7 +362,7 @@ QUESTIONS = (
                         _one_model,
                     ),
                 ),
-                "Pervasive Attention by itself, Multi30k De-En, test BLEU, beam 5.",
+                "Pervasive Attention only, Multi30k De-En, test BLEU, beam 5.",
             ),
         ),
     ),
@@ -399,11 +400,11 @@ QUESTIONS = (
                     ),
                     Answer("policies-toy-words", "toy corpus, Pervasive Attention", _policies),
                 ),
-                "Mean difference in BLEU to wait-k of the model without a reader, over the range "
-                "of AL that both have (in brackets: of DAL). Readers in `code` and MMA, ITST and "
-                "Wait-info are trained, the others need no training; \\* p < 0.05 in every seed. "
-                "MMA, ITST and Wait-info, models of their own, were not tested; Wait-info gains "
-                "by translating better, not by its policy.",
+                "Mean difference in BLEU to wait-k of the model without a reader, over the common "
+                "range of AL (in parentheses: of DAL). Readers in `code` and MMA, ITST and "
+                "Wait-info are trained, the others need no training; \\*: p < 0.05 in every seed. "
+                "MMA, ITST and Wait-info, which are separate models, were not tested for "
+                "significance; Wait-info gains by translating better, not by its policy.",
                 has_columns=True,
             ),
             Table(
@@ -426,7 +427,7 @@ QUESTIONS = (
                     Answer("speed-multi30k", "Multi30k De-En, d=128", _exits),
                     Answer(
                         "speed-rotation-multi30k",
-                        "Multi30k De-En, d=128, one earlier exit in each update",
+                        "Multi30k De-En, d=128, one earlier exit per update",
                         _exits,
                         in_readme=True,
                     ),
@@ -437,7 +438,7 @@ QUESTIONS = (
                     ),
                     Answer(
                         "speed-start-multi30k",
-                        "Multi30k De-En, d=128, begun from a decoder without exits",
+                        "Multi30k De-En, d=128, initialised from a decoder without exits",
                         _exits,
                     ),
                     Answer("speed-256-multi30k", "Multi30k De-En, d=256", _exits, in_readme=True),
@@ -448,7 +449,7 @@ QUESTIONS = (
                     ),
                     Answer(
                         "speed-distilled-rotation-multi30k",
-                        "Multi30k De-En, d=128, one earlier exit in each update, trained on a "
+                        "Multi30k De-En, d=128, one earlier exit per update, trained on a "
                         "teacher's translations",
                         _exits,
                         in_readme=True,
@@ -460,16 +461,16 @@ QUESTIONS = (
                     ),
                     Answer(
                         "speed-256-iwslt14-de-en",
-                        "IWSLT'14 De-En, d=256, one earlier exit in each update, 90 minutes of one "
+                        "IWSLT'14 De-En, d=256, one earlier exit per update, 90 minutes of one "
                         "core",
                         _exits,
                     ),
                 ),
-                "Test BLEU with all six blocks of a Transformer's decoder (one seed, greedy); then "
-                "how many times as fast others are with one sentence at a time and with 64, and in "
-                "brackets the change of BLEU against all blocks of the same model, at an average "
-                "number of blocks. Verified exits draft at exit 1; thresholds were tuned on "
-                "validation for two blocks; the models with a predictor were trained longer.",
+                "Test BLEU with all six blocks of a Transformer decoder (one seed, greedy); then "
+                "the speedups of other methods at batch sizes 1 and 64 and, in parentheses, the "
+                "change of BLEU relative to all blocks of the same model, and the average number "
+                "of blocks. Verified exits draft at exit 1; thresholds were tuned for two blocks "
+                "on the validation set; the models with a predictor were trained longer.",
             ),
         ),
     ),
@@ -556,7 +557,7 @@ QUESTIONS = (
                     Answer("trust-mutants", "fuzzed command lines", _fuzzed_commands),
                     Answer("trust-mended", "fault injection", _kills, in_readme=True),
                     Answer(
-                        "paragraphs-multi30k", "several sentences in a line, Multi30k", _paragraphs
+                        "paragraphs-multi30k", "several sentences per line, Multi30k", _paragraphs
                     ),
                 )
             ),
@@ -567,9 +568,9 @@ OTHER = Question("Other experiments", ("",))
 
 
 def short_answers(records: Mapping[str, Record], *, readme: bool = False) -> str:
-    """Return the tables of answers below their questions, linked to the sections of the page.
+    """Return the questions with their tables of answers, linked to the sections of the page.
 
-    All of them, or those of the README.
+    Includes all answers, or those of the README.
     """
     page = PAGE if readme else ""
     parts = []
@@ -587,7 +588,7 @@ def short_answers(records: Mapping[str, Record], *, readme: bool = False) -> str
 
 
 def _table(table: Table, records: Mapping[str, Record], *, readme: bool) -> str:
-    """Return a table of the answers that have a record, or nothing."""
+    """Return a table of the answers that have a record, or an empty string."""
     rows = {
         _setting(answer, records[answer.record]): answer.cells(records[answer.record]["rows"])
         for answer in table.answers
@@ -607,18 +608,18 @@ def _table(table: Table, records: Mapping[str, Record], *, readme: bool) -> str:
 
 
 def _setting(answer: Answer, record: Record) -> str:
-    """Return the setting of an answer, with the number of seeds where there are several."""
+    """Return the setting of an answer, with the number of seeds if there are several."""
     seeds = len((record.get("seeds") or "").split())
     return answer.setting + (f" ({seeds} seeds)" if seeds > 1 else "")
 
 
 def anchor(title: str) -> str:
-    """Return the anchor of a heading, which GitHub and the documentation site form alike."""
+    """Return the anchor of a heading, as GitHub and the documentation site form it."""
     return re.sub(r"[^a-z0-9_ -]", "", title.lower()).replace(" ", "-")
 
 
 def _has_scores(record: Record, question: Question) -> bool:
-    """Return whether a record is of a real run of `question`; plans of models have no scores."""
+    """Return whether a record has scores of a real run of `question` (plans have none)."""
     names = {name for row in record["rows"] for name in row}
     is_scored = any(re.search(r"bleu|beam|greedy|nll|loss", name) for name in names - {"beam"})
     return (

@@ -9,27 +9,28 @@
 #SBATCH --requeue
 #SBATCH --output=%x-%j.log
 # Training on a cluster under SLURM. By default it trains the thesis' largest setting, section
-# 5.4.1: WMT'14 En-Fr, decoder with exits, 460,800 tokens an update on 128 GPUs (16 machines of 8),
+# 5.4.1: WMT'14 En-Fr, decoder with exits, 460,800 tokens per update on 128 GPUs (16 nodes of 8),
 # 50,000 updates.
 #
-#   bash recipes/adaptive.sh --dry-run 5.8     how its dataset is made
+#   bash recipes/adaptive.sh --dry-run 5.8     prints the commands that make its dataset
 #   sbatch recipes/slurm.sh DATA MODEL         trains it
 #   sbatch --nodes=2 --gpus-per-node=4 recipes/slurm.sh DATA MODEL --arch pervasive --preset ...
 #   bash recipes/slurm.sh --dry-run            only prints the commands
 #
-# recipes/slurm.toml says what is trained. Options of `nmtgrid train` after MODEL, such as --config FILE,
-# replace it (model and batch sizes). Without them the batches of an update are distributed over the
+# recipes/slurm.toml is the configuration. Options of `nmtgrid train` after MODEL, such as --config FILE,
+# replace it (model and batch sizes). Without them, the batches of an update are distributed over the
 # available GPUs: TOKENS (460800) target tokens per update, at most LARGEST (3600) per batch.
 #
-# Five minutes before the time limit SLURM signals the run, which saves; the job is requeued and resumes
-# exactly. The same happens after a node failure. DATA, MODEL and the environment must be on a shared
-# file system: NMTGRID_VENV, or one that is
-# active. PORT=29500. Device hours: the thesis does not say; 860 of a GPU at 20 TFLOP/s by the operations
-# that `train --dry-run` counts, 7 on each of 128. Expected: 43.62 BLEU with all six blocks (table 5.6).
-# SMALL=1: 40 updates (UPDATES=N) of a tiny model on the toy corpus (PAIRS=1000) by two processes of this machine,
+# Five minutes before the time limit, SLURM signals the run, which saves a checkpoint; the job is requeued and
+# resumes exactly. It also resumes after a node failure. DATA, MODEL and the environment (NMTGRID_VENV, or the
+# active one) must be on a shared file system.
+# PORT=29500. Device hours: the thesis gives none; estimated from the FLOPs that
+# `train --dry-run` counts, at 20 TFLOP/s: 860 on one GPU, 7 on each of 128. Expected: 43.62 BLEU with all six
+# blocks (table 5.6).
+# SMALL=1: 40 updates (UPDATES=N) of a tiny model on the toy corpus (PAIRS=1000) with two local processes,
 # without SLURM.
 set -euo pipefail
-# SLURM runs a copy of this file: the project is where the job was sent from, unless it says.
+# SLURM runs a copy of this file, so the project is NMTGRID_PROJECT or the folder that the job was submitted from.
 HOME_OF_RECIPES="${NMTGRID_PROJECT:-${SLURM_SUBMIT_DIR:-$(dirname "${BASH_SOURCE[0]}")/..}}/recipes"
 source "$HOME_OF_RECIPES/common.sh"
 if [ "$SMALL" = 1 ]; then
@@ -40,7 +41,7 @@ fi
 check "TOKENS LARGEST PORT" "[1-9][0-9]*" "a whole number above 0"
 if [ "$SMALL" = 1 ]; then set -- "$RUNS/slurm-toy/data" "$RUNS/slurm-toy/model"; fi
 if [ "$DRY_RUN" != 0 ] && [ $# -eq 0 ]; then set -- DATA MODEL; fi
-[ $# -ge 2 ] || fail "give the dataset and the model directory: sbatch recipes/slurm.sh DATA MODEL"
+[ $# -ge 2 ] || fail "name the dataset and the model directory: sbatch recipes/slurm.sh DATA MODEL"
 DATA="$1" MODEL="$2"
 shift 2
 
@@ -74,14 +75,14 @@ else
 fi
 if [ -d "$MODEL/checkpoints" ]; then set -- --resume; fi
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-4}"
-# torchrun would kill after 30 seconds what still computes an update or saves.
+# By default torchrun kills, after 30 seconds, processes that are still computing an update or saving.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-240}"
 command=(srun --kill-on-bad-exit=1 python -m torch.distributed.run --nnodes "$NODES"
     --nproc-per-node "$GPUS" --rdzv-backend c10d --rdzv-endpoint "$HEAD:$PORT"
     --rdzv-id "${SLURM_JOB_ID:-0}" -m nmtgrid train "$DATA" --out "$MODEL" "$@")
 if [ "$DRY_RUN" != 0 ]; then run "${command[@]}"; exit; fi
 
-# USR1 comes to this script alone: it hands SIGTERM on, which lets the run save and end.
+# Only this script receives USR1; it forwards SIGTERM, on which the run saves and ends.
 again=0
 running=""
 trap 'again=1; [ -z "$running" ] || kill -TERM "$running"' USR1
@@ -90,10 +91,10 @@ say "\$ ${command[*]}"
 running=$!
 code=0
 wait "$running" || code=$?
-# `wait` returns at the signal; what runs then still has to end.
+# `wait` returns at the signal; wait again until the command has ended.
 while kill -0 "$running" 2>/dev/null; do wait "$running" || code=$?; done
 if [ "$again" = 1 ]; then
-    say "The time is over: back into the queue."
+    say "Time limit reached: requeueing the job."
     run scontrol requeue "$SLURM_JOB_ID"
     exit 0
 fi

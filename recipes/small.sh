@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Runs every experiment with SMALL=1. This shows that each runs from its first command to its table or
+# Runs every experiment with SMALL=1, to show that each runs from its first command to its table or
 # figure; the scores mean nothing. About 35 minutes of processor time.
 #
-#   bash recipes/small.sh                  all of them, two side by side
+#   bash recipes/small.sh                  all of them, two in parallel
 #   bash recipes/small.sh online report    those of the named recipes
 #   bash recipes/small.sh --dry-run        prints the list
 #
-# JOBS=2 side by side, RUNS=runs: results go to $RUNS/small, logs to $RUNS/small/logs. Data: the embedded
-# corpora; two experiments read NMTGRID_DATA where it is set. Experiments of one recipe run in sequence
-# and share models; existing models are not retrained: delete $RUNS/small to start over. Exits with 1 if
-# any failed.
+# JOBS=2 in parallel, RUNS=runs: results go to $RUNS/small, logs to $RUNS/small/logs. Data: the embedded
+# corpora; two experiments read NMTGRID_DATA if it is set. Experiments of one recipe run in sequence
+# and share models; existing models are not retrained: delete $RUNS/small to start over. The exit code is 1 if
+# any experiment failed.
 set -euo pipefail
 SMALL=0
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-# A recipe a line, with its experiments; - stands for a recipe that is one. Long ones first.
+# One recipe per line, with its experiments (-: the recipe is a single experiment). Long ones first.
 LIST="pervasive table-3.1 table-3.2 table-3.3 table-3.4 table-3.5 table-3.6 table-3.7 table-3.8 \
 figure-3.8 figure-3.9 figure-3.10 conll
 online 4.2 4.9 4.10 4.11 4.12 4.13 4.14 4.15 4.16 4.17 4.18 C.1 C.2
@@ -57,7 +57,7 @@ if [ "$DRY_RUN" != 0 ]; then
     exit
 fi
 
-# `one RECIPE EXPERIMENT`: run an experiment, add a line to DONE, and tell how far all is.
+# `one RECIPE EXPERIMENT`: run an experiment, add a line to DONE, and report the progress.
 one() {
     local log="$LOGS/$1${2#-}.log" began=$SECONDS outcome=passed count left
     if [ "$2" != - ]; then log="$LOGS/$1-$2.log"; fi
@@ -77,7 +77,7 @@ all() {
 environment
 mkdir -p "$LOGS"
 : >"$DONE"
-say "$TOTAL experiments, $JOBS side by side; logs in $LOGS"
+say "$TOTAL experiments, $JOBS in parallel; logs in $LOGS"
 while read -r -a words; do
     while [ "$(jobs -rp | wc -l)" -ge "$JOBS" ]; do wait -n; done
     all "${words[@]}" &
@@ -95,7 +95,7 @@ sort "$DONE" | while read -r recipe experiment seconds outcome log; do
 done
 say
 failed="$(grep -c ' failed ' "$DONE" || true)"
-say "$((TOTAL - failed)) of $TOTAL passed in $((SECONDS / 60)) minutes; processor time of all:"
+say "$((TOTAL - failed)) of $TOTAL passed in $((SECONDS / 60)) minutes; total processor time:"
 times >"$LOGS/times.txt"
 tail -n 1 "$LOGS/times.txt"
 [ "$failed" = 0 ]

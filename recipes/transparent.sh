@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
-# Deep post-norm Transformer encoders, plain and with transparent attention: loss curves, and the
-# norms of the gradient between the layers with their ratio, first to last encoder layer.
+# Deep post-norm Transformer encoders, plain and with transparent attention: loss curves, gradient norms
+# between layers, and their ratio of the first to the last encoder layer.
 #
-#   bash recipes/transparent.sh            Multi30k De-En, 30 minutes of one core for each model
+#   bash recipes/transparent.sh            Multi30k De-En, 30 minutes of one core per model
 #   ON=toy bash recipes/transparent.sh     the embedded toy corpus
 #   DEPTHS="12 20" bash recipes/transparent.sh           encoders of 12 and of 20 layers
 #   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz]
 #   bash recipes/transparent.sh --dry-run  only prints the commands
 #
 # Expected (poster, WMT'14 En-De base): encoders of 6, 12, 16 and 20 layers give 27.26 and then fail,
-# with transparent attention 27.52, 27.79, 28.04 and 27.96. Those take the presets
-# wmt14-en-de-transparent-6 to -20 and a corpus of yours. Device hours: the poster gives none; estimate from
-# the operations that `train --dry-run` counts, at 20 TFLOP/s on a GPU: 16 to 28 for a model.
-# MINUTES=30 (toy: 5) of processor time or UPDATES=N, SEED=1, WATCH=20 updates between two measurements,
-# RUNS=runs (output folder), SETS="--set ..." for both kinds. OMP_NUM_THREADS=1 keeps each on one
-# core; JOBS=2 trains two side by side. SMALL=1: the toy corpus, 40 updates, encoders of DEPTHS=4. A model
-# that has been trained already is not trained again.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# with transparent attention 27.52, 27.79, 28.04 and 27.96. To train these, use the presets
+# wmt14-en-de-transparent-6 to -20 and your own corpus. Device hours: the poster gives none; estimated from
+# the FLOPs that `train --dry-run` counts, at 20 TFLOP/s on a GPU: 16 to 28 per model.
+# MINUTES=30 (toy: 5) of processor time or UPDATES=N, SEED=1, WATCH=20 updates between gradient measurements,
+# RUNS=runs (output folder), SETS="--set ..." for both kinds. OMP_NUM_THREADS=1 trains each model on one
+# core; JOBS=2 trains two in parallel. SMALL=1: the toy corpus, 40 updates, encoders of DEPTHS=4. Existing
+# models are not retrained.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Fault injection and fuzzing: kills, full disks, damaged files, odd commands, two processes, mutants; random logs of
-# simultaneous translation, scored by OmniSTEval too.
+# Fault injection and fuzzing: killed processes, full disks, corrupted files, random command lines, concurrent
+# processes, mutants; random logs of simultaneous translation, also scored by OmniSTEval.
 #
-#   bash recipes/trust.sh                    all of it
+#   bash recipes/trust.sh                    everything
 #   ONLY="kills pairs" bash recipes/trust.sh
 #   bash recipes/trust.sh --dry-run          only prints the commands
 #
 # The table has the number of cases, their outcomes and the number of faults; benchmarks/trust.md
-# describes each series. It needs no data. Device hours: 3, of one CPU core.
+# describes each series. It needs no data. Device hours: 3 of one CPU core.
 # ONLY="kills disk flips pairs readers checkpoints commands logs mutants", SEED=1; rounds of each:
 # KILL_ROUNDS=75, DISK_ROUNDS=25, FLIP_ROUNDS=20, PAIR_ROUNDS=40; READERS=1600 cases of each reader,
-# CHECKPOINTS=500, COMMANDS=6000, LOGS=10000, MUTANTS=400 of all that can be planted in MUTATED="base search online
-# adaptive training", on any of TESTS=tests/unit, and what these let live on TESTS_AGAIN=tests/invariants (none:
-# on no others). RUNS=runs (output folder), LABEL=word for the name of the record.
+# CHECKPOINTS=500, COMMANDS=6000, LOGS=10000, MUTANTS=400 sampled from all mutants of MUTATED="base search online
+# adaptive training", run against TESTS=tests/unit; survivors also against TESTS_AGAIN=tests/invariants (none:
+# not at all). RUNS=runs (output folder), LABEL=word: suffix of the record's name.
 # SMALL=1: a few cases of each.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -30,7 +30,7 @@ HERE="$RUNS/trust"
 environment test
 cd "$PROJECT"
 run mkdir -p "$HERE"
-# What is at fault ends its program with 1: the table says so, and the others still run.
+# A program that finds faults exits with 1; the table counts them, and the other series still run.
 for series in ${ONLY:-kills disk flips pairs readers checkpoints commands logs mutants}; do
     out="$HERE/$series.json" program=()
     case "$series" in
@@ -54,7 +54,7 @@ for series in ${ONLY:-kills disk flips pairs readers checkpoints commands logs m
     esac
     run rm -f "$out"
     run python -m "tests.${program[0]}" "${program[@]:1}" --seed "$SEED" --json "$out" || true
-    # What the quicker tests let live, others may notice.
+    # Slower tests may detect the mutants that survived the quicker ones.
     if [ "$series" = mutants ] && [ "${TESTS_AGAIN:-some}" != none ]; then
         run python -m "tests.${again[0]}" "${again[@]:1}" --seed "$SEED" --json "$out" || true
     fi

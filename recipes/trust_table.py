@@ -1,8 +1,8 @@
 """The table of recipes/trust.sh: outcomes of injected faults.
 
 python -m recipes.trust_table FOLDER --out PREFIX
-    Read the counts that the programs under tests/ wrote into FOLDER/SERIES.json; write PREFIX.md
-    and PREFIX.json, a row for each series.
+    Read the counts that the programs in tests/ wrote to FOLDER/SERIES.json; write PREFIX.md and
+    PREFIX.json with a row for each series.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Values = dict[str, Any]
 
 
 def _tallies(values: Values) -> Values:
-    """Return the row of tests.faults: what was done, each with its outcomes."""
+    """Return the row of tests.faults, summed over commands."""
     return _row(
         values, (tally["cases"] for tally in values.values()),
         sum((Counter(tally["outcomes"]) for tally in values.values()), Counter()),
@@ -48,7 +48,7 @@ def _checkpoints(values: Values) -> Values:
 
 
 def _commands(values: Values) -> Values:
-    """Return the row of tests.fuzz.commands: its faults are distinct ones."""
+    """Return the row of tests.fuzz.commands, which counts distinct faults."""
     outcomes: Counter[str] = Counter()
     for name, count in values["counts"].items():
         outcomes[name.partition(": ")[2]] += count
@@ -57,7 +57,7 @@ def _commands(values: Values) -> Values:
 
 
 def _mutants(values: Values) -> Values:
-    """Return the row of tests.mutants; what survived is no fault, but is worth a test."""
+    """Return the row of tests.mutants; a surviving mutant is not a fault, but a missing test."""
     outcomes = {name: values[name] for name in ("detected", "survived", "not executed")}
     row = _row(("the code",), [values["planted"]], outcomes, 0)
     return row | {
@@ -67,7 +67,7 @@ def _mutants(values: Values) -> Values:
 
 
 def _logs(values: Values) -> Values:
-    """Return the row of tests.fuzz.latency_logs: each figure of a log is compared."""
+    """Return the row of tests.fuzz.latency_logs, which compares each figure of a log."""
     largest = values["largest_differences"]
     outcomes = {f"figures beside those of {values['scorer']}": values["figures"]}
     row = _row(largest, [values["cases"]], outcomes, values["faults"])

@@ -1,11 +1,11 @@
-"""The sweep of recipes/tune.sh: checks all settings, trains, and writes table and picture.
+"""The sweep of recipes/tune.sh: checks all settings, trains, and writes the table and figure.
 
 python -m recipes.tune DATA --out FOLDER --grid GRID ... -- OPTION...
-    FOLDER/runs/NAME is a model directory, NAME.json its record and NAME.log what its training
-    said; FOLDER/table.{md,json,png} has all settings, best first. What comes after `--` are
-    options of `nmtgrid train` for every run. Begun again, it trains nothing twice.
+    FOLDER/runs/NAME is a model directory, NAME.json its record and NAME.log its output;
+    FOLDER/table.{md,json,png} has all settings, best first. Arguments after `--` are options of
+    `nmtgrid train` for every run. Started again, it trains nothing twice.
 
-Exit codes: 0; 1 if no run came to its end; 2 for wrong input; 128 + signal if interrupted.
+Exit codes: 0; 1 if no run finished; 2 for wrong input; 128 + signal if interrupted.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ from recipes.tune_plan import PlanError, Sweep, Training, parse
 from recipes.tune_table import Record, bits, described, ranked, report
 
 _PAUSE = 0.2
-"""Seconds between two looks at what is running."""
+"""Seconds between checks of the running processes."""
 
 
 class Interrupted(Exception):
-    """A signal ended the sweep; `number` is the signal's."""
+    """A signal ended the sweep; `number` is the signal number."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -51,12 +51,12 @@ class Interrupted(Exception):
 
 
 def check(sweep: Sweep) -> list[int]:
-    """Return the parameters of each setting's model, by `train --dry-run`.
+    """Return the number of parameters of each setting's model, from `train --dry-run`.
 
-    Raises PlanError with the faults of all settings that it refuses, each fault once.
+    Raises PlanError with the errors of all settings that it rejects, each error once.
     """
     if not len(Dataset.open(sweep.data).split("valid")):
-        raise DataError(f"{sweep.data} has no validation pairs, by which settings are compared.")
+        raise DataError(f"{sweep.data} has no validation pairs to compare settings on.")
     last, sizes = sweep.schedule()[-1], []
     faults: dict[str, str] = {}
     warnings: dict[str, None] = {}
@@ -64,7 +64,7 @@ def check(sweep: Sweep) -> list[int]:
         training = sweep.training(index, settings, last)
         words = ["train", str(sweep.data), *training.options, "--dry-run", "--json", "-"]
         with (
-            # A report is written as bytes.
+            # The report is written as bytes.
             contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), "utf-8")) as output,
             contextlib.redirect_stderr(io.StringIO()) as messages,
         ):
@@ -88,7 +88,7 @@ def check(sweep: Sweep) -> list[int]:
 
 
 class Trainings:
-    """The runs of a sweep: trains those without a record, `sweep.jobs` of them side by side."""
+    """The runs of a sweep: trains those without a record, `sweep.jobs` of them in parallel."""
 
     def __init__(self, sweep: Sweep, sizes: Sequence[int]) -> None:
         self.sweep, self.sizes = sweep, sizes
@@ -101,7 +101,7 @@ class Trainings:
         self._ended, self._trained, self._start = 0, 0.0, time.monotonic()
 
     def record(self, training: Training) -> Record | None:
-        """Return the record of a run that has ended, unless it failed and is tried again."""
+        """Return the record of a run that has ended, None if it has not or must be retried."""
         path = self._path(training, "json")
         if not path.exists():
             return None
@@ -110,10 +110,11 @@ class Trainings:
         return record if is_kept else None
 
     def train(self, trainings: Sequence[Training]) -> list[Record]:
-        """Return the records of these runs, trained where they have none.
+        """Return the records of these runs, after training those without one.
 
-        A run that fails is recorded, and the others go on. Raises Interrupted at a signal, once
-        all that was running has saved its state, StorageError where a record cannot be written.
+        A run that fails is recorded, and the others continue. Raises Interrupted after a signal,
+        once all running processes have saved their state, and StorageError if a record cannot be
+        written.
         """
         make_folder(self.folder)
         records = {training.index: self.record(training) for training in trainings}
@@ -131,7 +132,7 @@ class Trainings:
                     if not self.signals or process.returncode == 0:
                         records[training.index] = self._end(training, process.returncode)
         finally:
-            # Where the sweep itself fails, no training is left behind.
+            # If the sweep itself fails, leave no process behind.
             self.stop()
             for process in self._running:
                 process.wait()
@@ -140,10 +141,10 @@ class Trainings:
         return [record for record in records.values() if record is not None]
 
     def stop(self, number: int = 0, frame: FrameType | None = None) -> None:
-        """Ask all that is running to save and end; also the handler of signals."""
+        """Make all running processes save and exit; also the signal handler."""
         if number:
             self.signals.append(number)
-            console.say("Stopping: what is being trained saves its state.")
+            console.say("Stopping: running trainings save their state.")
         for process in self._running:
             process.terminate()
 
@@ -152,18 +153,18 @@ class Trainings:
 
     def _begin(self, training: Training) -> None:
         model, log = self.folder / training.name, self._path(training, "log")
-        # Of an earlier start of the sweep that was killed alone, a training may still go on.
+        # If only the parent of an earlier sweep was killed, its training may still be running.
         FolderLock(model, "recipes/tune.py").release()
         states = model / CHECKPOINTS
         way = "--resume" if states.is_dir() and any(states.iterdir()) else "--overwrite"
         words = [*self.sweep.command(training, model)[1:], way]
-        verb = "goes on" if way == "--resume" else "begins"
+        verb = "resumes" if way == "--resume" else "starts"
         console.say(f"{described(training.settings)} {verb} ({training.rung.budget}; {log})")
         with open(log, "ab") as file:
             process = subprocess.Popen(
                 [sys.executable, "-m", "nmtgrid", *words], stdin=subprocess.DEVNULL,
                 stdout=file, stderr=file,
-                # Ctrl-C reaches this program alone, which passes it on once: twice would not save.
+                # Only this program receives Ctrl-C and forwards it once; twice would not save.
                 start_new_session=True,
             )  # fmt: skip
         self._running[process] = training
@@ -210,7 +211,7 @@ class Trainings:
         try:
             run = read_run(model / METRICS, training.name)
         except (InputError, StorageError) as fault:
-            # A training that failed at once has no log.
+            # A run that failed at once has no metrics.
             return record | {"outcome": "failed", "reason": record["reason"] or str(fault)}
         facts = summary(run)
         names = ("updates", "minutes", "tokens_per_second", "best_update", "valid_bleu")
@@ -222,7 +223,7 @@ class Trainings:
         return record
 
     def _last_words(self, training: Training, code: int) -> str:
-        """Return the error that a training ended with, or by which signal."""
+        """Return the error message or the signal that ended a run."""
         if code < 0:
             return f"killed by {signal.Signals(-code).name}"
         lines = self._path(training, "log").read_text("utf-8", "replace").splitlines()
@@ -231,11 +232,11 @@ class Trainings:
 
 
 def run(sweep: Sweep, trainings: Trainings) -> list[Record]:
-    """Train rung by rung; return all records. Only the validation loss decides who goes on."""
+    """Train rung by rung; return all records. Settings are selected by validation loss only."""
     records: list[Record] = []
     chosen = list(enumerate(sweep.settings()))
     for rung in sweep.schedule():
-        # Fewer than planned where too many have failed.
+        # Fewer than planned if too many have failed.
         chosen = chosen[: rung.count]
         if not chosen:
             break
@@ -248,14 +249,14 @@ def run(sweep: Sweep, trainings: Trainings) -> list[Record]:
 
 
 def check_same_data(sweep: Sweep) -> None:
-    """Raise StorageError where the runs in the sweep's folder were trained on other data."""
-    # The sizes and checksums of its files: a dataset that is made again is the same.
+    """Raise StorageError if the runs in the sweep's folder were trained on other data."""
+    # Sizes and checksums of its files: the same if the dataset is regenerated.
     path, data = sweep.out / "sweep.json", digest(Dataset.open(sweep.data).manifest["files"])
     if path.exists():
         if read_json(path)["data"] != data:
             raise StorageError(
                 f"The runs in {sweep.out} were trained on other data than {sweep.data}.",
-                "Name the sweep differently (LABEL=...), or remove that folder.",
+                "Give this sweep another name (LABEL=...), or remove that folder.",
             )
         return
     write_json(path, {"data": data})
@@ -263,7 +264,7 @@ def check_same_data(sweep: Sweep) -> None:
 
 @contextlib.contextmanager
 def _signals(trainings: Trainings) -> Iterator[None]:
-    """Let Ctrl-C, SIGTERM and the end of the terminal end the sweep in an orderly way inside."""
+    """Stop the sweep in an orderly way on SIGINT, SIGTERM and SIGHUP inside the context."""
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = {number: signal.signal(number, trainings.stop) for number in numbers}
     try:
@@ -280,7 +281,7 @@ def main() -> int:
         rungs = sweep.schedule()
         sizes = check(sweep)
         plan = ", then ".join(f"{rung.count} for {rung.budget}" for rung in rungs)
-        console.say(f"Settings: {plan} each; {sweep.jobs} side by side.")
+        console.say(f"Settings: {plan} each; {sweep.jobs} in parallel.")
         make_folder(sweep.out)
         with FolderLock(sweep.out, "recipes/tune.py"):
             check_same_data(sweep)
@@ -293,7 +294,7 @@ def main() -> int:
     except NmtgridError as fault:
         console.error(fault.problem, fault.advice)
     except Interrupted as fault:
-        console.say("Interrupted. The same command goes on from here.")
+        console.say("Interrupted. Run the same command to resume.")
         return 128 + fault.number
     return 2
 

@@ -1,35 +1,35 @@
 #!/usr/bin/env bash
-# Tune settings of a training on your corpus: a grid, random draws of it, or successive halving.
+# Hyper-parameter search on your corpus: grid search, random search, or successive halving.
 #
 #   DATA=DIR ARCH=pervasive PRESET=multi30k MINUTES=30 bash recipes/tune.sh
 #                                          DIR is a dataset of `nmtgrid preprocess` and `nmtgrid bpe`
 #   ON=multi30k bash recipes/tune.sh       a corpus of the recipes, downloaded or from NMTGRID_DATA
-#   MODE=random DRAWS=8 bash recipes/tune.sh             eight settings of the grid, each in full
+#   MODE=random DRAWS=8 bash recipes/tune.sh             eight settings of the grid, each with the full budget
 #   bash recipes/tune.sh --dry-run         prints the commands of the first rung
 #
-# GRID names settings and values, as `nmtgrid train --set` takes them; all combinations are compared:
+# GRID lists settings and values, as in `nmtgrid train --set`; all combinations are compared:
 #   GRID="training.learning_rate=0.004,0.008,0.012 model.dropout=0.2,0.3"
-# or is a file with one of them on each line. Invalid settings are refused before any
+# or names a file with one setting per line. Invalid settings are rejected before any
 # training starts. MODE=grid trains each combination with the full budget, MODE=random DRAWS of them, and
 # MODE=halving (the default; of DRAWS, or all) follows Jamieson and Talwalkar (2016): all are trained with
 # a small budget, the best 1/ETA (a third) of them with ETA times as much, until one has the full budget;
-# RUNGS=N begins later, so that there are N rungs at most. Each rung trains anew, its schedule as long as
-# its budget: a rate that has decayed to the end of a short run cannot go on as that of a long one, and
-# what is compared at a rung are whole trainings. That costs at most ETA / (ETA - 1) times what resuming
-# would (1.5), in all (number of rungs) x (settings) / ETA^(rungs - 1) full runs: 27 settings take four.
+# RUNGS=N limits the number of rungs by starting with larger budgets. Each rung trains from scratch, with a
+# schedule as long as its budget: a learning rate that has decayed by the end of a short run cannot continue as in
+# a long one, and complete runs are compared. This costs at most ETA / (ETA - 1) times as much as resuming
+# (1.5), in all (number of rungs) x (settings) / ETA^(rungs - 1) full runs: 27 settings take four.
 #
-# The budget of a run is MINUTES=30 of processor time, so that runs compare on a shared machine, or
-# UPDATES=N; the schedule is a cosine over it, unless GRID or SETS say otherwise. Runs are compared by their
-# validation loss alone, never by a test set or BLEU. With one seed, differences as small as those between
-# seeds mean nothing: train the finalists with `--seeds`. Device hours: the budget times the full runs; by
-# default one and a half, of one CPU core.
+# The budget of a run is MINUTES=30 of processor time, which is comparable on a shared machine, or
+# UPDATES=N; the schedule is a cosine over it, unless GRID or SETS set another. Runs are compared by
+# validation loss only, never by a test set or BLEU. With one seed, differences as small as those between
+# seeds mean nothing: train the finalists with `--seeds`. Device hours: the budget times the number of full runs;
+# by default one and a half, of one CPU core.
 #
 # $RUNS/tune-LABEL/runs has the model directory, a record (JSON) and the log of each run; table and figure
-# are $RUNS/tune-LABEL/table.{md,json,png}. After an interruption, the recipe skips finished runs,
-# failed ones included (RETRY=1 repeats them), and resumes the current one. A run that fails, as
-# where the loss is not finite, is recorded and the others go on. The models may be removed, the records not.
-# LABEL (the corpus or DIR's), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs side by
-# side, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy
+# are $RUNS/tune-LABEL/table.{md,json,png}. After an interruption, the recipe skips runs that have ended,
+# including failed ones (RETRY=1 repeats them), and resumes the current one. A run that fails, for example
+# because of a loss that is not finite, is recorded and the others continue. Models may be deleted, records must not.
+# LABEL (default: the name of the corpus or of DIR), ARCH=pervasive, PRESET (none with DATA), SEED=1, JOBS=1 runs in
+# parallel, each on one core (OMP_NUM_THREADS=1), RUNS=runs, SETS="--set ..." for all runs. SMALL=1: the toy
 # corpus, four settings, two rungs, at most 40 updates.
 # PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
@@ -56,7 +56,7 @@ read -r -a SETS <<<"${SETS:-}"
 
 environment
 if [ -n "${DATA:-}" ]; then
-    # A record is read elsewhere, where this folder is not.
+    # The record must not contain the path of the user's folder.
     INVOKED="DATA=DIR $INVOKED"
     ON="${LABEL:-$(basename "$DATA")}"
     HERE="$RUNS/tune-$ON"
@@ -67,7 +67,7 @@ else
     DATA="$HERE/data"
     dataset "$CORPUS" "$DATA" "$HERE/text"
 fi
-LABEL="" # It stands for the corpus in the name of the record.
+LABEL="" # The record is already named after it, in place of the corpus.
 tiny "$ARCH"
 WORDS=("$DATA" --out "$HERE" --arch "$ARCH" --preset "${PRESET:-}" --grid "$GRID"
     --mode "$MODE" --draws "${DRAWS:-0}" --eta "${ETA:-3}" --rungs "${RUNGS:-0}"

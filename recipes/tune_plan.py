@@ -1,15 +1,15 @@
-"""The plan of recipes/tune.sh: which settings are trained, for how long, and how many go on.
+"""The plan of recipes/tune.sh: the settings to train, their budgets, and the rungs.
 
 python -m recipes.tune_plan DATA --out FOLDER --grid GRID ... -- OPTION...
-    Print the commands of the first rung and one of each other. Trains nothing, and needs nothing
-    but Python: `--dry-run` works before anything is installed.
+    Print the commands of the first rung and one command of each later rung. Trains nothing, and
+    needs only the standard library: `--dry-run` works before anything is installed.
 
-Successive halving is Jamieson and Talwalkar's (2016), the inner loop of Hyperband: all settings
-are trained with a small budget, the best 1/eta of them with eta times as much, until one has the
-full budget. Each rung trains anew, with a schedule of its own length. A schedule that decays
-towards the end of a run cannot be resumed with a later end: the rate would jump up again, and what
-is compared would be neither the short nor the long training. Anew costs at most eta / (eta - 1)
-times what going on would, 1.5 times for eta = 3.
+Successive halving (Jamieson and Talwalkar, 2016) is the inner loop of Hyperband: all settings are
+trained with a small budget, the best 1/eta of them with eta times as much, until one has the full
+budget. Each rung trains from scratch, with a schedule as long as its budget. A schedule that decays
+towards the end of a run cannot be extended: the learning rate would jump up again, and the result
+would be comparable with neither the short nor the long run. Training from scratch costs at most
+eta / (eta - 1) times as much as resuming, 1.5 times for eta = 3.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from typing import Literal
 
 MOST_SETTINGS = 1000
 COUNTED_IN_UPDATES = ("training.warmup_updates", "training.decay_updates")
-"""Settings that would be another part of each rung's training."""
+"""Settings in updates, which would be another fraction of the training in each rung."""
 _NAME_LETTERS = 80
 Mode = Literal["grid", "random", "halving"]
 Settings = dict[str, str]
-"""The values of one combination by setting, as they were written."""
+"""The values of one combination by setting, as strings."""
 
 
 class PlanError(ValueError):
-    """What was asked for is no plan."""
+    """The requested plan is invalid."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Budget:
-    """How long a run is trained: updates or, where they are 0, minutes of processor time."""
+    """How long a run is trained: updates or, if these are 0, minutes of processor time."""
 
     updates: int = 0
     minutes: float = 0.0
 
     def part(self, divisor: int) -> Budget:
-        """Return this budget divided. Raises PlanError where not one update would be left."""
+        """Return this budget divided by `divisor`. Raises PlanError if no update would be left."""
         updates = round(self.updates / divisor)
         if self.updates and not updates:
             raise PlanError(
@@ -63,7 +63,7 @@ class Budget:
         return self.updates or self.minutes
 
     def options(self) -> list[str]:
-        """Return options of `nmtgrid train`, those of `limits` in common.sh."""
+        """Return the options of `nmtgrid train`, as `limits` in common.sh sets them."""
         if self.updates:
             limit = ["--max-updates", str(self.updates), "--max-minutes", "0"]
             sets = ["schedule=cosine", f"warmup_updates={self.updates // 12}", "clock=processor"]
@@ -78,7 +78,7 @@ class Budget:
 
 @dataclasses.dataclass(frozen=True)
 class Rung:
-    """`count` settings that are trained with one budget; `number` counts from 1."""
+    """`count` settings that are trained with the same budget; `number` counts from 1."""
 
     number: int
     count: int
@@ -87,19 +87,19 @@ class Rung:
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """A run: `name` is its folder's, which no other settings, budget or options have."""
+    """A run; `name`, that of its folder, is unique to its settings, budget and options."""
 
     index: int
     settings: Settings
     rung: Rung
     name: str
     options: tuple[str, ...]
-    """Of `nmtgrid train`, without DATA and `--out`."""
+    """Options of `nmtgrid train`, without DATA and `--out`."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """All that was asked for."""
+    """The options of a sweep."""
 
     data: Path
     out: Path
@@ -117,9 +117,9 @@ class Sweep:
     options: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Raise PlanError with the first thing that is wrong."""
+        """Raise PlanError for the first invalid option."""
         if not self.budget.amount > 0 or self.budget.amount == math.inf:
-            raise PlanError("give each run a budget: MINUTES=M or UPDATES=N, above 0.")
+            raise PlanError("set a budget for each run: MINUTES=M or UPDATES=N, above 0.")
         for name, value, least in (
             ("DRAWS", self.draws, 0), ("ETA", self.eta, 2), ("RUNGS", self.rungs, 0),
             ("JOBS", self.jobs, 1),
@@ -129,32 +129,32 @@ class Sweep:
         counted = [name for name in COUNTED_IN_UPDATES if name in self.grid]
         if self.mode == "halving" and counted:
             raise PlanError(
-                f"`{counted[0]}` counts updates, of which each rung has another number. Compare "
-                "its values by MODE=grid (or, with MINUTES, `training.warmup_fraction`)."
+                f"`{counted[0]}` counts updates, whose number differs between rungs. Compare "
+                "its values with MODE=grid (or, with MINUTES, use `training.warmup_fraction`)."
             )
         if self.mode == "random" and not self.draws:
-            raise PlanError("MODE=random draws settings: say how many, DRAWS=N.")
-        # No list is longer than sys.maxsize, not even one to draw from.
+            raise PlanError("MODE=random needs the number of settings to draw: DRAWS=N.")
+        # A range to sample from cannot be longer than sys.maxsize.
         if self.combinations > sys.maxsize or len(self.indices()) > MOST_SETTINGS:
             raise PlanError(
-                f"the grid has {self.combinations:,} settings, more than {MOST_SETTINGS:,}: draw "
-                "some of them by DRAWS=N with MODE=random or halving."
+                f"the grid has {self.combinations:,} settings, more than {MOST_SETTINGS:,}: sample "
+                "some of them with DRAWS=N and MODE=random or halving."
             )
 
     @property
     def combinations(self) -> int:
-        """How many combinations the grid has."""
+        """Number of combinations in the grid."""
         return math.prod(len(values) for values in self.grid.values())
 
     def indices(self) -> Sequence[int]:
-        """Return the places in the grid of what is trained: all, or DRAWS of them by the seed."""
+        """Return the indices of the combinations to train: all, or DRAWS of them by the seed."""
         places = range(self.combinations)
         if self.mode == "grid" or not 0 < self.draws < len(places):
             return places
         return sorted(random.Random(self.seed).sample(places, self.draws))
 
     def settings(self) -> list[Settings]:
-        """Return the combinations that are trained, the last setting changing fastest."""
+        """Return the combinations to train; the last setting changes fastest."""
         return [self._combination(index) for index in self.indices()]
 
     def _combination(self, index: int) -> Settings:
@@ -178,7 +178,7 @@ class Sweep:
     def training(self, index: int, settings: Settings, rung: Rung) -> Training:
         """Return the run of these settings in that rung."""
         preset = ["--preset", self.preset] if self.preset else []
-        # What the grid says comes last: of several `--set` of one setting the last one counts.
+        # The grid comes last: the last `--set` of a setting takes effect.
         options = (
             *("--arch", self.arch, *preset, "--seed", str(self.seed)),
             *rung.budget.options(),
@@ -199,8 +199,8 @@ class Sweep:
 def parse_grid(text: str) -> dict[str, list[str]]:
     """Return the values of each setting of `NAME=VALUE,VALUE NAME=VALUE ...`.
 
-    A text without `=` names a file with one setting on each line; `#` begins a comment there.
-    Commas within brackets, as of a list, part no values. Raises PlanError.
+    A text without `=` names a file with one setting per line, in which `#` begins a comment.
+    Commas within brackets, as in a list, do not separate values. Raises PlanError.
     """
     if text.strip() and "=" not in text:
         try:
@@ -227,7 +227,7 @@ def parse_grid(text: str) -> dict[str, list[str]]:
 
 
 def short_names(names: Sequence[str] | Mapping[str, object]) -> dict[str, str]:
-    """Return the last part of each setting's name, or all of it where two would be alike."""
+    """Return the last part of each setting's name, or the whole name if that is ambiguous."""
     last = [name.rpartition(".")[2] for name in names]
     return {
         name: name if last.count(part) > 1 else part
@@ -236,7 +236,7 @@ def short_names(names: Sequence[str] | Mapping[str, object]) -> dict[str, str]:
 
 
 def parse(arguments: Sequence[str]) -> Sweep:
-    """Return what the words of a command line ask for. Raises PlanError."""
+    """Parse the words of a command line. Raises PlanError for an invalid plan."""
     words = list(arguments)
     end = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(description="Tune settings: see recipes/tune.sh.")

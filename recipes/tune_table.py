@@ -1,7 +1,7 @@
-"""What came out of a sweep: its order, the table and the picture of recipes/tune.sh.
+"""The results of a sweep: ranking, table and figure of recipes/tune.sh.
 
-A record is what recipes/tune.py keeps of a run. Losses are those of validation, in nats per target
-token; nothing here looks at a test split, and BLEU decides nothing.
+A record describes a run of recipes/tune.py. Losses are validation losses in nats per target token;
+test splits are not used, and BLEU does not affect the ranking.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from recipes.tune_plan import Settings, Sweep, short_names
 
 Record = dict[str, Any]
 _STRONG, _PALE = 0, 5
-"""Indices of looks: a colour, and grey."""
+"""Indices of line styles: a colour, and grey."""
 _BEST, _OTHERS = "best settings", "other settings"
 _LOSS = "validation loss (nats per target token)"
 _COLUMNS = {
@@ -29,14 +29,14 @@ _COLUMNS = {
     "valid_nll": "valid. nats", "valid_bits": "bits", "valid_bleu": "greedy BLEU",
     "tokens_per_second": "tokens/s", "parameters": "parameters", "outcome": "",
 }  # fmt: skip
-"""The table's columns after the settings."""
+"""Columns of the table after the settings."""
 _DIGITS = {"valid_nll": ".4f", "valid_bits": ".4f", "tokens_per_second": ",.0f"}
 
 
 def ranked(records: Sequence[Record]) -> list[int]:
-    """Return the places of the runs that finished, the least loss first.
+    """Return the indices of the runs that finished, lowest loss first.
 
-    Runs with one loss keep their order: that of the rung before, or of the grid.
+    Ties keep their order: that of the previous rung, or of the grid.
     """
     finished = [index for index, record in enumerate(records) if record["outcome"] == "finished"]
     return sorted(finished, key=lambda index: float(records[index]["valid_nll"]))
@@ -45,7 +45,7 @@ def ranked(records: Sequence[Record]) -> list[int]:
 def last_runs(records: Sequence[Record]) -> list[Record]:
     """Return the last run of each setting, best first: by rung, then by loss, failed ones last.
 
-    A setting that failed on a rung stands there with that failure, after those that finished it.
+    A setting that failed on a rung is listed after those that finished that rung.
     """
     last = {json.dumps(record["settings"]): record for record in records}
     rows = list(last.values())
@@ -74,7 +74,7 @@ def table_rows(records: Sequence[Record]) -> list[Record]:
 
 
 def described(settings: Mapping[str, str]) -> str:
-    """Return settings as a text for people."""
+    """Return settings as readable text."""
     return ", ".join(f"{name}={value}" for name, value in settings.items())
 
 
@@ -84,7 +84,7 @@ def bits(nats: float) -> float:
 
 
 def report(sweep: Sweep, records: Sequence[Record]) -> int:
-    """Print and write the table, draw the picture, name the best; return the exit code."""
+    """Print and write the table, draw the figure, name the best run; return the exit code."""
     rows = table_rows(records)
     settings = list(short_names(sweep.grid).values())
     names = [*settings, *_COLUMNS]
@@ -100,17 +100,17 @@ def report(sweep: Sweep, records: Sequence[Record]) -> int:
             console.warn(f"{described(record['settings'])} failed: {record['reason']}")
     best = best_run(records)
     if best is None:
-        console.error("No run came to its end.", f"Their logs are in {sweep.out / 'runs'}.")
+        console.error("No run finished.", f"Their logs are in {sweep.out / 'runs'}.")
         return 1
     picture = sweep.out / "table.png"
     draw(records, sweep.grid, picture)
-    console.say(f"Table: {sweep.out / 'table.md'}, {sweep.out / 'table.json'}; picture: {picture}")
+    console.say(f"Table: {sweep.out / 'table.md'}, {sweep.out / 'table.json'}; figure: {picture}")
     index = sweep.settings().index(best["settings"])
     full = sweep.training(index, best["settings"], sweep.schedule()[-1])
     if best["rung"] == full.rung.number:
         console.say(f"The best model is in {sweep.out / 'runs' / full.name}")
     else:
-        console.warn(f"nothing finished the last rung: the best had only {best['budget']}.")
+        console.warn(f"no run finished the last rung: the best had only {best['budget']}.")
     console.say(f"The best settings with the full budget ({full.rung.budget}):")
     console.output.print(shlex.join(sweep.command(full, "MODEL")), markup=False)
     return 0
@@ -123,7 +123,7 @@ def _cell(name: str, value: Any) -> Any:
 
 
 def draw(records: Sequence[Record], grid: Mapping[str, Sequence[str]], path: Path) -> None:
-    """Draw the losses of all runs over time and, of the first rung, over each setting's values."""
+    """Plot the losses of all runs over time and, for the first rung, over each setting's values."""
     best = best_run(records)
     assert best is not None
     finished = [record for record in records if record["outcome"] == "finished"]
@@ -138,10 +138,10 @@ def draw(records: Sequence[Record], grid: Mapping[str, Sequence[str]], path: Pat
         curves.append(
             Line(name, curve["minutes"], curve["nll"], style, faint=not is_best, mark=True)
         )
-    # The budgets of rungs grow by a factor: on a linear scale the first would be one line.
+    # Budgets grow geometrically: on a linear scale, the runs of the first rung would overlap.
     rungs = len({record["rung"] for record in finished})
     panels = [Panel(title, "minutes of the run", _LOSS, curves, logarithmic_x=rungs > 1)]
-    # All settings have one budget there; later rungs have the best alone.
+    # The first rung has all settings with the same budget; later rungs have only the best.
     first = [record for record in finished if record["rung"] == 1]
     panels += [
         Panel(
@@ -157,7 +157,7 @@ def draw(records: Sequence[Record], grid: Mapping[str, Sequence[str]], path: Pat
 def marginal_lines(
     records: Sequence[Record], name: str, values: Sequence[str], best: Settings
 ) -> list[Line]:
-    """Return the losses over the values of a setting; lines join runs that differ in it alone."""
+    """Return the losses over the values of a setting; a line joins runs that differ only in it."""
     groups: dict[str, tuple[list[float], list[float]]] = {}
     own = _without(best, name)
     for index, value in enumerate(values):

@@ -1,25 +1,25 @@
 #!/usr/bin/env bash
-# Trains every architecture for the same processor time, or updates, and compares them in one table.
+# Trains every architecture for the same processor time, or number of updates, and compares them in one table.
 #
-#   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core for each system
-#   ON=iwslt14-de-en bash recipes/zoo.sh   IWSLT'14 De-En, with small models, two hours for each
+#   bash recipes/zoo.sh                    Multi30k De-En, 30 minutes of one core per system
+#   ON=iwslt14-de-en bash recipes/zoo.sh   IWSLT'14 De-En, with small models, two hours each
 #   ON=multi30k-en-de bash recipes/zoo.sh  Multi30k between other languages (cs, de, en, fr)
-#   TRAIN_PAIRS=2500 MERGES=2000 bash recipes/zoo.sh     Multi30k with few training pairs, at equal distances
-#   ON=toy bash recipes/zoo.sh             the embedded toy corpus, each with its toy preset
+#   TRAIN_PAIRS=2500 MERGES=2000 bash recipes/zoo.sh     Multi30k with few, evenly spaced training pairs
+#   ON=toy bash recipes/zoo.sh             the embedded toy corpus, with the toy presets
 #   SYSTEMS="bilstm transformer" bash recipes/zoo.sh     some of them
-#   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz], for IWSLT'14
+#   NMTGRID_DATA=DIR ...                   reads DIR/multi30k/{train,valid,test}.{de,en}[.xz], or
 #                                          DIR/iwslt14.de-en (see iwslt14-de-en.sh)
 #   bash recipes/zoo.sh --dry-run          only prints the commands
 #
-# The publications have no such comparison. The paired bootstrap says whether each system differs by more
-# than chance from Pervasive Attention or, without that, from the first one; a picture shows the losses over
-# time, a second table BLEU by length, with intervals (95 %). Device hours: half an hour of one core for each system.
-# MINUTES=30 of processor time (toy 3, IWSLT'14 120) or UPDATES=N (a record of its own, zoo-updates), SEED=1,
-# RUNS=runs (output folder), SETS="--set ..." beside the presets, LABEL=word for the folder and the records of such a
-# run. A system that has been trained already is not trained again; RESUME=1 resumes an interrupted one.
-# OMP_NUM_THREADS=1 keeps each on one core, so as many may run side by side as there are cores: JOBS=2.
+# The publications have no such comparison. A paired bootstrap tests whether each system differs significantly
+# from Pervasive Attention (or, without it, from the first system); a figure shows the losses over
+# time, a second table BLEU by length, with 95 % intervals. Device hours: half an hour of one core per system.
+# MINUTES=30 of processor time (toy: 3, IWSLT'14: 120) or UPDATES=N (saved as a separate record, zoo-updates), SEED=1,
+# RUNS=runs (output folder), SETS="--set ..." after the presets, LABEL=word names the folder and the records of such a
+# run. Existing models are not retrained; RESUME=1 resumes an interrupted one.
+# OMP_NUM_THREADS=1 trains each system on one core; JOBS=2 trains two in parallel.
 # SMALL=1: the toy corpus, 40 updates, tiny models.
-# CONFIG=FILE: settings of `nmtgrid train --config` after the preset's. PAIRS=10000 pairs of a toy corpus.
+# CONFIG=FILE: a file for `nmtgrid train --config`, applied after the preset. PAIRS=10000 pairs of a toy corpus.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 no_arguments "$@"
@@ -85,7 +85,7 @@ for system in $EVERY; do
     beside "$HERE/$name-seed$SEED.log" one "$name" "$arch" "$preset"
 done
 all_done
-# Each system beside the first one, by the paired bootstrap.
+# Compare each system with the first one by a paired bootstrap.
 compare=()
 if [ ${#models[@]} -gt 1 ]; then
     compare=(--compare "$HERE/zoo-seed$SEED.compare.json")

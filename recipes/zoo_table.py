@@ -1,10 +1,10 @@
-"""The table of recipes/zoo.sh: one row for each trained system, as Markdown and JSON.
+"""The table of recipes/zoo.sh, with a row for each trained system, as Markdown and JSON.
 
 python -m recipes.zoo_table MODEL... [--compare FILE] --out PREFIX   writes PREFIX.md, PREFIX.json
 
-A MODEL is a directory that holds what the recipe left: `config.json`, `metrics.jsonl`, `done.json`
-(train's report), `test-beam1.json`, `test-beam5.json` and `test-forced.json` (decode's). FILE is
-what `analyze compare` found: whether each system differs from the first one by more than chance.
+A MODEL is a model directory of the recipe with `config.json`, `metrics.jsonl`, `done.json` (report
+of `train`), `test-beam1.json`, `test-beam5.json` and `test-forced.json` (reports of `decode`). FILE
+is the output of `analyze compare`: tests of each system against the first one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from recipes.results import read_json, write_table
 
 
 def row(model: Path) -> dict[str, Any]:
-    """Return the facts of one model directory."""
+    """Return the row of one model directory."""
     trained, greedy = read_json(model / "done.json"), read_json(model / "test-beam1.json")
     beam5, forced = read_json(model / "test-beam5.json"), read_json(model / "test-forced.json")
     config = read_json(model / "config.json")

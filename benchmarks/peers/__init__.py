@@ -1,1 +1,1 @@
-"""Other toolkits beside nmtgrid: `python -m benchmarks.peers`, and each system in its process."""
+"""Comparison with other toolkits, each in a separate process: `python -m benchmarks.peers`."""

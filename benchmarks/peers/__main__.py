@@ -1,4 +1,4 @@
-"""The command: see comparison.py."""
+"""The command line of comparison.py."""
 
 from benchmarks.peers.comparison import main
 

@@ -1,8 +1,8 @@
-"""The authors' own Pervasive Attention, taken from a folder as it is.
+"""The authors' code of Pervasive Attention, loaded unmodified from a folder.
 
 The folder is a checkout of elbayadm/attn2d. Nothing of it is changed, copied or installed: its
-package of models is found by its path, without the tasks and criteria that its `__init__` would
-load, and the aliases that NumPy has dropped since are given back in this process.
+package of models is imported by path, without the tasks and criteria that its `__init__` would
+load, and aliases that NumPy has removed since are restored in this process.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from nmtgrid.text.vocabulary import BEGIN
 
 _MODEL = "examples.pervasive.models.pervasive_attention"
 _SPECIAL = 4
-"""Symbols that a dictionary of fairseq begins with."""
+"""Number of special symbols at the start of a fairseq dictionary."""
 _PAD = 1
 
 
 def load(folder: Path) -> Any:
-    """Return the module of the authors' model. Raises ImportError where it cannot be loaded."""
+    """Return the module of the authors' model. Raises ImportError if it cannot be loaded."""
     for name in ("float", "int", "bool", "object"):
         if name not in vars(numpy):
             setattr(numpy, name, {"float": float, "int": int, "bool": bool, "object": object}[name])
@@ -46,7 +46,7 @@ def load(folder: Path) -> Any:
 
 
 def arguments(module: Any, config: PervasiveConfig) -> argparse.Namespace:
-    """Return the options for a model as `config` says; the others are as the authors train."""
+    """Return the options for a model like `config`, with the authors' values for the others."""
     parser = argparse.ArgumentParser()
     module.PervasiveModel.add_args(parser)
     networks = importlib.import_module("examples.pervasive.modules").CONVNET_REGISTRY
@@ -70,7 +70,7 @@ def arguments(module: Any, config: PervasiveConfig) -> argparse.Namespace:
 
 
 def build(folder: Path, config: PervasiveConfig, types_of: tuple[int, int]) -> nn.Module:
-    """Return the authors' model for `config` and so many (source, target) types."""
+    """Return the authors' model for `config` and these numbers of (source, target) types."""
     module = load(folder)
     dictionary = importlib.import_module("fairseq.data").Dictionary
     dictionaries = []
@@ -86,7 +86,7 @@ def build(folder: Path, config: PervasiveConfig, types_of: tuple[int, int]) -> n
 
 
 def loss(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
-    """Return the authors' own label-smoothed loss, summed over the tokens of `batch`."""
+    """Return the authors' label-smoothed loss, summed over the tokens of `batch`."""
     criterion: Any = importlib.import_module("fairseq.criterions.label_smoothed_cross_entropy")
     logits = model(_known(batch.source), batch.source_lengths, _known(batch.target_input))[0]
     values = torch.log_softmax(logits.float(), -1)
@@ -97,7 +97,7 @@ def loss(model: nn.Module, batch: Batch, smoothing: float) -> Tensor:
 
 
 class Steps:
-    """Decodes row by row with the authors' caches; every row is fed the same token."""
+    """Decodes step by step with the authors' caches; every row gets the same token."""
 
     def __init__(self, model: Any, source: Tensor) -> None:
         self.model, self.state = model.eval(), {}  # type: ignore[var-annotated]
@@ -112,5 +112,5 @@ class Steps:
 
 
 def _known(tokens: Tensor) -> Tensor:
-    """Return tokens of ours with fairseq's padding; the others only have to be in its range."""
+    """Convert our tokens to fairseq's padding index; other tokens only need to be in range."""
     return torch.where(tokens == 0, _PAD, tokens.clamp(min=2))

@@ -1,10 +1,10 @@
-"""nmtgrid beside Eole, Joey NMT and CTranslate2: training, greedy search, beam 5, on one core.
+"""nmtgrid against Eole, Joey NMT and CTranslate2: training, greedy search, beam 5, on one core.
 
     python -m benchmarks.peers --data DATA --peers-python PATH [--rounds 3] [--out FILE]
 
-DATA is a dataset directory with splits `train` and `test`; PATH the interpreter of an environment
-that holds the peers (those that are missing are left out). Every system has a process of its own,
-which is made ready once and then works in its turn, round by round: A, B, C, A, B, C. All decode
+DATA is a dataset directory with splits `train` and `test`; PATH is the Python interpreter of an
+environment with the peers (missing ones are skipped). Every system has a separate process, which is
+set up once and then runs round by round, interleaved with the others: A, B, C, A, B, C. All decode
 with the same weights.
 """
 
@@ -43,19 +43,19 @@ FLOORS = {
     ("train", "eole"): 1.0, ("train", "joeynmt"): 2.2,
     ("greedy", "eole"): 1.0, ("beam 5", "eole"): 1.4,
 }  # fmt: skip
-"""What our fp32 must reach, as a ratio to a peer."""
+"""Speedups over a peer that nmtgrid must reach in fp32."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Contestant:
-    """A row of the table: a worker, and what it is told."""
+    """A row of the table: a worker and its options."""
 
     name: str
     worker: str
     quantization: str = "float32"
     bf16: bool = False
     sentences: int = 1_000_000
-    """How many of the test sentences it translates."""
+    """Number of test sentences to translate."""
 
     @property
     def trains(self) -> bool:
@@ -75,7 +75,7 @@ CONTESTANTS = (
 
 
 class Worker:
-    """A running `benchmarks.peers.worker`."""
+    """A running process of `benchmarks.peers.worker`."""
 
     def __init__(self, python: str, module: str, task: dict[str, Any], log: Path) -> None:
         one_thread = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
@@ -89,7 +89,7 @@ class Worker:
         self.greeting = self.ask(task)
 
     def ask(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Send a command and wait for its answer."""
+        """Send a command and return the answer."""
         assert self._process.stdin is not None and self._process.stdout is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
@@ -101,14 +101,14 @@ class Worker:
         return answer
 
     def close(self) -> None:
-        """Let the process end."""
+        """Close the pipe and wait for the process to end."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         self._process.wait()
 
 
 def start(task: dict[str, Any], python: str, folder: Path) -> dict[str, Worker]:
-    """Return the contestants' workers; say which are missing."""
+    """Start the contestants' workers; print which are missing."""
     workers: dict[str, Worker] = {}
     for contestant in CONTESTANTS:
         if contestant.bf16 and "bf16" not in precisions("cpu"):
@@ -133,7 +133,7 @@ def start(task: dict[str, Any], python: str, folder: Path) -> dict[str, Worker]:
 
 
 def commands(seconds: float) -> dict[str, dict[str, Any]]:
-    """Return what is measured."""
+    """Return the command of each workload."""
     return {
         "train": {"do": "train", "seconds": seconds},
         "greedy": {"do": "translate", "beam": 1},
@@ -144,7 +144,7 @@ def commands(seconds: float) -> dict[str, dict[str, Any]]:
 def measure(
     workers: dict[str, Worker], rounds: int, seconds: float, only: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """Return each contestant's tokens per processor second, by workload and round."""
+    """Return the tokens per processor second of each contestant, by workload and round."""
     results: dict[str, Any] = {}
     for workload, command in commands(seconds).items():
         if only and workload not in only:
@@ -172,7 +172,7 @@ def measure(
 
 
 def summarise(workload: str, rows: dict[str, Any]) -> dict[str, Any]:
-    """Add medians, our ratio to each, floors, and how many translations are the same as ours."""
+    """Add medians, our speedups, floors, and the number of translations identical to ours."""
     ours = rows["nmtgrid"]
     for name, row in rows.items():
         row["median"] = statistics.median(row["tokens_per_second"])
@@ -194,7 +194,7 @@ def summarise(workload: str, rows: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_section(results: dict[str, Any]) -> Section:
-    """Return a table for each workload: tokens per second of processor, and our ratio to it."""
+    """Return a table for each workload: tokens per processor second, and our speedup."""
     tables = {
         f"{workload}, tokens per second of processor": [
             {"system": name, "tokens/s": row["median"], "nmtgrid is so many times as fast":
@@ -208,7 +208,7 @@ def as_section(results: dict[str, Any]) -> Section:
 
 
 def prepare(data: Path, folder: Path, model: Path | None, minutes: float) -> dict[str, Any]:
-    """Write what all systems get, and return the task; `model` or a new one gives the weights."""
+    """Write the inputs of all systems; return the task. Weights are from `model` or a new model."""
     dataset = Dataset.open(data)
     task = write_task(dataset, folder)
     if model is not None:
@@ -226,7 +226,7 @@ def prepare(data: Path, folder: Path, model: Path | None, minutes: float) -> dic
 
 
 def check_same(task: dict[str, Any], loaded: LoadedModel, dataset: Dataset) -> None:
-    """Refuse weights of another model or of other vocabularies than the benchmark's."""
+    """Raise SystemExit unless the model and vocabularies are those of the benchmark."""
     config, free = loaded.model.config, "dropout"
     wrong = [
         f"{name}={getattr(config, name, None)}"
@@ -249,7 +249,7 @@ def contest(
     minutes: float, rounds: int, seconds: float, only: Sequence[str] = (),
     sentences: int = SETTINGS["sentences"],
 ) -> dict[str, Any]:  # fmt: skip
-    """Prepare, measure all in turn, and return the figures with what they depend on."""
+    """Prepare, measure all interleaved, and return the figures with their conditions."""
     task = prepare(data.resolve(), folder, model and model.resolve(), minutes)
     task["sentences"] = sentences
     workers = start(task, python, folder)
@@ -265,9 +265,9 @@ def contest(
 
 
 def measure_part(conditions: Conditions, data: Path | None, python: str, folder: Path) -> Section:
-    """Measure beside the toolkits that `python` holds, as a part of `python -m benchmarks`."""
+    """Compare with the toolkits installed for `python`, as a part of `python -m benchmarks`."""
     if data is None:
-        return section(facts("cpu"), {}, ["No dataset was named (--data)."])
+        return section(facts("cpu"), {}, ["No dataset was given (--data)."])
     minutes, rounds, seconds = (0.2, 1, 2.0) if conditions.quick else (30.0, 3, 12.0)
     return as_section(
         contest(data, python, folder, minutes=minutes, rounds=rounds, seconds=seconds)
@@ -280,17 +280,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--peers-python", default=sys.executable)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=12, help="of a round of training")
+    parser.add_argument("--seconds", type=float, default=12, help="of training per round")
     parser.add_argument(
         "--only", action="append", choices=tuple(commands(0)), help="a part; may be repeated"
     )
     parser.add_argument(
-        "--sentences", type=int, default=SETTINGS["sentences"], help="of a batch of decoding"
+        "--sentences", type=int, default=SETTINGS["sentences"], help="per batch of decoding"
     )
     parser.add_argument("--core", type=int, help="pin all work to this core")
-    parser.add_argument("--model", type=Path, help="the common weights; else they are trained")
-    parser.add_argument("--minutes", type=float, default=30, help="of processor for that training")
-    parser.add_argument("--folder", type=Path, default=Path("runs/peers"), help="for files")
+    parser.add_argument("--model", type=Path, help="the common weights (default: train them)")
+    parser.add_argument("--minutes", type=float, default=30, help="of processor time for that")
+    parser.add_argument("--folder", type=Path, default=Path("runs/peers"), help="working folder")
     parser.add_argument("--out", type=Path, help="where to store the figures as JSON")
     options = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,4 +1,4 @@
-"""CTranslate2 in the benchmark of peers: it decodes what `nmtgrid export` wrote."""
+"""CTranslate2 in the comparison with peers: decodes a model exported by `nmtgrid export`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from nmtgrid.search.api import SearchPlan
 
 
 class System:
-    """Translates by `Translator.translate_batch`; it cannot train."""
+    """Translates with `Translator.translate_batch`; it cannot train."""
 
     def __init__(self, task: Task) -> None:
         self.version = ctranslate2.__version__
@@ -27,14 +27,14 @@ class System:
         self.sources = [line.split() for line in lines]
 
     def train(self, seconds: float) -> tuple[int, int]:
-        """Refuse."""
+        """Raise NotImplementedError: CTranslate2 only decodes."""
         raise NotImplementedError("CTranslate2 only decodes")
 
     def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
         """Return the translations of the test sentences.
 
-        Its limit of length is one for a batch: that of the longest sentence, as our search has it.
-        Without one, a few translations that repeat themselves would take much of the time.
+        The length limit is per batch: the limit of our search for the longest sentence. Without
+        one, a few repetitive translations would take much of the time.
         """
         sources = self.sources[:count]
         translations: list[list[str]] = [[] for _ in sources]

@@ -1,4 +1,4 @@
-"""What all systems of the benchmark of peers get: the same text, vocabularies and settings."""
+"""The common inputs of all systems in the comparison: text, vocabularies and settings."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SETTINGS: dict[str, Any] = {
     "label_smoothing": 0.1, "learning_rate": 0.0005, "clip_norm": 5.0, "batch_tokens": 2048,
     "sentences": 64,
 }  # fmt: skip
-"""The model (pre-norm, output tied to the target embeddings), the training, the batches."""
+"""Settings of the model (pre-norm, output tied to target embeddings), training and batches."""
 
 
 def write_task(dataset: Dataset, folder: Path) -> dict[str, Any]:
-    """Write the segmented text and the vocabularies of `dataset` below `folder`, as files.
+    """Write the segmented text and the vocabularies of `dataset` to files in `folder`.
 
-    Returns the task: what every worker is told.
+    Returns the task, which is sent to every worker.
     """
     texts = folder / "text"
     texts.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,7 @@ def write_task(dataset: Dataset, folder: Path) -> dict[str, Any]:
             lines = [" ".join(vocabulary.decode(read(i))) for i in range(len(split))]
             _write(texts / f"{name}.{side}", lines)
             if side == "source":
-                # For a system that does not end its sources itself.
+                # For a system that does not append the end symbol itself.
                 task[name]["source_with_end"] = str(texts / f"{name}.source_with_end")
                 _write(texts / f"{name}.source_with_end", [f"{line} </s>" for line in lines])
     task["weights"] = str(folder / "weights.safetensors")
@@ -59,7 +59,7 @@ def _write(path: Path, lines: list[str]) -> None:
 
 
 def plain_weights(model: Transformer) -> dict[str, Tensor]:
-    """Return the weights of a pre-norm model under plain names, no two maps in one tensor."""
+    """Return the weights of a pre-norm model under generic names, one tensor for each map."""
     tensors = {
         "source_embedding": model.source_embedding.weight,
         "target_embedding": model.target_embedding.weight,
@@ -99,7 +99,7 @@ def plain_weights(model: Transformer) -> dict[str, Tensor]:
 
 
 def train_common(task: dict[str, Any], minutes: float) -> None:
-    """Train the weights that all systems decode with, by `nmtgrid train`."""
+    """Train the weights that all systems decode with, using `nmtgrid train`."""
     settings = {
         "training.clock": "processor", "training.schedule": "cosine-time",
         "training.max_updates": 0, "training.warmup_fraction": 0.08,

@@ -1,4 +1,4 @@
-"""Eole in the benchmark of peers: its own trainer, iterator and inference engine."""
+"""Eole in the comparison with peers: its trainer, iterator and inference engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PARTS = {
 
 
 def its_name(name: str) -> str:
-    """Return what Eole calls a common weight."""
+    """Return Eole's name of a common weight."""
     if name.endswith("_embedding"):
         return f"{'src' if name.startswith('source') else 'tgt'}_emb.embeddings.weight"
     side, layer, rest = name.split(".", 2)
@@ -48,7 +48,7 @@ def its_name(name: str) -> str:
 
 
 class System:
-    """Trains by `Trainer.train`, translates by `InferenceEnginePY.infer_list`."""
+    """Trains with `Trainer.train`, translates with `InferenceEnginePY.infer_list`."""
 
     def __init__(self, task: Task) -> None:
         torch.set_num_threads(1)
@@ -85,7 +85,7 @@ class System:
         self.sources = [f"{line} {END}" for line in lines]
 
     def train(self, seconds: float) -> tuple[int, int]:
-        """Run the trainer's own loop on batches that end when the time is over."""
+        """Run the trainer's loop on batches that stop when the time is over."""
         count = 0
 
         def timed() -> Iterator[Any]:

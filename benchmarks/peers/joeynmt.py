@@ -1,4 +1,4 @@
-"""Joey NMT in the benchmark of peers: its own training loop, loaders and `predict`."""
+"""Joey NMT in the comparison with peers: its training loop, loaders and `predict`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SYMBOLS = ("<unk>", "<pad>", "<s>", "</s>")
 
 
 def its_name(name: str) -> str:
-    """Return what Joey NMT calls a common weight."""
+    """Return Joey NMT's name of a common weight."""
     side, layer, rest = name.split(".", 2)
     if layer == "norm":
         return f"{side}.layer_norm.{rest}"
@@ -43,7 +43,7 @@ def its_name(name: str) -> str:
 
 
 class Timed:
-    """A loader whose epoch ends when the time is over and goes on from there in the next."""
+    """A loader whose epoch ends when the time is over; the next one continues from there."""
 
     def __init__(self, loader: Any) -> None:
         self.loader, self.batch_sampler = loader, loader.batch_sampler
@@ -61,14 +61,14 @@ class Timed:
 
 
 class Manager(TrainManager):  # type: ignore[misc]
-    """Joey NMT's manager, which writes no checkpoint at the end of each round."""
+    """Joey NMT's manager without checkpoints at the end of each round."""
 
     def _save_checkpoint(self, new_best: bool, score: float) -> None:
         pass
 
 
 class System:
-    """Trains by `TrainManager.train_and_validate`, translates by `predict`."""
+    """Trains with `TrainManager.train_and_validate`, translates with `predict`."""
 
     def __init__(self, task: Task) -> None:
         torch.set_num_threads(1)
@@ -96,7 +96,7 @@ class System:
         self.data.make_iter = make_once
 
     def train(self, seconds: float) -> tuple[int, int]:
-        """Run the manager's own loop for one epoch, which ends when the time is over."""
+        """Run the manager's loop for one epoch, which ends when the time is over."""
         self.seconds = seconds
         stats = self.manager.stats
         tokens, updates = stats.total_tokens, stats.steps
@@ -115,7 +115,7 @@ class System:
 
 
 def _weights(task: Task, model: Any) -> dict[str, Any]:
-    """Return the common weights under its names; it has its own order of special symbols."""
+    """Return the common weights under Joey NMT's names and in its order of special symbols."""
     weights = {}
     for name, tensor in load_file(task["weights"]).items():
         if not name.endswith("_embedding"):

@@ -1,4 +1,4 @@
-"""nmtgrid in the benchmark of peers: the trainer's own updates, the one decoding loop."""
+"""nmtgrid in the comparison with peers: the trainer's updates and the decoding loop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from nmtgrid.training.update import Updater
 
 
 def model_settings(task: Task) -> dict[str, object]:
-    """Return the settings of the common model, as the zoo names them."""
+    """Return the settings of the common model under the names of the zoo."""
     return {
         "encoder_depth": task["depth"], "decoder_depth": task["depth"], "size": task["size"],
         "feed_forward_size": task["forward_size"], "heads": task["heads"], "norm": "pre",
@@ -36,7 +36,7 @@ def model_settings(task: Task) -> dict[str, object]:
 
 
 class System:
-    """Trains by `Updater.apply`, translates by `search.engine`."""
+    """Trains with `Updater.apply`, translates with `search.engine`."""
 
     def __init__(self, task: Task) -> None:
         torch.set_num_threads(1)
@@ -74,7 +74,7 @@ class System:
         self.sources = [line.split() for line in lines]
 
     def train(self, seconds: float) -> tuple[int, int]:
-        """Do updates until the time is over."""
+        """Run updates until the time is over."""
         tokens = updates = 0
         end = time.process_time() + seconds
         while time.process_time() < end:

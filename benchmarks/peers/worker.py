@@ -1,9 +1,9 @@
-"""One system in its own interpreter, told over a pipe, round by round, what to do.
+"""Runs one system in a separate interpreter, which receives commands over a pipe.
 
     python -m benchmarks.peers.worker NAME
 
-Reads one JSON object a line, first the task, then commands; answers each with one line. Needs
-nothing but the system itself, so that a peer may live in another environment.
+Reads one JSON object per line, first the task, then commands; answers each with one line. Needs
+only the system itself, so that peers may be installed in other environments.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ END = "</s>"
 
 
 class System(Protocol):
-    """What a benchmarked system does; each `benchmarks.peers.NAME` has a class of this name."""
+    """Interface of a benchmarked system; each `benchmarks.peers.NAME` has a class of this name."""
 
     version: str
 
     def __init__(self, task: Task) -> None:
-        """Build the training and load the common weights; `task` is what data.py wrote."""
+        """Set up training and load the common weights; `task` is from data.py."""
 
     def train(self, seconds: float) -> tuple[int, int]:
-        """Train for so much processor time; return target tokens (end symbols too) and updates."""
+        """Train for `seconds` of processor time; return target tokens (with ends) and updates."""
         ...
 
     def translate(self, beam: int, quantization: str, count: int) -> list[list[str]]:
@@ -38,7 +38,7 @@ class System(Protocol):
 
 
 def by_length(sources: Sequence[Sequence[Any]], size: int) -> Iterator[list[int]]:
-    """Yield the indices of `sources`, the shortest ones first, so many at a time."""
+    """Yield the indices of `sources`, shortest first, `size` at a time."""
     order = sorted(range(len(sources)), key=lambda index: len(sources[index]))
     for first in range(0, len(order), size):
         yield order[first : first + size]
@@ -50,7 +50,7 @@ def strip(tokens: list[str]) -> list[str]:
 
 
 def execute(system: System, command: dict[str, Any]) -> dict[str, Any]:
-    """Carry out `command` and return the figures; only the work itself is timed."""
+    """Execute `command` and return its figures; only the work itself is timed."""
     cpu, wall = time.process_time(), time.perf_counter()
     if command["do"] == "train":
         tokens, updates = system.train(command["seconds"])
@@ -67,7 +67,7 @@ def execute(system: System, command: dict[str, Any]) -> dict[str, Any]:
 
 def main() -> None:
     """Serve one system until the pipe closes."""
-    # What libraries print must not get between the answers.
+    # Output of libraries must not mix with the answers.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
 

@@ -152,7 +152,7 @@ def test_nothing_begins_when_the_minutes_are_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert first_gpu.run(_options(tmp_path, minutes=0.0)) == 1
-    assert capsys.readouterr().out.count("not begun") == len(first_gpu.STEPS)
+    assert capsys.readouterr().out.count("not started") == len(first_gpu.STEPS)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -97,7 +97,7 @@ def test_places_know_nothing_of_the_environment_around(
         tmp_path / "venv" / "bin"
     )
     assert environment_folder.call(sys.executable, "-c", "print(input())", given="x\n") == "x\n"
-    with pytest.raises(gate.Failed, match="left with 3"):
+    with pytest.raises(gate.Failed, match="exited with 3"):
         environment_folder.call(sys.executable, "-c", "raise SystemExit(3)")
     assert environment_folder.call(sys.executable, "-c", "raise SystemExit(2)", code=2) == ""
 

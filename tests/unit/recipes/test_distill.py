@@ -124,7 +124,7 @@ def test_a_dataset_of_another_teacher_is_not_taken(
     (teacher / "model.safetensors").write_bytes(b"other weights")
     shutil.rmtree(lines)
     distill_table.split(data, lines, SIZE, teacher, beam=5)
-    with pytest.raises(SystemExit, match="distilled is of another dataset, teacher"):
+    with pytest.raises(SystemExit, match="distilled was made with another dataset, teacher"):
         distill_table.make_dataset(data, lines, out, originals=False)
 
 
@@ -132,7 +132,7 @@ def test_what_is_missing_is_named(data: Path, teacher: Path, tmp_path: Path) -> 
     lines, new = tmp_path / "lines", tmp_path / "new"
     distill_table.split(data, lines, SIZE, teacher, 5)
     _translate(data, lines, bad=60)
-    with pytest.raises(SystemExit, match="no translation can be learnt from: 60 empty"):
+    with pytest.raises(SystemExit, match="no translation is usable for training: 60 empty"):
         distill_table.make_dataset(data, lines, new, originals=False)
     _translate(data, lines, bad=0)
     traces = lines / "0002.jsonl"

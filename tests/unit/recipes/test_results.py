@@ -207,7 +207,7 @@ def test_a_heading_stays_when_a_record_of_another_corpus_comes_before() -> None:
 def test_small_runs_and_published_figures_have_pages_of_their_own() -> None:
     real = _record(small=False, title="Long")
     text = results_page.small_page({"small-a": _record(), "a": real})
-    assert "proof that every experiment runs" in text and "Long" not in text
+    assert "shows that every experiment runs" in text and "Long" not in text
     assert "\n## Table 3.4: Skips\n" in text and "| a\\|b | 1.25 |" in text and "34.45" not in text
     text = results_page.published_page(PUBLISHED)
     assert text.index("## Table 3.4") < text.index("| dense | 34.45 |") < text.index("## Figure")
@@ -251,7 +251,7 @@ def test_the_answer_of_a_ladder_names_its_steps_in_order() -> None:
     rows = [{"step": "base", "bleu": {"mean": 30.04}}, {"step": "r-drop", "bleu": {"mean": 31.06}}]
     record = _record(experiment="ingredients-pervasive", small=False, rows=rows)
     text = short_answers.short_answers({"ingredients-pervasive-multi30k": record})
-    assert "each step on top of the one before: AdamW 30.0, R-Drop 31.1 |" in text
+    assert "each step added to the previous one: AdamW 30.0, R-Drop 31.1 |" in text
 
 
 def test_policies_stand_in_rows_and_settings_in_columns() -> None:
