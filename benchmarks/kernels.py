@@ -170,7 +170,7 @@ def tile(clock: Clock, sentences: int, shape: dict[str, int]) -> Row:
 def list_rows(conditions: Conditions) -> list[Row]:
     """Return all rows."""
     conditions.begin()
-    quick, large = conditions.quick, conditions.device == "cuda"
+    quick, large = conditions.quick, conditions.is_large
     clock = Clock(conditions.device, 2 if quick else 5)
     rows: list[Row] = []
     sentences = 2 if quick else 284 if large else 16

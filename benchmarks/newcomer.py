@@ -109,7 +109,7 @@ def follow(user: User, folder: Path) -> list[dict[str, Any]]:
     if user.setup:
         subprocess.run(user.setup, shell=True, cwd=folder, check=True, capture_output=True)
     rows: list[dict[str, Any]] = []
-    servers: list[tuple[subprocess.Popen[bytes], int]] = []
+    servers: list[tuple[subprocess.Popen[bytes], dict[str, Any]]] = []
     answer = ""
     try:
         for number, step in enumerate(user.steps, 1):
@@ -117,28 +117,36 @@ def follow(user: User, folder: Path) -> list[dict[str, Any]]:
             line = typed(step).replace("STREAM", _identity(answer))
             before, began = _children(), time.monotonic()
             process = _start(line, folder, path)
+            row = {"user": user.name, "page": step.page, "command": typed(step)}
             if step.port:
-                servers.append((process, len(rows)))
+                servers.append((process, row))
                 _wait(step.port)
+                code = 0
             else:
-                process.wait(LIMIT)
-            code = 0 if step.port else process.returncode
+                code = _finish(process)
             seconds = round(_children() - before, 1)
-            rows.append({
-                "user": user.name, "page": step.page, "command": typed(step), "seconds": seconds,
-                "exit code": code, "as expected": code == step.status,
-            })  # fmt: skip
+            row |= {"seconds": seconds, "exit code": code, "as expected": code == step.status}
+            rows.append(row)
             if "/streams" in line and "STREAM" not in step.command:
                 answer = path.read_text(encoding="utf-8")
             wall = time.monotonic() - began
             print(f"{user.name} {number}: exit {code}, {seconds} s, {wall:.0f} s of the clock")
     finally:
-        for process, index in servers:
+        for process, row in servers:
             before = _children()
             os.killpg(process.pid, signal.SIGTERM)
             process.wait(LIMIT)
-            rows[index]["seconds"] = round(_children() - before, 1)
+            row["seconds"] = round(_children() - before, 1)
     return rows
+
+
+def _finish(process: subprocess.Popen[bytes]) -> int:
+    """Return the exit code of a command; one that reaches the time limit is killed."""
+    try:
+        return process.wait(LIMIT)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
 
 
 def _start(line: str, folder: Path, screen: Path) -> subprocess.Popen[bytes]:

@@ -274,20 +274,20 @@ figure_5_6() {
 }
 
 figure_5_7() {
-    local lambda sigma model found=()
+    local lambda sigma pair pairs=() model results=()
     aligned
-    sweep() {
-        variant Tok-LL-geometric "$1" "$2"
+    for lambda in ${SWEEP_LAMBDAS:-0 0.05 0.1 0.2 0.5}; do pairs+=("$lambda,0"); done
+    for lambda in ${SWEEP_FOR:-0.05 0.2}; do
+        for sigma in ${SWEEP_SIGMAS:-0.5 1 5 20}; do pairs+=("$lambda,$sigma"); done
+    done
+    for pair in "${pairs[@]}"; do
+        variant Tok-LL-geometric "${pair%,*}" "${pair#*,}"
         model="$HERE/$ONE-seed$SEED"
         once "$model/auto.json" nmtgrid decode "$model" --data "$DATA" --split valid --beam "$BEAM" \
             --exit auto --json "$model/auto.json"
-        found+=("$1,$2=$model/auto.json")
-    }
-    for lambda in ${SWEEP_LAMBDAS:-0 0.05 0.1 0.2 0.5}; do sweep "$lambda" 0; done
-    for lambda in ${SWEEP_FOR:-0.05 0.2}; do
-        for sigma in ${SWEEP_SIGMAS:-0.5 1 5 20}; do sweep "$lambda" "$sigma"; done
+        results+=("$pair=$model/auto.json")
     done
-    run python "$PROJECT/recipes/adaptive_table.py" sweep "${found[@]}" --out "$HERE/figure-5.7"
+    run python "$PROJECT/recipes/adaptive_table.py" sweep "${results[@]}" --out "$HERE/figure-5.7"
     record figure-5.7 "Average exit along lambda and sigma" "$HERE/figure-5.7.json" "$HERE/figure-5.7.png"
 }
 

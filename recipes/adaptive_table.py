@@ -50,8 +50,8 @@ def exits(names: Sequence[str], folder: Path, seeds: Sequence[str], split: str) 
             | _over_seeds(scores)
         )
     numbers = sorted({key for row in rows for key in row if key.isdigit()}, key=int)
-    names = ["system", "seeds", "updates", "random", *numbers, "mean", "signature_bleu"]
-    return [{name: row.get(name) for name in names} for row in rows]
+    columns = ["system", "seeds", "updates", "random", *numbers, "mean", "signature_bleu"]
+    return [{column: row.get(column) for column in columns} for row in rows]
 
 
 def _over_seeds(scores: Sequence[dict[str, float]]) -> Row:

@@ -201,8 +201,8 @@ import re, sys, tomllib
 from importlib.metadata import PackageNotFoundError, version
 
 project = tomllib.load(open(sys.argv[1], "rb"))["project"]
-wanted = project["dependencies"] + project["optional-dependencies"].get(sys.argv[2], [])
-for name in (re.split(r"[<>=~!; \[]", text)[0] for text in wanted):
+requirements = project["dependencies"] + project["optional-dependencies"].get(sys.argv[2], [])
+for name in (re.split(r"[<>=~!; \[]", text)[0] for text in requirements):
     try:
         version(name)
     except PackageNotFoundError:

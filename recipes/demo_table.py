@@ -124,12 +124,17 @@ def spread(delays: Sequence[float]) -> Row:
     row: Row = {
         "words that decided": len(ordered),
         "median ms": statistics.median(ordered),
-        "95 % ms": ordered[min(len(ordered) - 1, int(0.95 * len(ordered)))],
+        "95 % ms": percentile_95(ordered),
     }
     for least, most in zip((0, *BINS), (*BINS, float("inf")), strict=True):
         name = f"below {most} ms" if most != float("inf") else f"from {least} ms"
         row[name] = sum(least <= delay < most for delay in ordered)
     return row
+
+
+def percentile_95(values: Sequence[float]) -> float:
+    """Return the 95th percentile (the nearest value above)."""
+    return sorted(values)[int(0.95 * len(values))]
 
 
 def through_http(port: int, process: int, sources: Sequence[str]) -> list[Row]:
@@ -207,7 +212,7 @@ def at_once(port: int, process: int, sources: Sequence[str], count: int) -> list
             "source words": words,
             "words a second": words / seconds,
             "median ms": statistics.median(delays),
-            "95 % ms": sorted(delays)[int(0.95 * len(delays))],
+            "95 % ms": percentile_95(delays),
             "MiB after it": mebibytes(process),
             "streams left": Visitor(port).ask("GET", "/health")["streams"],
         })  # fmt: skip

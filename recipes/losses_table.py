@@ -75,7 +75,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     losses = list(dict.fromkeys(row["loss"] for row in compared))
     seeds = sorted({row["seeds"] for row in compared})
     counts = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else f"{seeds[0]}"
-    spread = "one seed" if seeds == [1] else f"mean ± standard deviation; seeds: {counts}"
+    averaged = "one seed" if seeds == [1] else f"mean ± standard deviation; seeds: {counts}"
     series = []
     for name in dict.fromkeys(row["architecture"] for row in compared):
         gains = {row["loss"]: row["above_mle"] for row in compared if row["architecture"] == name}
@@ -85,7 +85,7 @@ def draw(rows: Sequence[Row], title: str, path: Path) -> None:
     draw_bars(
         [Group(loss) for loss in losses], series, path,
         title=f"{title} above maximum likelihood of the same seed",
-        x_label=f"loss ({spread})", y_label=title,
+        x_label=f"loss ({averaged})", y_label=title,
     )  # fmt: skip
 
 

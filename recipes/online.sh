@@ -395,8 +395,8 @@ figure_4_18() { paths 4.18 0.2 5; }
 
 for figure in "$@"; do
     case "$figure" in
-    4.2) deed=table_4_2 ;;
-    *) deed="figure_${figure//./_}" ;;
+    4.2) experiment_function=table_4_2 ;;
+    *) experiment_function="figure_${figure//./_}" ;;
     esac
-    for SEED in $SEEDS; do "$deed"; done
+    for SEED in $SEEDS; do "$experiment_function"; done
 done

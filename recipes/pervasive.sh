@@ -404,11 +404,11 @@ done
 
 environment
 for experiment in "$@"; do
-    deed="${experiment//[.-]/_}"
+    experiment_function="${experiment//[.-]/_}"
     case "$experiment" in
     table-3.1 | table-3.3)
         ON="" HERE=""
-        "$deed"
+        "$experiment_function"
         continue
         ;;
     table-3.2) corpora="iwslt14-de-en iwslt15-en-vi wmt16-en-ro wmt15-de-en" ;;
@@ -417,6 +417,6 @@ for experiment in "$@"; do
     esac
     for ON in ${CORPORA:-$corpora}; do
         begin
-        "$deed"
+        "$experiment_function"
     done
 done

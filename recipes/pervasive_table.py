@@ -226,8 +226,10 @@ def blocks(named: Mapping[str, str], data: Path, split: str) -> list[Row]:
         model, pairs = loaded.model, Dataset.open(data).split(split)
         if not isinstance(model, Transformer):
             raise SystemExit(f"error: {path} is not a Transformer.")
+        if model.config.alignment != "last":
+            raise SystemExit(f"error: {path} reports the mean attention of its blocks.")
         for block in range(len(model.decoder), 0, -1):
-            # Truncated after the block: by default, traces have the attention of the last block.
+            # Truncated after the block, because traces have the attention of the last block.
             model.decoder = model.decoder[:block]
             tables = (shares(trace) for trace in forced_traces(model, loaded.pipeline, pairs))
             averages = statistics(table for table in tables if table is not None)

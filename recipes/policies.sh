@@ -114,12 +114,12 @@ for seed in $SEEDS; do
         for name in ${READERS:-marginal marginal-area marginal-fixed dynamic binary-search divergence}; do
             [ "$name" != none ] || continue
             case "$name" in
-            binary-search) once=(dynamic --set objective.labels=binary-search) ;;
-            divergence) once=(divergence --set objective.alpha=0) ;;
-            *) once=() ;;
+            binary-search) objective=(dynamic --set objective.labels=binary-search) ;;
+            divergence) objective=(divergence --set objective.alpha=0) ;;
+            *) objective=() ;;
             esac
-            if [ ${#once[@]} != 0 ]; then
-                reader "$name" "$seed" "${once[@]}"
+            if [ ${#objective[@]} != 0 ]; then
+                reader "$name" "$seed" "${objective[@]}"
                 results+=("$HERE/eval/$name-seed$seed")
                 continue
             fi

@@ -136,15 +136,19 @@ def _texts(row: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     return tuple(
         (name, value)
         for name, value in row.items()
-        if isinstance(value, str)
-        and not (name in EACH_SEED or name.endswith("_95_%") or name.startswith("signature"))
+        if isinstance(value, str) and not (_is_per_seed(name) or name.startswith("signature"))
     )
+
+
+def _is_per_seed(name: str) -> bool:
+    """Return whether a column lists a value per seed."""
+    return name in EACH_SEED or name.endswith("_95_%")
 
 
 def _row(where: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -> dict[str, Any]:
     """Return a row over all seeds.
 
-    A column that one record lacks is dropped, unless it is one of EACH_SEED.
+    A column that one record lacks is dropped, unless it lists a value per seed.
     """
     few, many = sorted(pair, key=len)
     if not few or few.keys() - many.keys():
@@ -157,7 +161,7 @@ def _row(where: str, pair: Sequence[Mapping[str, Any]], counts: Sequence[int]) -
             [row.get(name, none) for row, none in zip(pair, unknown, strict=True)], counts,
         )
         for name in many
-        if name in few or name in EACH_SEED
+        if name in few or _is_per_seed(name)
     }  # fmt: skip
 
 
@@ -166,7 +170,7 @@ def _value(where: str, name: str, values: Sequence[Any], counts: Sequence[int]) 
     if name == "seeds":
         texts = isinstance(values[0], str)
         return " ".join(values) if texts else sum(values)
-    if name in EACH_SEED or name.endswith("_95_%"):
+    if _is_per_seed(name):
         return ", ".join(values)
     known = [(value, n) for value, n in zip(values, counts, strict=True) if value is not None]
     if len(known) < 2 or (values[0] == values[1] and not isinstance(values[0], Mapping)):

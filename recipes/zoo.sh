@@ -73,12 +73,12 @@ one() {
     force "$model" test
 }
 
-wanted() { [ -z "${SYSTEMS:-}" ] || [[ " $SYSTEMS " == *" $1 "* ]]; }
+is_selected() { [ -z "${SYSTEMS:-}" ] || [[ " $SYSTEMS " == *" $1 "* ]]; }
 
 models=() names=() runs=() translations=()
 for system in $EVERY; do
     IFS=: read -r name arch preset <<<"$system"
-    wanted "$name" || continue
+    is_selected "$name" || continue
     models+=("$HERE/$name-seed$SEED") names+=("$name")
     runs+=("$name=$HERE/$name-seed$SEED")
     translations+=("$name=$HERE/$name-seed$SEED/test-beam5.txt")

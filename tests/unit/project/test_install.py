@@ -86,20 +86,18 @@ def test_the_watch_sees_what_is_opened_in_the_checkout(gate: ModuleType, tmp_pat
     assert log.read_text(encoding="utf-8") == f"{checkout / 'a'}\n"
 
 
-def test_places_know_nothing_of_the_environment_around(
+def test_sandboxes_do_not_see_the_environment_around_them(
     gate: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("PYTHONPATH", "NMTGRID_DATA", "VIRTUAL_ENV"):
         monkeypatch.setenv(name, "somewhere")
-    environment_folder = gate.Place(tmp_path)
-    assert not {"PYTHONPATH", "NMTGRID_DATA", "VIRTUAL_ENV"} & set(environment_folder.environment)
-    assert environment_folder.environment["PATH"].split(os.pathsep)[0] == str(
-        tmp_path / "venv" / "bin"
-    )
-    assert environment_folder.call(sys.executable, "-c", "print(input())", given="x\n") == "x\n"
+    sandbox = gate.Sandbox(tmp_path)
+    assert not {"PYTHONPATH", "NMTGRID_DATA", "VIRTUAL_ENV"} & set(sandbox.environment)
+    assert sandbox.environment["PATH"].split(os.pathsep)[0] == str(tmp_path / "venv" / "bin")
+    assert sandbox.call(sys.executable, "-c", "print(input())", stdin="x\n") == "x\n"
     with pytest.raises(gate.Failed, match="exited with 3"):
-        environment_folder.call(sys.executable, "-c", "raise SystemExit(3)")
-    assert environment_folder.call(sys.executable, "-c", "raise SystemExit(2)", code=2) == ""
+        sandbox.call(sys.executable, "-c", "raise SystemExit(3)")
+    assert sandbox.call(sys.executable, "-c", "raise SystemExit(2)", code=2) == ""
 
 
 def test_the_table_says_what_failed_and_why(gate: ModuleType) -> None:
