@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.markdown import fill_blocks
 from recipes.machine import machine, software
 from recipes.results import markdown
 from recipes.seeds import Record
@@ -38,7 +39,6 @@ PAGE = PROJECT / "benchmarks" / "newcomer.md"
 RECORD = PROJECT / "recipes" / "records" / "newcomer-trial.json"
 LIMIT = 600.0
 """Time limit of a command in seconds."""
-_BLOCK = re.compile(r"(<!-- generated: trial -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -221,7 +221,7 @@ def page() -> str:
             for row in rows
         ]
         text += f"\n### {user.name[0].upper()}{user.name[1:]}: {user.goal}\n\n{markdown(lines)}"
-    return _BLOCK.sub(lambda match: match[1] + text + match[2], PAGE.read_text(encoding="utf-8"))
+    return fill_blocks(PAGE.read_text(encoding="utf-8"), {"trial": lambda: text})
 
 
 def _children() -> float:

@@ -10,7 +10,6 @@ With `--check` nothing is written, and the exit code is 1 if a page is out of da
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -19,7 +18,7 @@ from docs.commands import commands
 from docs.departures import departures
 from docs.equations import equations
 from docs.launches import launches
-from docs.markdown import plain, table
+from docs.markdown import fill_blocks, plain, table
 from docs.recipes import recipes
 from docs.recordings import recordings
 from docs.settings import objective_page, presets, settings
@@ -34,7 +33,6 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 TUTORIALS = ("pervasive", "online", "adaptive", "smoothing", "captions", "analysis")
 """The tutorials in their order."""
-_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def tutorials() -> str:
@@ -61,8 +59,8 @@ def stale(folder: Path = FOLDER) -> dict[Path, str]:
     pages = {folder / name: make() for name, make in PAGES.items()}
     for path in sorted(folder.glob("*.md")):
         text = path.read_text(encoding="utf-8")
-        if path not in pages and _BLOCK.search(text):
-            pages[path] = _BLOCK.sub(lambda m: f"{m[1]}{BLOCKS[m[2]]()}{m[3]}", text)
+        if path not in pages and "<!-- generated: " in text:
+            pages[path] = fill_blocks(text, BLOCKS)
     return {
         path: text
         for path, text in pages.items()

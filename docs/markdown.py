@@ -1,8 +1,11 @@
-"""Tables, code and plain text in Markdown."""
+"""Tables, code, plain text and generated blocks in Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -22,6 +25,17 @@ def plain(text: str) -> str:
     # Text between backticks is shown verbatim.
     pieces[0::2] = [piece.replace("<", "&lt;") for piece in pieces[0::2]]
     return "`".join(pieces)
+
+
+def fill_blocks(page: str, contents: Mapping[str, Callable[[], str]]) -> str:
+    """Return a page with the contents of its generated blocks replaced, by name.
+
+    Raises ValueError if the page has no block, KeyError if `contents` lacks one.
+    """
+    text, count = _BLOCK.subn(lambda match: match[1] + contents[match[2]]() + match[3], page)
+    if count == 0:
+        raise ValueError("the page has no generated block")
+    return text
 
 
 def _row(cells: Sequence[str]) -> str:

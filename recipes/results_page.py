@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from docs.markdown import fill_blocks
 from nmtgrid.base.spans import plural
 from nmtgrid.online.published import CURVES
 from recipes import claims
@@ -35,7 +36,6 @@ RESULTS, SMALL, PUBLISHED, CLAIMS = (
 README = HERE.parent / "README.md"
 MAX_ROWS = 24
 NAME = "name of the record"
-_BLOCK = re.compile(r"(<!-- generated: results -->\n).*?(<!-- end -->)", re.DOTALL)
 
 INTRODUCTIONS = {
     RESULTS: """\
@@ -85,14 +85,13 @@ def stale() -> dict[Path, str]:
     """Return the pages that are out of date, with their new text."""
     records = {path.stem: read(path) for path in sorted(RECORDS.glob("*.json"))}
     published = json.loads((HERE / "published.json").read_text(encoding="utf-8")) | curves()
-    block = short_answers(records, readme=True)
-    readme = _BLOCK.sub(lambda match: match[1] + block + match[2], README.read_text("utf-8"))
+    answers = {"results": lambda: short_answers(records, readme=True)}
     pages = {
         RESULTS: results_page(records, published),
         SMALL: small_page(records),
         PUBLISHED: published_page(published),
         CLAIMS: claims.page(records),
-        README: readme,
+        README: fill_blocks(README.read_text(encoding="utf-8"), answers),
     }
     return {
         path: text

@@ -68,7 +68,7 @@ def test_pairs_are_interpreters_and_versions(
         (here, "2.11.0"), (here, "2.13.0"), (here, "newest")
     ]  # fmt: skip
     for wrong in ("3.1:2.13.0", here, f"{here}:", "no/python:newest"):
-        with pytest.raises(gate.Failed, match="The form is 3.12:2.13.0"):
+        with pytest.raises(gate.Failed, match=r"The form is 3\.12:2\.13\.0"):
             gate.pairs([wrong])
     assert gate.main(["3.1:2.13.0", "--work", str(tmp_path / "work")]) == 2
     assert "3.1:2.13.0" in capsys.readouterr().err
