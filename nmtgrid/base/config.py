@@ -220,7 +220,7 @@ def override_all(
 
 
 def _pairs(changes: Changes, faults: list[str]) -> Mapping[str, Any]:
-    """Return what `changes` set, by dotted name."""
+    """Return the values that `changes` set, by dotted name."""
     if isinstance(changes, Mapping):
         return changes
     pairs: dict[str, Any] = {}

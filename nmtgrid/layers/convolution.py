@@ -208,7 +208,7 @@ class PhraseConvolution(_Phrases):
 
 
 class ReverseConvolution(_Phrases):
-    """The reverse of K_i: each position goes into i neighbours, so that a row gains i - 1."""
+    """The reverse of K_i: each position contributes to i neighbours, so a row gains i - 1."""
 
     def forward(self, states: Tensor, lengths: Tensor) -> Tensor:
         """Return [B, S + i - 1, D]."""

@@ -76,7 +76,7 @@ def read_block(block: Block) -> Iterator[str]:
             # Pieces bound the memory: as text and words a block takes many times its bytes.
             while (left := block.end - file.tell()) > 0:
                 raw = file.read(min(_PIECE, left))
-                # The cut may lie inside a line, or even inside a character.
+                # The cut may be inside a line, or even inside a character.
                 if len(raw) < left:
                     raw += file.readline()
                 yield raw.decode("utf-8")

@@ -26,7 +26,7 @@ from nmtgrid.base.io.records import Count, Record, convert, parse_json
 if TYPE_CHECKING:
     from torch import Tensor
 
-# The header's entry that holds the checksum.
+# The header's entry with the checksum.
 CHECKSUM = "nmtgrid.sha256"
 # The header's entry that marks weights before the first update.
 UNTRAINED = "nmtgrid.untrained"

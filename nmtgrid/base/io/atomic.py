@@ -1,7 +1,7 @@
 """Atomic writes: a file is written completely or not at all; JSON files with checksums.
 
 A file is written under a temporary name in its folder, flushed to the disk and renamed. Everything
-that nmtgrid writes goes through `atomic_file`.
+that nmtgrid writes is written with `atomic_file`.
 
 Checksums reveal altered files when they are read. Manifests, configurations and lists of settings
 have one for the whole file, JSON lines (metrics and traces) one per line. A file without a
@@ -32,7 +32,7 @@ from nmtgrid.base.errors import StorageError
 _TEMPORARY = re.compile(r"([0-9a-f]{8})-([0-9]+)(?:\.[0-9]+)?")
 _MACHINE = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 _WEEK = 7 * 24 * 3600
-# The entry of a JSON file that holds the checksum of the others.
+# The entry of a JSON file with the checksum of the others.
 CHECKSUM = "sha256"
 # The same for a line of JSON.
 LINE_CHECKSUM = "check"

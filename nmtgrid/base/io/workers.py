@@ -45,7 +45,7 @@ def chunks(
 ) -> Iterator[list[Item]]:
     """Yield the items in lists of `size`; the last one may be shorter, and those ended by `ends`.
 
-    `ends` is called after each item and returns whether its list ends there.
+    `ends` is called after each item that does not fill its list, and returns whether it ends there.
     """
     part: list[Item] = []
     for item in items:

@@ -71,7 +71,7 @@ class FeatureList:
         self.parts.append(part)
 
     def snapshot(self) -> FeatureList:
-        """Return the features so far, whatever is appended later."""
+        """Return the features so far, without those appended later."""
         return FeatureList(self.parts)
 
     def narrow(self, norm: nn.Module, linear: nn.Linear, *, last: bool = False) -> Tensor:

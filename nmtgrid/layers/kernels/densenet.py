@@ -159,7 +159,7 @@ class DensePrefix:
         self._last, self._count = part, self._count + 1
 
     def snapshot(self) -> Self:
-        """Return the features so far, whatever is appended later."""
+        """Return the features so far, without those appended later."""
         return copy.copy(self)
 
     def project(
