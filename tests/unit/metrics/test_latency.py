@@ -143,7 +143,7 @@ def test_names_units_and_convention() -> None:
 def test_what_does_not_fit_is_refused(
     delays: list[list[float]], sources: list[int], references: list[int] | None
 ) -> None:
-    with pytest.raises(ValueError, match=r"a sentence needs|delays are finite"):
+    with pytest.raises(ValueError, match=r"a sentence needs|delays must be finite"):
         latency(delays, sources, references)
     with pytest.raises(ValueError, match="counts words"):
         latency([[1]], [1], convention="simuleval")
